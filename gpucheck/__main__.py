@@ -1,0 +1,34 @@
+"""Entry point: `gpucheck` and `python -m gpucheck`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+#: Commands that ask NVML first thing, unless they answer from a file or only explain themselves.
+ASK_NVML = ("list", "snapshot")
+NOT_NOW = frozenset({"--from", "--help", "-h"})
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    # Imports make no garbage, and looking for it is a tenth of the start-up time. Commands that
+    # run for long turn the collector on again.
+    gc.disable()
+    words = sys.argv[1:]
+    if words[:1] and words[0] in ASK_NVML and not _is_answered_elsewhere(words):
+        # The driver is asked while the parser is imported, which takes about as long.
+        from gpucheck.probes.nvml_start import start_early
+
+        start_early()
+    from gpucheck.cli import main as run
+
+    sys.exit(run())
+
+
+def _is_answered_elsewhere(words: list[str]) -> bool:
+    return any(word in NOT_NOW or word.startswith("--from=") for word in words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""`gpucheck bench`: the same work on the CPU and on the GPU, measured, verified and compared."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpucheck.cli.options import Shared, split_words, with_shared_options
+from gpucheck.cli.output import deliver
+from gpucheck.models.bench import BenchMode, BenchRequest, SampleDetail
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.report import Answer
+from gpucheck.probes.interface import Probes
+
+if TYPE_CHECKING:
+    from gpucheck.probes.cupy_device import OpenedGpus
+
+
+@with_shared_options
+def command(
+    *,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KERNEL...]", help="matmul, softmax [default: all]."),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device", "-d", metavar="LIST", help="cpu, gpu, gpu:N or all [default: all]."
+        ),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", metavar="N", help="Edge of the square problem.")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="Precision.")] = "float32",
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", help="Softmax temperature.")
+    ] = 0.7,
+    quick: Annotated[bool, typer.Option("--quick", help="Answer within about 10 seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Be thorough: about 5 minutes.")] = False,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="SECONDS", help="Time for measuring.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random data.")] = 0,
+    samples: Annotated[
+        SampleDetail, typer.Option("--samples", help="Samples in the JSON document.")
+    ] = SampleDetail.ALL,
+    require_gpu: Annotated[
+        bool, typer.Option("--require-gpu", help="Exit 4 if no GPU can be measured.")
+    ] = False,
+    shared: Shared,
+) -> int:
+    """Time the CPU against the GPU and verify both; without a GPU, time the CPU alone."""
+    if quick and full:
+        message = "--quick and --full contradict each other: give one of them."
+        raise WrongUseError(code="two-modes", message=message)
+    if shared.recording is not None:
+        message = "bench measures this machine: it cannot answer from a snapshot (--from)."
+        raise WrongUseError(code="bench-from-snapshot", message=message)
+    request = BenchRequest(
+        kernels=tuple(kernels or ()),
+        devices=split_words(device) or ("all",),
+        size=size,
+        dtype=dtype,
+        mode=BenchMode.QUICK if quick else BenchMode.FULL if full else BenchMode.DEFAULT,
+        budget_s=budget,
+        seed=seed,
+        samples=samples,
+        temperature=temperature,
+    )
+
+    def find(probes: Probes) -> Answer:
+        return _measure(request, probes, require_gpu=require_gpu, quiet=shared.verbosity < 0)
+
+    gc.enable()
+    return deliver("bench", shared, find)
+
+
+def _measure(request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet: bool) -> Answer:
+    from gpucheck.cli.progress import progress_bar
+    from gpucheck.core.bench import run_bench
+    from gpucheck.core.bench.outcome import conclude
+    from gpucheck.probes.blas import ThreadpoolBlas
+    from gpucheck.probes.clock import MonotonicClock
+    from gpucheck.probes.cpu import LinuxCpu
+
+    with progress_bar(shown=not quiet) as progress:
+        result = run_bench(
+            request,
+            clock=MonotonicClock(),
+            cpu=LinuxCpu(),
+            blas=ThreadpoolBlas(),
+            gpus=_open_gpus(request.devices),
+            progress=progress,
+        )
+    return conclude(result, probes.host(), require_gpu=require_gpu)
+
+
+def _open_gpus(devices: tuple[str, ...]) -> OpenedGpus:
+    """Open just the GPUs that are asked for: opening one takes memory on it."""
+    from gpucheck.probes.cupy_device import OpenedGpus, open_gpus
+
+    wanted = [name for name in devices if name != "cpu"]
+    if not wanted:
+        return OpenedGpus()
+    numbers = [name.removeprefix("gpu:") for name in wanted]
+    if all(number.isascii() and number.isdigit() for number in numbers):
+        return open_gpus([int(number) for number in numbers])
+    return open_gpus()

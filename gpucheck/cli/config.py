@@ -1,0 +1,60 @@
+"""Defaults of options from a TOML file: one table per command, its keys the options' names."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gpucheck.models.errors import WrongUseError
+
+
+def read_defaults(path: Path, commands: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return `{command: {parameter: value}}` for the command-line parser.
+
+    Raises:
+        WrongUseError: unreadable, not TOML, or a table, key or kind of value that is not known.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _unusable(path, f"is not TOML: {error}") from None
+    return {
+        command: _table(path, command, values, commands) for command, values in document.items()
+    }
+
+
+def _table(path: Path, command: str, values: object, commands: Mapping[str, str]) -> dict[str, Any]:
+    if command not in commands:
+        known = ", ".join(commands)
+        raise _unusable(path, f"has the table [{command}], but the commands are {known}")
+    if not isinstance(values, dict):
+        raise _unusable(path, f"has {command!r} as a value: write a table [{command}]")
+    known_options = _options(import_module(commands[command]).command)
+    defaults = {}
+    for key, value in values.items():
+        parameter = known_options.get(key)
+        if parameter is None:
+            options = ", ".join(known_options)
+            raise _unusable(path, f"has {key!r} in [{command}], which takes {options}")
+        if not isinstance(value, str | int | float | bool | list):
+            raise _unusable(path, f"has no usable value for {key!r} in [{command}]")
+        defaults[parameter] = value
+    return defaults
+
+
+def _options(command: Any) -> dict[str, str]:
+    """Return `{"ask-driver": "ask_driver"}` for every option of a command."""
+    names = (name for name in command.__annotations__ if name not in ("return", "ctx"))
+    return {name.strip("_").replace("_", "-"): name for name in names}
+
+
+def _unusable(path: Path, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="config-unusable",
+        message=f"The configuration {str(path)!r} {problem}.",
+    )

@@ -1,0 +1,13 @@
+"""`gpucheck detect`: is a GPU usable, and if not, which layer is broken first."""
+
+from __future__ import annotations
+
+from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.output import deliver
+from gpucheck.core.detect import detect
+
+
+@with_shared_options
+def command(*, shared: Shared) -> int:
+    """Say whether a program can use a GPU here, and what to mend if not."""
+    return deliver("detect", shared, detect)

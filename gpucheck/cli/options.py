@@ -1,0 +1,108 @@
+"""Options that every command has, declared once, and the split at the first bare `--`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from gpucheck.models.errors import WrongUseError
+
+
+class Shared(NamedTuple):
+    """The values of the options that every command has."""
+
+    format: str = "table"
+    output: Path | None = None
+    recording: Path | None = None
+    deadline_s: float | None = None
+    strict: bool = False
+    verbosity: int = 0
+
+
+def _shared(
+    format_: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="table, json or csv (where it has one).")
+    ] = "table",
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file."),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Answer from a snapshot, not this machine."),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline",
+            metavar="SECONDS",
+            help="How long a driver may take to answer [default: 10 + 3 per GPU].",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 on warnings and where it cannot tell.")
+    ] = False,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Show more.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show less.")] = False,
+) -> Shared:
+    """Collect the shared options."""
+    if json and format_ not in ("table", "json"):
+        raise WrongUseError(
+            code="two-formats",
+            message=f"--json and --format {format_} contradict each other: give one of them.",
+        )
+    if deadline is not None and not 0 < deadline < float("inf"):
+        raise WrongUseError(
+            code="bad-deadline",
+            message=f"--deadline takes seconds above 0, not {deadline:g}.",
+        )
+    return Shared(
+        format="json" if json else format_,
+        output=output,
+        recording=from_,
+        deadline_s=deadline,
+        strict=strict,
+        verbosity=-1 if quiet else verbose,
+    )
+
+
+_SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
+
+
+def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the shared options to a command, which receives them as its parameter `shared`."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [item for item in signature.parameters.values() if item.name != "shared"]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> int:
+        shared = _shared(**{name: values.pop(name) for name in _SHARED_PARAMETERS})
+        return function(**values, shared=shared)
+
+    # Typer reads both: the parameters from the signature, their types from the annotations.
+    parameters = [*own, *_SHARED_PARAMETERS.values()]
+    keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
+    command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}
+    return command
+
+
+def split_off_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
+    """Split at the first bare `--`: what is ours, and the command after it (None: no `--`)."""
+    from gpucheck.core.launch import split_command
+
+    own, command = split_command(arguments)
+    return list(own), None if command is None else tuple(command)
+
+
+def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the words of options that may be given several times or with commas."""
+    return tuple(
+        word.strip() for value in values or () for word in value.split(",") if word.strip()
+    )

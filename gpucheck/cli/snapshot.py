@@ -1,0 +1,37 @@
+"""`gpucheck snapshot`: record this machine, so that it can be looked at elsewhere with --from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.output import deliver, write_stderr
+from gpucheck.core.snapshot import take_snapshot
+from gpucheck.models.errors import WrongUseError
+
+
+@with_shared_options
+def command(
+    *,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Where to write it [default: stdout].")
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Replace serials, UUIDs, and host and user names.")
+    ] = False,
+    shared: Shared,
+) -> int:
+    """Record this machine to a JSON file that every command reads with --from."""
+    if file is not None and shared.output is not None:
+        message = "Give the snapshot's file once: as FILE or with --output."
+        raise WrongUseError(code="two-files", message=message)
+    shared = shared._replace(output=file or shared.output, format="json")
+    code = deliver(
+        "snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact), formats=("json",)
+    )
+    if shared.output is not None and shared.verbosity >= 0:
+        write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
+    return code

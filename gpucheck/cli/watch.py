@@ -1,0 +1,95 @@
+"""Repeat a report in place until Ctrl-C, on one open connection to the driver."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gpucheck.cli import output
+from gpucheck.cli.options import Shared
+from gpucheck.models.errors import ExitCode, WrongUseError
+from gpucheck.models.report import Answer, Report
+from gpucheck.probes import open_probes
+from gpucheck.probes.interface import Probes
+from gpucheck.render import open_format
+
+#: More often than this the reading itself would be the load.
+SHORTEST_S = 0.1
+
+
+def watch(
+    command: str,
+    shared: Shared,
+    find: Callable[[Probes], Answer],
+    *,
+    every_s: float,
+    formats: Sequence[str],
+    **view_changes: Any,
+) -> int:
+    """Show the report every `every_s` seconds; Ctrl-C is the proper end and gives code 0.
+
+    Raises:
+        WrongUseError: the interval is too short, or a file is named.
+    """
+    if not SHORTEST_S <= every_s < float("inf"):
+        message = f"--watch takes seconds from {SHORTEST_S:g}, not {every_s:g}."
+        raise WrongUseError(code="bad-interval", message=message)
+    if shared.output is not None or shared.recording is not None:
+        message = (
+            "--watch shows this machine as it changes: it goes with neither --output nor --from."
+        )
+        raise WrongUseError(code="watch-with-file", message=message)
+    output.check_shared(shared, formats, command)
+    gc.enable()
+    probes = open_probes(deadline_s=shared.deadline_s)
+    code = ExitCode.OK
+    try:
+        with _screen(shared) as show:
+            first = True
+            while True:
+                answer = find(probes)
+                report = output.wrap(command, answer, time=probes.time(), strict=shared.strict)
+                show(report, {**view_changes, "header": first or shared.format != "csv"})
+                code, first = report.exit_code, False
+                time.sleep(every_s)
+    except KeyboardInterrupt:
+        return int(ExitCode.OK)
+    except BrokenPipeError:
+        output.closed_pipe()
+        return int(code)
+    finally:
+        probes.close()
+
+
+@contextmanager
+def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
+    """Redraw a table in place on a terminal; elsewhere write one report after another."""
+    if shared.format != "table" or not sys.stdout.isatty():
+        yield lambda report, changes: _append(report, shared, changes)
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, screen=True, transient=False) as live:
+
+        def redraw(report: Report, changes: dict[str, Any]) -> None:
+            view = output.view_for(shared, **changes)
+            text = open_format("table")(report, view)
+            said = report.error.message + "\n" if report.error else ""
+            notes = "".join(f"{notice.message}\n" for notice in report.warnings)
+            body = f"{report.time}\n{text}{said}{notes}"
+            live.update(Text.from_ansi(body, no_wrap=True, overflow="crop"), refresh=True)
+
+        yield redraw
+
+
+def _append(report: Report, shared: Shared, changes: dict[str, Any]) -> None:
+    output.write_stdout(open_format(shared.format)(report, output.view_for(shared, **changes)))
+    if shared.format != "json":
+        output.comment(report, quiet=shared.verbosity < 0)

@@ -1,0 +1,126 @@
+"""CPU against GPU: resident, end-to-end and amortised speed-ups, break-even, and one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpucheck.core.bench.doubts import different_precision
+from gpucheck.models.bench import Comparison, ComparisonSide, Measurement, Scope
+
+#: How many operations on the same data the amortised speed-up assumes.
+REUSE_COUNT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A row that can be compared, with its median."""
+
+    row: Measurement
+    median_s: float
+
+
+def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
+    """Return one comparison for each kernel, shape and GPU that has a fair time on both sides.
+
+    The CPU side is its fastest row. Rows that failed, or have no time, take no part.
+    """
+    timed = [
+        _Timed(row, row.median_s)
+        for row in measurements
+        if row.median_s and row.error is None and row.verified and row.verified.ok
+    ]
+    found = []
+    for gpu in timed:
+        if gpu.row.device == "cpu" or gpu.row.scope is not Scope.RESIDENT:
+            continue
+        same = [other for other in timed if _same_problem(other.row, gpu.row)]
+        cpus = [other for other in same if other.row.device == "cpu"]
+        if cpus:
+            cpu = min(cpus, key=lambda side: side.median_s)
+            found.append(_comparison(cpu, gpu, _end_to_end(same, gpu)))
+    return tuple(found)
+
+
+def _same_problem(one: Measurement, other: Measurement) -> bool:
+    return (one.kernel, one.shape, one.parameters) == (other.kernel, other.shape, other.parameters)
+
+
+def _end_to_end(rows: Sequence[_Timed], gpu: _Timed) -> float | None:
+    """Return the same GPU variant's median with its transfers, if it was measured."""
+    wanted = (Scope.END_TO_END, gpu.row.device, gpu.row.variant)
+    for other in rows:
+        if (other.row.scope, other.row.device, other.row.variant) == wanted:
+            return other.median_s
+    return None
+
+
+def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Comparison:
+    resident = cpu.median_s / gpu.median_s
+    moved = amortised = break_even = None
+    if end_to_end_s is not None:
+        # The end-to-end time may be the shorter one by noise: then the transfer cost nothing.
+        transfer_s = max(0.0, end_to_end_s - gpu.median_s)
+        moved = cpu.median_s / end_to_end_s
+        amortised = cpu.median_s / (gpu.median_s + transfer_s / REUSE_COUNT)
+        break_even = break_even_count(cpu.median_s, gpu.median_s, transfer_s)
+    return Comparison(
+        kernel=gpu.row.kernel,
+        dtype=gpu.row.dtype,
+        shape=gpu.row.shape,
+        cpu=_side(cpu),
+        gpu=_side(gpu),
+        speedup_resident=resident,
+        speedup_end_to_end=moved,
+        speedup_amortised=amortised,
+        reuse_count=REUSE_COUNT,
+        break_even=break_even,
+        sentence=sentence(resident, moved, break_even),
+        doubts=different_precision(cpu.row.dtype, gpu.row.dtype),
+    )
+
+
+def _side(timed: _Timed) -> ComparisonSide:
+    row = timed.row
+    return ComparisonSide(
+        device=row.device,
+        variant=row.variant,
+        threads=row.threads,
+        median_s=timed.median_s,
+        dtype=row.dtype,
+    )
+
+
+def break_even_count(cpu_s: float, gpu_s: float, transfer_s: float) -> int | None:
+    """Return the fewest operations on moved data from which the GPU is at least as fast.
+
+    The data moves once: n cpu_s >= transfer_s + n gpu_s. None if the GPU's kernel is not faster.
+    """
+    if gpu_s >= cpu_s:
+        return None
+    return max(1, math.ceil(transfer_s / (cpu_s - gpu_s)))
+
+
+def sentence(resident: float, end_to_end: float | None, break_even: int | None) -> str:
+    """Return the speed-ups in plain words."""
+    first = f"for this size the GPU is {_times(resident)} if the data stays there"
+    if end_to_end is None:
+        return f"{first}; with transfers it was not measured"
+    text = f"{first}, {_times(end_to_end)} if it moves every time"
+    if end_to_end < 1 and break_even is not None:
+        text += f"; moving pays from {break_even} operations on the same data"
+    return text
+
+
+def _times(factor: float) -> str:
+    """Return a speed-up with two significant digits, as a person says it."""
+    if 0.95 <= factor < 1.05:
+        return "as fast as the CPU"
+    if factor >= 1:
+        return f"{_digits(factor)} times faster"
+    return f"{_digits(1 / factor)} times slower"
+
+
+def _digits(factor: float) -> str:
+    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"

@@ -1,0 +1,433 @@
+"""Softmax along rows with a temperature, y = exp(x / T) / sum(exp(x / T)), in float32.
+
+For (rows, columns): 8 bytes for each element (read once, written once), and 5 floating-point
+operations (maximum, subtraction, exponential, addition, product), an exponential counted as one.
+The throughput is in bytes: memory limits a good softmax, not arithmetic.
+
+On the CPU NumPy is limited by its passes over memory and by temporaries (a plain version reaches a
+tenth of a copy), so `softmax_rows` works on blocks of rows that stay in the cache, writes in
+place, and gives each thread its own rows: NumPy lets go of the interpreter lock inside its loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, set_count
+from gpucheck.core.bench.kernel import (
+    HOST_SPAN_S,
+    CacheFit,
+    Case,
+    CaseLabel,
+    CaseOrder,
+    Work,
+    thread_counts,
+)
+from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec, Verified
+from gpucheck.models.errors import WrongUseError
+from gpucheck.probes.clock import Clock
+from gpucheck.probes.cupy_device import GpuArray, GpuDevice, GpuFunction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+_LOG2_E = 1.4426950408889634
+_BOUND = 1e-5
+#: Beyond these, 1 / T leaves the range in which float32 keeps its full precision.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+#: Rows compared element by element with float64; of the others the sums are compared.
+_CHECKED_ROWS = 64
+#: A row whose maximum lies further below its block's, in powers of two, is scaled by its own
+#: maximum: its terms' relative error is about the distance times 4e-8, and its smaller terms would
+#: fall out of float32's range.
+_DEEPEST_ROW = 30.0
+#: Work per thread below which starting the thread costs more than it saves.
+_SMALLEST_PART_BYTES = 256 * 1024
+#: A row longer than this is worked on in pieces; longer chains of additions lose accuracy.
+_LONGEST_PIECE = 32768
+
+
+class Softmax:
+    """The kernel `softmax`."""
+
+    id = "softmax"
+    dtypes = ("float32",)
+    sizes = MappingProxyType({BenchMode.QUICK: 2048, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a temperature that is not a positive number well inside float32's range.
+
+        Raises:
+            WrongUseError: it is zero, negative, not a number, or so extreme that 1 / T is inexact.
+        """
+        if not _COLDEST <= request.temperature <= _HOTTEST:
+            raise WrongUseError(
+                code="bad-temperature",
+                message="softmax needs a temperature between 1e-30 and 1e30, "
+                f"not {request.temperature:g}",
+                remedy=("choose a positive temperature; 1 is the plain softmax",),
+            )
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return (rows, columns) for a square of edge `size`."""
+        return (size, size)
+
+    def work(self, shape: tuple[int, ...]) -> Work:
+        """Return 5 operations and 8 bytes for each element."""
+        elements = shape[0] * shape[1]
+        return Work(flops=5 * elements, bytes_moved=8 * elements, unit="B/s")
+
+    def host_bytes(self, shape: tuple[int, ...], gpu_count: int) -> int:
+        """Return input, outputs, the naive version's temporaries, each GPU's pinned copies."""
+        rows, columns = shape
+        arrays = 1 + 3 + 3 + 3 * gpu_count
+        return arrays * 4 * rows * columns + 4 * 8 * min(rows, _CHECKED_ROWS) * columns
+
+    def device_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return two sets of buffers: the resident case's, at least one, and the end-to-end's."""
+        return 2 * self.work(shape).bytes_moved
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return the blocked version with all threads and with one, and the plain one."""
+        blocked = [BlockedSoftmax(order, threads) for threads in thread_counts(order.cpu)]
+        return [*blocked, NaiveSoftmax(order)]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the fused kernel on data in place, and with pinned transfers."""
+        operation = GpuSoftmax(order, gpu)
+        return [ResidentCase(gpu, operation), EndToEndCase(gpu, operation, order.clock)]
+
+
+class _CpuSoftmax:
+    """What both CPU versions share: buffers, clock and check."""
+
+    shortest_span_s = HOST_SPAN_S
+    starved_share = 0.0
+
+    def __init__(self, order: CaseOrder, variant: str, threads: int) -> None:
+        self._order = order
+        self.work = Softmax().work(order.shape)
+        self.label = softmax_label(order, variant, threads=threads)
+
+    @property
+    def cache_fit(self) -> CacheFit | None:
+        """Return input and output against the last-level cache, where that is known."""
+        cache_bytes = self._order.cpu.last_level_bytes
+        if cache_bytes is None:
+            return None
+        return CacheFit(
+            walked_bytes=self.work.bytes_moved, cache_bytes=cache_bytes, cache="last-level cache"
+        )
+
+    def prepare(self) -> None:
+        """Draw the input and allocate the output."""
+        import numpy as np
+
+        self._source = draw_input(self._order)
+        self._out = np.empty_like(self._source)
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        self._out.fill(math.nan)
+
+    def check(self) -> Verified:
+        """Compare the output with float64."""
+        return verify_softmax(self._source, self._out, self._order.temperature)
+
+    def release(self) -> None:
+        """Drop the output; the input belongs to the group."""
+        import numpy as np
+
+        self._out = self._source = np.empty(0, dtype=np.float32)
+
+
+class NaiveSoftmax(_CpuSoftmax):
+    """The softmax that most people write: whole arrays, four temporaries, one thread."""
+
+    def __init__(self, order: CaseOrder) -> None:
+        super().__init__(order, "naive", 1)
+
+    def run(self, loops: int) -> float:
+        """Compute `loops` times and return the elapsed seconds."""
+        import numpy as np
+
+        now_s, temperature = self._order.clock.now_s, np.float32(self._order.temperature)
+        start_s = now_s()
+        for _ in range(loops):
+            scaled = self._source / temperature
+            raised = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+            self._out = raised / raised.sum(axis=1, keepdims=True)
+        return now_s() - start_s
+
+
+class BlockedSoftmax(_CpuSoftmax):
+    """Blocks of rows that fit the cache, a preallocated output, threads over parts of the rows."""
+
+    def __init__(self, order: CaseOrder, threads: int) -> None:
+        all_threads = threads == order.cpu.threads
+        super().__init__(order, "blocked" if all_threads else "blocked-1-thread", threads)
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def prepare(self) -> None:
+        """Draw the input, allocate the output, start the threads, choose the exponential."""
+        super().prepare()
+        scaling = choose_scaling(self._order.clock, self._order.temperature)
+        rows, columns = self._order.shape
+        slices = row_parts(rows, columns, self._threads)
+        block = rows_per_block(columns, self._order.cpu.l2_bytes)
+        self._parts = [(self._source[part], self._out[part], scaling, block) for part in slices]
+        if len(slices) > 1:
+            self._pool = ThreadPoolExecutor(max_workers=len(slices))
+
+    def run(self, loops: int) -> float:
+        """Compute `loops` times and return the elapsed seconds."""
+        now_s, pool, parts = self._order.clock.now_s, self._pool, self._parts
+        start_s = now_s()
+        for _ in range(loops):
+            if pool is None:
+                for part in parts:
+                    softmax_rows(*part)
+            else:
+                for future in [pool.submit(softmax_rows, *part) for part in parts]:
+                    future.result()
+        return now_s() - start_s
+
+    def release(self) -> None:
+        """Drop the output and end the threads."""
+        super().release()
+        self._parts = []
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """An exponential and the factor that makes it exp(x / T): exp with 1/T, exp2 with log2(e)/T."""
+
+    raise_to: Callable[..., object]
+    factor: float
+    deepest: float
+
+
+def choose_scaling(clock: Clock, temperature: float) -> Scaling:
+    """Return exp2 or exp, whichever this NumPy computes faster on this processor.
+
+    NumPy has a vector exp2 for AVX-512 only (there it is twice as fast as exp), but a vector exp
+    for more processors.
+    """
+    import numpy as np
+
+    values = np.linspace(-8, 0, 65536, dtype=np.float32)
+    out = np.empty_like(values)
+
+    def seconds(function: Callable[..., object]) -> float:
+        spans = []
+        for _ in range(5):
+            start_s = clock.now_s()
+            function(values, out=out)
+            spans.append(clock.now_s() - start_s)
+        return min(spans)
+
+    if seconds(np.exp2) <= seconds(np.exp):
+        return Scaling(np.exp2, _LOG2_E / temperature, _DEEPEST_ROW)
+    return Scaling(np.exp, 1 / temperature, _DEEPEST_ROW / _LOG2_E)
+
+
+def row_parts(rows: int, columns: int, threads: int) -> list[slice]:
+    """Return the rows of each thread: as equal as can be, none too small to be worth a thread."""
+    worth = max(1, rows * columns * 4 // _SMALLEST_PART_BYTES)
+    count = max(1, min(threads, rows, worth))
+    edges = [rows * number // count for number in range(count + 1)]
+    return [slice(low, high) for low, high in pairwise(edges)]
+
+
+def rows_per_block(columns: int, l2_bytes: int | None) -> int:
+    """Return how many rows fill one core's L2 (1 MiB where unknown), at least one."""
+    return max(1, (l2_bytes or 2**20) // max(4 * columns, 1))
+
+
+def softmax_rows(source: HostArray, out: HostArray, scaling: Scaling, block: int) -> None:
+    """Write softmax(source / T) of each row into `out`, both (rows, columns) float32.
+
+    A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as the formula says.
+    """
+    import numpy as np
+
+    # NaN rows are answers here, not accidents; the settings are this thread's own.
+    with np.errstate(all="ignore"):
+        if source.shape[1] > _LONGEST_PIECE:
+            for row, written in zip(source, out, strict=True):
+                _softmax_long_row(row, written, scaling)
+            return
+        for low in range(0, source.shape[0], block):
+            _softmax_block(source[low : low + block], out[low : low + block], scaling)
+
+
+def _softmax_block(source: HostArray, out: HostArray, scaling: Scaling) -> None:
+    """Compute a block of rows that fits the cache.
+
+    NOTE: one maximum for the whole block where the rows' maxima lie close together: subtracting
+    one number costs NumPy less than half of subtracting a column from every row.
+    """
+    import numpy as np
+
+    if source.shape[1] == 0:
+        return
+    factor = np.float32(scaling.factor)
+    highest = np.maximum.reduce(source, axis=1)
+    top = np.maximum.reduce(highest)
+    spread = (float(top) - float(np.minimum.reduce(highest))) * scaling.factor
+    if spread <= scaling.deepest:  # False for NaN too
+        np.subtract(source, top, out=out)
+    else:
+        np.subtract(source, highest[:, None], out=out)
+    np.multiply(out, factor, out=out)
+    scaling.raise_to(out, out=out)
+    # NOTE: einsum adds along rows twice as fast as sum(); its chains are short enough here.
+    total = np.einsum("ij->i", out)
+    np.divide(np.float32(1), total, out=total)
+    np.multiply(out, total[:, None], out=out)
+
+
+def _softmax_long_row(source: HostArray, out: HostArray, scaling: Scaling) -> None:
+    """Compute one row in pieces that fit the cache; the sum of the pieces is kept in float64."""
+    import numpy as np
+
+    factor, top, total = np.float32(scaling.factor), np.maximum.reduce(source), 0.0
+    for low in range(0, source.shape[0], _LONGEST_PIECE):
+        piece = out[low : low + _LONGEST_PIECE]
+        np.subtract(source[low : low + _LONGEST_PIECE], top, out=piece)
+        np.multiply(piece, factor, out=piece)
+        scaling.raise_to(piece, out=piece)
+        total += float(np.add.reduce(piece))
+    np.multiply(out, np.float32(1 / total), out=out)
+
+
+class GpuSoftmax:
+    """The fused CUDA kernel in softmax.cu: each row is read once and written once."""
+
+    def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
+        self._order = order
+        self._gpu = gpu
+        self._function: GpuFunction | None = None
+        self._launch = choose_launch(*order.shape)
+        self.work = Softmax().work(order.shape)
+        self.label = softmax_label(order, "fused", gpu=gpu)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Return the input's shape."""
+        return self._order.shape
+
+    @property
+    def sets(self) -> int:
+        """Return how many pairs of buffers to rotate through."""
+        return set_count(self.work.bytes_moved, self._gpu)
+
+    def inputs(self) -> tuple[HostArray, ...]:
+        """Return the input on the host."""
+        return (draw_input(self._order),)
+
+    def compile(self) -> None:
+        """Compile the kernel for this GPU, once."""
+        import numpy as np
+
+        if self._function is None:
+            self._function = self._gpu.compile(source_text(), self._launch.name)
+            rows, columns = self._order.shape
+            factor = np.float32(_LOG2_E / self._order.temperature)
+            self._sizes = (np.int64(rows), np.int64(columns), factor)
+
+    def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
+        """Enqueue one launch; `compile` comes first."""
+        assert self._function is not None
+        self._function(self._launch.grid, self._launch.block, (inputs[0], out, *self._sizes))
+
+    def verify(self, out: HostArray) -> Verified:
+        """Compare an output with float64."""
+        return verify_softmax(draw_input(self._order), out, self._order.temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Which of softmax.cu's kernels to launch, and how."""
+
+    name: str
+    grid: int
+    block: int
+
+
+def source_text() -> str:
+    """Return the CUDA source."""
+    return Path(__file__).with_name("softmax.cu").read_text(encoding="utf-8")
+
+
+def choose_launch(rows: int, columns: int) -> Launch:
+    """Return the kernel for a row length: a warp's registers, a block's, or two passes.
+
+    Packs of four need rows that start at multiples of 16 bytes.
+    """
+    if columns <= 1024:
+        values = next(count for count in (1, 2, 4, 8, 16, 32) if columns <= 32 * count)
+        return Launch(f"softmax_warp_{values}", -(-rows // 8), 256)
+    for values, block in ((8, 256), (16, 256), (16, 512), (16, 1024), (32, 1024)):
+        if columns <= values * block:
+            kind = "packed" if columns % 4 == 0 else "block"
+            return Launch(f"softmax_{kind}_{values}", rows, block)
+    return Launch("softmax_online", rows, 1024)
+
+
+def softmax_label(
+    order: CaseOrder, variant: str, *, threads: int | None = None, gpu: GpuDevice | None = None
+) -> CaseLabel:
+    """Return the row that a softmax case fills."""
+    return CaseLabel(
+        kernel="softmax",
+        variant=variant,
+        device=f"gpu:{gpu.facts.cuda_index}" if gpu else "cpu",
+        gpu_uuid=gpu.facts.uuid if gpu else None,
+        shape=order.shape,
+        dtype=DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="fp32"),
+        threads=threads,
+        parameters={"temperature": order.temperature},
+    )
+
+
+def draw_input(order: CaseOrder) -> HostArray:
+    """Return the input, the same array for every case of a group."""
+    return order.data.normal("softmax", order.shape)
+
+
+def verify_softmax(source: HostArray, out: HostArray, temperature: float) -> Verified:
+    """Compare sampled rows with float64, and every row's sum with 1.
+
+    The error is the larger of: the sampled rows' ||out - reference|| / ||reference|| (the worst
+    row), and the largest |sum - 1|.
+    """
+    import numpy as np
+
+    rows = np.unique(np.linspace(0, len(source) - 1, _CHECKED_ROWS).astype(np.int64))
+    raised = source[rows].astype(np.float64) / temperature
+    raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+    raised /= raised.sum(axis=1, keepdims=True)
+    difference = np.linalg.norm(out[rows] - raised, axis=1) / np.linalg.norm(raised, axis=1)
+    sums = np.abs(out.sum(axis=1, dtype=np.float64) - 1)
+    worst = max(float(np.max(difference)), float(np.max(sums)))
+    finite = math.isfinite(float(np.sum(difference) + np.sum(sums)))
+    return Verified(
+        error=worst if finite else None,
+        bound=_BOUND,
+        ok=finite and worst <= _BOUND,
+        reference=f"float64 on {len(rows)} rows, and the sum of every row",
+    )

@@ -1,0 +1,40 @@
+"""What a finished run means for the exit code (contract: exit codes)."""
+
+from __future__ import annotations
+
+from gpucheck.models.bench import BenchResult, Measurement
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.report import Answer, Failure, Host
+
+
+def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
+    """Wrap the result: 130 interrupted, 4 a required GPU is missing, 1 a row failed, else 0.
+
+    A row that did not converge is 0 with its doubt; a result that was wrong, or a row that ended
+    with an error, is 1.
+    """
+    code, failure = _judge(result, require_gpu=require_gpu)
+    return Answer(result=result, exit_code=code, host=host, error=failure)
+
+
+def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure | None]:
+    if result.interrupted:
+        message = "Interrupted: the rows without figures were not measured."
+        return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
+    if require_gpu and not result.environment.gpus:
+        reason = result.environment.gpu_unavailable or "none took part"
+        message = f"A GPU is required, but none was measured: {reason}."
+        failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
+        return ExitCode.MISSING, failure
+    broken = next((row for row in result.measurements if row.error is not None), None)
+    if broken is not None and broken.error is not None:
+        return ExitCode.BAD, broken.error
+    wrong = next((row for row in result.measurements if _is_wrong(row)), None)
+    if wrong is not None:
+        message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
+        return ExitCode.BAD, Failure(code="wrong-result", message=message)
+    return ExitCode.OK, None
+
+
+def _is_wrong(row: Measurement) -> bool:
+    return row.verified is not None and not row.verified.ok

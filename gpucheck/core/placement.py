@@ -1,0 +1,396 @@
+"""Which device a string such as `/gpu:0`, `cuda:1` or `0` means on this machine.
+
+TensorFlow's grammar as version 2.21 parses it: type names in any case, keywords (`job`,
+`replica`, `task`, `device`) in lower case. Besides it PyTorch's `cuda:1`, Theano's `cuda0` and
+`gpu,0`, and the plain index of CuPy and JAX. Soft placement follows TensorFlow's
+placement rules: type and id are both dropped, job, replica and task are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpucheck.models.device import Gpu, GpuState
+from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError
+from gpucheck.models.placement import (
+    CudaDevice,
+    DeviceGrammar,
+    DeviceSpec,
+    PlacedDevice,
+    Placement,
+)
+
+LOCAL_TASK = "/job:localhost/replica:0/task:0"
+
+#: Types that TensorFlow knows by their bare name; any other needs the long form `/device:TYPE:N`.
+SHORT_TYPES = ("CPU", "GPU", "TPU", "CUSTOM")
+
+#: No device string needs more.
+_LONGEST_TEXT = 1000
+
+_PYTORCH = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
+_THEANO = re.compile(r"(?:cuda|gpu)([0-9]+)|gpu,([0-9]+)")
+_INDEX = re.compile(r"[0-9]+")
+
+
+def parse_device(text: str) -> DeviceSpec:
+    """Take a device string apart.
+
+    Raises:
+        WrongUseError: where no grammar accepts it, in TensorFlow's words.
+    """
+    if len(text) > _LONGEST_TEXT:
+        raise _malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
+    if _INDEX.fullmatch(text):
+        return _gpu_spec(text, DeviceGrammar.INDEX, text)
+    if (found := _PYTORCH.fullmatch(text)) is not None:
+        return _gpu_spec(text, DeviceGrammar.PYTORCH, found[1])
+    if (found := _THEANO.fullmatch(text)) is not None:
+        return _gpu_spec(text, DeviceGrammar.THEANO, found[1] or found[2])
+    return _parse_tensorflow(text)
+
+
+def _gpu_spec(text: str, grammar: DeviceGrammar, digits: str | None) -> DeviceSpec:
+    index = None if digits is None else int(digits)
+    return DeviceSpec(text=text, grammar=grammar, kind="GPU", index=index)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """What has been read of a TensorFlow string so far."""
+
+    job: str | None = None
+    replica: int | None = None
+    task: int | None = None
+    kind: str | None = None
+    index: int | None = None
+
+
+def _parse_tensorflow(text: str) -> DeviceSpec:
+    parts = _Parts()
+    for component in text.split("/"):
+        match component.split(":"):
+            case ["", *_]:
+                continue
+            case ["job", job]:
+                parts.job = job
+            case ["replica", number]:
+                parts.replica = _integer(text, number)
+            case ["task", number]:
+                parts.task = _integer(text, number)
+            case ["device", kind, index]:
+                _set_device(parts, text, kind, index)
+            case [kind, *rest] if len(rest) <= 1 and kind.upper() in SHORT_TYPES:
+                _set_device(parts, text, kind, rest[0] if rest else "*")
+            case [attribute, *_]:
+                raise _unknown_attribute(text, attribute)
+    return DeviceSpec(
+        text=text,
+        job=parts.job,
+        replica=parts.replica,
+        task=parts.task,
+        kind=parts.kind,
+        index=parts.index,
+    )
+
+
+def _set_device(parts: _Parts, text: str, kind: str, index: str) -> None:
+    if parts.kind is not None:
+        raise _malformed(
+            fact="Multiple device types are not allowed while parsing the device spec: "
+            f"{_shown(text)}."
+        )
+    parts.kind = kind.upper() if kind.upper() in SHORT_TYPES else kind
+    parts.index = None if index == "*" else _integer(text, index)
+
+
+def _integer(text: str, number: str) -> int:
+    """Read a number as Python's int() does, which is how TensorFlow reads it."""
+    try:
+        return int(number)
+    except ValueError as error:
+        raise _malformed(
+            fact=f"invalid literal for int() with base 10: {_quoted(number)} in the device spec "
+            f"{_quoted(text)}."
+        ) from error
+
+
+def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
+    hints = {
+        "cuda": "Write cuda:N without a slash as PyTorch does, or /gpu:N.",
+        "device": "Write /device:GPU:0 with both a type and an index.",
+    }
+    lowered = attribute.strip().lower()
+    if lowered in ("job", "replica", "task", "device") and attribute != lowered:
+        hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
+    else:
+        hint = hints.get(lowered, "Write /gpu:0, /device:GPU:0, cuda:0 or 0.")
+    return _malformed(
+        fact=f"Unknown attribute {_quoted(attribute)} is encountered while parsing the device "
+        f"spec: {_quoted(text)}.",
+        remedy=hint,
+    )
+
+
+def _malformed(*, fact: str, remedy: str = "Write /gpu:0, /cpu:0, cuda:0 or 0.") -> WrongUseError:
+    return WrongUseError(code="bad-device", message=fact, remedy=(remedy,))
+
+
+def _quoted(text: str) -> str:
+    """Quote outside text, with control characters made visible and no more than a line of it."""
+    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
+    """Return what CUDA enumerates, by its ordinal; devices of unknown ordinal come last.
+
+    Raises:
+        InconclusiveError: when there are GPUs but nobody knows which of them are visible.
+    """
+    devices = [device for gpu in gpus for device in _devices_of(gpu)]
+    if not devices and any(gpu.visible is None or _instance_is_open(gpu) for gpu in gpus):
+        raise _order_unknown(gpus)
+    last = len(devices)
+    return tuple(
+        sorted(devices, key=lambda d: (last if d.cuda_index is None else d.cuda_index, d.index))
+    )
+
+
+def _devices_of(gpu: Gpu) -> list[CudaDevice]:
+    instances = [
+        CudaDevice(
+            cuda_index=instance.cuda_index,
+            index=gpu.index,
+            uuid=instance.uuid,
+            name=instance.name or gpu.name,
+            pci_bus_id=gpu.pci_bus_id,
+            memory_total_bytes=instance.memory_total_bytes,
+            mig_instance=True,
+        )
+        for instance in gpu.mig.instances
+        if instance.cuda_index is not None
+    ]
+    whole = gpu.visible and not gpu.mig.enabled and gpu.state is not GpuState.LOST
+    if instances or not (whole or gpu.cuda_index is not None):
+        return instances
+    return [
+        CudaDevice(
+            cuda_index=gpu.cuda_index,
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            pci_bus_id=gpu.pci_bus_id,
+            memory_total_bytes=gpu.memory_total_bytes,
+        )
+    ]
+
+
+def _instance_is_open(gpu: Gpu) -> bool:
+    return bool(gpu.visible and gpu.mig.enabled and gpu.mig.instances)
+
+
+def _order_unknown(gpus: Sequence[Gpu]) -> InconclusiveError:
+    reasons = (gpu.unavailable.get("visible") or gpu.unavailable.get("cuda_index") for gpu in gpus)
+    reason = next((reason for reason in reasons if reason), "the rules leave it open")
+    return InconclusiveError(
+        code="cuda-order-unknown",
+        message=f"Which GPU has which CUDA number is not known: {reason}.",
+        remedy=("Set CUDA_DEVICE_ORDER=PCI_BUS_ID.", "Run it where the CUDA driver can be asked."),
+    )
+
+
+def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevice:
+    """Return the device that `spec` means among the visible GPUs and the CPU.
+
+    A spec without a type gets the best device, the lowest GPU before the CPU. With `soft` a
+    device that does not exist is replaced by that one too, which `soft` in the result tells.
+
+    Raises:
+        WrongUseError: for a negative index.
+        BadAnswerError: when there is no such device.
+        InconclusiveError: when the answer depends on an order that is not known.
+    """
+    _check_numbers(spec)
+    _check_task(spec)
+    devices = _ordered(spec, gpus)
+    found = _find(spec, devices)
+    if found is not None:
+        return _placed(spec, found, devices, soft=False)
+    if not soft:
+        raise _no_such_device(spec, gpus, devices)
+    return _placed(spec, _best(devices), devices, soft=True)
+
+
+def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> Placement:
+    """Resolve device strings, several of which are towers, and say how to get just these GPUs."""
+    specs = [parse_device(text) for text in texts]
+    devices = tuple(resolve(spec, gpus, soft=soft) for spec in specs)
+    return Placement(devices=devices, environment=_environment(devices))
+
+
+_CPU = "CPU:0"
+
+
+def _check_numbers(spec: DeviceSpec) -> None:
+    if any(number is not None and number < 0 for number in (spec.index, spec.replica, spec.task)):
+        raise _malformed(
+            fact=f"Malformed device specification {_quoted(spec.text)}: a number in it is negative."
+        )
+
+
+def _check_task(spec: DeviceSpec) -> None:
+    """Only this process can be meant; soft placement does not change that."""
+    here = spec.job in (None, "localhost", "*") and not spec.replica and not spec.task
+    if here:
+        return
+    full = DeviceSpec(
+        text=spec.text,
+        job="localhost" if spec.job in (None, "*") else spec.job,
+        replica=spec.replica or 0,
+        task=spec.task or 0,
+        kind=spec.kind,
+        index=spec.index,
+    )
+    raise BadAnswerError(
+        code="no-such-task",
+        message=f"{_shown(full.canonical)} unknown device.",
+        remedy=(f"This process is {LOCAL_TASK}; leave job, replica and task out.",),
+    )
+
+
+def _ordered(spec: DeviceSpec, gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
+    """Return the visible GPUs; those of unknown order only where the order does not matter."""
+    if spec.kind == "CPU" and not spec.index:
+        return ()
+    devices = visible_devices(gpus)
+    if len(devices) > 1 and any(device.cuda_index is None for device in devices):
+        raise _order_unknown(gpus)
+    return devices
+
+
+def _find(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | str | None:
+    match spec.kind:
+        case None:
+            return _best(devices)
+        case "CPU":
+            return _CPU if not spec.index else None
+        case "GPU":
+            index = spec.index or 0
+            return devices[index] if index < len(devices) else None
+        case _:
+            return None
+
+
+def _best(devices: Sequence[CudaDevice]) -> CudaDevice | str:
+    return devices[0] if devices else _CPU
+
+
+def _placed(
+    spec: DeviceSpec, found: CudaDevice | str, devices: Sequence[CudaDevice], *, soft: bool
+) -> PlacedDevice:
+    if isinstance(found, str):
+        return PlacedDevice(
+            spec=spec.text,
+            resolved=f"{LOCAL_TASK}/device:{_CPU}",
+            kind="CPU",
+            soft=soft,
+            reason=_reason(spec, "the CPU", devices, soft=soft),
+            names=_cpu_names(),
+        )
+    ordinal = found.cuda_index or 0
+    what = f"CUDA device {ordinal}"
+    return PlacedDevice(
+        spec=spec.text,
+        resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
+        kind="GPU",
+        cuda_index=ordinal,
+        index=found.index,
+        uuid=found.uuid,
+        name=found.name,
+        pci_bus_id=found.pci_bus_id,
+        mig_instance=found.mig_instance,
+        soft=soft,
+        reason=_reason(spec, what, devices, soft=soft),
+        names=_gpu_names(ordinal, found),
+    )
+
+
+def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
+    if soft:
+        asked = _shown(spec.canonical)
+        return f"there is no {asked}; soft placement drops type and id, which leaves {what}"
+    if spec.kind is None:
+        return f"nothing was asked for, and {what} is the best device"
+    if spec.kind == "CPU":
+        return "the CPU, which every process has"
+    if len(devices) == 1:
+        return f"{what}, the only visible one"
+    rank = "the lowest" if spec.index is None else "one"
+    return f"{what}, {rank} of {len(devices)} visible ones"
+
+
+def _gpu_names(ordinal: int, device: CudaDevice) -> dict[str, str]:
+    names = {
+        "tensorflow": f"/device:GPU:{ordinal}",
+        "pytorch": f"cuda:{ordinal}",
+        "theano": f"cuda{ordinal}",
+        "cupy": str(ordinal),
+        "jax": str(ordinal),
+        "nvidia-smi": str(device.index),
+    }
+    return names | ({"cuda-visible-devices": device.uuid} if device.uuid else {})
+
+
+def _cpu_names() -> dict[str, str]:
+    return {
+        "tensorflow": "/device:CPU:0",
+        "pytorch": "cpu",
+        "theano": "cpu",
+        "jax": "cpu",
+    }
+
+
+def _no_such_device(
+    spec: DeviceSpec, gpus: Sequence[Gpu], devices: Sequence[CudaDevice]
+) -> BadAnswerError:
+    asked = DeviceSpec(
+        text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
+    )
+    available = [f"{LOCAL_TASK}/device:{_CPU}"]
+    available += [f"{LOCAL_TASK}/device:GPU:{ordinal}" for ordinal in range(len(devices))]
+    types = "CPU, GPU" if devices else "CPU"
+    hidden = sum(gpu.visible is False for gpu in gpus) if spec.kind == "GPU" else 0
+    remedy = ["Ask for one of the devices there are, or pass --soft."]
+    if hidden:
+        count = "1 GPU is" if hidden == 1 else f"{hidden} GPUs are"
+        remedy.append(f"{count} hidden from CUDA; gpucheck list shows why.")
+    return BadAnswerError(
+        code="no-such-device",
+        message=f"Could not satisfy device specification {_quoted(asked.canonical)}. "
+        f"enable_soft_placement=0. Supported device types [{types}]. "
+        f"All available devices [{', '.join(available)}].",
+        remedy=tuple(remedy),
+    )
+
+
+def _shown(text: str) -> str:
+    """Return outside text unquoted, with control characters made visible."""
+    return _quoted(text)[1:-1]
+
+
+def _environment(devices: Sequence[PlacedDevice]) -> dict[str, str]:
+    """Return the variables that leave just these GPUs visible, in this order.
+
+    By UUID, which no order can change; by NVML's index, which is that of PCI_BUS_ID, where a
+    card has none. Without a GPU the list is empty, which hides all of them.
+    """
+    gpus = list({(gpu.index, gpu.uuid): gpu for gpu in devices if gpu.kind == "GPU"}.values())
+    if all(gpu.uuid for gpu in gpus):
+        value = ",".join(gpu.uuid for gpu in gpus if gpu.uuid)
+    elif any(gpu.mig_instance for gpu in gpus):
+        return {}
+    else:
+        value = ",".join(str(gpu.index) for gpu in gpus)
+    return {"CUDA_VISIBLE_DEVICES": value, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -1,0 +1,151 @@
+"""Turn records (named tuples and dataclasses) into plain JSON values and, strictly, back again."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DecodeError(ValueError):
+    """A plain value does not have the shape of the model; `where` is a JSON path."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+
+
+def to_plain(value: object) -> Any:
+    """Return `value` as dicts, lists, strings, numbers, booleans and null.
+
+    A field named `from_` becomes `from`. Infinities and NaN have no JSON form and become null.
+    """
+    if value is None or isinstance(value, str | bool | int) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    cls: Any = type(value)
+    if is_record(cls):
+        return {key: to_plain(getattr(value, name)) for name, key in _field_keys(cls)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | frozenset | set):
+        return [to_plain(item) for item in value]
+    raise TypeError(type(value).__name__)
+
+
+def is_record(cls: type) -> bool:
+    """Return whether values of this class have named fields."""
+    return hasattr(cls, "_fields") or hasattr(cls, "__dataclass_fields__")
+
+
+@cache
+def _field_keys(cls: Any) -> tuple[tuple[str, str], ...]:
+    names = getattr(cls, "_fields", None) or tuple(cls.__dataclass_fields__)
+    return tuple((name, name.rstrip("_")) for name in names)
+
+
+def from_plain(cls: type[T], value: object, *, where: str = "$") -> T:
+    """Build `cls` from plain values, refusing wrong types, missing and unknown keys.
+
+    Raises:
+        DecodeError: with the JSON path of the first thing that does not fit.
+    """
+    return typing.cast("T", _decode(cls, value, where))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _decode(hint: Any, value: object, where: str) -> object:
+    origin = typing.get_origin(hint)
+    if hint is Any or hint is object:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _decode_optional(hint, value, where)
+    if origin is tuple:
+        return _decode_tuple(hint, value, where)
+    if origin in (dict, Mapping):
+        items = _expect(dict, value, where, "an object").items()
+        inner = typing.get_args(hint)[1]
+        return {str(key): _decode(inner, item, f"{where}.{key}") for key, item in items}
+    if isinstance(hint, type) and is_record(hint):
+        return _decode_record(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _decode_enum(hint, value, where)
+    return _decode_scalar(hint, value, where)
+
+
+def _decode_optional(hint: Any, value: object, where: str) -> object:
+    if value is None:
+        return None
+    (inner,) = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+    return _decode(inner, value, where)
+
+
+def _decode_tuple(hint: Any, value: object, where: str) -> tuple[object, ...]:
+    arms = typing.get_args(hint)
+    items = _expect(list, value, where, "a list")
+    if len(arms) == 2 and arms[1] is Ellipsis:
+        return tuple(_decode(arms[0], item, f"{where}[{i}]") for i, item in enumerate(items))
+    if len(items) != len(arms):
+        raise DecodeError(where, f"must have {len(arms)} items, has {len(items)}")
+    pairs = zip(arms, items, strict=True)
+    return tuple(_decode(arm, item, f"{where}[{i}]") for i, (arm, item) in enumerate(pairs))
+
+
+def _decode_record(cls: type, value: object, where: str) -> object:
+    given = dict(_expect(dict, value, where, "an object"))
+    hints = _hints(cls)
+    arguments = {}
+    for name, key in _field_keys(cls):
+        if key in given:
+            arguments[name] = _decode(hints[name], given.pop(key), f"{where}.{key}")
+    if given:
+        raise DecodeError(f"{where}.{min(given)}", "is not a known field")
+    absent = [name for name in _required(cls) if name not in arguments]
+    if absent:
+        raise DecodeError(f"{where}.{absent[0].rstrip('_')}", "is missing")
+    build: Callable[..., object] = cls
+    return build(**arguments)
+
+
+@cache
+def _required(cls: type) -> tuple[str, ...]:
+    parameters = inspect.signature(cls).parameters.values()
+    return tuple(item.name for item in parameters if item.default is item.empty)
+
+
+def _decode_enum(cls: type[Enum], value: object, where: str) -> Enum:
+    try:
+        return cls(value)
+    except ValueError:
+        known = ", ".join(str(member.value) for member in cls)
+        raise DecodeError(where, f"must be one of {known}") from None
+
+
+def _decode_scalar(hint: Any, value: object, where: str) -> object:
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, bool) and hint is not bool:
+        raise DecodeError(where, f"must be {words[hint]}")
+    return _expect(hint, value, where, words[hint])
+
+
+def _expect(kind: type[T], value: object, where: str, word: str) -> T:
+    if not isinstance(value, kind):
+        raise DecodeError(where, f"must be {word}")
+    return value

@@ -1,0 +1,80 @@
+"""What a check found, and the verdict over all of them (contract: detect/1)."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Layer(StrEnum):
+    """The layers between a program and a running kernel, lowest first; health stands beside them."""
+
+    ENVIRONMENT = "environment"
+    PCI = "pci"
+    KERNEL = "kernel"
+    DEVICE_NODES = "device-nodes"
+    NVML = "nvml"
+    CUDA_DRIVER = "cuda-driver"
+    VISIBILITY = "visibility"
+    TOOLKIT = "toolkit"
+    FRAMEWORK = "framework"
+    LAUNCH = "launch"
+    HEALTH = "health"
+
+
+class CheckStatus(StrEnum):
+    """`skip`: not reached or not applicable; `unknown`: it was to be read and could not be."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    UNKNOWN = "unknown"
+
+
+class Verdict(StrEnum):
+    """Whether a program started now can use a GPU."""
+
+    USABLE = "usable"
+    DEGRADED = "degraded"
+    UNUSABLE = "unusable"
+    UNKNOWN = "unknown"
+
+
+class Evidence(NamedTuple):
+    """Where it was looked (a path, a call, a variable) and the raw value found there."""
+
+    source: str
+    value: str
+
+
+class Finding(NamedTuple):
+    """One check's result; `gpu` is the UUID it speaks of, null for the whole machine."""
+
+    id: str
+    layer: Layer
+    status: CheckStatus
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+    gpu: str | None = None
+
+
+class Framework(NamedTuple):
+    """What one framework's build can use; `sees_gpu` null means that it was not tried."""
+
+    name: str
+    version: str | None = None
+    cuda_build: str | None = None
+    sees_gpu: bool | None = None
+    reason: str | None = None
+
+
+class Detection(NamedTuple):
+    """The result of `gpucheck detect`: the verdict as a sentence, the steps to try, the evidence."""
+
+    usable: bool | None
+    verdict: Verdict
+    conclusion: str
+    first_failure: str | None
+    checks: tuple[Finding, ...]
+    remedy: tuple[str, ...] = ()
+    frameworks: tuple[Framework, ...] = ()

@@ -1,0 +1,77 @@
+"""The envelope that every document shares (contract: Envelope)."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpucheck.models.errors import ExitCode
+
+
+class Status(StrEnum):
+    """The outcome in one word, derived from the exit code and the warnings."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class Host(NamedTuple):
+    """The machine a report speaks of; null where it could not be read or was not recorded."""
+
+    name: str | None = None
+    os: str | None = None
+    kernel: str | None = None
+    python: str | None = None
+    container: str | None = None
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+
+
+class Failure(NamedTuple):
+    """Why a command gave no full answer, as data: the `error` of the envelope."""
+
+    code: str
+    message: str
+    remedy: tuple[str, ...] = ()
+
+
+class Notice(NamedTuple):
+    """Something a person should know although the command answered."""
+
+    code: str
+    message: str
+
+
+class Answer(NamedTuple):
+    """What a command found, before it is wrapped in an envelope.
+
+    `result` is the document's own record (an Inventory, a BenchResult, ...), or None when
+    there is only an error.
+    """
+
+    result: object | None
+    exit_code: ExitCode = ExitCode.OK
+    host: Host = Host()
+    error: Failure | None = None
+    warnings: tuple[Notice, ...] = ()
+
+
+class Report(NamedTuple):
+    """One finished document: envelope and result, ready to be rendered."""
+
+    command: str
+    schema: str
+    time: str
+    host: Host
+    exit_code: ExitCode
+    status: Status
+    error: Failure | None
+    warnings: tuple[Notice, ...]
+    result: object | None
+
+
+def status_of(exit_code: ExitCode, *, warnings: bool) -> Status:
+    """Return the envelope's status for an exit code (contract: 0 ok or warn, 1 fail, rest unknown)."""
+    if exit_code is ExitCode.OK:
+        return Status.WARN if warnings else Status.OK
+    return Status.FAIL if exit_code is ExitCode.BAD else Status.UNKNOWN

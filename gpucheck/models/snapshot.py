@@ -1,0 +1,192 @@
+"""Raw readings of a machine, and the snapshot that holds all of them (contract: snapshot/1)."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpucheck.models.device import NOTHING
+from gpucheck.models.report import Host
+
+
+class ProbeFailure(NamedTuple):
+    """Why a whole probe has no answer: a kebab-case code, a sentence, and the library's own code."""
+
+    code: str
+    message: str
+    function: str = ""
+    library_code: int | None = None
+
+
+class ProcessReading(NamedTuple):
+    """A process in one of NVML's lists; `type` is compute, graphics or mps."""
+
+    pid: int
+    type: str
+    memory_used_bytes: int | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+class MigReading(NamedTuple):
+    """One MIG device of a GPU as NVML gives it."""
+
+    uuid: str | None = None
+    name: str | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    unavailable: Mapping[str, str] = NOTHING
+
+
+class GpuReading(NamedTuple):
+    """What NVML said about one GPU; every null has its reason in `unavailable`.
+
+    `failure` is set when the GPU stopped answering; nothing was asked of it after that.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str | None = None
+    name: str | None = None
+    serial: str | None = None
+    pci_bus_id: str | None = None
+    pci_device_id: str | None = None
+    architecture: str | None = None
+    compute_capability: str | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    utilization_gpu_percent: int | None = None
+    utilization_memory_percent: int | None = None
+    temperature_c: int | None = None
+    fan_percent: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_sm_mhz: int | None = None
+    clock_sm_max_mhz: int | None = None
+    performance_state: int | None = None
+    persistence_mode: bool | None = None
+    compute_mode: str | None = None
+    ecc_mode: bool | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    mig_enabled: bool | None = None
+    mig_instances: tuple[MigReading, ...] = ()
+    processes: tuple[ProcessReading, ...] = ()
+    process_utilization: Mapping[str, int] | None = None
+    unavailable: Mapping[str, str] = NOTHING
+    failure: ProbeFailure | None = None
+
+
+class PairReading(NamedTuple):
+    """NVML's common PCIe ancestor level of two GPUs (10 single switch ... 50 system)."""
+
+    from_: int
+    to: int
+    level: int | None
+    unavailable: str | None = None
+
+
+class NvlinkReading(NamedTuple):
+    """One NVLink of one GPU and what it leads to: gpu, switch, ibm-npu or unknown (null)."""
+
+    gpu: int
+    link: int
+    active: bool
+    remote_type: str | None = None
+    remote_pci_bus_id: str | None = None
+
+
+class TopologyReading(NamedTuple):
+    """How the GPUs are wired, unjudged."""
+
+    pairs: tuple[PairReading, ...] = ()
+    nvlinks: tuple[NvlinkReading, ...] = ()
+
+
+class NvmlReading(NamedTuple):
+    """Everything one question to NVML brought.
+
+    `gpu_count` is what NVML counted; fewer rows in `gpus` together with a `failure` mean that the
+    driver stopped answering on the way. `nvml_calls` counts the calls since NVML was initialised.
+    """
+
+    driver_version: str | None = None
+    nvml_version: str | None = None
+    cuda_driver_version: int | None = None
+    gpu_count: int | None = None
+    gpus: tuple[GpuReading, ...] = ()
+    topology: TopologyReading | None = None
+    unavailable: Mapping[str, str] = NOTHING
+    failure: ProbeFailure | None = None
+    nvml_calls: int | None = None
+
+
+class CudaDeviceReading(NamedTuple):
+    """One device as libcuda enumerates it; `uuid_hex` is 32 lower-case digits, no prefix."""
+
+    ordinal: int
+    uuid_hex: str | None = None
+    name: str | None = None
+    pci_bus_id: str | None = None
+    compute_capability: str | None = None
+    memory_total_bytes: int | None = None
+    unavailable: Mapping[str, str] = NOTHING
+
+
+class CudaReading(NamedTuple):
+    """What libcuda said in a fresh process with the recorded environment."""
+
+    driver_version: int | None = None
+    device_count: int | None = None
+    devices: tuple[CudaDeviceReading, ...] = ()
+    failure: ProbeFailure | None = None
+
+
+class PciDeviceReading(NamedTuple):
+    """An NVIDIA display controller on the PCI bus, read from sysfs without any driver's help."""
+
+    pci_bus_id: str
+    vendor_id: str
+    device_id: str | None = None
+    class_id: str | None = None
+    driver: str | None = None
+    numa_node: int | None = None
+    cpu_affinity: str | None = None
+
+
+class KernelReading(NamedTuple):
+    """The kernel's side: PCI devices and the nvidia modules; null `pci_devices` means unreadable."""
+
+    pci_devices: tuple[PciDeviceReading, ...] | None = None
+    pci_unavailable: str | None = None
+    module_loaded: bool | None = None
+    module_version: str | None = None
+    uvm_loaded: bool | None = None
+
+
+class ProcessIdentity(NamedTuple):
+    """Who a process id belongs to on this side of the PID namespace.
+
+    `namespace` is own (it is this process), other (the id is another namespace's), or unknown.
+    """
+
+    pid: int
+    name: str | None = None
+    user: str | None = None
+    command: str | None = None
+    namespace: str = "own"
+
+
+class Snapshot(NamedTuple):
+    """A machine as the probes saw it; null parts were not recorded."""
+
+    time: str
+    host: Host
+    environment: Mapping[str, str]
+    kernel: KernelReading | None = None
+    nvml: NvmlReading | None = None
+    cuda: CudaReading | None = None
+    processes: tuple[ProcessIdentity, ...] = ()
+    redacted: bool = False

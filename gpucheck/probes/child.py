@@ -1,0 +1,177 @@
+"""Child processes that answer in JSON lines, with a deadline, and that may be abandoned.
+
+A call into a broken driver can sleep uninterruptibly in the kernel, where not even SIGKILL ends
+it. So nothing here ever waits for a child without a bound: its pipes are closed and it is left.
+Built on posix_spawn, because it starts before `subprocess` could even be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+_CHUNK_BYTES = 1 << 16
+#: A child that is not stuck in the kernel is gone this soon after the kill.
+_REAP_S = 0.05
+
+
+class ChildSilentError(Exception):
+    """The child did not finish its answer before the deadline (seconds)."""
+
+    def __init__(self, deadline_s: float) -> None:
+        super().__init__(f"no answer within {deadline_s:g} s")
+        self.deadline_s = deadline_s
+
+
+class ChildDiedError(Exception):
+    """The child ended before its answer was complete; `how` says by which signal or code."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class Child:
+    """One script of this package, run by path in an isolated interpreter of the same Python.
+
+    The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
+    current directory, and it writes nothing to our terminal.
+
+    Raises:
+        ChildDiedError: it could not be started at all.
+    """
+
+    def __init__(
+        self, script: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        request_end, self._requests = os.pipe()
+        self._answers, answer_end = os.pipe()
+        command = [sys.executable, "-I", "-S", script, *arguments]
+        try:
+            self._pid: int | None = os.posix_spawn(
+                sys.executable,
+                command,
+                dict(os.environ if environment is None else environment),
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, request_end, 0),
+                    (os.POSIX_SPAWN_DUP2, answer_end, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+                # Python ignores SIGPIPE; a child must not inherit that.
+                setsigdef=(signal.SIGPIPE,),
+            )
+        except (OSError, ValueError) as error:
+            self._pid = None
+            self._close_pipes()
+            raise ChildDiedError(f"could not be started: {error}") from None
+        finally:
+            os.close(request_end)
+            os.close(answer_end)
+        self._buffer = b""
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Send one request; a child that is already gone is noticed when its answer is read."""
+        import json
+
+        try:
+            os.write(self._requests, json.dumps(request).encode("ascii") + b"\n")
+        except BrokenPipeError:
+            return
+
+    def documents(self, deadline_s: float) -> Iterator[dict[str, Any]]:
+        """Yield the child's lines as they come.
+
+        Raises:
+            ChildSilentError: a line did not come before `deadline_s` seconds from now.
+            ChildDiedError: the child ended, or said something that is no JSON object.
+        """
+        import json
+
+        end = time.monotonic() + deadline_s
+        while True:
+            line, separator, rest = self._buffer.partition(b"\n")
+            if separator:
+                self._buffer = rest
+                yield _object(json, line)
+                continue
+            chunk = self._read_chunk(end - time.monotonic())
+            if chunk is None:
+                self.abandon()
+                raise ChildSilentError(deadline_s)
+            if not chunk:
+                raise ChildDiedError(self._how_it_ended())
+            self._buffer += chunk
+
+    def _read_chunk(self, wait_s: float) -> bytes | None:
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        if not poll.poll(max(0.0, wait_s) * 1000):
+            return None
+        return os.read(self._answers, _CHUNK_BYTES)
+
+    def _how_it_ended(self) -> str:
+        # End of file comes a moment before the exit status.
+        status = self._reap(1.0)
+        if status is None:
+            return "closed its output"
+        code = os.waitstatus_to_exitcode(status)
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    def _reap(self, wait_s: float) -> int | None:
+        """Collect the exit status if it comes within `wait_s`; None if it does not."""
+        end = time.monotonic() + wait_s
+        while self._pid is not None:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else collected it
+                self._pid = None
+                return None
+            if pid:
+                self._pid = None
+                return status
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.001)
+        return None
+
+    def abandon(self) -> None:
+        """Kill the child and leave it: if it never dies, nobody waits for it."""
+        self._close_pipes()
+        if self._pid is None:
+            return
+        self._kill(self._pid)
+        self._reap(_REAP_S)
+        self._pid = None
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self._requests, self._answers):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._requests = self._answers = -1
+
+    @staticmethod
+    def _kill(pid: int) -> None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            return
+
+    #: A child that has answered only reads: there is nothing to lose by killing it.
+    close = abandon
+
+
+def _object(json: Any, line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ChildDiedError("gave an answer that cannot be read")
+    return document

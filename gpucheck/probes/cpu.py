@@ -1,0 +1,181 @@
+"""What the kernel tells about the processor: model, cores we may use, caches, load, memory.
+
+Every reader takes the root of the file system, so that tests can show it another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuFacts:
+    """The processor as this process may use it; absent readings are None.
+
+    `usable_cores` is the size of the affinity mask; `quota_cores` the cgroup's limit, where one
+    is set. `l2_bytes` is one core's, `last_level_bytes` the largest single cache.
+    """
+
+    model: str | None
+    logical_cores: int | None
+    usable_cores: int
+    quota_cores: float | None
+    l2_bytes: int | None
+    last_level_bytes: int | None
+    memory_available_bytes: int | None
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads can really run at once: affinity, bounded by the quota."""
+        if self.quota_cores is None:
+            return self.usable_cores
+        return max(1, min(self.usable_cores, round(self.quota_cores)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLoad:
+    """Counters of processor time so far, in seconds over all cores; None where unreadable."""
+
+    load_average_1m: float | None
+    busy_s: float | None
+    steal_s: float | None
+    own_s: float
+
+
+class CpuProbe(Protocol):
+    """What the benchmark asks of the host."""
+
+    def facts(self) -> CpuFacts:
+        """Return what does not change while we run, and the memory that is free now."""
+        ...
+
+    def load(self) -> CpuLoad:
+        """Return the load now and the processor time used so far."""
+        ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that this process has held."""
+        ...
+
+
+class LinuxCpu:
+    """The processor by /proc, /sys and the cgroup below `root`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def facts(self) -> CpuFacts:
+        """Return what does not change while we run, and the memory that is free now."""
+        l2_bytes, last_level_bytes = self._caches()
+        return CpuFacts(
+            model=self._model(),
+            logical_cores=os.cpu_count(),
+            usable_cores=len(os.sched_getaffinity(0)),
+            quota_cores=self._quota_cores(),
+            l2_bytes=l2_bytes,
+            last_level_bytes=last_level_bytes,
+            memory_available_bytes=self._memory_available_bytes(),
+        )
+
+    def load(self) -> CpuLoad:
+        """Return the load now and the processor time used so far."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        times = self._cpu_times()
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        average = (self._text("proc/loadavg") or "").split()
+        return CpuLoad(
+            load_average_1m=_number(average[0]) if average else None,
+            # user, nice, system, irq, softirq: the kernel's order in /proc/stat
+            busy_s=sum(times[i] for i in (0, 1, 2, 5, 6)) / ticks if times else None,
+            steal_s=times[7] / ticks if times else None,
+            own_s=own.ru_utime + own.ru_stime,
+        )
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory that this process has held (getrusage counts in KiB)."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def _text(self, path: str) -> str | None:
+        try:
+            return (self._root / path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def _model(self) -> str | None:
+        for line in (self._text("proc/cpuinfo") or "").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip().lower() in ("model name", "cpu model"):
+                return value.strip()
+        return None
+
+    def _cpu_times(self) -> list[int] | None:
+        lines = (self._text("proc/stat") or "").splitlines()
+        numbers = [_whole(word) for word in lines[0].split()[1:]] if lines else []
+        known = [number for number in numbers if number is not None]
+        return known if len(known) == len(numbers) >= 8 else None
+
+    def _cgroup_folders(self) -> list[str]:
+        """Return this process's cgroup-2 folder and its parents: each may set a limit."""
+        for line in (self._text("proc/self/cgroup") or "").splitlines():
+            if line.startswith("0::/"):
+                parts = [part for part in line[4:].split("/") if part not in ("", "..")]
+                return [
+                    "/".join(("sys/fs/cgroup", *parts[:count]))
+                    for count in range(len(parts), -1, -1)
+                ]
+        return ["sys/fs/cgroup"]
+
+    def _quota_cores(self) -> float | None:
+        pairs = [
+            (self._text(f"{folder}/cpu.max") or "").split() for folder in self._cgroup_folders()
+        ]
+        version_1 = "sys/fs/cgroup/cpu/cpu.cfs"
+        pairs.append([self._text(f"{version_1}_{name}_us") or "" for name in ("quota", "period")])
+        quotas = []
+        for pair in pairs:
+            numbers = [_whole(word) for word in pair]  # "max" and -1 mean no limit
+            if len(numbers) == 2 and numbers[0] and numbers[1]:
+                quotas.append(numbers[0] / numbers[1])
+        return min(quotas, default=None)
+
+    def _memory_available_bytes(self) -> int | None:
+        lines = (self._text("proc/meminfo") or "").splitlines()
+        found = [
+            _whole(line[13:].removesuffix("kB")) for line in lines if line[:13] == "MemAvailable:"
+        ]
+        limits = [kibibytes * 1024 for kibibytes in found if kibibytes is not None]
+        for folder in self._cgroup_folders():
+            most = _whole(self._text(f"{folder}/memory.max"))
+            used = _whole(self._text(f"{folder}/memory.current"))
+            if most is not None and used is not None:
+                limits.append(max(0, most - used))
+        return min(limits, default=None)
+
+    def _caches(self) -> tuple[int | None, int | None]:
+        """Return the bytes of one core's L2 and of the largest cache."""
+        sizes: dict[int, int] = {}
+        for index in range(8):
+            folder = f"sys/devices/system/cpu/cpu0/cache/index{index}"
+            level = _whole(self._text(f"{folder}/level"))
+            size = (self._text(f"{folder}/size") or "").strip()
+            amount, scale = _whole(size[:-1]), {"K": 1024, "M": 1024**2}.get(size[-1:])
+            if level is not None and amount is not None and scale is not None:
+                sizes[level] = amount * scale
+        return sizes.get(2), max(sizes.values(), default=None)
+
+
+def _whole(text: str | None) -> int | None:
+    """Return a whole number that is not negative, None for every other text."""
+    word = (text or "").strip()
+    return int(word) if word.isascii() and word.isdecimal() else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""Facts from the CUDA driver (libcuda) by ctypes: a single file run by path in a child.
+
+CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read by libcuda once, at cuInit, so only a fresh
+process can ask what a program started now would see. No context is created and no memory taken.
+Standard library only: nothing of gpucheck is imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any
+
+COMPUTE_CAPABILITY_MAJOR = 75
+COMPUTE_CAPABILITY_MINOR = 76
+
+#: The causes of a failing cuInit that a person can act on; libcuda names the rest itself.
+#: Source: cuda.h (CUresult).
+REASONS = {
+    3: ("not-initialized", "the CUDA driver could not be initialised"),
+    34: ("stub-library", "the libcuda.so.1 that was loaded is the stub of the CUDA toolkit"),
+    46: ("devices-unavailable", "every GPU is busy or in a compute mode that refuses new programs"),
+    100: ("no-device", "the CUDA driver sees no GPU in this environment"),
+    101: ("invalid-device", "a device ordinal is out of range"),
+    304: ("operating-system", "an operating system call of the CUDA driver failed"),
+    802: ("system-not-ready", "the system is not ready: the fabric manager may not be running"),
+    803: ("driver-mismatch", "libcuda and the loaded kernel module differ in version"),
+    804: ("compat-not-supported", "a forward-compatibility libcuda is used on a GPU without it"),
+    999: ("unknown", "the CUDA driver reported an unknown error"),
+}
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault of the program
+    """libcuda did not give a value."""
+
+    def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
+        super().__init__(text)
+        self.function = function
+        self.code = code
+        self.slug = slug
+        self.text = text
+
+    def document(self) -> dict[str, Any]:
+        """Return the refusal as the JSON object that the parent decodes."""
+        return {
+            "code": self.slug,
+            "message": self.text,
+            "function": self.function,
+            "library_code": self.code,
+        }
+
+
+class Driver:
+    """libcuda.so.1 with every error turned into `Refusal`."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            text = f"libcuda.so.1 could not be loaded: {error}"
+            raise Refusal("dlopen", None, "library-not-found", text) from None
+
+    def ask(self, function: str, *arguments: Any) -> None:
+        """Call one function; raise `Refusal` if it is missing or does not return CUDA_SUCCESS."""
+        try:
+            call = getattr(self._library, function)
+        except AttributeError:
+            text = f"this libcuda has no {function}"
+            raise Refusal(function, None, "function-not-found", text) from None
+        code = int(call(*arguments))
+        if code:
+            slug, text = REASONS.get(code, ("error", "the CUDA driver refused"))
+            raise Refusal(function, code, slug, f"{text} ({self._name(code)}, CUDA {code})")
+
+    def _name(self, code: int) -> str:
+        name = ctypes.c_char_p()
+        try:
+            self._library.cuGetErrorName(code, ctypes.byref(name))
+        except AttributeError:
+            return "unnamed"
+        return name.value.decode("ascii", "replace") if name.value else "unnamed"
+
+    def integer(self, function: str, *arguments: Any) -> int:
+        """Return the int that a function writes through its first argument."""
+        value = ctypes.c_int()
+        self.ask(function, ctypes.byref(value), *arguments)
+        return value.value
+
+    def text(self, function: str, device: int) -> str:
+        """Return the text that a function writes into a buffer of 256 bytes."""
+        buffer = ctypes.create_string_buffer(256)
+        self.ask(function, buffer, len(buffer), device)
+        return buffer.value.decode("utf-8", "replace")
+
+    def uuid_hex(self, device: int) -> str:
+        """Return the UUID; version 1 is only a fallback, under MIG it names the parent GPU."""
+        # Raw bytes: a UUID may contain NUL, which a C string would cut off.
+        raw = (ctypes.c_ubyte * 16)()
+        try:
+            self.ask("cuDeviceGetUuid_v2", ctypes.byref(raw), device)
+        except Refusal as refusal:
+            if refusal.slug != "function-not-found":
+                raise
+            self.ask("cuDeviceGetUuid", ctypes.byref(raw), device)
+        return bytes(raw).hex()
+
+    def total_memory(self, device: int) -> int:
+        """Return the device's memory in bytes."""
+        total = ctypes.c_size_t()
+        self.ask("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+        return total.value
+
+
+def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
+    """Return one device's document; what libcuda refused stands under `unavailable`."""
+    document: dict[str, Any] = {"ordinal": ordinal}
+    unavailable: dict[str, str] = {}
+    device = driver.integer("cuDeviceGet", ordinal)
+
+    def capability() -> str:
+        major = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MAJOR, device)
+        minor = driver.integer("cuDeviceGetAttribute", COMPUTE_CAPABILITY_MINOR, device)
+        return f"{major}.{minor}"
+
+    questions = (
+        ("uuid_hex", lambda: driver.uuid_hex(device)),
+        ("name", lambda: driver.text("cuDeviceGetName", device)),
+        ("pci_bus_id", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
+        ("compute_capability", capability),
+        ("memory_total_bytes", lambda: driver.total_memory(device)),
+    )
+    for name, question in questions:
+        try:
+            document[name] = question()
+        except Refusal as refusal:
+            unavailable[name] = refusal.text
+    document["unavailable"] = unavailable
+    return document
+
+
+def read() -> dict[str, Any]:
+    """Return everything libcuda says in this process."""
+    found: dict[str, Any] = {}
+    try:
+        driver = Driver()
+        # The version needs no cuInit, so it tells "old driver" from "no device" when that fails.
+        found["driver_version"] = driver.integer("cuDriverGetVersion")
+        driver.ask("cuInit", 0)
+        found["device_count"] = driver.integer("cuDeviceGetCount")
+        found["devices"] = [read_device(driver, i) for i in range(found["device_count"])]
+    except Refusal as refusal:
+        found["failure"] = refusal.document()
+    return found
+
+
+def main() -> None:
+    """Print one JSON line."""
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.write(out, json.dumps(read()).encode("ascii") + b"\n")
+
+
+if __name__ == "__main__":
+    main()

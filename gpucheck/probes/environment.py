@@ -1,0 +1,72 @@
+"""Environment variables that matter to GPU programs, and the operating system's own name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpucheck.models.report import Host
+from gpucheck.probes.sysfs import read_text
+
+#: Only these are read or recorded: the rest of an environment may hold secrets.
+PREFIXES = ("CUDA_", "NVIDIA_", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "XLA_")
+NAMES = frozenset(
+    {
+        "CUPY_GPU_MEMORY_LIMIT",
+        "JAX_PLATFORMS",
+        "LD_LIBRARY_PATH",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "SLURM_JOB_ID",
+        "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TF_GPU_ALLOCATOR",
+    }
+)
+
+
+def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `environment` that GPU programs and their launchers read."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in NAMES or name.startswith(PREFIXES)
+    }
+
+
+def _os_name(root: Path, release: str) -> str:
+    name = "Linux"
+    for line in (read_text(root / "etc/os-release") or "").splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            name = value.strip().strip("\"'") or name
+    return f"{name} (WSL2)" if "microsoft" in release.lower() else name
+
+
+def _container(root: Path, environment: Mapping[str, str]) -> str | None:
+    """Name the container engine around us; None means that no sign of one was found."""
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "kubernetes"
+    for marker, engine in ((".dockerenv", "docker"), ("run/.containerenv", "podman")):
+        if (root / marker).exists():
+            return engine
+    groups = read_text(root / "proc/1/cgroup") or ""
+    for word in ("kubepods", "docker", "lxc", "containerd"):
+        if word in groups:
+            return word
+    return None
+
+
+def read_host(root: Path, environment: Mapping[str, str]) -> Host:
+    """Describe the operating system; the driver's versions are filled in by who asks NVML."""
+    kernel = os.uname()
+    release = read_text(root / "proc/sys/kernel/osrelease") or kernel.release
+    return Host(
+        name=read_text(root / "proc/sys/kernel/hostname") or kernel.nodename,
+        os=_os_name(root, release),
+        kernel=release,
+        python=".".join(str(part) for part in sys.version_info[:3]),
+        container=_container(root, environment),
+    )

@@ -1,0 +1,84 @@
+"""This machine: every probe on the real system, or on a system mounted under another root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpucheck.models.report import Host
+from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
+from gpucheck.probes.interface import NvmlQuestion
+from gpucheck.probes.environment import gpu_variables, read_host
+from gpucheck.probes.nvml import NvmlSession
+from gpucheck.probes.sysfs import count_gpus, read_kernel
+
+#: Files are read below this directory instead of `/`: a host mounted in a container, or a test.
+ROOT_VARIABLE = "GPUCHECK_ROOT"
+
+#: A healthy driver answers in milliseconds, but with persistence mode off the first client wakes
+#: every GPU, 1 to 3 s each (NVIDIA's driver persistence documentation).
+DEADLINE_BASE_S = 10.0
+DEADLINE_PER_GPU_S = 3.0
+
+
+class LiveProbes:
+    """Probes of the running system; one NVML child serves all questions until `close`."""
+
+    def __init__(self, *, root: Path | None = None, deadline_s: float | None = None) -> None:
+        self._root = root or Path(os.environ.get(ROOT_VARIABLE) or "/")
+        self._deadline_s = deadline_s
+        self._session: NvmlSession | None = None
+
+    def time(self) -> str:
+        """Return the current time in UTC to the second."""
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def host(self) -> Host:
+        """Read the operating system's own description."""
+        return read_host(self._root, os.environ)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the GPU-related variables of this process."""
+        return gpu_variables(os.environ)
+
+    def kernel(self) -> KernelReading:
+        """Read sysfs."""
+        return read_kernel(self._root)
+
+    def deadline_s(self) -> float:
+        """Return the seconds that a driver gets to answer, by the number of GPUs on the bus."""
+        if self._deadline_s is not None:
+            return self._deadline_s
+        return DEADLINE_BASE_S + DEADLINE_PER_GPU_S * count_gpus(self._root)
+
+    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+        """Ask the NVML child; after a failure the next question starts a new one."""
+        if self._session is None:
+            self._session = NvmlSession()
+        reading = self._session.read(question, deadline_s=self.deadline_s())
+        if reading.failure is not None:
+            self.close()
+        return reading
+
+    def cuda(self) -> CudaReading:
+        """Ask libcuda in a child with this process's environment."""
+        from gpucheck.probes.cuda import read_cuda
+
+        return read_cuda(deadline_s=self.deadline_s())
+
+    def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
+        """Look the processes up in /proc."""
+        wanted = sorted(set(pids))
+        if not wanted:
+            return {}
+        from gpucheck.probes.processes import identify
+
+        return identify(wanted, self._root)
+
+    def close(self) -> None:
+        """End the NVML child."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -1,0 +1,95 @@
+"""Our side of the NVML child: start it, ask within a deadline, put its answers together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpucheck.models.snapshot import (
+    GpuReading,
+    MigReading,
+    NvlinkReading,
+    NvmlReading,
+    PairReading,
+    ProbeFailure,
+    ProcessReading,
+    TopologyReading,
+)
+from gpucheck.probes.interface import NvmlQuestion
+from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.nvml_start import take
+
+NOT_ANSWERING = "driver-not-answering"
+
+
+class NvmlSession:
+    """One NVML child: it initialises NVML once and answers any number of questions."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+
+    def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
+        """Ask once. What came before a failure is kept; the failure says why there is no more."""
+        parts: list[dict[str, Any]] = []
+        failure: ProbeFailure | None = None
+        try:
+            if self._child is None:
+                self._child = take()
+            self._child.ask(question._asdict())
+            for document in self._child.documents(deadline_s):
+                parts.append(document)
+                if document["part"] in ("end", "failure"):
+                    break
+        except ChildSilentError:
+            message = f"the NVIDIA driver did not answer within {deadline_s:g} s"
+            failure = ProbeFailure(code=NOT_ANSWERING, message=message)
+        except ChildDiedError as error:
+            message = f"the process that asks NVML {error.how}"
+            failure = ProbeFailure(code="nvml-child-died", message=message)
+        if failure is not None:
+            self.close()
+        return assemble(parts, failure)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:
+    """Put the child's documents together into one reading."""
+    system: dict[str, Any] = {}
+    gpus: list[GpuReading] = []
+    topology: TopologyReading | None = None
+    for part in parts:
+        match part.pop("part"):
+            case "gpu":
+                gpus.append(_gpu(part))
+            case "topology":
+                topology = _topology(part)
+            case "failure":
+                failure = ProbeFailure(**part)
+            case _:
+                system |= part
+    return NvmlReading(**system, gpus=tuple(gpus), topology=topology, failure=failure)
+
+
+def _gpu(part: dict[str, Any]) -> GpuReading:
+    # The child is ours and of this version: its keys are our fields, no decoder is needed.
+    failure = part.pop("failure")
+    processes = tuple(ProcessReading(**item) for item in part.pop("processes", ()))
+    instances = tuple(MigReading(**item) for item in part.pop("mig_instances", ()))
+    return GpuReading(
+        **part,
+        processes=processes,
+        mig_instances=instances,
+        failure=ProbeFailure(**failure) if failure else None,
+    )
+
+
+def _topology(part: dict[str, Any]) -> TopologyReading:
+    return TopologyReading(
+        pairs=tuple(PairReading(from_=pair.pop("from"), **pair) for pair in part["pairs"]),
+        nvlinks=tuple(NvlinkReading(**link) for link in part["nvlinks"]),
+    )

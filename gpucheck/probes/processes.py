@@ -1,0 +1,90 @@
+"""Who the processes on a GPU are. NVML gives process ids of the host's PID namespace.
+
+Inside a container such an id may name nobody, or worse, somebody else: the driver knows nothing
+of PID namespaces. There an id is only believed if that process holds an NVIDIA device open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpucheck.models.snapshot import ProcessIdentity
+from gpucheck.probes.sysfs import read_text
+
+#: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+
+
+def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
+    """Return each process's name, user and command, null where it is not ours to know."""
+    initial = _in_initial_namespace(root)
+    return {pid: _identify(root / "proc" / str(pid), pid, initial) for pid in pids}
+
+
+def _in_initial_namespace(root: Path) -> bool | None:
+    try:
+        return os.readlink(root / "proc/self/ns/pid") == INITIAL_PID_NAMESPACE
+    except OSError:
+        return None
+
+
+def _identify(directory: Path, pid: int, initial: bool | None) -> ProcessIdentity:
+    name = read_text(directory / "comm")
+    namespace = _namespace(directory, exists=name is not None, initial=initial)
+    if namespace != "own":
+        return ProcessIdentity(pid=pid, namespace=namespace)
+    return ProcessIdentity(
+        pid=pid, name=name, user=_user(directory), command=_command(directory), namespace="own"
+    )
+
+
+def _namespace(directory: Path, *, exists: bool, initial: bool | None) -> str:
+    if initial is not False:
+        return "own"
+    if not exists:
+        return "other"
+    holds = _holds_nvidia_device(directory / "fd")
+    if holds is None:
+        return "unknown"
+    return "own" if holds else "other"
+
+
+def _holds_nvidia_device(directory: Path) -> bool | None:
+    """Return whether the process has /dev/nvidia* open; None if we may not look."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    return any(_target(directory / name).startswith("/dev/nvidia") for name in names)
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def _user(directory: Path) -> str | None:
+    """Return the name of the real user id, or the id where it has no name."""
+    import pwd
+
+    for line in (read_text(directory / "status") or "").splitlines():
+        key, _, values = line.partition(":")
+        if key == "Uid":
+            number = values.split()[0]
+            try:
+                return pwd.getpwuid(int(number)).pw_name
+            except (KeyError, ValueError, OverflowError):
+                return number
+    return None
+
+
+def _command(directory: Path) -> str | None:
+    """Return the command line as a shell would need it; kernel threads and zombies have none."""
+    import shlex
+
+    words = read_text(directory / "cmdline")
+    return shlex.join(words.rstrip("\0").split("\0")) if words else None

@@ -1,0 +1,110 @@
+"""A recorded machine: the same Protocol, answered from a snapshot file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpucheck.models.codec import DecodeError, from_plain
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.report import Host
+from gpucheck.models.snapshot import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+    Snapshot,
+)
+from gpucheck.probes.interface import NvmlQuestion
+
+SCHEMA = "gpucheck/snapshot/1"
+NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
+#: A snapshot of 64 GPUs is about 200 KB; far more than this is not one.
+MAX_FILE_BYTES = 64 << 20
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot document.
+
+    Raises:
+        WrongUseError: the file cannot be read, is not JSON, not a snapshot, or a newer one.
+    """
+    document = _read_document(path)
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        said = f"its schema is {schema!r}" if schema else "it has no schema"
+        raise _unusable(path, f"is not a gpucheck snapshot that this version reads: {said}")
+    try:
+        return from_plain(Snapshot, document.get("result"), where="result")
+    except DecodeError as error:
+        raise _unusable(path, f"is damaged: {error}") from None
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise _unusable(path, "is too large to be a snapshot")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise _unusable(path, "is not JSON") from None
+    if not isinstance(document, dict):
+        raise _unusable(path, "is not a JSON object")
+    return document
+
+
+def _unusable(path: Path, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="snapshot-unusable",
+        message=f"The snapshot {str(path)!r} {problem}.",
+        remedy=("Record one with: gpucheck snapshot FILE",),
+    )
+
+
+class RecordedProbes:
+    """Answers from a snapshot; what was not recorded is a failure that says so."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def time(self) -> str:
+        """Return when the snapshot was taken."""
+        return self._snapshot.time
+
+    def host(self) -> Host:
+        """Return the recorded host."""
+        return self._snapshot.host
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the recorded variables."""
+        return self._snapshot.environment
+
+    def kernel(self) -> KernelReading:
+        """Return the recorded PCI bus and modules."""
+        unknown = KernelReading(pci_unavailable=NOT_RECORDED.message)
+        return self._snapshot.kernel or unknown
+
+    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+        """Return the recorded reading; parts that were not asked for are left out."""
+        recorded = self._snapshot.nvml
+        if recorded is None:
+            return NvmlReading(failure=NOT_RECORDED)
+        return recorded if question.topology else recorded._replace(topology=None)
+
+    def cuda(self) -> CudaReading:
+        """Return what libcuda said when the snapshot was taken."""
+        return self._snapshot.cuda or CudaReading(failure=NOT_RECORDED)
+
+    def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
+        """Return the recorded processes; others are of an unknown namespace."""
+        known = {process.pid: process for process in self._snapshot.processes}
+        return {
+            pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""

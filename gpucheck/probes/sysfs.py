@@ -1,0 +1,72 @@
+"""The kernel's own view of the GPUs, from sysfs and procfs below a root; no driver is woken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpucheck.models.snapshot import KernelReading, PciDeviceReading
+
+NVIDIA_VENDOR_ID = "0x10de"
+#: PCI class codes of display controllers: VGA 0300, 3D controller 0302.
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+
+
+def read_text(path: Path) -> str | None:
+    """Return a small file's text without its line end, or None if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _pci_directories(root: Path) -> list[Path]:
+    """Return the directories of NVIDIA display controllers in bus order; raises OSError."""
+    return [
+        entry
+        for entry in sorted((root / "sys/bus/pci/devices").iterdir())
+        if read_text(entry / "vendor") == NVIDIA_VENDOR_ID
+        and (read_text(entry / "class") or "").startswith(DISPLAY_CLASSES)
+    ]
+
+
+def count_gpus(root: Path) -> int:
+    """Return how many NVIDIA GPUs are on the PCI bus, at least 1: what a deadline must allow for."""
+    try:
+        return max(1, len(_pci_directories(root)))
+    except OSError:
+        return 1
+
+
+def _read_pci_device(entry: Path) -> PciDeviceReading:
+    node = read_text(entry / "numa_node")
+    driver = entry / "driver"
+    return PciDeviceReading(
+        pci_bus_id=entry.name.lower(),
+        vendor_id=NVIDIA_VENDOR_ID,
+        device_id=read_text(entry / "device"),
+        class_id=read_text(entry / "class"),
+        driver=driver.readlink().name if driver.is_symlink() else None,
+        # The kernel writes -1 where the firmware gives no node.
+        numa_node=int(node) if node is not None and node.isdigit() else None,
+        cpu_affinity=read_text(entry / "local_cpulist") or None,
+    )
+
+
+def read_kernel(root: Path) -> KernelReading:
+    """Read PCI devices and the state of the nvidia modules."""
+    modules = root / "sys/module"
+    can_tell = modules.is_dir()
+    loaded = (modules / "nvidia").is_dir() if can_tell else None
+    try:
+        devices = tuple(_read_pci_device(entry) for entry in _pci_directories(root))
+        unavailable = None
+    except OSError as error:
+        devices = None
+        unavailable = f"{error.filename}: {error.strerror}"
+    return KernelReading(
+        pci_devices=devices,
+        pci_unavailable=unavailable,
+        module_loaded=loaded,
+        module_version=read_text(modules / "nvidia/version"),
+        uvm_loaded=(modules / "nvidia_uvm").is_dir() if can_tell else None,
+    )

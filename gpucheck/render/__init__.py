@@ -1,0 +1,23 @@
+"""Finished reports in, text out: the registry of formats. No decisions and no I/O live here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+
+from gpucheck.render.base import Renderer
+
+#: Format name -> module with `render(report, view) -> str`. Imported when used: rich is heavy.
+FORMATS = MappingProxyType(
+    {
+        "table": "gpucheck.render.console",
+        "json": "gpucheck.render.json",
+        "csv": "gpucheck.render.csv",
+    }
+)
+
+
+def open_format(name: str) -> Renderer:
+    """Return the render function of a registered format."""
+    render: Renderer = import_module(FORMATS[name]).render
+    return render

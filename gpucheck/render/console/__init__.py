@@ -1,0 +1,54 @@
+"""Reports for people: rich tables on a terminal of any width, with or without colour."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gpucheck.models.report import Report
+from gpucheck.render.base import View
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Command -> module with `build(report, view) -> rich renderable`.
+DOCUMENTS = MappingProxyType(
+    {
+        "list": "gpucheck.render.console.list",
+        "detect": "gpucheck.render.console.detect",
+        "place": "gpucheck.render.console.place",
+        "bench": "gpucheck.render.console.bench",
+        "memlimit": "gpucheck.render.console.memlimit",
+    }
+)
+
+#: Typographic characters of ours and rich's in ASCII, for terminals that have nothing else.
+_ASCII = str.maketrans({"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+"})
+
+
+def render(report: Report, view: View) -> str:
+    """Return the report as terminal text; a failure without a result gives no text at all."""
+    if report.result is None:
+        return ""
+    from rich.console import Console
+
+    renderable: RenderableType = import_module(DOCUMENTS[report.command]).build(report, view)
+    console = Console(
+        width=view.width,
+        color_system="standard" if view.color else None,
+        force_terminal=view.color,
+        no_color=not view.color,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        # Not the process's environment: NO_COLOR, COLUMNS and TERM are in `view` already.
+        _environ={},
+    )
+    with console.capture() as captured:
+        console.print(renderable)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    text = "\n".join(lines) + "\n"
+    if view.unicode:
+        return text
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")

@@ -1,0 +1,32 @@
+"""A GPU list as CSV: plain values under the document's field names, absent ones empty."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from gpucheck.models.device import Inventory
+from gpucheck.models.report import Report
+from gpucheck.render.base import View, printable
+from gpucheck.render.columns import COLUMNS, CSV_COLUMNS
+
+
+def render(report: Report, view: View) -> str:
+    """Return the rows; a report without a list gives the heading alone."""
+    names = view.columns or CSV_COLUMNS
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if view.header:
+        writer.writerow(names)
+    gpus = report.result.gpus if isinstance(report.result, Inventory) else ()
+    for gpu in gpus:
+        writer.writerow(_cell(COLUMNS[name].value(gpu)) for name in names)
+    return text.getvalue()
+
+
+def _cell(value: str | int | float | bool | None) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return printable(value) if isinstance(value, str) else value

@@ -1,0 +1,30 @@
+"""The document as JSON, exactly as the contract and the schemas in gpucheck/data say."""
+
+from __future__ import annotations
+
+import json
+
+from gpucheck import __version__
+from gpucheck.models.codec import to_plain
+from gpucheck.models.report import Report
+from gpucheck.render.base import View
+
+
+def document(report: Report) -> dict[str, object]:
+    """Return the envelope with its result as plain values."""
+    return {
+        "schema": report.schema,
+        "tool": {"name": "gpucheck", "version": __version__},
+        "time": report.time,
+        "host": to_plain(report.host),
+        "status": report.status.value,
+        "exit_code": int(report.exit_code),
+        "error": to_plain(report.error),
+        "warnings": to_plain(report.warnings),
+        "result": to_plain(report.result),
+    }
+
+
+def render(report: Report, view: View) -> str:
+    """Return one line of ASCII JSON, so that it survives every locale and every pipe."""
+    return json.dumps(document(report), allow_nan=False) + "\n"

@@ -1,0 +1,16 @@
+"""The commands as the program itself names and builds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucheck.cli import COMMANDS, build_app
+
+COMMAND_NAMES = sorted(COMMANDS)
+
+
+def built_command(name: str) -> Any:
+    """Return the parser's command with its parameters."""
+    from typer.main import get_command
+
+    return get_command(build_app()).commands[name]

@@ -1,0 +1,76 @@
+"""One file and one line each: what is on disk and what is registered are the same."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.commands import COMMAND_NAMES
+from tests.architecture.house import PACKAGE, ROOT, ids_in, name_of, parse
+
+
+def top_level_functions(path: Path) -> set[str]:
+    return {node.name for node in parse(path).body if isinstance(node, ast.FunctionDef)}
+
+
+def modules_with(function: str, layer: str) -> set[str]:
+    """Return the modules of a layer that define a public function: what makes it a format, say."""
+    return {
+        name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for path in (PACKAGE / layer).rglob("*.py")
+        if function in top_level_functions(path)
+    }
+
+
+def test_checks() -> None:
+    from gpucheck.core.checks import CHECKS
+
+    registered = {check.ID: check.__name__ for check in CHECKS}
+
+    assert len(registered) == len(CHECKS)
+    assert set(registered.values()) == modules_with("check", "core/checks")
+    assert all(
+        module == f"gpucheck.core.checks.{name.replace('-', '_')}"
+        for name, module in registered.items()
+    )
+
+
+def test_checks_come_after_what_they_require() -> None:
+    from gpucheck.core.checks import CHECKS
+
+    seen: set[str] = set()
+    for check in CHECKS:
+        assert set(check.REQUIRES) <= seen
+        seen.add(check.ID)
+
+
+def test_kernels() -> None:
+    from gpucheck.core.bench.kernels import KERNELS
+
+    assert set(KERNELS) == ids_in(PACKAGE / "core" / "bench" / "kernels")
+    assert {kernel.id for kernel in KERNELS.values()} == set(KERNELS)
+
+
+def test_formats() -> None:
+    from gpucheck.render import FORMATS, open_format
+
+    assert set(FORMATS.values()) == modules_with("render", "render")
+    assert all(callable(open_format(name)) for name in FORMATS)
+
+
+def test_commands() -> None:
+    from gpucheck.cli import COMMANDS
+
+    assert set(COMMANDS.values()) == modules_with("command", "cli")
+    assert all(module == f"gpucheck.cli.{name}" for name, module in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_command_has_a_readme_section(name: str) -> None:
+    headings = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("#")
+    ]
+
+    assert f"### gpucheck {name}" in headings

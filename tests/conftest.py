@@ -1,0 +1,86 @@
+"""What every test may use: the program as a process, a C compiler, and a GPU or a skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
+INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a process ended and what it wrote."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout; anything beside it is an error."""
+        return json.loads(self.stdout)
+
+
+def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment that is the same on every machine, with `extra` on top."""
+    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", **(extra or {})}
+
+
+@pytest.fixture
+def gpucheck_command() -> Callable[..., Finished]:
+    """Run `gpucheck ARGUMENTS` as a process: `gpucheck_command("list", "--json", env={...})`."""
+
+    def run(
+        *arguments: str | os.PathLike[str],
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        cwd: Path | None = None,
+        timeout_s: float = 120,
+    ) -> Finished:
+        finished = subprocess.run(
+            [sys.executable, "-m", "gpucheck", *arguments],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            env=scrubbed_environment(env),
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
+        )
+        return Finished(stdout=finished.stdout, stderr=finished.stderr, code=finished.returncode)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def c_compiler() -> str:
+    """Return the system's C compiler; CI must have one, elsewhere its tests are skipped."""
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if found is None:
+        reason = "no C compiler: the fake driver libraries cannot be built"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is no NVIDIA device node."""
+    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists():
+        return
+    skip = pytest.mark.skip(reason="no NVIDIA GPU: neither /dev/nvidia0 nor /dev/dxg exists")
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(skip)

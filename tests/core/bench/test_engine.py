@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from gpucheck.core.bench import run_bench
+from gpucheck.core.bench.engine import host_state, parallel_efficiency
+from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel, Work
+from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, SampleDetail, Scope
+from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.probes.blas import ThreadpoolBlas
+from gpucheck.probes.clock import MonotonicClock
+from gpucheck.probes.cpu import CpuLoad, LinuxCpu
+from gpucheck.probes.cupy_device import GpuDevice, OpenedGpus
+from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
+
+NO_GPU = OpenedGpus(unavailable="CuPy is not installed, so no GPU can be measured")
+
+
+@dataclass
+class FakeKernel:
+    """A kernel whose cases are scripted."""
+
+    clock: FakeClock
+    id: str = "fake"
+    step: float | BaseException = 0.02
+    dtypes: tuple[str, ...] = ("float32",)
+    sizes: MappingProxyType[BenchMode, int] = field(
+        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, 8))
+    )
+
+    def validate(self, request: BenchRequest) -> None:
+        assert request.seed >= 0
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        return (size,)
+
+    def work(self, shape: tuple[int, ...]) -> Work:
+        return Work(flops=shape[0], bytes_moved=shape[0], unit="FLOP/s")
+
+    def host_bytes(self, shape: tuple[int, ...], gpu_count: int) -> int:
+        return shape[0] * (1 + gpu_count)
+
+    def device_bytes(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
+    def cpu_cases(self, order: CaseOrder) -> list[Case]:
+        named = replace(label(), kernel=self.id)
+        return [FakeCase(itertools.repeat(self.step), self.clock, label=named)]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> list[Case]:
+        return []
+
+
+def run(
+    request: BenchRequest,
+    *,
+    clock: FakeClock | None = None,
+    gpus: OpenedGpus = NO_GPU,
+    cpu: FakeCpu | None = None,
+    kernels: dict[str, Kernel] | None = None,
+) -> tuple[BenchResult, list[tuple[str, float, float]]]:
+    told: list[tuple[str, float, float]] = []
+    result = run_bench(
+        request,
+        clock=clock or FakeClock(),
+        cpu=cpu or FakeCpu(),
+        blas=FakeBlas(),
+        gpus=gpus,
+        progress=lambda *news: told.append(news),
+        kernels=kernels,
+    )
+    return result, told
+
+
+def test_rows_facts_and_progress_of_a_scripted_run() -> None:
+    clock = FakeClock()
+
+    result, told = run(BenchRequest(seed=3), clock=clock, kernels={"fake": FakeKernel(clock)})
+
+    (row,) = result.measurements
+    assert row.converged
+    assert row.median_s == pytest.approx(0.02)
+    assert row.throughput is not None
+    assert row.throughput.value == pytest.approx(100 / 0.02)
+    assert row.summary is not None
+    assert row.summary.count == len(row.samples_s)
+    assert "percent_of_peak" in row.unavailable
+    assert result.environment.seed == 3
+    assert result.environment.gpu_unavailable == NO_GPU.unavailable
+    assert result.environment.unavailable["cupy_version"] == NO_GPU.unavailable
+    assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
+    assert all(0 <= fraction <= 1 and left >= 0 for _, fraction, left in told)
+
+
+def test_a_summary_keeps_counts_and_quantiles_only() -> None:
+    clock = FakeClock()
+
+    result, _ = run(
+        BenchRequest(samples=SampleDetail.SUMMARY),
+        clock=clock,
+        kernels={"fake": FakeKernel(clock)},
+    )
+
+    (row,) = result.measurements
+    assert row.samples_s == row.warmup_s == ()
+    assert row.summary is not None
+    assert row.summary.count > 10
+    assert row.ci95_s is not None
+
+
+def test_an_interrupt_marks_the_kernels_that_never_started() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {
+        "one": FakeKernel(clock, "one"),
+        "two": FakeKernel(clock, "two", KeyboardInterrupt()),
+        "three": FakeKernel(clock, "three"),
+    }
+
+    result, _ = run(BenchRequest(), clock=clock, kernels=kernels)
+
+    assert result.interrupted
+    assert [row.kernel for row in result.measurements] == ["one", "two", "three"]
+    assert [row.interrupted for row in result.measurements] == [False, True, True]
+    assert result.measurements[0].median_s is not None
+    assert result.measurements[2].unavailable["median_s"] == "it was interrupted"
+
+
+def test_a_busy_host_is_seen_and_said() -> None:
+    clock = FakeClock()
+    # Read at the start of the run and of the group, at the group's end and at the run's.
+    cpu = FakeCpu(busy_s=iter([0.0, 0.0, 1e3, 1e3]))
+
+    result, _ = run(BenchRequest(), clock=clock, cpu=cpu, kernels={"fake": FakeKernel(clock)})
+
+    assert [doubt.code for doubt in result.measurements[0].doubts] == ["host-busy"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "code", "error"),
+    [
+        (("tpu",), "bad-device", WrongUseError),
+        (("gpu:x",), "bad-device", WrongUseError),
+        (("gpu",), "no-gpu", MissingError),
+        (("gpu:0",), "no-gpu", MissingError),
+    ],
+)
+def test_devices_that_cannot_be_measured(
+    devices: tuple[str, ...], code: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        run(BenchRequest(devices=devices))
+
+    assert getattr(caught.value, "code", None) == code
+
+
+def test_cpu_and_gpu_are_verified_and_compared() -> None:
+    clock = FakeClock()
+    gpus = OpenedGpus(devices=[FakeGpu(clock)], cupy_version="0.0-fake")
+
+    result, _ = run(BenchRequest(size=96, devices=("gpu:0",), budget_s=1.0), clock=clock, gpus=gpus)
+
+    assert {row.device for row in result.measurements} == {"gpu:0"}
+    assert {row.scope for row in result.measurements} == set(Scope)
+    for row in result.measurements:
+        assert row.error is None
+        assert row.verified is not None
+        assert row.verified.ok
+        assert row.gpu_uuid == "GPU-00000000"
+    medians = {(row.kernel, row.scope): row.median_s for row in result.measurements}
+    assert medians["matmul", Scope.RESIDENT] == pytest.approx(1e-4)
+    # Two inputs sent, one output fetched in twice the time of a copy.
+    assert medians["matmul", Scope.END_TO_END] == pytest.approx(4e-4)
+    assert medians["softmax", Scope.END_TO_END] == pytest.approx(3e-4)
+    assert result.environment.cupy_version == "0.0-fake"
+    assert result.environment.gpu_unavailable is None
+
+
+def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
+    clock = FakeClock()
+    gpus = OpenedGpus(devices=[FakeGpu(clock, wrong_by=0.01)], cupy_version="0.0-fake")
+
+    result, _ = run(BenchRequest(size=96, devices=("gpu",), budget_s=1.0), clock=clock, gpus=gpus)
+
+    assert {row.error.code for row in result.measurements if row.error} == {"wrong-result"}
+    assert all(row.median_s is None for row in result.measurements)
+    assert result.comparisons == ()
+
+
+def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> None:
+    clock = FakeClock()
+    lost = InconclusiveError(code="gpu-lost", message="gone")
+    full = InconclusiveError(code="gpu-out-of-memory", message="full")
+    devices = [
+        FakeGpu(clock, cuda_index=0, failures={"span": [lost], "upload": []}),
+        FakeGpu(clock, cuda_index=1, failures={"allocate": [full, full]}),
+        FakeGpu(clock, cuda_index=2),
+    ]
+
+    result, _ = run(
+        BenchRequest(kernels=("matmul",), size=64, devices=("gpu",), budget_s=1.0),
+        clock=clock,
+        gpus=OpenedGpus(devices=devices, cupy_version="0.0-fake"),
+    )
+
+    codes = [row.error.code if row.error else None for row in result.measurements]
+    assert codes == ["gpu-lost", None, "gpu-out-of-memory", "gpu-out-of-memory", None, None]
+    assert all(device.released for device in devices)
+
+
+def test_a_real_small_run_on_this_processor() -> None:
+    result = run_bench(
+        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=0.3, devices=("cpu",)),
+        clock=MonotonicClock(),
+        cpu=LinuxCpu(),
+        blas=ThreadpoolBlas(),
+        gpus=NO_GPU,
+        progress=lambda label, fraction, seconds_left: None,
+    )
+
+    assert {row.kernel for row in result.measurements} == {"matmul", "softmax"}
+    for row in result.measurements:
+        assert row.error is None
+        assert row.verified is not None
+        assert row.verified.ok
+        assert row.samples_s
+    assert result.environment.numpy_version == np.__version__
+    assert not result.interrupted
+
+
+def test_host_state_counts_only_what_others_used() -> None:
+    facts = FakeCpu(cores=4).facts()
+    before = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
+    after = CpuLoad(load_average_1m=0.0, busy_s=22.0, steal_s=1.4, own_s=7.0)
+
+    state = host_state(before, after, 10.0, facts)
+
+    assert state.others_percent == pytest.approx(25.0)
+    assert state.steal_percent == pytest.approx(1.0)
+    unreadable = replace(before, busy_s=None)
+    assert host_state(unreadable, after, 10.0, facts).others_percent is None
+    assert host_state(before, after, 0.0, facts).others_percent is None
+
+
+def test_parallel_efficiency_needs_both_thread_counts() -> None:
+    clock = FakeClock()
+    result, _ = run(BenchRequest(), clock=clock, kernels={"fake": FakeKernel(clock)})
+    (row,) = result.measurements
+    one = replace(row, kernel="matmul", threads=1, median_s=4.0)
+    four = replace(one, threads=4, median_s=1.25)
+
+    assert parallel_efficiency([one, four]) == pytest.approx(0.8)
+    assert parallel_efficiency([one]) is None
+    assert parallel_efficiency([]) is None

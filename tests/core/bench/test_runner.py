@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from gpucheck.core.bench import stats
+from gpucheck.core.bench.runner import Record, Settings, measure
+from gpucheck.models.bench import Verified
+from gpucheck.models.errors import InconclusiveError
+from tests.fakes.bench import RIGHT, WRONG, FakeCase, FakeClock, label
+
+SETTINGS = Settings(budget_s=10.0, warmup_s=0.05)
+
+
+def silent(label: str, fraction: float, seconds_left: float) -> None:
+    assert label
+    assert 0 <= fraction <= 1
+    assert seconds_left >= 0
+
+
+def run(*cases: FakeCase, clock: FakeClock, settings: Settings = SETTINGS) -> list[Record]:
+    return measure(cases, settings, clock, silent)
+
+
+def noise(middle: float, spread: float, seed: int = 1) -> Iterator[float]:
+    source = random.Random(seed)
+    return (max(middle / 10, source.gauss(middle, spread)) for _ in itertools.count())
+
+
+def test_a_steady_case_converges_with_every_sample_kept() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(0.02, 1e-5), clock)
+
+    (record,) = run(case, clock=clock)
+
+    assert record.converged
+    assert record.error is None
+    assert record.verified == RIGHT
+    assert stats.median(record.samples_s) == pytest.approx(0.02, rel=0.01)
+    # One run is the cold one; all others are kept, as warm-up or as samples.
+    assert len(case.runs) == 1 + len(record.warmup_s) + len(record.samples_s)
+
+
+def test_the_order_is_prepare_poison_run_check_and_a_check_at_the_end() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(0.02, 1e-5), clock)
+
+    run(case, clock=clock)
+
+    assert case.events[:4] == ["prepare", "poison", "run", "check"]
+    assert case.events[-2:] == ["check", "release"]
+    assert case.events.count("check") == 2
+
+
+def test_a_short_operation_is_repeated_until_the_clock_can_measure_it() -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(3e-6, 1e-8), clock), clock=clock)
+
+    assert record.loops * 3e-6 >= 1e-3
+    assert stats.median(record.samples_s) == pytest.approx(3e-6, rel=0.01)
+
+
+def test_the_first_run_is_told_apart_as_cold() -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(itertools.chain([2.0], noise(0.02, 1e-5)), clock), clock=clock)
+
+    assert record.cold_s == pytest.approx(2.0)
+    assert max(record.samples_s) < 0.1
+
+
+def test_noise_that_never_settles_ends_with_the_budget_unconverged() -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(0.05, 0.02), clock), clock=clock)
+
+    assert record.finished
+    assert not record.converged
+    assert 10.0 <= clock.seconds < 11.0
+
+
+def test_heavy_tails_do_not_keep_the_median_from_converging() -> None:
+    clock = FakeClock()
+    steps = (0.5 if number % 9 == 0 else step for number, step in enumerate(noise(0.01, 1e-5)))
+
+    (record,) = run(FakeCase(steps, clock), clock=clock)
+
+    assert record.converged
+    assert stats.median(record.samples_s) == pytest.approx(0.01, rel=0.01)
+    assert max(record.samples_s) == 0.5
+
+
+@pytest.mark.parametrize("step", [0.0, -1e-3, math.nan, math.inf])
+def test_a_clock_that_stands_or_goes_back_is_an_error_and_no_endless_loop(step: float) -> None:
+    case = FakeCase(itertools.repeat(step))
+
+    (record,) = run(case, clock=FakeClock())
+
+    assert record.error is not None
+    assert record.error.code == "clock-stuck"
+    assert not record.samples_s
+    assert len(case.runs) < 100
+
+
+def test_a_clock_that_stops_in_mid_run_is_an_error() -> None:
+    clock = FakeClock()
+    steps = itertools.chain(itertools.repeat(0.02, 12), itertools.repeat(0.0))
+
+    (record,) = run(FakeCase(steps, clock), clock=clock)
+
+    assert record.error is not None
+    assert record.error.code == "clock-stuck"
+
+
+def test_the_budget_holds_when_only_the_cases_time_moves() -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(0.05, 0.02)), clock=clock)
+
+    assert record.finished
+    assert sum(record.samples_s) < 11
+
+
+def test_samples_are_bounded_when_each_costs_nothing() -> None:
+    settings = Settings(budget_s=1e9, warmup_s=0.0, most_samples=50)
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(0.05, 0.04), clock), clock=clock, settings=settings)
+
+    assert len(record.samples_s) == 50
+    assert not record.converged
+
+
+def test_a_wrong_result_is_never_timed() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(1e-3, 1e-6), clock, checks=[WRONG])
+
+    (record,) = run(case, clock=clock)
+
+    assert record.error is not None
+    assert record.error.code == "wrong-result"
+    assert record.verified == WRONG
+    assert not record.samples_s
+    assert case.runs == [1]
+
+
+def test_a_result_that_goes_wrong_with_time_is_caught_at_the_end() -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(0.02, 1e-5), clock, checks=[RIGHT, WRONG]), clock=clock)
+
+    assert record.error is not None
+    assert record.error.code == "wrong-result"
+    assert record.verified == WRONG
+
+
+def test_the_larger_of_two_good_errors_is_reported() -> None:
+    worse = Verified(error=5e-6, bound=1e-5, ok=True, reference="scripted")
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(noise(0.02, 1e-5), clock, checks=[worse, RIGHT]), clock=clock)
+
+    assert record.verified == worse
+
+
+def test_a_case_without_memory_keeps_its_row_and_the_others_go_on() -> None:
+    clock = FakeClock()
+
+    def refuse() -> None:
+        raise MemoryError
+
+    poor = FakeCase(noise(0.02, 1e-5), clock, prepare=refuse)
+    rich = FakeCase(noise(0.02, 1e-5), clock, label=label(variant="rich"))
+
+    first, second = run(poor, rich, clock=clock)
+
+    assert first.error is not None
+    assert first.error.code == "out-of-memory"
+    assert "release" in poor.events
+    assert second.converged
+
+
+def test_a_gpu_lost_in_mid_run_keeps_its_samples_and_the_others_go_on() -> None:
+    clock = FakeClock()
+    lost = InconclusiveError(code="gpu-lost", message="the GPU stopped answering", remedy=("look",))
+    # Quiet at first, but not quiet enough to be finished before it is lost.
+    steps = itertools.chain(itertools.islice(noise(0.05, 0.02), 40), [lost])
+    gpu = FakeCase(steps, clock, label=label("gpu:0"))
+    cpu = FakeCase(noise(0.02, 1e-5), clock)
+
+    first, second = run(gpu, cpu, clock=clock)
+
+    assert first.error is not None
+    assert (first.error.code, first.error.remedy) == ("gpu-lost", ("look",))
+    assert first.samples_s
+    assert not first.converged
+    assert second.converged
+    assert second.error is None
+
+
+def test_an_interrupt_keeps_what_was_measured_and_marks_the_rest() -> None:
+    clock = FakeClock()
+    quick = FakeCase(noise(0.02, 1e-6), clock, label=label(variant="quick"))
+    steps = itertools.chain(itertools.islice(noise(0.05, 0.02), 60), [KeyboardInterrupt()])
+    slow = FakeCase(steps, clock, label=label(variant="slow"))
+
+    first, second = run(quick, slow, clock=clock)
+
+    assert first.converged
+    assert not first.interrupted
+    assert second.interrupted
+    assert second.samples_s
+    assert slow.events[-1] == "release"
+
+
+def test_an_interrupt_in_the_first_case_marks_them_all() -> None:
+    clock = FakeClock()
+
+    records = run(FakeCase([KeyboardInterrupt()], clock), FakeCase([], clock), clock=clock)
+
+    assert [record.interrupted for record in records] == [True, True]
+
+
+def test_cases_take_turns_so_that_a_drift_meets_all_of_them() -> None:
+    clock, order = FakeClock(), []
+
+    def logged(name: str, steps: Iterator[float]) -> Iterator[float]:
+        for step in steps:
+            order.append(name)
+            yield step
+
+    one = FakeCase(logged("one", noise(0.02, 0.01)), clock)
+    two = FakeCase(logged("two", noise(0.02, 0.01, seed=2)), clock)
+
+    run(one, two, clock=clock)
+
+    changes = sum(a != b for a, b in itertools.pairwise(order))
+    assert changes > 10
+
+
+def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_all() -> None:
+    clock = FakeClock()
+    long = FakeCase(itertools.repeat(100.0), clock)
+    next_one = FakeCase(itertools.repeat(100.0), clock)
+
+    first, second = run(long, next_one, clock=clock)
+
+    assert long.runs == [1, 1]
+    assert first.samples_s == [100.0]
+    assert second.error is not None
+    assert second.error.code == "no-time"
+    assert next_one.runs == []
+
+
+def test_a_failing_release_is_reported_and_breaks_nothing() -> None:
+    clock = FakeClock()
+
+    class Stubborn(FakeCase):
+        def release(self) -> None:
+            raise InconclusiveError(code="gpu-lost", message="gone")
+
+    (record,) = run(Stubborn(noise(0.02, 1e-5), clock), clock=clock)
+
+    assert record.converged
+    assert record.error is not None
+    assert record.error.code == "gpu-lost"
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+def test_stopping_early_costs_the_interval_little_of_its_95_percent(spread: float) -> None:
+    held = converged = 0
+    for seed in range(400):
+        clock = FakeClock()
+        (record,) = run(FakeCase(noise(0.02, 0.02 * spread, seed), clock), clock=clock)
+        if record.converged:
+            low, high = stats.median_interval(record.samples_s) or (0, 0)
+            converged += 1
+            held += low <= 0.02 <= high
+
+    assert converged > 300
+    assert 0.92 <= held / converged <= 0.98

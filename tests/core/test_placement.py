@@ -1,0 +1,327 @@
+"""Device strings by TensorFlow's table, and the cards they come to mean."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.core.placement import parse_device, place_devices, resolve, visible_devices
+from gpucheck.models.device import Gpu, GpuState, MigInstance, MigState
+from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError
+from gpucheck.models.placement import DeviceGrammar, PlacedDevice
+
+LOCAL = "/job:localhost/replica:0/task:0"
+
+
+def card(index: int, cuda_index: int | None = None, **changes: object) -> Gpu:
+    fields: dict[str, object] = {
+        "index": index,
+        "cuda_index": cuda_index,
+        "visible": cuda_index is not None,
+        "uuid": f"GPU-{index}",
+        "name": f"Card {index}",
+        "pci_bus_id": f"0000:0{index}:00.0",
+        "memory_total_bytes": 1024**3,
+    }
+    return Gpu(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+#: NVML's 2 is CUDA's 0, NVML's 1 is hidden, NVML's 0 is CUDA's 1.
+SWAPPED = (card(0, 1), card(1, None), card(2, 0))
+
+
+def at(text: str, gpus: tuple[Gpu, ...] = SWAPPED, *, soft: bool = False) -> PlacedDevice:
+    return resolve(parse_device(text), gpus, soft=soft)
+
+
+class TestGrammar:
+    @pytest.mark.parametrize(
+        ("text", "canonical"),
+        [
+            ("/gpu:0", "/device:GPU:0"),
+            ("/GPU:0", "/device:GPU:0"),
+            ("/device:GPU:0", "/device:GPU:0"),
+            ("/device:gpu:0", "/device:GPU:0"),
+            ("gpu:0", "/device:GPU:0"),
+            ("//gpu:0", "/device:GPU:0"),
+            ("/gpu:0/", "/device:GPU:0"),
+            ("/cpu", "/device:CPU:*"),
+            ("cpu", "/device:CPU:*"),
+            ("/cpu:*", "/device:CPU:*"),
+            ("/gpu:*", "/device:GPU:*"),
+            ("/device:GPU:*", "/device:GPU:*"),
+            (f"{LOCAL}/gpu:1", f"{LOCAL}/device:GPU:1"),
+            (f"{LOCAL}/device:GPU:1", f"{LOCAL}/device:GPU:1"),
+            ("/device:GPU:0/job:x", "/job:x/device:GPU:0"),
+            ("/gpu:01", "/device:GPU:1"),
+            ("/gpu: 1", "/device:GPU:1"),
+            ("/gpu:+1", "/device:GPU:1"),
+            ("/gpu:-1", "/device:GPU:-1"),
+            ("/job:*", "/job:*"),
+            ("/tpu:0", "/device:TPU:0"),
+            ("/device:NPU:3", "/device:NPU:3"),
+            ("", ""),
+            ("/", ""),
+        ],
+    )
+    def test_tensorflow(self, text: str, canonical: str) -> None:
+        spec = parse_device(text)
+
+        assert spec.canonical == canonical
+        assert spec.grammar is DeviceGrammar.TENSORFLOW
+        assert spec.text == text
+
+    @pytest.mark.parametrize(
+        ("text", "attribute"),
+        [
+            ("/device:GPU", "device"),
+            ("/device:", "device"),
+            ("/device:GPU:0:1", "device"),
+            ("/foo:0", "foo"),
+            ("/cuda:0", "cuda"),
+            ("/mps:0", "mps"),
+            ("/Device:GPU:0", "Device"),
+            ("/JOB:x", "JOB"),
+            (" /gpu:0", " "),
+            ("/ gpu:0", " gpu"),
+            ("/gpu:0:1", "gpu"),
+            ("/job", "job"),
+            ("cuda:-1", "cuda"),
+            ("cuda:01", "cuda"),
+            ("Cuda:0", "Cuda"),
+        ],
+    )
+    def test_an_unknown_attribute(self, text: str, attribute: str) -> None:
+        with pytest.raises(WrongUseError) as caught:
+            parse_device(text)
+
+        assert caught.value.message == (
+            f"Unknown attribute '{attribute}' is encountered while parsing the device spec: "
+            f"'{text}'."
+        )
+        assert caught.value.exit_code == 2
+        assert caught.value.remedy
+
+    def test_two_types(self) -> None:
+        said = "Multiple device types are not allowed while parsing the device spec: /gpu:0/cpu:0."
+        with pytest.raises(WrongUseError) as caught:
+            parse_device("/gpu:0/cpu:0")
+
+        assert caught.value.message == said
+
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [("/gpu:a", "a"), ("/gpu:0x1", "0x1"), ("/task:x", "x"), ("/replica:*", "*")],
+    )
+    def test_no_number(self, text: str, number: str) -> None:
+        said = f"invalid literal for int() with base 10: '{number}'"
+        with pytest.raises(WrongUseError) as caught:
+            parse_device(text)
+
+        assert caught.value.message.startswith(said)
+
+    @pytest.mark.parametrize(
+        ("text", "grammar", "index"),
+        [
+            ("cuda", DeviceGrammar.PYTORCH, None),
+            ("cuda:1", DeviceGrammar.PYTORCH, 1),
+            ("cuda0", DeviceGrammar.THEANO, 0),
+            ("gpu1", DeviceGrammar.THEANO, 1),
+            ("gpu,0", DeviceGrammar.THEANO, 0),
+            ("0", DeviceGrammar.INDEX, 0),
+            ("12", DeviceGrammar.INDEX, 12),
+        ],
+    )
+    def test_other_libraries(self, text: str, grammar: DeviceGrammar, index: int | None) -> None:
+        spec = parse_device(text)
+
+        assert (spec.grammar, spec.kind, spec.index) == (grammar, "GPU", index)
+
+    @pytest.mark.parametrize(
+        "text", ["/gpu:\x1b[31m", "/\x1b:0", "/gpu:0/cpu\n:1/\x07", "x" * 2000]
+    )
+    def test_a_message_is_one_printable_line(self, text: str) -> None:
+        with pytest.raises(WrongUseError) as caught:
+            parse_device(text)
+
+        assert caught.value.message.isprintable()
+        assert len(caught.value.message) < 400
+
+    @given(st.text() | st.text(alphabet="/:*,0123456789-+ _cpugdatskjobrelivxCPUG"))
+    def test_any_text_is_a_device_or_wrong_use(self, text: str) -> None:
+        with contextlib.suppress(WrongUseError):
+            spec = parse_device(text)
+            again = parse_device(spec.canonical)
+            assert again.canonical == spec.canonical
+
+    @given(st.text(alphabet="/:*,0123456789-+cpugdatskjob"), st.booleans())
+    def test_any_text_resolves_or_is_an_error_of_ours(self, text: str, soft: bool) -> None:
+        with contextlib.suppress(WrongUseError, BadAnswerError):
+            placed = at(text, soft=soft)
+            assert placed.resolved.startswith(LOCAL)
+
+
+class TestVisibleDevices:
+    def test_they_come_by_cuda_ordinal(self) -> None:
+        assert [device.index for device in visible_devices(SWAPPED)] == [2, 0]
+
+    def test_a_mig_instance_counts_instead_of_its_gpu(self) -> None:
+        instance = MigInstance(uuid="MIG-a", name="1g.10gb", memory_total_bytes=7, cuda_index=0)
+        other = MigInstance(uuid="MIG-b", name="1g.10gb", memory_total_bytes=7)
+        gpu = card(0, None, visible=True, mig=MigState(enabled=True, instances=(instance, other)))
+
+        (device,) = visible_devices([gpu])
+
+        assert (device.uuid, device.mig_instance, device.memory_total_bytes) == ("MIG-a", True, 7)
+        assert device.pci_bus_id == gpu.pci_bus_id
+
+    def test_a_lost_gpu_is_none(self) -> None:
+        assert visible_devices([card(0, None, visible=True, state=GpuState.LOST)]) == ()
+
+    def test_visible_without_an_ordinal_comes_last(self) -> None:
+        gpus = [card(0, None, visible=True), card(1, 0)]
+
+        assert [device.index for device in visible_devices(gpus)] == [1, 0]
+
+    def test_nobody_knows(self) -> None:
+        gpus = [card(0, None, visible=None, unavailable={"visible": "the driver decides"})]
+
+        with pytest.raises(InconclusiveError, match="the driver decides"):
+            visible_devices(gpus)
+
+    def test_nothing_is_nothing(self) -> None:
+        assert visible_devices([]) == ()
+        assert visible_devices([card(0, None)]) == ()
+
+
+class TestResolve:
+    @pytest.mark.parametrize("text", ["/gpu:0", "cuda:0", "cuda0", "0", "gpu,0", "/gpu:*", "cuda"])
+    def test_every_name_of_a_card_is_that_card(self, text: str) -> None:
+        placed = at(text)
+
+        assert (placed.index, placed.cuda_index, placed.uuid) == (2, 0, "GPU-2")
+        assert placed.resolved == f"{LOCAL}/device:GPU:0"
+        assert not placed.soft
+        assert placed.spec == text
+
+    def test_a_resolved_device_and_its_names_resolve_to_itself(self) -> None:
+        placed = at("/gpu:1")
+
+        again = [at(placed.resolved), *(at(placed.names[n]) for n in ("pytorch", "theano", "cupy"))]
+
+        assert {device.uuid for device in again} == {"GPU-0"}
+        assert placed.names["nvidia-smi"] == "0"
+        assert placed.names["cuda-visible-devices"] == "GPU-0"
+
+    def test_the_cpu_needs_no_gpu_and_no_order(self) -> None:
+        unknown = (card(0, None, visible=None),)
+
+        for text in ("/cpu:0", "cpu", "/cpu:*"):
+            assert at(text, unknown).resolved == f"{LOCAL}/device:CPU:0"
+
+    def test_nothing_asked_is_the_best_device(self) -> None:
+        assert at("").uuid == "GPU-2"
+        assert at("/job:localhost", ()).kind == "CPU"
+        assert not at("", ()).soft
+
+    def test_a_missing_device_in_tensorflows_words(self) -> None:
+        with pytest.raises(BadAnswerError) as caught:
+            at("/gpu:2")
+
+        assert caught.value.message == (
+            f"Could not satisfy device specification '{LOCAL}/device:GPU:2'. "
+            "enable_soft_placement=0. Supported device types [CPU, GPU]. All available devices "
+            f"[{LOCAL}/device:CPU:0, {LOCAL}/device:GPU:0, {LOCAL}/device:GPU:1]."
+        )
+        assert "1 GPU is hidden" in caught.value.remedy[1]
+        assert caught.value.exit_code == 1
+
+    @pytest.mark.parametrize("text", ["/gpu:0", "/gpu:*", "/tpu:0", "/cpu:1", "cuda:0", "0"])
+    def test_without_gpus(self, text: str) -> None:
+        with pytest.raises(BadAnswerError, match=r"device types \[CPU\]"):
+            at(text, ())
+
+    @pytest.mark.parametrize("text", ["/gpu:7", "/cpu:9", "/tpu:0", "cuda:5", "99"])
+    def test_soft_placement_drops_type_and_id(self, text: str) -> None:
+        with_gpus, without = at(text, soft=True), at(text, (), soft=True)
+
+        assert with_gpus.resolved == f"{LOCAL}/device:GPU:0"
+        assert without.resolved == f"{LOCAL}/device:CPU:0"
+        assert with_gpus.soft
+        assert without.soft
+        assert "soft placement" in with_gpus.reason
+
+    def test_soft_changes_nothing_where_the_device_exists(self) -> None:
+        assert at("/gpu:1", soft=True) == at("/gpu:1")
+
+    @pytest.mark.parametrize("soft", [True, False])
+    @pytest.mark.parametrize(
+        ("text", "full"),
+        [
+            ("/job:worker/cpu:0", "/job:worker/replica:0/task:0/device:CPU:0"),
+            ("/task:3/cpu:0", "/job:localhost/replica:0/task:3/device:CPU:0"),
+            ("/replica:1", "/job:localhost/replica:1/task:0"),
+        ],
+    )
+    def test_another_task_is_never_here(self, text: str, full: str, soft: bool) -> None:
+        with pytest.raises(BadAnswerError) as caught:
+            at(text, soft=soft)
+
+        assert caught.value.message == f"{full} unknown device."
+
+    @pytest.mark.parametrize("text", ["/gpu:-1", "/cpu:-1", "/task:-1/cpu:0"])
+    @pytest.mark.parametrize("soft", [True, False])
+    def test_a_negative_number_is_malformed(self, text: str, soft: bool) -> None:
+        with pytest.raises(WrongUseError, match="Malformed device specification"):
+            at(text, soft=soft)
+
+    def test_an_unknown_order_is_said(self) -> None:
+        reason = "the order is the driver's"
+        gpus = tuple(
+            card(i, None, visible=True, unavailable={"cuda_index": reason}) for i in range(2)
+        )
+
+        with pytest.raises(InconclusiveError, match=reason):
+            at("/gpu:0", gpus)
+
+    def test_a_single_visible_gpu_has_no_order(self) -> None:
+        assert at("/gpu:0", (card(0, None, visible=True),)).cuda_index == 0
+
+
+class TestPlaceDevices:
+    def test_towers_by_uuid_in_the_order_asked(self) -> None:
+        placement = place_devices(["/gpu:1", "/gpu:0", "/cpu:0", "cuda:1"], SWAPPED, soft=False)
+
+        assert [device.kind for device in placement.devices] == ["GPU", "GPU", "CPU", "GPU"]
+        assert placement.environment == {
+            "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
+
+    def test_the_cpu_alone_shows_no_gpu(self) -> None:
+        placement = place_devices(["/cpu:0"], SWAPPED, soft=False)
+
+        assert placement.environment["CUDA_VISIBLE_DEVICES"] == ""
+
+    def test_without_a_uuid_by_index_and_order(self) -> None:
+        gpus = (card(0, 1, uuid=None), card(3, 0))
+
+        placement = place_devices(["0", "1"], gpus, soft=False)
+
+        assert placement.environment == {
+            "CUDA_VISIBLE_DEVICES": "3,0",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
+
+    def test_an_instance_without_a_uuid_cannot_be_shown_alone(self) -> None:
+        instances = (MigInstance(uuid=None, name="1g.10gb", cuda_index=0),)
+        gpu = card(0, None, visible=True, mig=MigState(enabled=True, instances=instances))
+
+        assert place_devices(["0"], [gpu], soft=False).environment == {}
+
+    def test_a_bad_string_among_good_ones(self) -> None:
+        with pytest.raises(WrongUseError):
+            place_devices(["/gpu:0", "/gpu:x"], SWAPPED, soft=True)

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from gpucheck.core.bench.compare import compare
+from gpucheck.models.bench import (
+    BenchEnvironment,
+    BenchGpu,
+    BenchMode,
+    BenchResult,
+    Doubt,
+    Measurement,
+    Scope,
+    Throughput,
+    Verified,
+)
+from gpucheck.models.report import Failure
+from gpucheck.render.console.bench import duration, rate, render_bench, row_name
+from tests.fakes.bench import FLOAT32, RIGHT, WRONG
+
+ENVIRONMENT = BenchEnvironment(
+    cpu_model="Some CPU",
+    logical_cores=8,
+    usable_cores=4,
+    cpu_quota_cores=2.0,
+    blas_name="openblas",
+    blas_version="0.3.31",
+    blas_architecture=None,
+    blas_threads=4,
+    numpy_version="2.4.6",
+    cupy_version=None,
+    gpus=(),
+    gpu_unavailable=None,
+    load_average_1m=None,
+    other_load_percent=None,
+    steal_percent=None,
+    parallel_efficiency=None,
+    peak_memory_bytes=None,
+    duration_s=1.0,
+    seed=0,
+    data="normal(0,1)",
+    mode=BenchMode.DEFAULT,
+    budget_s=10.0,
+)
+GPU = BenchGpu(
+    cuda_index=0,
+    uuid=None,
+    name="NVIDIA H100",
+    compute_capability="9.0",
+    sm_count=132,
+    l2_bytes=1,
+    memory_total_bytes=1,
+    memory_free_bytes=1,
+    float32_math="fp32",
+)
+BUSY = Doubt(code="host-busy", message="other programs took 30 %", next="run it again")
+
+
+def row(device: str, variant: str, median_s: float, threads: int | None = None) -> Measurement:
+    return Measurement(
+        kernel="softmax",
+        variant=variant,
+        device=device,
+        gpu_uuid=None,
+        dtype=FLOAT32,
+        shape=(4096, 4096),
+        scope=Scope.RESIDENT,
+        threads=threads,
+        parameters={"temperature": 0.7},
+        samples_s=(median_s,) * 10,
+        median_s=median_s,
+        ci95_s=(median_s * 0.996, median_s * 1.004),
+        converged=True,
+        throughput=Throughput(value=134_217_728 / median_s, unit="B/s"),
+        verified=RIGHT,
+    )
+
+
+CPU = row("cpu", "blocked", 0.00871, 4)
+ONE = row("cpu", "blocked-1-thread", 0.0148, 1)
+FUSED = row("gpu:0", "fused", 0.00005)
+MOVED = replace(row("gpu:0", "fused", 0.004), scope=Scope.END_TO_END)
+
+
+def result(*rows: Measurement) -> BenchResult:
+    return BenchResult(
+        measurements=rows, comparisons=compare(rows), environment=replace(ENVIRONMENT)
+    )
+
+
+def draw(
+    found: BenchResult, *, width: int = 80, ascii_only: bool = False, verbosity: int = 0
+) -> str:
+    console = Console(width=width, file=StringIO(), color_system=None, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(render_bench(found, width=width, ascii_only=ascii_only, verbosity=verbosity))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_whole_report_at_80_columns() -> None:
+    found = result(replace(CPU, doubts=(BUSY,)), replace(ONE, doubts=(BUSY,)), FUSED, MOVED)
+
+    assert draw(replace(found, environment=replace(ENVIRONMENT, gpus=(GPU,)))) == (
+        "softmax 4096 × 4096, float32, temperature 0.7\n"  # noqa: RUF001  it is a product
+        "  cpu blocked, 4 threads    8.71 ms ±0.4%       15.4 GB/s ✓  █\n"
+        "  cpu blocked, 1 thread     14.8 ms ±0.4%       9.07 GB/s ✓  █\n"
+        "  gpu:0 fused               50.0 µs ±0.4%       2.68 TB/s ✓  ███████████\n"
+        "  gpu:0 fused + transfers   4.00 ms ±0.4%       33.6 GB/s ✓  █\n"
+        "    ! cpu blocked, 4 threads | cpu blocked, 1 thread: other programs took 30 %;\n"
+        "    run it again\n"
+        "  for this size the GPU is 170 times faster if the data stays there, 2.2 times\n"
+        "  faster if it moves every time\n"
+        "\n"
+        "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
+        "gpu:0: NVIDIA H100"
+    )
+
+
+@pytest.mark.parametrize("width", [20, 40, 72, 80, 160])
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+def test_no_line_is_wider_than_the_terminal(width: int, verbosity: int) -> None:
+    found = result(replace(CPU, doubts=(BUSY,)), ONE, FUSED, MOVED)
+
+    text = draw(found, width=width, verbosity=verbosity)
+
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "170 times faster" in words(text)
+
+
+def test_bars_are_in_proportion_and_grow_with_the_terminal() -> None:
+    found = result(row("cpu", "a", 0.01), row("cpu", "b", 0.02))
+
+    for width in (40, 80, 160):
+        bars = [line.count("█") for line in draw(found, width=width).splitlines()]
+        first, second = [bar for bar in bars if bar]
+        assert first == pytest.approx(2 * second, abs=1)
+        assert first > width / 4
+
+
+def test_ascii_is_ascii() -> None:
+    text = draw(result(CPU, replace(ONE, verified=WRONG)), ascii_only=True, verbosity=1)
+
+    assert text.isascii()
+    assert "WRONG" in text
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (
+            Failure(code="gpu-lost", message="the GPU stopped answering"),
+            "the GPU stopped answering",
+        ),
+        (None, "interrupted before it was measured"),
+    ],
+)
+def test_a_row_without_figures_says_why(broken: Failure | None, said: str) -> None:
+    empty = replace(
+        FUSED,
+        median_s=None,
+        throughput=None,
+        ci95_s=None,
+        samples_s=(),
+        error=broken,
+        interrupted=broken is None,
+    )
+
+    text = draw(result(CPU, empty))
+
+    assert f"gpu:0 fused: {said}" in text
+    assert "0.00" not in text
+
+
+def test_a_row_that_ended_early_keeps_its_figures_and_says_so() -> None:
+    lost = replace(FUSED, error=Failure(code="gpu-lost", message="the GPU stopped answering"))
+
+    text = draw(result(CPU, lost, replace(ONE, interrupted=True)))
+
+    assert "50.0 µs" in text
+    assert "the GPU stopped answering" in text
+    assert "interrupted before its time was over" in text
+
+
+def test_too_few_samples_for_an_interval_show_no_false_precision() -> None:
+    assert "±?" in draw(result(replace(CPU, ci95_s=None)))
+
+
+def test_notes_interrupt_and_the_missing_gpu_are_said() -> None:
+    found = replace(
+        result(CPU),
+        notes=("matmul: measured at 1024",),
+        interrupted=True,
+        environment=replace(ENVIRONMENT, gpu_unavailable="CuPy is not installed"),
+    )
+
+    text = draw(found)
+
+    assert "note: matmul: measured at 1024" in text
+    assert "interrupted: what was measured stands above" in text
+    assert "no GPU figures: CuPy is not installed" in text
+
+
+def test_quiet_leaves_out_doubts_and_surroundings() -> None:
+    text = draw(result(replace(CPU, doubts=(BUSY,))), verbosity=-1)
+
+    assert "other programs" not in text
+    assert "Some CPU" not in text
+    assert "8.71 ms" in text
+
+
+def test_markup_and_control_characters_from_outside_stay_text() -> None:
+    evil = replace(ENVIRONMENT, cpu_model="[red]CPU[/red]\x1b[2J")
+
+    text = draw(replace(result(CPU), environment=evil))
+
+    assert "[red]CPU[/red]\\x1b[2J" in text
+    assert "\x1b" not in text
+
+
+def test_an_unverified_row_is_not_marked_right() -> None:
+    text = draw(result(replace(CPU, verified=None)), ascii_only=True)
+
+    assert " ok" not in text
+
+
+def test_the_details_name_the_error_and_its_bound() -> None:
+    checked = Verified(error=4.66e-7, bound=1e-5, ok=True, reference="float64")
+
+    text = words(draw(result(replace(CPU, verified=checked, loops=3)), width=160, verbosity=1))
+
+    assert "10 samples, 3 operations each" in text
+    assert "error 4.7e-07 of at most 1.0e-05" in text
+
+
+def test_transfers_and_threads_are_in_the_name() -> None:
+    assert row_name(MOVED) == "gpu:0 fused + transfers"
+    assert row_name(ONE) == "cpu blocked, 1 thread"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.345, "12.3 s"),
+        (0.99999, "1.00 s"),
+        (0.0083, "8.30 ms"),
+        (1.5e-6, "1.50 µs"),
+        (3e-10, "0.30 ns"),
+        (0.0, "0.00 ns"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.067e11, "207 GFLOP/s"), (9.996e11, "1.00 TFLOP/s"), (12.0, "12.0 FLOP/s")],
+)
+def test_rates(value: float, text: str) -> None:
+    assert rate(value, "FLOP/s") == text
