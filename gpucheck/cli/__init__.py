@@ -59,7 +59,7 @@ def _root(
         ),
     ] = None,
 ) -> None:
-    """GPU diagnostics and benchmarks: is it usable, which one will I get, how fast is it."""
+    """Diagnose and benchmark NVIDIA GPUs: usable? which one? how fast? how much memory?"""
     if config is not None:
         from gpucheck.cli.config import read_defaults
 

@@ -52,7 +52,7 @@ def command(
     ] = False,
     shared: Shared,
 ) -> int:
-    """Time the CPU against the GPU and verify both; without a GPU, time the CPU alone."""
+    """Time the CPU against the GPU, and verify both."""
     if quick and full:
         message = "--quick and --full contradict each other: give one of them."
         raise WrongUseError(code="two-modes", message=message)

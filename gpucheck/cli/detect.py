@@ -9,5 +9,5 @@ from gpucheck.core.detect import detect
 
 @with_shared_options
 def command(*, shared: Shared) -> int:
-    """Say whether a program can use a GPU here, and what to mend if not."""
+    """Say whether a GPU can be used, and which layer is broken first."""
     return deliver("detect", shared, detect)

@@ -56,7 +56,7 @@ def command(
     ] = None,
     shared: Shared,
 ) -> int:
-    """List the GPUs with both of their numbers, their state and their processes."""
+    """List the GPUs: both numbers, state, processes, topology."""
     columns = _known(split_words(select), "--select") or None
     if columns and shared.format == "json":
         message = "--select chooses columns of the table or CSV; the JSON document is always whole."

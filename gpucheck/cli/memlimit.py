@@ -35,7 +35,7 @@ def command(
     ],
     shared: Shared,
 ) -> int:
-    """Say what share of GPU memory that is; after `--` run a command with the limit set."""
+    """Turn an amount into a GPU memory limit; after -- run under it."""
     context: Context = ctx.obj
     wanted = parse_amount(amount)
 

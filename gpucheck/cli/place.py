@@ -33,7 +33,7 @@ def command(
     ] = False,
     shared: Shared,
 ) -> int:
-    """Say which device a program would get; after `--` run a command that sees only that one."""
+    """Say which device a program gets; after -- run one on it."""
     context: Context = ctx.obj
 
     def find(probes: Probes) -> Answer:

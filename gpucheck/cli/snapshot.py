@@ -24,7 +24,7 @@ def command(
     ] = False,
     shared: Shared,
 ) -> int:
-    """Record this machine to a JSON file that every command reads with --from."""
+    """Record this machine to a file that --from answers from."""
     if file is not None and shared.output is not None:
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)

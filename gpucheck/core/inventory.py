@@ -17,7 +17,7 @@ from gpucheck.models.device import (
     PcieLink,
     Visibility,
 )
-from gpucheck.models.errors import ExitCode
+from gpucheck.models.errors import ExitCode, InconclusiveError, MissingError
 from gpucheck.models.report import Answer, Failure, Host, Notice
 from gpucheck.models.snapshot import (
     GpuReading,
@@ -80,6 +80,23 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
         error=failure,
         warnings=tuple(_notices(request, reading, inventory)),
     )
+
+
+def list_gpus(probes: Probes) -> tuple[Gpu, ...]:
+    """Return the GPUs, for programs that want an exception instead of an answer without any.
+
+    Raises:
+        InconclusiveError: the driver did not answer.
+        MissingError: there is no GPU, or no driver to list it.
+    """
+    answer = take_inventory(ListRequest(), probes)
+    failure = answer.error
+    if failure is not None:
+        undecided = answer.exit_code is ExitCode.INCONCLUSIVE
+        error = InconclusiveError if undecided else MissingError
+        raise error(code=failure.code, message=failure.message, remedy=failure.remedy)
+    inventory = answer.result
+    return inventory.gpus if isinstance(inventory, Inventory) else ()
 
 
 def complete_host(host: Host, reading: NvmlReading) -> Host:

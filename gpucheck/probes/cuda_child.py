@@ -10,7 +10,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from typing import Any
+
 
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76

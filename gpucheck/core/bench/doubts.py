@@ -43,7 +43,7 @@ def _too_few_samples(record: Record, _: HostState) -> Doubt | None:
         return None
     return Doubt(
         code="too-few-samples",
-        message=f"only {count} samples fitted into the time",
+        message=f"only {count} {'sample' if count == 1 else 'samples'} fitted into the time",
         next="give more time with --budget, or a smaller --size",
         facts={"samples": count, "wanted": _FEWEST},
     )

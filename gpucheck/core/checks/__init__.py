@@ -21,8 +21,7 @@ class Check(Protocol):
     LAYER: Layer
     REQUIRES: tuple[str, ...]
 
-    @staticmethod
-    def check(machine: Machine) -> Finding:
+    def check(self, machine: Machine) -> Finding:
         """Look, and say what was found."""
         ...
 

@@ -166,10 +166,10 @@ def test_parts_cover_every_row_once(rows: int, columns: int, threads: int) -> No
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
 
 
-def test_blocks_fill_the_l2_and_hold_at_least_one_row() -> None:
-    assert rows_per_block(4096, 2**20) == 64
+def test_blocks_fill_twice_the_l2_and_hold_at_least_one_row() -> None:
+    assert rows_per_block(4096, 2**20) == 128
     assert rows_per_block(10**9, 2**20) == 1
-    assert rows_per_block(4096, None) == 64
+    assert rows_per_block(4096, None) == 128
 
 
 def test_the_chosen_exponential_is_one_of_the_two() -> None:

@@ -1,0 +1,84 @@
+"""Defaults of options from a file."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gpucheck.cli import COMMANDS
+from gpucheck.cli.config import read_defaults
+from gpucheck.models.errors import WrongUseError
+
+DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_shipped_file_states_the_true_defaults(command: str) -> None:
+    parameters = inspect.signature(import_module(COMMANDS[command]).command).parameters
+    stated = read_defaults(DEFAULT, COMMANDS)[command]
+
+    assert stated == {name: parameters[name].default for name in stated}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_shipped_file_leaves_out_no_option(command: str) -> None:
+    parameters = inspect.signature(import_module(COMMANDS[command]).command).parameters
+    with_default = {
+        name
+        for name, item in parameters.items()
+        if item.default not in (item.empty, None) and name not in ("format_", "json")
+    }
+
+    assert with_default <= set(read_defaults(DEFAULT, COMMANDS)[command])
+
+
+def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_path: Path) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('[list]\nformat = "csv"\nselect = ["index", "name"]\n')
+
+    from_file = gpucheck_command("--config", str(config), "list")
+    overruled = gpucheck_command("--config", str(config), "list", "--select", "uuid")
+
+    assert from_file.stdout == "index,name\n"
+    assert overruled.stdout == "uuid\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[list\n", "is not TOML"),
+        ("[lst]\n", "the commands are detect, list"),
+        ("list = 3\n", "write a table [list]"),
+        ("[list]\nfromat = 1\n", "'fromat' in [list], which takes visible"),
+        ("[list]\nuser = 1979-05-27\n", "no usable value for 'user'"),
+    ],
+)
+def test_a_mistake_is_named(text: str, says: str, tmp_path: Path) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text(text)
+
+    with pytest.raises(WrongUseError) as caught:
+        read_defaults(config, COMMANDS)
+
+    assert says in caught.value.message
+
+
+def test_a_missing_file_is_wrong_use(gpucheck_command, tmp_path: Path) -> None:
+    result = gpucheck_command("--config", str(tmp_path / "none.toml"), "list")
+
+    assert result.code == 2
+    assert "cannot be read: No such file or directory" in result.stderr
+
+
+def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
+    lines = DEFAULT.read_text().splitlines()
+    live = [line.removeprefix("# ") if " = " in line else line for line in lines]
+    config = tmp_path / "all.toml"
+    config.write_text("\n".join(line for line in live if not line.startswith("#")))
+
+    assert tomllib.loads(config.read_text())["list"]["user"] == "alice"
+    assert read_defaults(config, COMMANDS)["bench"]["size"] == 4096

@@ -1,0 +1,93 @@
+"""The contract on a real card: what the fakes promise must hold where a driver answers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+#: Strings whose meaning the documented rules decide on any machine with at least one GPU.
+DECIDED = ("", "-1", "0", "0,-1", "0,99", "99", "NoDevFiles", "0,0", "GPU-ffffffff", "+0", " 0")
+
+
+def test_list_knows_the_card_and_both_of_its_numbers(gpucheck_command) -> None:
+    finished = gpucheck_command("list", "--json")
+    document = finished.document
+    gpu = document["result"]["gpus"][0]
+
+    assert finished.code == 0
+    assert gpu["state"] == "ok"
+    assert gpu["uuid"].startswith("GPU-")
+    assert gpu["memory_total_bytes"] > gpu["memory_used_bytes"] >= 0
+    assert gpu["visible"] is True
+    assert document["host"]["driver_version"]
+    absent = {name for name, value in gpu.items() if value is None}
+    explained = set(gpu["unavailable"]) | {"hidden_reason", "error"}
+    assert absent <= explained
+
+
+def test_the_rules_agree_with_the_driver(gpucheck_command) -> None:
+    """Join NVML and libcuda by UUID on the real libraries."""
+    by_rules = gpucheck_command("list", "--json").document["result"]
+    by_driver = gpucheck_command("list", "--json", "--ask-driver").document["result"]
+
+    assert by_driver["visibility"]["decided_by"] == "driver"
+    if by_rules["visibility"]["decided_by"] == "rules":
+        assert by_rules["visibility"]["visible"] == by_driver["visibility"]["visible"]
+
+
+@pytest.mark.parametrize("text", DECIDED)
+def test_one_string_means_the_same_to_the_rules_and_to_the_driver(
+    text: str, gpucheck_command
+) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": text, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    ruled = gpucheck_command("list", "--json", env=environment).document["result"]["visibility"]
+    asked = gpucheck_command("list", "--json", "--ask-driver", env=environment)
+
+    if ruled["open_question"] is None and ruled["decided_by"] == "rules":
+        assert asked.document["result"]["visibility"]["visible"] == ruled["visible"]
+
+
+def test_the_card_is_usable(gpucheck_command) -> None:
+    finished = gpucheck_command("detect", "--json")
+
+    assert finished.code == 0
+    assert finished.document["result"]["usable"] is True
+
+
+def test_hiding_the_card_is_found_out(gpucheck_command) -> None:
+    finished = gpucheck_command("detect", "--json", env={"CUDA_VISIBLE_DEVICES": ""})
+
+    assert finished.code == 1
+    assert finished.document["result"]["first_failure"] == "cuda-driver"
+
+
+def test_the_first_gpu_is_placed_on_it(gpucheck_command) -> None:
+    gpus = gpucheck_command("list", "--json").document["result"]["gpus"]
+    first = next(gpu for gpu in gpus if gpu["cuda_index"] == 0)
+
+    placed = gpucheck_command("place", "/gpu:0", "--json").document["result"]["devices"][0]
+
+    assert placed["uuid"] == first["uuid"]
+
+
+def test_bench_verifies_every_row_on_the_card(gpucheck_command) -> None:
+    pytest.importorskip("cupy")
+    finished = gpucheck_command("bench", "--quick", "--require-gpu", "--json", timeout_s=180)
+    rows = finished.document["result"]["measurements"]
+    on_card = [row for row in rows if row["device"].startswith("gpu:")]
+
+    assert finished.code == 0, finished.stderr
+    assert {row["kernel"] for row in on_card} == {"matmul", "softmax"}
+    assert all(row["verified"]["ok"] for row in rows)
+    assert finished.document["result"]["comparisons"]
+
+
+def test_a_snapshot_answers_like_the_machine(gpucheck_command, tmp_path) -> None:
+    file = tmp_path / "machine.json"
+    recorded = gpucheck_command("snapshot", str(file))
+    from_file = gpucheck_command("list", "--from", str(file), "--json").document["result"]["gpus"]
+    live = gpucheck_command("list", "--json").document["result"]["gpus"]
+
+    assert recorded.code == 0
+    assert [gpu["uuid"] for gpu in from_file] == [gpu["uuid"] for gpu in live]
