@@ -9,10 +9,12 @@ import typer
 
 from gpucheck.cli.options import Shared, split_words, with_shared_options
 from gpucheck.cli.output import deliver
+from gpucheck.core.inventory import complete_host
+from gpucheck.core.visibility import gpu_uuid
 from gpucheck.models.bench import BenchMode, BenchRequest, SampleDetail
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
+from gpucheck.probes.interface import NvmlQuestion, Probes
 
 if TYPE_CHECKING:
     from gpucheck.probes.cupy_device import OpenedGpus
@@ -86,26 +88,34 @@ def _measure(request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet:
     from gpucheck.probes.clock import MonotonicClock
     from gpucheck.probes.cpu import LinuxCpu
 
+    host = complete_host(probes.host(), probes.nvml(NvmlQuestion()))
     with progress_bar(shown=not quiet) as progress:
         result = run_bench(
             request,
             clock=MonotonicClock(),
             cpu=LinuxCpu(),
             blas=ThreadpoolBlas(),
-            gpus=_open_gpus(request.devices),
+            gpus=_open_gpus(request.devices, probes),
             progress=progress,
         )
-    return conclude(result, probes.host(), require_gpu=require_gpu)
+    return conclude(result, host, require_gpu=require_gpu)
 
 
-def _open_gpus(devices: tuple[str, ...]) -> OpenedGpus:
-    """Open just the GPUs that are asked for: opening one takes memory on it."""
+def _open_gpus(devices: tuple[str, ...], probes: Probes) -> OpenedGpus:
+    """Open just the GPUs that are asked for: opening one takes memory on it.
+
+    CuPy works in this process, where a hung driver would hang us: a child asks the driver first.
+    """
     from gpucheck.probes.cupy_device import OpenedGpus, open_gpus
 
     wanted = [name for name in devices if name != "cpu"]
     if not wanted:
         return OpenedGpus()
+    cuda = probes.cuda()
+    if cuda.failure is not None:
+        return OpenedGpus(unavailable=f"{cuda.failure.message} (run gpucheck detect)")
+    uuids = {item.ordinal: gpu_uuid(item.uuid_hex) for item in cuda.devices if item.uuid_hex}
     numbers = [name.removeprefix("gpu:") for name in wanted]
     if all(number.isascii() and number.isdigit() for number in numbers):
-        return open_gpus([int(number) for number in numbers])
-    return open_gpus()
+        return open_gpus([int(number) for number in numbers], uuids=uuids)
+    return open_gpus(uuids=uuids)

@@ -151,7 +151,6 @@ class _Supervision:
         self._on_tick = on_tick
         self._tick_s = tick_s
         self._next_tick = time.monotonic() + tick_s
-        self._stopped = False
         self._exit_code: int | None = None
         self._tick_failure: Exception | None = None
 
@@ -185,14 +184,11 @@ class _Supervision:
     def _look_after_child(self) -> None:
         """Take note of every change of the child's state that is waiting to be reported."""
         while self._exit_code is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                self._stopped = True
                 self._stop_with_child(os.WSTOPSIG(status))
-            elif os.WIFCONTINUED(status):
-                self._stopped = False
             elif os.WIFSIGNALED(status):
                 self._exit_code = 128 + os.WTERMSIG(status)
             else:
@@ -203,23 +199,37 @@ class _Supervision:
         if number not in FORWARDED:
             return
         if not self._witness.saw(received):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self._pid, number)
+            if not _is_overtaken(number):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self._pid, number)
             return
         # A second one that came meanwhile was one with the first for the witness: signals do not
         # count. Left in the queue it would look as if it had been sent to us alone.
         signal.sigtimedwait({number}, 0)
-        if number == signal.SIGTSTP and self._stopped:
-            self._stop_with_child(number)
+        self._stop_with_child(number)
 
     def _stop_with_child(self, number: int) -> None:
-        if number not in _MIRRORED_STOPS:
-            return
-        # A continuation in the queue came after the stop: the child is running again.
-        if signal.SIGCONT not in signal.sigpending():
+        """Stop too if job control has stopped the child, unless it is already running again."""
+        if number in _MIRRORED_STOPS and _is_stopped(self._pid):
             _stop_ourselves(signal.Signals(number))
-        # Whoever continued us continued the child, or we pass it on; its own report may be late.
-        self._stopped = False
+
+
+def _is_overtaken(number: int) -> bool:
+    """Return whether the queue holds the opposite: a stop and a continuation undo each other.
+
+    The later one also takes the earlier one away from the witness, which then did not see it.
+    """
+    opposite = {signal.SIGCONT: set(_MIRRORED_STOPS), signal.SIGTSTP: {signal.SIGCONT}}
+    return bool(opposite.get(signal.Signals(number), set()) & signal.sigpending())
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether the process is stopped at this moment: reports of it come late."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] == "T"
 
 
 class _GroupWitness:
@@ -260,11 +270,12 @@ class _GroupWitness:
 
     def saw(self, received: signal.struct_siginfo) -> bool:
         """Return whether the signal that we received was sent to our whole process group."""
+        # It is asked even if the answer is known, so that it forgets the signal as well.
         answer = self._ask(received.si_signo)
         if answer is None:
             self._hang_up()
-            return received.si_code > 0
-        return answer
+        from_terminal = received.si_code > 0
+        return from_terminal or bool(answer)
 
     def _ask(self, number: int) -> bool | None:
         if self._line is None:

@@ -215,7 +215,7 @@ def join_driver(
         return None
     known = {_hex(uuid): uuid for uuid in _all_uuids(gpus)}
     digits = [device.uuid_hex for device in cuda.devices]
-    visible = [known.get(item, _gpu_uuid(item)) for item in digits if item is not None]
+    visible = [known.get(item, gpu_uuid(item)) for item in digits if item is not None]
     if len(visible) != len(digits):
         return None
     return Visibility(
@@ -227,7 +227,8 @@ def join_driver(
     )
 
 
-def _gpu_uuid(digits: str) -> str:
+def gpu_uuid(digits: str) -> str:
+    """Return the UUID of a whole GPU from its 32 hexadecimal digits."""
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
     return "GPU-" + "-".join(parts)
 

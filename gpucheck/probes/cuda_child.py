@@ -62,7 +62,8 @@ class Driver:
         try:
             self._library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            text = f"libcuda.so.1 could not be loaded: {error}"
+            reason = str(error).removeprefix("libcuda.so.1: ")
+            text = f"libcuda.so.1 could not be loaded: {reason}"
             raise Refusal("dlopen", None, "library-not-found", text) from None
 
     def ask(self, function: str, *arguments: Any) -> None:

@@ -256,7 +256,7 @@ def rows_per_block(columns: int, l2_bytes: int | None) -> int:
     """Return how many rows fill twice one core's L2 (1 MiB where unknown), at least one.
 
     NOTE: twice, not half: each NumPy call between two turns of the interpreter lock gets longer,
-    which gains two threads 9 % (7.9 for 8.7 ms at 4096x4096), and the L3 holds what the L2 does not.
+    which gains two threads 9 % (7.9 for 8.7 ms at 4096x4096); the L3 holds what the L2 does not.
     """
     return max(1, 2 * (l2_bytes or 2**20) // max(4 * columns, 1))
 

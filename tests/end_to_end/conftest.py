@@ -1,0 +1,144 @@
+"""The whole program against pretended driver libraries: every fixture here is about that."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import scrubbed_environment
+from tests.end_to_end.documents import assert_document, only_document
+from tests.end_to_end.sweeping import Forks
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import Machine, load_machine
+from tests.fakes.tree import write_tree
+
+Pretend = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="session")
+def pretend(
+    c_compiler: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, str]]:
+    """Return the variables under which programs see a machine: `pretend("h100x8", gpus=64)`.
+
+    Its /proc and /sys are seen as well, unless `tree=False`. `fail`, `hang` and `missing` are
+    faults as in tests/fakes/README.md.
+    """
+    known: dict[str, dict[str, str]] = {}
+
+    def environment(
+        machine: str | Machine, *, gpus: int | None = None, tree: bool = True, **faults: list[str]
+    ) -> dict[str, str]:
+        found = load_machine(machine) if isinstance(machine, str) else machine
+        if gpus is not None:
+            found = found.with_gpus(gpus)
+        found = found.broken(**faults)
+        key = f"{tree} {found!r}"
+        if key not in known:
+            folder = tmp_path_factory.mktemp(found.name)
+            variables = build_libraries(found, folder / "libraries")
+            root = {"GPUCHECK_ROOT": str(write_tree(found, folder / "root"))} if tree else {}
+            known[key] = {**variables, **root}
+        return dict(known[key])
+
+    return environment
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run of gpucheck ended; stdout and stderr are bytes, as a pipe gets them."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """Stdout as UTF-8."""
+        return self.stdout.decode("utf-8")
+
+    @property
+    def said(self) -> str:
+        """Stderr as UTF-8."""
+        return self.stderr.decode("utf-8")
+
+    def document(self, name: str = "list") -> Any:
+        """Return the one document on stdout, checked in every way that holds for all."""
+        assert "Traceback" not in self.said
+        found = only_document(self.text)
+        assert_document(found, name, self.code)
+        return found
+
+
+class Program:
+    """Runs `python -m gpucheck` as a user's shell would, in an environment that is its own."""
+
+    #: Before the module that runs, for a test that must change the program.
+    entry: tuple[str, ...] = ("-m", "gpucheck")
+
+    def start(
+        self, *arguments: str | os.PathLike[str], env: dict[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start it in a session of its own, with pipes for stdout and stderr."""
+        settings: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+        }
+        return subprocess.Popen(
+            [sys.executable, *self.entry, *arguments],
+            env=scrubbed_environment(env),
+            **(settings | options),
+        )
+
+    def __call__(
+        self,
+        *arguments: str | os.PathLike[str],
+        env: dict[str, str],
+        timeout_s: float = 60,
+        **options: Any,
+    ) -> Ended:
+        """Run it to its end; one that does not end is killed with all it started."""
+        with self.start(*arguments, env=env, **options) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                end_session(process.pid)
+                raise
+        return Ended(code=process.returncode, stdout=stdout or b"", stderr=stderr or b"")
+
+
+def end_session(leader: int) -> None:
+    """Kill every process of the session that `leader` began, also when the leader is gone."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@pytest.fixture(scope="session")
+def program() -> Program:
+    """Return gpucheck as a user runs it."""
+    return Program()
+
+
+@pytest.fixture(scope="session")
+def forks(pretend: Pretend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Return the probe children by the hundred, for machines with every symbol."""
+    with Forks(pretend("t4", tree=False), tmp_path_factory.mktemp("forks")) as server:
+        yield server
+
+
+@pytest.fixture
+def call_log(tmp_path: Path) -> Path:
+    """Return the path for FAKE_CALL_LOG."""
+    return tmp_path / "calls.log"

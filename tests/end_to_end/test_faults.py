@@ -1,0 +1,225 @@
+"""Every NVML and libcuda function fails in turn with every code: rows stay, reasons are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli import output
+from gpucheck.core.inventory import ListRequest, take_inventory
+from gpucheck.models.snapshot import CudaReading, GpuReading, NvmlReading
+from gpucheck.render.json import document as as_document
+from tests.end_to_end.conftest import Pretend, Program
+from tests.end_to_end.documents import assert_document
+from tests.end_to_end.sweeping import NVML_CODES, Forks
+from tests.fakes.machine import Connection, Machine, Process, Topology, load_machine
+from tests.fakes.probes import FakeProbes
+
+#: CUresult of cuda.h.
+CUDA_CODES = (
+    *range(1, 9), 34, 35, 36, 46, 50, 52, *range(100, 103), *range(200, 229), *range(300, 305),
+    400, 401, 402, 500, 600, *range(700, 725), *range(800, 811), *range(900, 917), 999,
+)  # fmt: skip
+
+#: The GPU that has MIG instances, processes of each kind and NVLinks, so every function is asked
+#: about it; the others must not notice that it fails.
+BROKEN = 0
+
+LOST, RESET_REQUIRED = 15, 16
+OLDER_FORM = {3, 13, 25, 26}
+
+#: What each symbol is asked for: fields of a reading that fall away with it, and no others.
+READS: dict[str, set[str]] = {
+    "nvmlDeviceGetUUID": {"uuid"},
+    "nvmlDeviceGetName": {"name"},
+    "nvmlDeviceGetSerial": {"serial"},
+    "nvmlDeviceGetPciInfo_v3": {"pci_bus_id", "pci_device_id"},
+    "nvmlDeviceGetArchitecture": {"architecture"},
+    "nvmlDeviceGetCudaComputeCapability": {"compute_capability"},
+    "nvmlDeviceGetUtilizationRates": {"utilization_gpu_percent", "utilization_memory_percent"},
+    "nvmlDeviceGetTemperature": {"temperature_c"},
+    "nvmlDeviceGetFanSpeed": {"fan_percent"},
+    "nvmlDeviceGetPowerUsage": {"power_w"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"power_limit_w"},
+    "nvmlDeviceGetClockInfo": {"clock_sm_mhz"},
+    "nvmlDeviceGetMaxClockInfo": {"clock_sm_max_mhz"},
+    "nvmlDeviceGetPerformanceState": {"performance_state"},
+    "nvmlDeviceGetPersistenceMode": {"persistence_mode"},
+    "nvmlDeviceGetComputeMode": {"compute_mode"},
+    "nvmlDeviceGetEccMode": {"ecc_mode"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_generation"},
+    "nvmlDeviceGetMaxPcieLinkGeneration": {"pcie_generation_max"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
+    "nvmlDeviceGetMaxPcieLinkWidth": {"pcie_width_max"},
+    "nvmlDeviceGetMigMode": {"mig_enabled", "mig_instances"},
+    "nvmlDeviceGetMaxMigDeviceCount": {"mig_instances"},
+    "nvmlDeviceGetMigDeviceHandleByIndex": {"mig_instances"},
+    "nvmlDeviceGetMemoryInfo": {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"},
+    "nvmlDeviceGetMemoryInfo_v2": {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"},
+    "nvmlDeviceGetProcessUtilization": {"process_utilization"},
+    **{
+        f"nvmlDeviceGet{kind}RunningProcesses{form}": {"processes"}
+        for kind in ("Compute", "Graphics", "MPSCompute")
+        for form in ("", "_v2", "_v3")
+    },
+}
+#: Asked of the MIG instances only.
+READS_OF_INSTANCES = {
+    "nvmlDeviceGetGpuInstanceId": "gpu_instance_id",
+    "nvmlDeviceGetComputeInstanceId": "compute_instance_id",
+}
+#: These are asked of the instances too, and leave them with a gap of the same name.
+SHARED_WITH_INSTANCES = {
+    "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryInfo",
+}  # fmt: skip
+SYSTEM = {
+    "nvmlSystemGetDriverVersion": "driver_version",
+    "nvmlSystemGetNVMLVersion": "nvml_version",
+    "nvmlSystemGetCudaDriverVersion": "cuda_driver_version",
+}
+TOPOLOGY = {
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+}
+NO_ROWS = {"nvmlInitWithFlags", "nvmlDeviceGetCount_v2"}
+HANDLE = "nvmlDeviceGetHandleByIndex_v2"
+
+#: A refusal that is the plain answer "there is none", and so leaves no gap.
+NONE_THERE = {
+    "nvmlDeviceGetProcessUtilization": {6},
+    "nvmlDeviceGetMigDeviceHandleByIndex": {2, 6},
+    **{
+        f"nvmlDeviceGet{kind}RunningProcesses{form}": {3, 13}
+        for kind in ("Graphics", "MPSCompute")
+        for form in ("", "_v2", "_v3")
+    },
+}
+
+
+def rich_machine() -> Machine:
+    """Return three GPUs; the first has MIG instances, all kinds of processes, and NVLinks."""
+    machine = load_machine("a100-mig").with_gpus(3)
+    processes = (
+        *machine.gpus[BROKEN].processes,
+        Process(pid=11, memory_used_bytes=1 << 20, utilization_sm_percent=5),
+        Process(pid=12, type="graphics", memory_used_bytes=2 << 20),
+        Process(pid=13, type="mps", memory_used_bytes=3 << 20),
+    )
+    links = (Connection(gpus=(0, 1), kind="NV4"), Connection(gpus=(1, 2), kind="NV2"))
+    grown = machine.with_gpu(BROKEN, processes=processes, fan_percent=30, utilization_gpu_percent=1,
+                             utilization_memory_percent=1)  # fmt: skip
+    return dataclasses.replace(grown, topology=Topology(paths=links))
+
+
+def old_machine() -> Machine:
+    """Return a machine whose library has only the first forms of some functions."""
+    return load_machine("old-driver").with_gpus(3)
+
+
+def calls_in(log: Path) -> Counter[tuple[str, str]]:
+    """Return how often each (function, GPU index or "-") was called."""
+    lines = log.read_text(encoding="ascii").splitlines()
+    return Counter((function, gpu) for function, gpu in map(str.split, lines))
+
+
+@pytest.fixture(scope="session")
+def called(
+    pretend: Pretend, program: Program, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, frozenset[str]]:
+    """Return the functions that a real `list` with everything calls: on new and old drivers."""
+    found = {}
+    for machine in (rich_machine(), old_machine()):
+        log = tmp_path_factory.mktemp("log") / "calls"
+        env = pretend(machine) | {"FAKE_CALL_LOG": str(log)}
+        ended = program("list", "--json", "--topology", "--processes", "--ask-driver", env=env)
+        assert ended.code == 0
+        found[machine.name] = frozenset(function for function, _ in calls_in(log))
+    return found
+
+
+def nvml_functions(called: dict[str, frozenset[str]], machine: Machine) -> list[str]:
+    return sorted(name for name in called[machine.name] if name.startswith("nvml"))
+
+
+def listed(nvml: NvmlReading, cuda: CudaReading | None = None, **request: bool) -> Any:
+    """Return the document that `list` makes of readings, through JSON."""
+    probes = FakeProbes(readings=nvml) if cuda is None else FakeProbes(nvml, cuda_reading=cuda)
+    answer = take_inventory(ListRequest(topology=True, process_utilization=True, **request), probes)
+    report = output.wrap("list", answer, time=probes.time())
+    return json.loads(json.dumps(as_document(report), allow_nan=False))
+
+
+def gaps(reading: GpuReading, sound: GpuReading) -> set[str]:
+    """Return the fields that differ from those of the sound machine."""
+    return {
+        name
+        for name in GpuReading._fields
+        if name not in ("unavailable", "failure") and getattr(reading, name) != getattr(sound, name)
+    }
+
+
+def check_gpu(
+    reading: GpuReading, sound: GpuReading, function: str, code: int, question_lost: bool
+) -> None:
+    """Check one GPU of which `function` failed with `code`."""
+    changed = gaps(reading, sound)
+    named = f"(NVML {code})"
+    missing = {name for name in changed if named in reading.unavailable.get(name, "")}
+    if question_lost or function == HANDLE:
+        # Everything from there on is gone, with this one reason; what was read before is kept.
+        assert reading.failure is not None
+        assert reading.failure.library_code == code
+        assert changed == missing
+        assert changed >= READS.get(function, set()) - {"mig_instances", "processes"}
+        return
+    assert reading.failure is None
+    if function in READS_OF_INSTANCES:
+        assert changed == {"mig_instances"}
+        field = READS_OF_INSTANCES[function]
+        assert all(getattr(mig, field) is None for mig in reading.mig_instances)
+        assert all(named in mig.unavailable[field] for mig in reading.mig_instances)
+        return
+    if function in SHARED_WITH_INSTANCES and "mig_instances" in changed:
+        assert all(named in "".join(mig.unavailable.values()) for mig in reading.mig_instances)
+        changed -= {"mig_instances"}
+    if function not in READS:
+        assert changed == set()
+        return
+    older = function in OLDER_FORMS and code in OLDER_FORM
+    if older or code in NONE_THERE.get(function, set()):
+        assert changed <= READS[function]
+        assert all(named not in reading.unavailable.get(name, "") for name in changed)
+        return
+    assert changed == READS[function]
+    if function.startswith("nvmlDeviceGetMigMode"):
+        missing |= {"mig_instances"}  # follows from the mode, which has the reason
+    assert changed == missing
+
+
+#: Newest forms, which have an older one behind them.
+OLDER_FORMS = {
+    "nvmlDeviceGetMemoryInfo_v2",
+    *(
+        f"nvmlDeviceGet{kind}RunningProcesses{form}"
+        for kind in ("Compute", "Graphics", "MPSCompute")
+        for form in ("_v2", "_v3")
+    ),
+}
+
+
+def test_the_sweep_knows_every_function_that_list_calls(called: dict[str, frozenset[str]]) -> None:
+    known = {*READS, *READS_OF_INSTANCES, *SYSTEM, *TOPOLOGY, *NO_ROWS, HANDLE}
+
+    every = {name for names in called.values() for name in names if name.startswith("nvml")}
+
+    assert every <= known
+    assert len(every) >= 40
