@@ -92,13 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run gpucheck with these arguments (default: the process's) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = _wanted(given)
-    from gpucheck.cli.options import split_off_command
-
-    own, child = split_off_command(given) if name in RUNS_A_COMMAND else (given, None)
-    context = output.Context(command=name, json=output.asks_for_json(own), child=child)
+    context = output.Context(command=name, json=output.asks_for_json(given))
     if sys.platform != "linux":
         return output.fail(context, output.wrong_platform())
     try:
+        if name in RUNS_A_COMMAND and "--" in given:
+            own, context = _split(given, name)
+        else:
+            own = given
         return _run(own, name, context)
     except GpucheckError as error:
         return output.fail(context, error)
@@ -108,6 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.closed_pipe()
     except Exception as error:  # the one place that meets a bug of ours
         return output.bug(context, error)
+
+
+def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:
+    """Split off the command after `--`, before any option is parsed."""
+    from gpucheck.core.launch import inherited_descriptors, split_command
+
+    own, child = split_command(given)
+    keep = inherited_descriptors()
+    return own, output.Context(command=name, json=False, child=tuple(child or ()), keep=keep)
 
 
 def _run(own: list[str], name: str | None, context: output.Context) -> int:

@@ -24,6 +24,7 @@ from gpucheck.models.memory import LimitedRun, MemoryLimit
 from gpucheck.models.report import Answer
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.interface import Probes
+from gpucheck.render.base import printable
 
 
 @with_shared_options
@@ -53,17 +54,17 @@ def command(
     answer = find_only("memlimit", shared, find)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - find_only raises where there is no result
-    return _run(context.child, answer, answer.result, shared)
+    return _run(context, answer, answer.result, shared)
 
 
-def _run(command: tuple[str, ...], answer: Answer, plan: MemoryLimit, shared: Shared) -> int:
-    from gpucheck.core.launch import inherited_descriptors, supervise
+def _run(context: Context, answer: Answer, plan: MemoryLimit, shared: Shared) -> int:
+    from gpucheck.core.launch import supervise
 
     for mechanism in plan.mechanisms:
         if mechanism.applies and mechanism.setting:
-            write_stderr(f"gpucheck: {mechanism.framework}: {mechanism.setting}")
+            write_stderr(printable(f"gpucheck: {mechanism.framework}: {mechanism.setting}"))
     environment = {**os.environ, **plan.environment}
-    code = supervise(command, environment, keep_descriptors=inherited_descriptors())
+    code = supervise(context.child or (), environment, keep_descriptors=context.keep)
     # Nobody watched the memory: what was really used stays unknown, and the document says so.
     run = LimitedRun(exit_code=code, peak_bytes=None, exceeded=None, action=None)
     if shared.output is not None:

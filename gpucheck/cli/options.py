@@ -1,4 +1,4 @@
-"""Options that every command has, declared once, and the split at the first bare `--`."""
+"""Options that every command has, declared once."""
 
 from __future__ import annotations
 
@@ -91,14 +91,6 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}
     return command
-
-
-def split_off_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
-    """Split at the first bare `--`: what is ours, and the command after it (None: no `--`)."""
-    from gpucheck.core.launch import split_command
-
-    own, command = split_command(arguments)
-    return list(own), None if command is None else tuple(command)
 
 
 def split_words(values: Sequence[str] | None) -> tuple[str, ...]:

@@ -29,11 +29,16 @@ ISSUES = "Please report it with the lines above and the output of: gpucheck snap
 
 
 class Context(NamedTuple):
-    """What is known of an invocation before its options are parsed."""
+    """What is known of an invocation before its options are parsed.
+
+    `child` is a command of the user's to run, and `keep` the descriptors that our caller left
+    open for it. With it stdout is that command's alone, so there is no document on it.
+    """
 
     command: str | None
     json: bool
     child: tuple[str, ...] | None = None
+    keep: frozenset[int] = frozenset()
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:

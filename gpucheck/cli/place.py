@@ -16,6 +16,7 @@ from gpucheck.models.errors import ExitCode
 from gpucheck.models.placement import Placement
 from gpucheck.models.report import Answer
 from gpucheck.probes.interface import Probes
+from gpucheck.render.base import printable
 
 
 @with_shared_options
@@ -49,15 +50,15 @@ def command(
     refuse_recording(shared)
     placement = find_only("place", shared, find).result
     if isinstance(placement, Placement):
-        _run(context.child, placement)
+        _run(context, placement)
     raise AssertionError  # pragma: no cover - find_only raises where there is no result
 
 
-def _run(command: tuple[str, ...], placement: Placement) -> None:
-    from gpucheck.core.launch import inherited_descriptors, replace
+def _run(context: Context, placement: Placement) -> None:
+    from gpucheck.core.launch import replace
 
     for device in placement.devices:
         card = f" ({device.name}, {device.uuid})" if device.uuid else ""
-        write_stderr(f"gpucheck: {device.spec} is {device.resolved}{card}")
+        write_stderr(printable(f"gpucheck: {device.spec} is {device.resolved}{card}"))
     environment = {**os.environ, **placement.environment}
-    replace(command, environment, keep_descriptors=inherited_descriptors())
+    replace(context.child or (), environment, keep_descriptors=context.keep)

@@ -75,8 +75,15 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False, screen=True, transient=False) as live:
+    live_screen = Live(
+        console=Console(highlight=False),
+        auto_refresh=False,
+        screen=True,
+        # Nothing else writes meanwhile, and the stand-ins do not know the terminal's encoding.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with live_screen as live:
 
         def redraw(report: Report, changes: dict[str, Any]) -> None:
             view = output.view_for(shared, **changes)

@@ -20,6 +20,7 @@ from gpucheck.models.device import (
 from gpucheck.models.errors import ExitCode, InconclusiveError, MissingError
 from gpucheck.models.report import Answer, Failure, Host, Notice
 from gpucheck.models.snapshot import (
+    CudaReading,
     GpuReading,
     KernelReading,
     MigReading,
@@ -31,8 +32,10 @@ from gpucheck.models.snapshot import (
 )
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
-#: Failures that leave it open whether there are GPUs: the driver is there but did not tell.
-UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "timeout"})
+#: Failures that leave it open whether there are GPUs: the driver did not tell, or nobody asked.
+UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded", "timeout"})
+#: Whoever asks this driver next waits for it in vain.
+HUNG = "driver-not-answering"
 
 NEXT_STEP = "Run: gpucheck detect"
 
@@ -46,7 +49,10 @@ _NESTED = {
     "pcie_width_max": "pcie.width_max",
     "mig_enabled": "mig.enabled",
     "mig_instances": "mig.instances",
+    "process_utilization": "processes.utilization_sm_percent",
 }
+#: The reading that no field of the document shows.
+_NOT_SHOWN = "pci_device_id"
 
 
 class ListRequest(NamedTuple):
@@ -69,7 +75,8 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
     visibility = see_visibility(rows, environment, probes, ask_driver=request.ask_driver)
     kernel = probes.kernel() if rows else KernelReading()
     identities = probes.identify({p.pid for row in rows for p in row.processes})
-    gpus = tuple(_gpu(row, visibility, kernel, identities) for row in rows)
+    split = any(is_mig(row) for row in rows)
+    gpus = tuple(_gpu(row, visibility, kernel, identities, split=split) for row in rows)
     topology = describe_topology(reading.topology, rows) if reading.topology else None
     inventory = Inventory(gpus=gpus, visibility=visibility, topology=topology)
     code, failure = _outcome(reading)
@@ -126,13 +133,15 @@ def see_visibility(
     )
     if not rows or not (ask_driver or visibility.open_question):
         return visibility
-    cuda = probes.cuda()
+    hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
+    cuda = CudaReading(failure=hung) if hung else probes.cuda()
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined
     said = cuda.failure.message if cuda.failure else "it does not name its devices"
-    question = visibility.open_question or "the driver was to be asked"
-    return visibility._replace(open_question=f"{question}; the driver gave no answer: {said}")
+    silence = f"the driver gave no answer: {said}"
+    question = visibility.open_question
+    return visibility._replace(open_question=f"{question}; {silence}" if question else silence)
 
 
 def _with_silent_rows(reading: NvmlReading) -> tuple[GpuReading, ...]:
@@ -140,11 +149,12 @@ def _with_silent_rows(reading: NvmlReading) -> tuple[GpuReading, ...]:
     failure = reading.failure
     if failure is None or reading.gpu_count is None:
         return reading.gpus
+    said = failure.message
     silent = (
         GpuReading(
             index=index,
             failure=failure,
-            unavailable=dict.fromkeys({*_COPIED, *_NESTED} - {"index"}, failure.message),
+            unavailable=dict.fromkeys({*_COPIED, *_NESTED, "processes"} - {"index"}, said),
         )
         for index in range(len(reading.gpus), reading.gpu_count)
     )
@@ -176,22 +186,25 @@ def _gpu(
     visibility: Visibility,
     kernel: KernelReading,
     identities: Mapping[int, ProcessIdentity],
+    *,
+    split: bool,
 ) -> Gpu:
-    unavailable = {
-        _NESTED.get(name, name): reason
-        for name, reason in row.unavailable.items()
-        if name != "pci_device_id"  # not a field of the document
-    }
-    pci = _pci_device(row, kernel)
-    numa_node = pci.numa_node if pci else None
-    if numa_node is None:
-        unavailable["numa_node"] = "the kernel names no NUMA node for it"
-    visible, cuda_index, hidden = _seen(row, visibility)
+    processes = _processes(row, identities)
+    unavailable = _reasons(row, processes)
+    pci = _pci_device(row, kernel) or PciDeviceReading(pci_bus_id="", vendor_id="")
+    for name in ("numa_node", "cpu_affinity"):
+        if getattr(pci, name) is None:
+            unavailable[name] = _not_in_kernel(row, kernel, pci)
+    visible, cuda_index, hidden = _seen(row, visibility, split=split)
     if cuda_index is None:
         unavailable["cuda_index"] = hidden or visibility.open_question or "CUDA numbers its parts"
     if visible is None:
         unavailable["visible"] = visibility.open_question or "the GPU has no readable UUID"
     migs = tuple(_mig_instance(mig, visibility) for mig in row.mig_instances)
+    for position, instance in enumerate(migs):
+        if instance.cuda_index is None:
+            reason = visibility.open_question or hidden or "CUDA does not enumerate it"
+            unavailable[f"mig.instances[{position}].cuda_index"] = reason
     return Gpu(
         **{name: getattr(row, name) for name in _COPIED},
         cuda_index=cuda_index,
@@ -203,14 +216,44 @@ def _gpu(
             width=row.pcie_width,
             width_max=row.pcie_width_max,
         ),
-        numa_node=numa_node,
-        cpu_affinity=pci.cpu_affinity if pci else None,
+        numa_node=pci.numa_node,
+        cpu_affinity=pci.cpu_affinity,
         mig=MigState(enabled=row.mig_enabled, instances=migs),
-        processes=_processes(row, identities),
+        processes=processes,
         state=_state(row),
         error=_trouble(row),
         unavailable=unavailable,
     )
+
+
+def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]:
+    """Return why readings are absent, under the document's names for them."""
+    found = {
+        _NESTED.get(name, name): reason
+        for name, reason in row.unavailable.items()
+        if name not in (_NOT_SHOWN, "process_utilization")
+    }
+    for position, mig in enumerate(row.mig_instances):
+        for name, reason in mig.unavailable.items():
+            found[f"mig.instances[{position}].{name}"] = reason
+    no_load = row.unavailable.get("process_utilization")
+    if no_load is None and row.process_utilization is None:
+        no_load = "it was not asked for"
+    for name, reason in (
+        ("memory_used_bytes", "the driver does not tell it for every process"),
+        ("utilization_sm_percent", no_load or "the driver has no sample of every process"),
+    ):
+        if any(getattr(process, name) is None for process in processes):
+            found[f"processes.{name}"] = reason
+    return found
+
+
+def _not_in_kernel(row: GpuReading, kernel: KernelReading, pci: PciDeviceReading) -> str:
+    if kernel.pci_unavailable is not None:
+        return kernel.pci_unavailable
+    if row.pci_bus_id is None:
+        return "its PCI bus id is not known"
+    return "the kernel does not tell it" if pci.pci_bus_id else "the kernel does not list the GPU"
 
 
 def _pci_device(row: GpuReading, kernel: KernelReading) -> PciDeviceReading | None:
@@ -235,14 +278,21 @@ def _trouble(row: GpuReading) -> str | None:
     return None
 
 
-def _seen(row: GpuReading, visibility: Visibility) -> tuple[bool | None, int | None, str | None]:
-    """Return whether CUDA sees the GPU, its ordinal, and why not."""
+def _seen(
+    row: GpuReading, visibility: Visibility, *, split: bool
+) -> tuple[bool | None, int | None, str | None]:
+    """Return whether CUDA sees the GPU, its ordinal, and why not.
+
+    `split`: some GPU is in MIG mode, and then older drivers show a program one instance alone.
+    """
+    if visibility.visible == ():
+        return False, None, _hidden_reason(row, visibility)
     if row.uuid is None:
         return None, None, None  # without a UUID it cannot be found among CUDA's devices
     if visibility.visible is None:
         # Unset hides nothing, whatever the order is.
-        everything = visibility.cuda_visible_devices is None and row.failure is None
-        return (True if everything else None), None, None
+        unset = visibility.cuda_visible_devices is None
+        return (True if unset and row.failure is None and not split else None), None, None
     ordinals = {uuid: ordinal for ordinal, uuid in enumerate(visibility.visible)}
     if row.uuid in ordinals:
         return True, ordinals[row.uuid], None
@@ -252,7 +302,7 @@ def _seen(row: GpuReading, visibility: Visibility) -> tuple[bool | None, int | N
 
 
 def _hidden_reason(row: GpuReading, visibility: Visibility) -> str:
-    if is_mig(row) and not row.mig_instances:
+    if is_mig(row) and not row.mig_instances and "mig_instances" not in row.unavailable:
         return "MIG is enabled on it, but it has no instance"
     if row.failure is not None:
         return "it does not answer"
@@ -339,9 +389,12 @@ def _notices(request: ListRequest, reading: NvmlReading, inventory: Inventory) -
         if gpu.state is not GpuState.OK
     ]
     question = inventory.visibility.open_question
-    if question:
+    if question and inventory.visibility.visible is None:
         message = f"CUDA's numbering is not known: {question}."
         found.append(Notice(code="cuda-order-unknown", message=message))
+    elif question:
+        message = f"CUDA's numbering is by the documented rules alone: {question}."
+        found.append(Notice(code="cuda-driver-silent", message=message))
     if request.topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
     return found + _entry_notices(inventory.visibility)

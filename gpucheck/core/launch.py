@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +253,10 @@ class _GroupWitness:
             questions, ask = os.pipe()
             answer, answers = os.pipe()
             self._line = (ask, answer)
-            self._pid = os.fork()
+            with warnings.catch_warnings():
+                # Python warns of fork beside threads; the witness takes no lock that one may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
             if self._pid == 0:
                 _witness(questions, answers)
             os.close(questions)

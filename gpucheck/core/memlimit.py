@@ -176,7 +176,7 @@ def _cupy(
     theirs = inherited.get(CUPY_LIMIT)
     if theirs is None:
         return _cupy_setting(ours, "default pool only; the asynchronous pool is held softly")
-    if _cupy_is_tighter(theirs, limits):
+    if _cupy_is_tighter(theirs, amount, limits):
         return _cupy_setting(theirs, f"{CUPY_LIMIT} is set already and is no wider; it stays")
     return _cupy_setting(ours, f"replaces {_shown(theirs)}, which does not keep to the limit")
 
@@ -193,21 +193,25 @@ def _cupy_setting(value: str | None, reason: str) -> _Setting:
     return _Setting(mechanism=mechanism, variables=() if value is None else ((CUPY_LIMIT, value),))
 
 
-def _cupy_is_tighter(text: str, limits: Sequence[GpuMemoryLimit]) -> bool:
+def _cupy_is_tighter(text: str, amount: Amount, limits: Sequence[GpuMemoryLimit]) -> bool:
     """Return whether CuPy would read `text` as a limit that is within ours on every GPU."""
-    percent = text.removesuffix("%")
-    value = _number_of(percent)
-    if value is None or value <= 0 or (percent == text and value.denominator != 1):
+    if not text.endswith("%"):
+        size = _number_of(text) if text.isdigit() else None
+        return size is not None and all(_is_within(size, gpu.limit_bytes) for gpu in limits)
+    percent = _number_of(text[:-1])
+    if percent is None or not 0 < percent <= 100:
         return False
-    if percent != text and value > 100:
-        return False
-    for gpu in limits:
-        if gpu.limit_bytes is None or (percent != text and gpu.memory_total_bytes is None):
-            return False
-        total = gpu.memory_total_bytes or 0
-        if (value if percent == text else value / 100 * total) > gpu.limit_bytes:
-            return False
-    return True
+    if amount.share is not None:
+        return percent <= amount.share * 100
+    return all(
+        gpu.memory_total_bytes is not None
+        and _is_within(percent / 100 * gpu.memory_total_bytes, gpu.limit_bytes)
+        for gpu in limits
+    )
+
+
+def _is_within(size: Fraction, limit_bytes: int | None) -> bool:
+    return limit_bytes is not None and 0 < size <= limit_bytes
 
 
 def _number_of(text: str) -> Fraction | None:

@@ -25,10 +25,12 @@ def select_gpus(inventory: Inventory, wanted: Sequence[str]) -> Inventory:
 
 
 def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    folded = name.casefold()
     if name.isascii() and name.isdigit():
-        found = [gpu for gpu in gpus if gpu.index == int(name)]
-    elif name.startswith(("GPU-", "MIG-")):
-        found = [gpu for gpu in gpus if any(uuid.startswith(name) for uuid in _uuids(gpu))]
+        # As text: a number may have more digits than int() takes.
+        found = [gpu for gpu in gpus if str(gpu.index) == (name.lstrip("0") or "0")]
+    elif folded.startswith(("gpu-", "mig-")):
+        found = [gpu for gpu in gpus if any(u.casefold().startswith(folded) for u in _uuids(gpu))]
     elif _BUS_ID.fullmatch(name):
         domain, _, short = name.lower().rpartition(":")[0].rpartition(":")
         full = f"{int(domain or '0', 16):04x}:{short}:{name.lower().rpartition(':')[2]}"
@@ -55,7 +57,7 @@ def of_user(inventory: Inventory, user: str | None) -> Inventory:
         gpu._replace(processes=tuple(p for p in gpu.processes if p.user == user))
         for gpu in inventory.gpus
     )
-    return inventory._replace(gpus=tuple(gpu for gpu in gpus if gpu.processes))
+    return keep(inventory._replace(gpus=tuple(gpus)), lambda gpu: bool(gpu.processes))
 
 
 def keep(inventory: Inventory, wanted: Callable[[Gpu], bool]) -> Inventory:

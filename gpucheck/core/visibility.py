@@ -14,25 +14,44 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpucheck.models.device import DecidedBy, EntryStatus, Visibility, VisibilityEntry
-from gpucheck.models.snapshot import CudaReading, GpuReading
+from gpucheck.models.snapshot import CudaReading, GpuReading, MigReading
 
 PCI_BUS_ID = "PCI_BUS_ID"
 FASTEST_FIRST = "FASTEST_FIRST"
 #: CUDA_ERROR_NO_DEVICE
 NO_DEVICE = 100
-_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)", re.ASCII)
-_LEGACY_MIG = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
+
+#: What C's isspace() skips before a number.
+_BLANKS = " \t\n\v\f\r"
+_INTEGER = re.compile(
+    rf"[{_BLANKS}]*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|[0-9]+)", re.ASCII
+)
+_LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[0-9a-f-]+)/(?P<gi>[0-9]{1,4})/(?P<ci>[0-9]{1,4})", re.A)
+_LARGEST_INT = 2**31 - 1
+#: So much of an entry is repeated in the reasons of others.
+MOST_SHOWN = 60
+
+MIG_QUESTION = "MIG is enabled, and drivers differ in which instances they enumerate"
+SEVERAL_MIG = "drivers differ in how many MIG instances they enumerate for one program"
+NAMED_TWICE = "a device is named twice, which empties the whole list"
+NAMED_AGAIN = "a device is named again after an invalid entry, and what that does is not documented"
+EMPTY_ENTRY = "an empty entry is not documented"
+LOOSE_UUID = "blanks around a UUID, or its letters in another case, are not documented"
 
 
 class _Entry(NamedTuple):
+    """One entry as judged: kept, or dropped for a `problem`, or left open by a `question`.
+
+    An invalid entry ends the list. `key` is the same for two entries that name one device; it is
+    None where it is not known what is named.
+    """
+
     text: str
     uuid: str | None = None
-    #: Why it is dropped; empty when it is kept.
+    key: object = None
+    note: str = ""
     problem: str = ""
-    #: Whether CUDA stops reading here.
-    stops: bool = False
-    ordinal: int | None = None
-    open_question: str | None = None
+    question: str | None = None
 
 
 def is_mig(gpu: GpuReading) -> bool:
@@ -48,27 +67,22 @@ def apply_rules(
     `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when the order, or
     what is visible at all, is the driver's to say; `open_question` then tells why.
     """
-    question = _order_question(cuda_device_order, gpus)
+    entries: list[_Entry] = []
     if cuda_visible_devices is None:
-        visible = None if question else tuple(gpu.uuid for gpu in gpus if gpu.uuid)
-        return Visibility(
-            cuda_visible_devices=None,
-            cuda_device_order=cuda_device_order,
-            decided_by=DecidedBy.RULES,
-            visible=visible,
-            open_question=question,
-        )
-    judged = _judge(cuda_visible_devices, gpus, question)
-    kept = [entry for entry in judged if not entry.problem]
-    doubts = [entry.open_question for entry in judged if entry.open_question]
-    visible = None if doubts else tuple(entry.uuid for entry in kept if entry.uuid)
+        split = any(is_mig(gpu) for gpu in gpus)
+        question = MIG_QUESTION if split else _order_question(cuda_device_order, gpus)
+        named = [gpu.uuid for gpu in gpus]
+    else:
+        entries = _judge(cuda_visible_devices, cuda_device_order, gpus)
+        question = next((entry.question for entry in entries if entry.question), None)
+        named = [entry.uuid for entry in entries if not entry.problem]
     return Visibility(
         cuda_visible_devices=cuda_visible_devices,
         cuda_device_order=cuda_device_order,
         decided_by=DecidedBy.RULES,
-        entries=tuple(_document(entry) for entry in judged),
-        visible=visible,
-        open_question=doubts[0] if doubts else None,
+        entries=tuple(_document(entry) for entry in entries),
+        visible=None if question else tuple(uuid for uuid in named if uuid),
+        open_question=question,
     )
 
 
@@ -77,130 +91,229 @@ def _document(entry: _Entry) -> VisibilityEntry:
         text=entry.text,
         status=EntryStatus.DROPPED if entry.problem else EntryStatus.KEPT,
         uuid=entry.uuid,
-        reason=entry.problem or entry.open_question or "valid",
+        reason=entry.problem or entry.question or entry.note or "valid",
     )
 
 
 def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:
     """Say why the ordinals of these GPUs are not known by the rules, or None if they are."""
-    if any(is_mig(gpu) for gpu in gpus):
-        return "MIG is enabled, and drivers differ in which instances they enumerate"
-    if any(gpu.failure is not None or gpu.uuid is None for gpu in gpus):
+    uuids = [gpu.uuid for gpu in gpus]
+    if None in uuids or any(gpu.failure is not None for gpu in gpus):
         return "a GPU does not answer, so it is not known whether CUDA counts it"
+    if len(set(uuids)) < len(uuids):
+        return "two GPUs have the same UUID"
     if len(gpus) < 2 or order == PCI_BUS_ID:
         return None
     if order not in (None, "", FASTEST_FIRST):
         return f"CUDA_DEVICE_ORDER={order!r} is not a documented value"
     kinds = {(gpu.name, gpu.pci_device_id, gpu.memory_total_bytes) for gpu in gpus}
-    if len(kinds) > 1:
-        return "the GPUs differ and CUDA_DEVICE_ORDER is not PCI_BUS_ID: CUDA puts the fastest first"
+    if len(kinds) > 1 or (None, None) in {kind[:2] for kind in kinds}:
+        return (
+            "the GPUs are not known to be alike and CUDA_DEVICE_ORDER is not PCI_BUS_ID: "
+            "CUDA puts the fastest first"
+        )
     return None
 
 
-def _judge(text: str, gpus: Sequence[GpuReading], question: str | None) -> list[_Entry]:
+def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[_Entry]:
+    """Judge every entry by itself, then as the list that they make."""
     if text == "":
         return []
     texts = text.split(",")
-    by_uuid = texts[0].lstrip().startswith(("GPU-", "MIG-"))
-    entries = [
-        _judge_uuid(item, gpus) if by_uuid else _judge_ordinal(item, gpus, question)
-        for item in texts
-    ]
-    return _drop_after_stop(_empty_if_repeated(entries))
+    if _looks_like_uuid(texts[0]):
+        entries = [_judge_uuid(item, gpus) for item in texts]
+    else:
+        question = _order_question(order, gpus)
+        entries = [_judge_ordinal(item, gpus, question) for item in texts]
+    end = next((place for place, entry in enumerate(entries) if entry.problem), len(entries))
+    if _repeats(entries[:end]):
+        return [_Entry(text=entry.text, problem=NAMED_TWICE) for entry in entries]
+    kept = _leave_open(entries, end)
+    return kept + entries[end : end + 1] + _behind(entries, end)
+
+
+def _repeats(entries: Sequence[_Entry]) -> bool:
+    """Return whether a device is certainly named twice: nothing before it may end the list."""
+    seen: set[object] = set()
+    for entry in entries:
+        if entry.key is None:
+            return False
+        if entry.key in seen:
+            return True
+        seen.add(entry.key)
+    return False
+
+
+def _leave_open(entries: Sequence[_Entry], end: int) -> list[_Entry]:
+    """Return the entries before the end, with the questions that they raise only together."""
+    kept = list(entries[:end])
+    keys = [entry.key for entry in entries if entry.key is not None]
+    question: str | None = None
+    if end < len(entries) and len(set(keys)) < len(keys):
+        question = NAMED_AGAIN
+    elif end > 1 and any(entry.text.startswith("MIG-") for entry in kept):
+        question = SEVERAL_MIG
+    if question is None:
+        return kept
+    return [entry._replace(question=entry.question or question) for entry in kept]
+
+
+def _behind(entries: Sequence[_Entry], end: int) -> list[_Entry]:
+    if end == len(entries):
+        return []
+    text = entries[end].text
+    shown = repr(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
+    problem = f"it stands after the invalid entry {shown}"
+    return [_Entry(text=entry.text, problem=problem) for entry in entries[end + 1 :]]
+
+
+# ---------------------------------------------------------------------------------- ordinals
 
 
 def _judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) -> _Entry:
     found = _INTEGER.match(text)
     if found is None:
-        kind = "a UUID in a list of ordinals" if "GPU-" in text or "MIG-" in text else "not a number"
-        return _Entry(text=text, problem=kind, stops=True)
-    digits = found[1]
-    if len(digits) > 9:
-        return _Entry(text=text, problem="out of range", stops=True)
-    ordinal = int(digits)
+        return _judge_word(text)
+    ordinal = _read_integer(found["sign"], found["digits"])
+    if ordinal is None:
+        doubt = "how a number is read that begins with 0 or is very large is not documented"
+        return _Entry(text=text, question=doubt)
     if ordinal < 0:
-        return _Entry(text=text, problem="negative", stops=True)
-    if re.match(r"[+-]?0[xX0-9]", text.strip()):
-        doubt = "a number with a leading 0 may be read as octal or hexadecimal"
-        return _Entry(text=text, ordinal=ordinal, open_question=doubt)
-    if question is not None:
-        return _Entry(text=text, ordinal=ordinal, open_question=question)
+        return _Entry(text=text, problem="a negative number ends the list")
+    key = ("ordinal", ordinal)
+    rest = text[found.end() :].strip(_BLANKS)
+    note = f"only the number counts, {rest!r} is ignored" if rest else ""
     if ordinal >= len(gpus):
-        problem = f"out of range: there {_are(len(gpus))}"
-        return _Entry(text=text, ordinal=ordinal, problem=problem, stops=True)
-    return _Entry(text=text, ordinal=ordinal, uuid=gpus[ordinal].uuid)
+        if any(is_mig(gpu) for gpu in gpus):
+            return _Entry(text=text, key=key, question=MIG_QUESTION)
+        return _Entry(text=text, key=key, problem=f"out of range: there {_are(len(gpus))}")
+    if question is not None:
+        return _Entry(text=text, key=key, question=question)
+    gpu = gpus[ordinal]
+    question = MIG_QUESTION if is_mig(gpu) else None
+    return _Entry(text=text, uuid=gpu.uuid, key=key, note=note, question=question)
+
+
+def _judge_word(text: str) -> _Entry:
+    if not text.strip():
+        return _Entry(text=text, question=EMPTY_ENTRY)
+    if _looks_like_uuid(text):
+        return _Entry(text=text, problem="a UUID in a list that begins with an ordinal")
+    return _Entry(text=text, problem="neither an ordinal nor a UUID")
+
+
+def _read_integer(sign: str, digits: str) -> int | None:
+    """Return the number, or None where decimal and C's notation differ or an int overflows."""
+    as_decimal = "0" if digits[1:2] in ("x", "X") else digits.lstrip("0") or "0"
+    if len(as_decimal) > 10:
+        return None
+    number = int(as_decimal)
+    if digits.startswith("0") and _read_as_c(digits) != number:
+        return None
+    return None if number > _LARGEST_INT else number if sign != "-" else -number
+
+
+def _read_as_c(digits: str) -> int:
+    """Return what C's strtol makes of it with base 0; `digits` begins with 0."""
+    if digits[1:2] in ("x", "X"):
+        return int(digits, 16)
+    octal = re.match("[0-7]+", digits)
+    return int(octal[0], 8) if octal else 0
 
 
 def _are(count: int) -> str:
     return "is 1 GPU" if count == 1 else f"are {count} GPUs"
 
 
+# ---------------------------------------------------------------------------------- UUIDs
+
+
+def _looks_like_uuid(text: str) -> bool:
+    return text.strip().casefold().startswith(("gpu-", "mig-"))
+
+
 def _judge_uuid(text: str, gpus: Sequence[GpuReading]) -> _Entry:
-    if text != text.strip():
-        doubt = "blanks around a UUID are not documented"
-        return _Entry(text=text, open_question=doubt)
+    strict = _judge_device(text, gpus)
+    if not strict.problem:
+        return strict
+    if not text.strip():
+        return _Entry(text=text, question=EMPTY_ENTRY)
+    kind = text.strip()[:4].upper()
+    loose = _judge_device(kind + text.strip()[4:].lower(), gpus)
+    if loose.problem:
+        return strict
+    return _Entry(text=text, uuid=loose.uuid, question=LOOSE_UUID)
+
+
+def _judge_device(text: str, gpus: Sequence[GpuReading]) -> _Entry:
     if text.startswith("MIG-"):
         return _judge_mig(text, gpus)
     if not text.startswith("GPU-"):
-        return _Entry(text=text, problem="not a UUID in a list of UUIDs", stops=True)
+        return _Entry(text=text, problem="not a UUID in a list that begins with one")
     matches = [gpu for gpu in gpus if gpu.uuid is not None and gpu.uuid.startswith(text)]
-    if not matches and any(gpu.uuid is None for gpu in gpus):
-        doubt = "it may be the GPU that does not answer"
-        return _Entry(text=text, open_question=doubt)
-    if len(matches) != 1:
-        problem = "no GPU has this UUID" if not matches else "more than one GPU begins with this"
-        return _Entry(text=text, problem=problem, stops=True)
-    if is_mig(matches[0]):
-        doubt = "MIG is enabled on it, and drivers differ in which instances they then enumerate"
-        return _Entry(text=text, uuid=matches[0].uuid, open_question=doubt)
-    return _Entry(text=text, uuid=matches[0].uuid)
+    if len(matches) > 1:
+        return _Entry(text=text, key=text, problem="more than one GPU begins with this")
+    whole = bool(matches) and matches[0].uuid == text
+    if not whole and any(gpu.uuid is None for gpu in gpus):
+        return _Entry(text=text, question="it may be the GPU that does not answer")
+    if not matches:
+        return _Entry(text=text, key=text, problem="no GPU has this UUID")
+    gpu = matches[0]
+    question = None
+    if gpu.failure is not None:
+        question = "the GPU does not answer, so it is not known whether CUDA counts it"
+    elif is_mig(gpu):
+        question = MIG_QUESTION
+    return _Entry(text=text, uuid=gpu.uuid, key=gpu.uuid, question=question)
 
 
 def _judge_mig(text: str, gpus: Sequence[GpuReading]) -> _Entry:
-    legacy = _LEGACY_MIG.fullmatch(text)
-    for gpu in gpus:
-        for instance in gpu.mig_instances:
-            place = (gpu.uuid, instance.gpu_instance_id, instance.compute_instance_id)
-            named = legacy and place == (legacy[1], int(legacy[2]), int(legacy[3]))
-            if instance.uuid is not None and (text == instance.uuid or named):
-                return _Entry(text=text, uuid=instance.uuid)
-    return _Entry(text=text, problem="no MIG instance has this UUID", stops=True)
+    instances = [(gpu, instance) for gpu in gpus for instance in gpu.mig_instances]
+    for gpu, instance in instances:
+        if text in (instance.uuid, *_legacy_names(gpu, instance)):
+            return _Entry(text=text, uuid=instance.uuid, key=instance.uuid)
+    if any(instance.uuid and instance.uuid.startswith(text) for _, instance in instances):
+        return _Entry(text=text, question="the beginning of a MIG UUID is not documented")
+    if _abbreviates_parent(text, gpus):
+        doubt = "a shortened GPU UUID before a MIG instance is not documented"
+        return _Entry(text=text, question=doubt)
+    if any(_hides_instances(gpu) for gpu in gpus):
+        return _Entry(text=text, question="not every MIG instance could be read")
+    return _Entry(text=text, key=text, problem="no MIG instance has this UUID")
 
 
-def _empty_if_repeated(entries: list[_Entry]) -> list[_Entry]:
-    """Drop everything if a device is named twice before the list ends at a word or a negative."""
-    seen: set[object] = set()
-    for entry in entries:
-        if entry.stops and entry.ordinal is None:
-            break
-        key = entry.ordinal if entry.ordinal is not None else entry.uuid
-        if key is not None and key in seen:
-            problem = "a device is named twice, which empties the whole list"
-            return [_Entry(text=item.text, problem=problem) for item in entries]
-        seen.add(key)
-    return _several_mig(entries)
+def _legacy_names(gpu: GpuReading, instance: MigReading) -> tuple[str, ...]:
+    """Return the name of drivers 450 and 460, which newer ones still take."""
+    if instance.uuid is None or None in (gpu.uuid, *_place(instance)):
+        return ()
+    gpu_instance, compute_instance = _place(instance)
+    return (f"MIG-{gpu.uuid}/{gpu_instance}/{compute_instance}",)
 
 
-def _several_mig(entries: list[_Entry]) -> list[_Entry]:
-    """With a MIG instance in it, only a list of one is the same for every driver."""
-    if len(entries) < 2 or not any(entry.text.startswith("MIG-") for entry in entries):
-        return entries
-    doubt = "drivers differ in how many MIG instances they enumerate for one program"
-    return [
-        entry
-        if entry.problem
-        else _Entry(text=entry.text, uuid=entry.uuid, open_question=doubt)
-        for entry in entries
-    ]
+def _abbreviates_parent(text: str, gpus: Sequence[GpuReading]) -> bool:
+    named = _LEGACY_MIG.fullmatch(text)
+    return named is not None and any(
+        gpu.uuid is not None
+        and gpu.uuid.startswith(named["gpu"])
+        and _place(instance) == (int(named["gi"]), int(named["ci"]))
+        for gpu in gpus
+        for instance in gpu.mig_instances
+    )
 
 
-def _drop_after_stop(entries: list[_Entry]) -> list[_Entry]:
-    for position, entry in enumerate(entries):
-        if entry.stops:
-            problem = f"it stands after the invalid entry {entry.text!r}"
-            rest = [_Entry(text=item.text, problem=problem) for item in entries[position + 1 :]]
-            return entries[: position + 1] + rest
-    return entries
+def _place(instance: MigReading) -> tuple[int | None, int | None]:
+    """Return the ids of the GPU instance and of the compute instance in it."""
+    return (instance.gpu_instance_id, instance.compute_instance_id)
+
+
+def _hides_instances(gpu: GpuReading) -> bool:
+    """Return whether the GPU may have MIG instances that NVML did not name."""
+    nameless = any(instance.uuid is None for instance in gpu.mig_instances)
+    unread = is_mig(gpu) and "mig_instances" in gpu.unavailable
+    return nameless or unread or gpu.failure is not None
+
+
+# ---------------------------------------------------------------------------------- the driver
 
 
 def join_driver(
@@ -208,23 +321,47 @@ def join_driver(
 ) -> Visibility | None:
     """Return what the driver itself enumerates, joined by UUID; None if it did not answer.
 
-    No device at all (CUDA 100) is an answer: nothing is visible. The verdicts on the entries stay
-    the rules', which explain. A device that NVML cannot name (a lost GPU) keeps its ordinal.
+    No device at all (CUDA 100) is an answer: nothing is visible. A device that NVML cannot name
+    (a lost GPU) keeps its ordinal.
     """
     if cuda.failure is not None and cuda.failure.library_code != NO_DEVICE:
         return None
     known = {_hex(uuid): uuid for uuid in _all_uuids(gpus)}
     digits = [device.uuid_hex for device in cuda.devices]
-    visible = [known.get(item, gpu_uuid(item)) for item in digits if item is not None]
-    if len(visible) != len(digits):
+    visible = tuple(known.get(item, gpu_uuid(item)) for item in digits if item is not None)
+    if len(set(visible)) != len(digits):
         return None
+    entries = visibility.entries
+    if not any(is_mig(gpu) for gpu in gpus):
+        entries = _settle(visibility, visible)
     return Visibility(
         cuda_visible_devices=visibility.cuda_visible_devices,
         cuda_device_order=visibility.cuda_device_order,
         decided_by=DecidedBy.DRIVER,
-        entries=visibility.entries,
-        visible=tuple(visible),
+        entries=entries,
+        visible=visible,
     )
+
+
+def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityEntry, ...]:
+    """Give the entries that the rules keep the devices that the driver enumerates for them.
+
+    CUDA numbers devices by the order of the list and drops from its end (documented): the n-th
+    entry kept is ordinal n. With MIG an entry may stand for several devices, so it is not tried.
+    """
+    entries = list(visibility.entries)
+    kept = [at for at, entry in enumerate(entries) if entry.status is EntryStatus.KEPT]
+    if len(visible) > len(kept):
+        return visibility.entries
+    for ordinal, at in enumerate(kept):
+        entry = entries[at]
+        if ordinal >= len(visible):
+            reason = "the CUDA driver does not enumerate it"
+            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=reason)
+        elif visibility.open_question or entry.uuid != visible[ordinal]:
+            reason = "as the CUDA driver says"
+            entries[at] = entry._replace(uuid=visible[ordinal], reason=reason)
+    return tuple(entries)
 
 
 def gpu_uuid(digits: str) -> str:

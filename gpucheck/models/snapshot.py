@@ -89,13 +89,17 @@ class PairReading(NamedTuple):
 
 
 class NvlinkReading(NamedTuple):
-    """One NVLink of one GPU and what it leads to: gpu, switch, ibm-npu or unknown (null)."""
+    """One NVLink of one GPU and what it leads to: gpu, switch, ibm-npu or unknown (null).
+
+    `unavailable` says why its state, or where it leads, could not be read.
+    """
 
     gpu: int
     link: int
     active: bool
     remote_type: str | None = None
     remote_pci_bus_id: str | None = None
+    unavailable: str | None = None
 
 
 class TopologyReading(NamedTuple):

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -55,10 +55,15 @@ REASONS: dict[int, tuple[str, str]] = {
     999: ("unknown", "the driver reported an unknown internal error"),
 }
 
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
+#: The GPU is lost, or needs a reset: nothing more is asked of it.
+OVER = frozenset({15, 16})
 #: Codes that mean "this form of the question is not known here": the older form is then asked.
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
+NOT_OFFERED = frozenset({3, 13})
+#: What NVML answers for a link that the GPU does not have.
+NO_SUCH_LINK = frozenset({2, 3, 13})
+#: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), for a process's memory that the driver does not tell.
+VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 
 ARCHITECTURES = {
     2: "Kepler",
@@ -96,6 +101,11 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault of the pr
         """Return the reason as one phrase that names the NVML code."""
         return self.text if self.code is None else f"{self.text} (NVML {self.code})"
 
+    def about(self, kind: str) -> Refusal:
+        """Return the same refusal, of one kind of processes alone."""
+        text = self.text if kind == "compute" else f"the {kind} processes: {self.text}"
+        return Refusal(self.function, self.code, self.slug, text)
+
     def document(self) -> dict[str, Any]:
         """Return the refusal as the JSON object that the parent decodes."""
         return {
@@ -112,11 +122,13 @@ class Door:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._form: dict[str, int] = {}
+        # pynvml no longer knows the form that drivers before R450 have.
+        self._own = {f"{name}_v1": partial(_list_v1, nvml, name) for _, name in PROCESS_LISTS}
         self.calls = 0
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Call one pynvml function; raise `Refusal` for every way it can fail."""
-        call = getattr(self._nvml, function, None)
+        call = self._own.get(function) or getattr(self._nvml, function, None)
         if call is None:
             text = "the installed nvidia-ml-py is too old to ask for it"
             raise Refusal(function, None, "binding-too-old", text)
@@ -125,7 +137,7 @@ class Door:
             return call(*arguments)
         except self._nvml.NVMLError as error:
             code = int(getattr(error, "value", 999))
-            slug, text = REASONS.get(code, ("unlisted", "NVML gave a code this version cannot name"))
+            slug, text = REASONS.get(code, ("unlisted", "NVML gave a code that is not known here"))
             raise Refusal(function, code, slug, text) from None
         except UnicodeDecodeError:
             raise Refusal(function, None, "not-utf8", "the driver's text is not UTF-8") from None
@@ -134,17 +146,23 @@ class Door:
             raise Refusal(function, None, "binding-failed", text) from None
 
     def ask_newest(self, key: str, forms: tuple[tuple[str, tuple[Any, ...]], ...], gpu: Any) -> Any:
-        """Ask the newest form of a question that this driver knows, remembered for the next GPU."""
+        """Ask the newest form of a question that this driver knows, remembered for the next GPU.
+
+        "Not supported" is said of one GPU, so that it is not remembered.
+        """
         last = len(forms) - 1
+        remembered = True
         for position in range(self._form.get(key, 0), len(forms)):
             function, arguments = forms[position]
             try:
                 answer = self.ask(function, gpu, *arguments)
             except Refusal as refusal:
                 if refusal.code in ASK_OLDER_FORM and position < last:
+                    remembered = remembered and refusal.slug != "not-supported"
                     continue
                 raise
-            self._form[key] = position
+            if remembered:
+                self._form[key] = position
             return answer
         raise AssertionError(key)
 
@@ -177,7 +195,9 @@ def _performance_state(value: Any) -> tuple[Any, ...]:
 
 #: One row a reading: the fields it fills, the pynvml function, its arguments after the handle,
 #: and how the answer becomes the values. One NVML call each; nothing is asked twice.
-READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], tuple[Any, ...]]], ...] = (
+READINGS: tuple[
+    tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], tuple[Any, ...]]], ...
+] = (
     (("uuid",), "nvmlDeviceGetUUID", (), _one),
     (("name",), "nvmlDeviceGetName", (), _one),
     (("serial",), "nvmlDeviceGetSerial", (), _one),
@@ -227,6 +247,9 @@ READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], tup
     (("mig_enabled",), "nvmlDeviceGetMigMode", (), _first_flag),
 )
 
+#: What an answer of an unexpected shape raises while it is turned into values.
+UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
+
 MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
 
 #: The three process lists of NVML, newest form first.
@@ -235,6 +258,34 @@ PROCESS_LISTS = (
     ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
     ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
 )
+
+
+def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
+    """Ask one of the process lists in its first form (nvmlProcessInfo_v1_t: pid and memory)."""
+    import ctypes
+
+    class Record(ctypes.Structure):
+        _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+    call = getattr(ctypes.CDLL("libnvidia-ml.so.1"), function, None)
+    if call is None:
+        raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    count = ctypes.c_uint(0)
+    code = call(handle, ctypes.byref(count), None)
+    records: Any = ()
+    if code == nvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        count.value = 2 * count.value + 5  # room for those that start meanwhile
+        records = (Record * count.value)()
+        code = call(handle, ctypes.byref(count), records)
+    if code:
+        raise nvml.NVMLError(code)
+    return [
+        SimpleNamespace(
+            pid=each.pid,
+            usedGpuMemory=None if each.used == VALUE_NOT_AVAILABLE else each.used,
+        )
+        for each in records[: count.value]
+    ]
 
 
 def _text(value: Any) -> str:
@@ -249,54 +300,75 @@ def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 class GpuReader:
-    """Reads one GPU field by field; after the GPU is lost no further call is made for it."""
+    """Reads one GPU field by field; after the GPU is lost no further call is made for it.
+
+    `handle` is NVML's for this GPU, or the refusal that ended the reading.
+    """
 
     def __init__(self, door: Door, nvml: Any, index: int) -> None:
         self._door = door
         self._nvml = nvml
-        self._handle: Any = None
         self.document: dict[str, Any] = {"part": "gpu", "index": index}
         self.unavailable: dict[str, str] = {}
         self._over: Refusal | None = None
+        self._handle: Any = None
+
+    @property
+    def handle(self) -> Any:
+        """NVML's handle, or the refusal after which there is nothing more to ask."""
+        return self._over or self._handle
 
     def read(self, *, process_utilization: bool) -> dict[str, Any]:
         """Return the GPU's document; a field that could not be read has its reason instead."""
-        index = self.document["index"]
-        self._fill(("handle",), lambda: _one(self._door.ask("nvmlDeviceGetHandleByIndex", index)))
-        self._handle = self.document.pop("handle", None)
-        if self._handle is None:
-            self._over = self._over or Refusal("", None, "no-handle", self.unavailable["handle"])
-        self.unavailable.pop("handle", None)
+        try:
+            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
+        except Refusal as refusal:
+            self._over = refusal
         for fields, function, arguments, convert in READINGS:
             self._fill(fields, partial(self._read, function, arguments, convert))
         self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle))
-        self._fill(("processes",), lambda: _one(self._processes()))
+        self._collect("processes", self._processes)
         if process_utilization:
             self._fill(("process_utilization",), lambda: _one(self._process_utilization()))
         if self.document.get("mig_enabled"):
-            self._fill(("mig_instances",), lambda: _one(list(self._mig_instances())))
+            self._collect("mig_instances", self._mig_instances)
         self.document["unavailable"] = self.unavailable
         self.document["failure"] = self._over.document() if self._over else None
         return self.document
 
     def _fill(self, fields: tuple[str, ...], question: Callable[[], tuple[Any, ...]]) -> None:
         if self._over is not None:
-            self.unavailable.update(dict.fromkeys(fields, self._over.reason()))
+            self._note(fields, self._over)
             return
         try:
             values = question()
         except Refusal as refusal:
-            self.unavailable.update(dict.fromkeys(fields, refusal.reason()))
-            if refusal.code in (GPU_IS_LOST, RESET_REQUIRED) or fields == ("handle",):
-                self._over = refusal
+            self._note(fields, refusal)
             return
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
+        except UNREADABLE as error:
             reason = f"the driver's answer could not be read ({type(error).__name__})"
             self.unavailable.update(dict.fromkeys(fields, reason))
             return
         self.document.update(zip(fields, values, strict=True))
         absent = [name for name, value in zip(fields, values, strict=True) if value is None]
         self.unavailable.update(dict.fromkeys(absent, "the driver does not know it"))
+
+    def _collect(self, field: str, items: Callable[[], Iterator[dict[str, Any]]]) -> None:
+        """Keep what was listed before a refusal; the refusal then says that the list has a gap."""
+        found: list[dict[str, Any]] = []
+        self.document[field] = found
+        if self._over is not None:
+            self._note((field,), self._over)
+            return
+        try:
+            found.extend(items())
+        except Refusal as refusal:
+            self._note((field,), refusal)
+
+    def _note(self, fields: tuple[str, ...], refusal: Refusal) -> None:
+        self.unavailable.update(dict.fromkeys(fields, refusal.reason()))
+        if refusal.code in OVER:
+            self._over = refusal
 
     def _read(
         self, function: str, arguments: tuple[Any, ...], convert: Callable[[Any], tuple[Any, ...]]
@@ -311,23 +383,22 @@ class GpuReader:
         memory = self._door.ask_newest("memory", forms, handle)
         return (memory.total, memory.used, memory.free)
 
-    def _processes(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        refusals: list[Refusal] = []
+    def _processes(self) -> Iterator[dict[str, Any]]:
+        gap: Refusal | None = None
         for kind, function in PROCESS_LISTS:
-            forms = ((f"{function}_v3", ()), (f"{function}_v2", ()))
+            forms = tuple((f"{function}_{form}", ()) for form in ("v3", "v2", "v1"))
             try:
                 listed = self._door.ask_newest(function, forms, self._handle)
             except Refusal as refusal:
-                if refusal.code == GPU_IS_LOST:
+                if refusal.code in OVER:
                     raise
-                refusals.append(refusal)
+                # Not every driver has the other two lists. Without the first, none is not known.
+                if kind == "compute" or refusal.code not in NOT_OFFERED:
+                    gap = gap or refusal.about(kind)
                 continue
-            found.extend(_process_document(kind, process) for process in listed)
-        # The compute list alone is an answer; without it an empty list would read as "idle".
-        if refusals and refusals[0].function.startswith(PROCESS_LISTS[0][1]):
-            raise refusals[0]
-        return found
+            yield from (_process_document(kind, process) for process in listed)
+        if gap is not None:
+            raise gap
 
     def _process_utilization(self) -> dict[str, int]:
         try:
@@ -372,6 +443,8 @@ class GpuReader:
             try:
                 instance.update(zip(fields, question(), strict=True))
             except Refusal as refusal:
+                if refusal.code in OVER:
+                    raise
                 unavailable.update(dict.fromkeys(fields, refusal.reason()))
         instance["unavailable"] = unavailable
         return instance
@@ -408,14 +481,12 @@ def read_system(door: Door) -> dict[str, Any]:
     return system
 
 
-def read_topology(door: Door, count: int) -> dict[str, Any]:
-    """Read the PCIe ancestor of each pair of GPUs and every NVLink of each GPU."""
-    handles: list[Any] = []
-    for index in range(count):
-        try:
-            handles.append(door.ask("nvmlDeviceGetHandleByIndex", index))
-        except Refusal as refusal:
-            handles.append(refusal)
+def read_topology(door: Door, handles: list[Any]) -> dict[str, Any]:
+    """Read the PCIe ancestor of each pair of GPUs and every NVLink of each GPU.
+
+    `handles` are NVML's, or the refusal of a GPU that does not answer.
+    """
+    count = len(handles)
     pairs = [
         _pair(door, first, second, handles)
         for first in range(count)
@@ -443,14 +514,14 @@ def _nvlinks(door: Door, index: int, handle: Any) -> Iterator[dict[str, Any]]:
     if isinstance(handle, Refusal):
         return
     for link in range(64):  # more than any GPU has; the driver refuses the first that is not there
+        document = {"gpu": index, "link": link, "active": False}
         try:
-            active = bool(door.ask("nvmlDeviceGetNvLinkState", handle, link))
-        except Refusal:
+            document["active"] = bool(door.ask("nvmlDeviceGetNvLinkState", handle, link))
+        except Refusal as refusal:
+            if refusal.code not in NO_SUCH_LINK:
+                yield document | {"unavailable": refusal.reason()}
             return
-        document = {"gpu": index, "link": link, "active": active}
-        if active:
-            document |= _nvlink_peer(door, handle, link)
-        yield document
+        yield document | (_nvlink_peer(door, handle, link) if document["active"] else {})
 
 
 def _nvlink_peer(door: Door, handle: Any, link: int) -> dict[str, Any]:
@@ -463,8 +534,11 @@ def _nvlink_peer(door: Door, handle: Any, link: int) -> dict[str, Any]:
     try:
         remote = door.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         peer["remote_pci_bus_id"] = kernel_bus_id(_text(remote.busId))
-    except (Refusal, ValueError):
-        peer["remote_pci_bus_id"] = None
+    except Refusal as refusal:
+        if peer["remote_type"] in (None, "gpu"):
+            peer["unavailable"] = refusal.reason()
+    except UNREADABLE as error:
+        peer["unavailable"] = f"the driver's answer could not be read ({type(error).__name__})"
     return peer
 
 
@@ -473,11 +547,13 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
     try:
         system = read_system(door)
         yield system
+        handles = []
         for index in range(system["gpu_count"]):
             reader = GpuReader(door, nvml, index)
             yield reader.read(process_utilization=bool(request.get("process_utilization")))
+            handles.append(reader.handle)
         if request.get("topology"):
-            yield read_topology(door, system["gpu_count"])
+            yield read_topology(door, handles)
     except Refusal as refusal:
         yield {"part": "failure", **refusal.document()}
         return
@@ -509,7 +585,8 @@ def _open_nvml() -> tuple[Door, Any]:
 
 def main() -> None:
     """Answer requests from standard input until it ends."""
-    sys.path.append(sys.argv[1])
+    if sys.argv[1]:  # an empty entry would be the current directory
+        sys.path.append(sys.argv[1])
     # The driver's library must not be able to write between our lines.
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -660,7 +660,7 @@ class TestOnATerminal:
         for times in (1, 2, 3):
             screen.type(b"\x1a")
             assert screen.job_event() == "stopped SIGTSTP"
-            assert state_of(self.child(screen)) == "T"
+            eventually(lambda: state_of(self.child(screen)) == "T")
             screen.foreground()
             # A stop discards a continuation that the program has not seen yet.
             screen.until("SIGCONT", times=times)
@@ -724,4 +724,5 @@ class TestOnATerminal:
 
     @staticmethod
     def child(screen: Terminal) -> int:
+        screen.until("\n")
         return int(screen._seen.split("ready ")[1].split()[0])

@@ -150,7 +150,7 @@ class TestEnvironment:
         assert "one fraction" in mechanism(limit, "jax").reason
 
     def test_a_share_too_small_to_write_sets_nothing(self) -> None:
-        limit = plan("0.00000000001")
+        limit = plan("0.000000000009", card(0, 10**12))
 
         assert limit.environment == {}
         assert "no limit" in mechanism(limit, "cupy").reason
@@ -183,6 +183,17 @@ class TestEnvironment:
         limit = plan("30%", card(0, 80 * GIB), card(1, 8 * GIB), environment={CUPY: str(4 * GIB)})
 
         assert limit.environment[CUPY] == "30%"
+
+    def test_a_tighter_percentage_stays_where_the_total_is_unknown(self) -> None:
+        limit = plan("30%", card(0, None), environment={CUPY: "20%"})
+
+        assert limit.environment[CUPY] == "20%"
+
+    @pytest.mark.parametrize(("theirs", "after"), [("9%", "9%"), ("11%", str(8 * GIB))])
+    def test_a_percentage_is_compared_with_bytes_by_the_total(
+        self, theirs: str, after: str
+    ) -> None:
+        assert plan("8GiB", environment={CUPY: theirs}).environment[CUPY] == after
 
     @pytest.mark.parametrize("name", [JAX, JAX_OLD])
     @pytest.mark.parametrize(("theirs", "after"), [("0.2", "0.2"), (".3", ".3"), ("0.75", "0.3")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -131,11 +132,30 @@ def program() -> Program:
     return Program()
 
 
+class ForkServers(contextlib.ExitStack):
+    """One server for each set of symbols that the libraries lack."""
+
+    def __init__(self, pretend: Pretend, folders: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._pretend = pretend
+        self._folders = folders
+        self._servers: dict[tuple[str, ...], Forks] = {}
+
+    def on(self, machine: Machine) -> Forks:
+        """Return the server whose libraries have the symbols of this machine's."""
+        missing = machine.driver.missing
+        if missing not in self._servers:
+            environment = self._pretend(machine, tree=False)
+            server = Forks(environment, self._folders.mktemp("forks"))
+            self._servers[missing] = self.enter_context(server)
+        return self._servers[missing]
+
+
 @pytest.fixture(scope="session")
-def forks(pretend: Pretend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """Return the probe children by the hundred, for machines with every symbol."""
-    with Forks(pretend("t4", tree=False), tmp_path_factory.mktemp("forks")) as server:
-        yield server
+def forks(pretend: Pretend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServers]:
+    """Return the probe children by the hundred: `forks.on(machine).nvml(machine.broken(...))`."""
+    with ForkServers(pretend, tmp_path_factory) as servers:
+        yield servers
 
 
 @pytest.fixture

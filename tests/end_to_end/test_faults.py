@@ -15,9 +15,9 @@ from gpucheck.cli import output
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.models.snapshot import CudaReading, GpuReading, NvmlReading
 from gpucheck.render.json import document as as_document
-from tests.end_to_end.conftest import Pretend, Program
+from tests.end_to_end.conftest import ForkServers, Pretend, Program
 from tests.end_to_end.documents import assert_document
-from tests.end_to_end.sweeping import NVML_CODES, Forks
+from tests.end_to_end.sweeping import NVML_CODES
 from tests.fakes.machine import Connection, Machine, Process, Topology, load_machine
 from tests.fakes.probes import FakeProbes
 
@@ -33,6 +33,8 @@ BROKEN = 0
 
 LOST, RESET_REQUIRED = 15, 16
 OLDER_FORM = {3, 13, 25, 26}
+#: Of these, what is true of the driver for every GPU.
+OF_THE_LIBRARY = {13, 25, 26}
 
 #: What each symbol is asked for: fields of a reading that fall away with it, and no others.
 READS: dict[str, set[str]] = {
@@ -131,23 +133,26 @@ def calls_in(log: Path) -> Counter[tuple[str, str]]:
     return Counter((function, gpu) for function, gpu in map(str.split, lines))
 
 
+Calls = dict[str, Counter[tuple[str, str]]]
+
+
 @pytest.fixture(scope="session")
 def called(
     pretend: Pretend, program: Program, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, frozenset[str]]:
-    """Return the functions that a real `list` with everything calls: on new and old drivers."""
+) -> Calls:
+    """Return what a real `list` with everything calls, by the machine: on new and old drivers."""
     found = {}
     for machine in (rich_machine(), old_machine()):
         log = tmp_path_factory.mktemp("log") / "calls"
         env = pretend(machine) | {"FAKE_CALL_LOG": str(log)}
         ended = program("list", "--json", "--topology", "--processes", "--ask-driver", env=env)
         assert ended.code == 0
-        found[machine.name] = frozenset(function for function, _ in calls_in(log))
+        found[machine.name] = calls_in(log)
     return found
 
 
-def nvml_functions(called: dict[str, frozenset[str]], machine: Machine) -> list[str]:
-    return sorted(name for name in called[machine.name] if name.startswith("nvml"))
+def nvml_functions(calls: Counter[tuple[str, str]]) -> list[str]:
+    return sorted({name for name, _ in calls if name.startswith("nvml")})
 
 
 def listed(nvml: NvmlReading, cuda: CudaReading | None = None, **request: bool) -> Any:
@@ -168,41 +173,49 @@ def gaps(reading: GpuReading, sound: GpuReading) -> set[str]:
 
 
 def check_gpu(
-    reading: GpuReading, sound: GpuReading, function: str, code: int, question_lost: bool
+    reading: GpuReading, sound: GpuReading, function: str, code: int, *, ends: bool
 ) -> None:
-    """Check one GPU of which `function` failed with `code`."""
+    """Check one GPU of which `function` was asked and failed with `code`.
+
+    `ends`: the code means that nothing more can be asked of this GPU.
+    """
     changed = gaps(reading, sound)
     named = f"(NVML {code})"
-    missing = {name for name in changed if named in reading.unavailable.get(name, "")}
-    if question_lost or function == HANDLE:
-        # Everything from there on is gone, with this one reason; what was read before is kept.
+    told = {name for name, reason in reading.unavailable.items() if named in reason}
+    asked = READS.get(function, set())
+    if function == "nvmlDeviceGetMigMode":
+        asked = asked - {"mig_instances"}  # they follow from the mode, which has the reason
+        changed -= {"mig_instances"}
+    if ends or function == HANDLE:
         assert reading.failure is not None
         assert reading.failure.library_code == code
-        assert changed == missing
-        assert changed >= READS.get(function, set()) - {"mig_instances", "processes"}
+        # What was read before is kept; everything from there on is gone with this one reason.
+        assert changed - {"mig_instances"} <= told
+        assert asked <= told
         return
     assert reading.failure is None
+    check_instances(reading, function, named)
+    if function in SHARED_WITH_INSTANCES or function in READS_OF_INSTANCES:
+        changed -= {"mig_instances"}
+    assert changed <= asked
+    older = function in OLDER_FORMS and code in OLDER_FORM
+    if older or code in NONE_THERE.get(function, set()):
+        assert told & changed == set()
+        return
+    assert asked <= told
+    for name in asked:
+        value = getattr(reading, name)
+        assert value is None or all(item in getattr(sound, name) for item in value)
+
+
+def check_instances(reading: GpuReading, function: str, named: str) -> None:
+    """Check that the MIG instances that could be listed say themselves what they lack."""
     if function in READS_OF_INSTANCES:
-        assert changed == {"mig_instances"}
         field = READS_OF_INSTANCES[function]
         assert all(getattr(mig, field) is None for mig in reading.mig_instances)
         assert all(named in mig.unavailable[field] for mig in reading.mig_instances)
-        return
-    if function in SHARED_WITH_INSTANCES and "mig_instances" in changed:
+    if function in SHARED_WITH_INSTANCES - OLDER_FORMS:
         assert all(named in "".join(mig.unavailable.values()) for mig in reading.mig_instances)
-        changed -= {"mig_instances"}
-    if function not in READS:
-        assert changed == set()
-        return
-    older = function in OLDER_FORMS and code in OLDER_FORM
-    if older or code in NONE_THERE.get(function, set()):
-        assert changed <= READS[function]
-        assert all(named not in reading.unavailable.get(name, "") for name in changed)
-        return
-    assert changed == READS[function]
-    if function.startswith("nvmlDeviceGetMigMode"):
-        missing |= {"mig_instances"}  # follows from the mode, which has the reason
-    assert changed == missing
 
 
 #: Newest forms, which have an older one behind them.
@@ -216,10 +229,80 @@ OLDER_FORMS = {
 }
 
 
-def test_the_sweep_knows_every_function_that_list_calls(called: dict[str, frozenset[str]]) -> None:
+def test_the_sweep_knows_every_function_that_list_calls(called: Calls) -> None:
     known = {*READS, *READS_OF_INSTANCES, *SYSTEM, *TOPOLOGY, *NO_ROWS, HANDLE}
 
-    every = {name for names in called.values() for name in names if name.startswith("nvml")}
+    every = {name for calls in called.values() for name in nvml_functions(calls)}
 
     assert every <= known
     assert len(every) >= 40
+
+
+@pytest.mark.parametrize("make", [rich_machine, old_machine])
+@pytest.mark.parametrize("code", NVML_CODES)
+def test_every_nvml_function_failing(
+    forks: ForkServers, called: Calls, make: Any, code: int
+) -> None:
+    machine = make()
+    broken = BROKEN if machine.name == "a100-mig" else 0
+    server = forks.on(machine)
+    sound = server.nvml(machine)
+    normal = listed(sound)
+    calls = called[machine.name]
+
+    found = []
+    for function in nvml_functions(calls):
+        for where in (f"gpu={broken}", ""):
+            if where and (function in SYSTEM or function in NO_ROWS):
+                continue  # not asked of a GPU
+            reading = server.nvml(machine.broken(fail=[f"{function} {where} {code}"]))
+            try:
+                asked = {int(gpu) for name, gpu in calls if name == function and gpu != "-"}
+                asked &= {broken} if where else asked
+                check_reading(reading, sound, function, code, asked)
+                check_document(listed(reading), normal, function, code)
+            except AssertionError as error:
+                found.append(f"{function} {where or 'on all'}: {error}")
+    assert not found, "\n".join(found)
+
+
+def check_reading(
+    reading: NvmlReading, sound: NvmlReading, function: str, code: int, asked: set[int]
+) -> None:
+    """Check everything that NVML said while `function` fails for the GPUs `asked`."""
+    named = f"(NVML {code})"
+    if function in NO_ROWS:
+        assert reading.failure is not None
+        assert reading.failure.library_code == code
+        assert reading.gpus == ()
+        return
+    assert reading.failure is None
+    if function in SYSTEM:
+        assert getattr(reading, SYSTEM[function]) is None
+        assert named in reading.unavailable[SYSTEM[function]]
+    for gpu, before in zip(reading.gpus, sound.gpus, strict=True):
+        if gpu.index in asked and function not in TOPOLOGY:
+            check_gpu(gpu, before, function, code, ends=code in (LOST, RESET_REQUIRED))
+        elif function in OLDER_FORMS and code in OF_THE_LIBRARY:
+            assert gaps(gpu, before) <= READS[function]  # the older form is asked of them too
+        else:
+            assert gpu == before
+
+
+def check_document(document: Any, normal: Any, function: str, code: int) -> None:
+    """Check what `list` makes of it: every row, an exit code of the contract, and the links."""
+    assert document["exit_code"] in (0, 3, 4)
+    assert_document(document, "list", document["exit_code"])
+    if function in NO_ROWS:
+        return
+    assert document["exit_code"] == 0
+    assert len(document["result"]["gpus"]) == len(normal["result"]["gpus"])
+    for link, before in zip(
+        document["result"]["topology"]["links"],
+        normal["result"]["topology"]["links"],
+        strict=True,
+    ):
+        gone = link["kind"] is None and f"(NVML {code})" in link["unavailable"]
+        no_links = function == "nvmlDeviceGetNvLinkState" and code in (2, 3, 13)
+        # Only where NVML says "there is no such link" may an NVLink turn into the path on PCIe.
+        assert link == before or gone or no_links

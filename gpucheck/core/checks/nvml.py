@@ -49,7 +49,7 @@ def check(machine: Machine) -> Finding:
 
 
 def _failed(failure: ProbeFailure) -> Finding:
-    undecided = failure.code in UNDECIDED or failure.code == "not-recorded"
+    undecided = failure.code in UNDECIDED
     code = "" if failure.library_code is None else f"NVML {failure.library_code}"
     return Finding(
         id=ID,
