@@ -21,9 +21,20 @@ def main() -> None:
         from gpucheck.probes.nvml_start import start_early
 
         start_early()
-    from gpucheck.cli import main as run
+    try:
+        from gpucheck.cli import main as run
 
-    sys.exit(run())
+        code = run()
+    finally:
+        _end_what_was_started()
+    sys.exit(code)
+
+
+def _end_what_was_started() -> None:
+    """End a child that nobody asked: with a hung driver it would stay for ever."""
+    starter = sys.modules.get("gpucheck.probes.nvml_start")
+    if starter is not None:
+        starter.discard()
 
 
 def _is_answered_elsewhere(words: list[str]) -> bool:

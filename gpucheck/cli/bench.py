@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucheck.cli.options import Shared, split_words, with_shared_options
+from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
+from gpucheck.cli.shared import Shared, split_words
 from gpucheck.core.inventory import complete_host
 from gpucheck.core.visibility import gpu_uuid
 from gpucheck.models.bench import BenchMode, BenchRequest, SampleDetail

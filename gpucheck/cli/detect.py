@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
+from gpucheck.cli.shared import Shared
 from gpucheck.core.detect import detect
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import Shared, split_words, with_shared_options
-from gpucheck.cli.output import deliver
-from gpucheck.cli.watch import watch as watch_list
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.core.selection import keep, of_user, select_gpus, sort_gpus
-from gpucheck.models.device import Inventory
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
-from gpucheck.render.columns import COLUMNS
-
-FORMATS = ("table", "json", "csv")
+from gpucheck.cli.listing import ListOptions, list_gpus
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.shared import Shared
 
 
 @with_shared_options
@@ -57,44 +48,15 @@ def command(
     shared: Shared,
 ) -> int:
     """List the GPUs: both numbers, state, processes, topology."""
-    columns = _known(split_words(select), "--select") or None
-    if columns and shared.format == "json":
-        message = "--select chooses columns of the table or CSV; the JSON document is always whole."
-        raise WrongUseError(code="select-with-json", message=message)
-    order = _known((sort.removeprefix("-"),), "--sort")[0] if sort else None
-    request = ListRequest(
-        ask_driver=ask_driver,
+    options = ListOptions(
+        visible=visible,
+        processes=processes,
         topology=topology,
-        process_utilization=processes or shared.format == "json",
+        gpu=tuple(gpu or ()),
+        user=user,
+        select=tuple(select or ()),
+        sort=sort,
+        ask_driver=ask_driver,
+        watch=watch,
     )
-    names = split_words(gpu)
-
-    def find(probes: Probes) -> Answer:
-        answer = take_inventory(request, probes)
-        inventory = answer.result
-        if not isinstance(inventory, Inventory) or not inventory.gpus:
-            return answer
-        inventory = of_user(select_gpus(inventory, names), user)
-        if visible:
-            inventory = keep(inventory, lambda item: item.visible is not False)
-        if order is not None and sort is not None:
-            value = COLUMNS[order].value
-            inventory = sort_gpus(inventory, value, descending=sort.startswith("-"))
-        return answer._replace(result=inventory)
-
-    show: dict[str, Any] = {
-        "formats": FORMATS,
-        "columns": columns,
-        "processes": processes or user is not None,
-    }
-    if watch is not None:
-        return watch_list("list", shared, find, every_s=watch, **show)
-    return deliver("list", shared, find, **show)
-
-
-def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
-    unknown = [name for name in names if name not in COLUMNS]
-    if unknown:
-        message = f"{option} does not know {unknown[0]!r}; the fields are {', '.join(COLUMNS)}."
-        raise WrongUseError(code="unknown-field", message=message)
-    return names
+    return list_gpus(options, shared)

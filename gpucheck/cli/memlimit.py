@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     Context,
     deliver,
@@ -17,6 +17,7 @@ from gpucheck.cli.output import (
     save,
     write_stderr,
 )
+from gpucheck.cli.shared import Shared
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.memlimit import plan_limit
 from gpucheck.models.device import Inventory

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from gpucheck.cli.shared import Shared
 from gpucheck.models.errors import WrongUseError
-
-
-class Shared(NamedTuple):
-    """The values of the options that every command has."""
-
-    format: str = "table"
-    output: Path | None = None
-    recording: Path | None = None
-    deadline_s: float | None = None
-    strict: bool = False
-    verbosity: int = 0
 
 
 def _shared(
@@ -91,10 +81,3 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}
     return command
-
-
-def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the words of options that may be given several times or with commas."""
-    return tuple(
-        word.strip() for value in values or () for word in value.split(",") if word.strip()
-    )

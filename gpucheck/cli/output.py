@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,9 +23,12 @@ from gpucheck.render import FORMATS, open_format
 from gpucheck.render.base import View, printable
 
 if TYPE_CHECKING:
-    from gpucheck.cli.options import Shared
+    from typing import TextIO
+
+    from gpucheck.cli.shared import Shared
     from gpucheck.probes.interface import Probes
 
+STDOUT = "standard output"
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
 
 
@@ -54,16 +58,31 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def write_stdout(text: str) -> None:
-    """Write the report; characters that the locale lacks are escaped rather than fatal."""
-    stream = sys.stdout
+    """Write the report; characters that the locale lacks are escaped rather than fatal.
+
+    Raises:
+        BrokenPipeError: whoever read it has gone.
+        WrongUseError: it is closed, or what it leads to is full.
+    """
+    stream: TextIO | None = sys.stdout
+    if stream is None:
+        raise _unwritable(STDOUT, "it is closed")
     encoding = stream.encoding or "ascii"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_stdout()
+        raise _unwritable(STDOUT, error.strerror or str(error)) from None
 
 
 def write_stderr(line: str) -> None:
     """Write one line of comment; a closed or full stderr never ends the program."""
-    stream = sys.stderr
+    stream: TextIO | None = sys.stderr
+    if stream is None:
+        return
     with contextlib.suppress(OSError, ValueError):
         encoding = stream.encoding or "ascii"
         stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
@@ -72,9 +91,13 @@ def write_stderr(line: str) -> None:
 
 def closed_pipe() -> int:
     """End quietly after `| head`: whoever closed the pipe has read enough."""
+    _give_up_stdout()
+    return int(ExitCode.OK)
+
+
+def _give_up_stdout() -> None:
     # Python flushes stdout once more at exit; there must be something to flush into.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return int(ExitCode.OK)
 
 
 def view_for(shared: Shared, **changes: Any) -> View:
@@ -83,15 +106,22 @@ def view_for(shared: Shared, **changes: Any) -> View:
 
     to_file = shared.output is not None
     environment = os.environ
-    terminal = not to_file and sys.stdout.isatty() and environment.get("TERM") != "dumb"
+    stream: TextIO | None = sys.stdout
+    on_terminal = not to_file and stream is not None and stream.isatty()
+    terminal = on_terminal and environment.get("TERM") != "dumb"
     color = terminal or (bool(environment.get("FORCE_COLOR")) and not to_file)
     view = View(
         width=max(20, shutil.get_terminal_size((80, 24)).columns),
         color=color and not environment.get("NO_COLOR"),
-        unicode=to_file or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8",
+        unicode=to_file or _writes_unicode(stream),
         verbosity=shared.verbosity,
     )
     return view._replace(**changes)
+
+
+def _writes_unicode(stream: TextIO | None) -> bool:
+    encoding = stream.encoding if stream is not None else None
+    return (encoding or "").lower().replace("-", "") == "utf8"
 
 
 # ---------------------------------------------------------------------------------- files
@@ -112,13 +142,13 @@ def check_writable(path: Path) -> None:
     elif not _is_special(path) and not os.access(directory, os.W_OK | os.X_OK):
         problem = f"the directory {str(directory)!r} is not writable"
     if problem is not None:
-        raise _unwritable(path, problem)
+        raise _unwritable(repr(str(path)), problem)
 
 
-def _unwritable(path: Path, problem: str) -> WrongUseError:
+def _unwritable(place: str, problem: str) -> WrongUseError:
     return WrongUseError(
         code="output-not-writable",
-        message=f"The report cannot be written to {str(path)!r}: {problem}.",
+        message=f"The report cannot be written to {place}: {problem}.",
         remedy=("Name a file in a directory that you may write to.",),
     )
 
@@ -138,20 +168,24 @@ def write_file(path: Path, text: str) -> None:
         if _is_special(path):
             path.write_text(text, encoding="utf-8")
             return
+        # A link stays one: the file it leads to is replaced.
+        target = path.resolve()
         # Beside the file, so that the rename stays in one file system; O_EXCL follows no link.
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                if target.exists():
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
+            draft.replace(target)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from None
+        raise _unwritable(repr(str(path)), error.strerror or str(error)) from None
 
 
 # ---------------------------------------------------------------------------------- reports
@@ -176,17 +210,24 @@ def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Re
     )
 
 
-def emit(report: Report, shared: Shared, view: View) -> None:
-    """Write a report where it belongs; if the file fails after all, then to stdout."""
-    text = open_format(shared.format)(report, view)
+def emit(report: Report, shared: Shared, view: View) -> Report:
+    """Write a report where it belongs, and return it.
+
+    If the file fails after all it goes to stdout rather than nowhere, with that failure in it.
+    """
+    render = open_format(shared.format)
     if shared.output is None:
-        write_stdout(text)
-        return
+        write_stdout(render(report, view))
+        return report
     try:
-        write_file(shared.output, text)
-    except WrongUseError:
-        write_stdout(text)
-        raise
+        write_file(shared.output, render(report, view))
+    except WrongUseError as error:
+        failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
+        code = error.exit_code
+        status = status_of(code, warnings=False)
+        report = report._replace(exit_code=code, status=status, error=failure)
+        write_stdout(render(report, view))
+    return report
 
 
 def comment(report: Report, *, quiet: bool = False) -> None:
@@ -241,7 +282,7 @@ def deliver(
     finally:
         probes.close()
     try:
-        emit(report, shared, view_for(shared, **view_changes))
+        report = emit(report, shared, view_for(shared, **view_changes))
     except BrokenPipeError:
         closed_pipe()
     comment(report, quiet=shared.verbosity < 0)
@@ -270,11 +311,20 @@ def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) ->
 
 
 def save(command: str, shared: Shared, answer: Answer) -> None:
-    """Write the report about a command that has run to the file of --output."""
+    """Write the report about a command that has run to the file of --output, if there is one.
+
+    If that fails it is said on stderr: stdout and the exit code are the command's.
+    """
     from datetime import UTC, datetime
 
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    emit(wrap(command, answer, time=time, strict=shared.strict), shared, view_for(shared))
+    report = wrap(command, answer, time=time, strict=shared.strict)
+    if shared.output is None:
+        return
+    try:
+        write_file(shared.output, open_format(shared.format)(report, view_for(shared)))
+    except WrongUseError as error:
+        write_failure(Failure(code=error.code, message=error.message, remedy=error.remedy))
 
 
 def refuse_recording(shared: Shared) -> None:
@@ -311,7 +361,7 @@ def fail(context: Context, error: GpucheckError) -> int:
 
 
 def _write_error_document(context: Context, answer: Answer) -> None:
-    if not context.json:
+    if not context.json or sys.stdout is None:
         return
     from datetime import UTC, datetime
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import Context, deliver, find_only, refuse_recording, write_stderr
+from gpucheck.cli.shared import Shared
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.placement import place_devices
 from gpucheck.models.device import Inventory

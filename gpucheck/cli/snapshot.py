@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.options import Shared, with_shared_options
+from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver, write_stderr
+from gpucheck.cli.shared import Shared
 from gpucheck.core.snapshot import take_snapshot
-from gpucheck.models.errors import WrongUseError
+from gpucheck.models.errors import ExitCode, WrongUseError
 
 
 @with_shared_options
@@ -32,6 +33,6 @@ def command(
     code = deliver(
         "snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact), formats=("json",)
     )
-    if shared.output is not None and shared.verbosity >= 0:
+    if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
     return code

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpucheck.cli import output
-from gpucheck.cli.options import Shared
+from gpucheck.cli.shared import Shared
 from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.report import Answer, Report
 from gpucheck.probes import open_probes

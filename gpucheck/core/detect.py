@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpucheck.core.checks import CHECKS, Check
+from gpucheck.core.checks import CHECKS, Check, nvml
 from gpucheck.core.checks.machine import Machine
-from gpucheck.core.inventory import complete_host
+from gpucheck.core.inventory import HUNG, complete_host
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.finding import CheckStatus, Detection, Finding, Verdict
 from gpucheck.models.report import Answer, Notice
@@ -21,9 +21,6 @@ SENTENCES = {
     Verdict.UNUSABLE: "GPU not usable",
     Verdict.UNKNOWN: "It is not known whether a GPU is usable",
 }
-
-#: A hung driver hangs whoever asks it next: what depends on it is not even tried.
-_HUNG = "driver-not-answering"
 
 
 def detect(probes: Probes) -> Answer:
@@ -59,7 +56,7 @@ def run_checks(machine: Machine, checks: Sequence[Check]) -> list[Finding]:
 
 
 def _is_hung(finding: Finding) -> bool:
-    return any(evidence.value == _HUNG for evidence in finding.evidence)
+    return any(evidence.value == HUNG for evidence in finding.evidence)
 
 
 def _unreached(check: Check, cause: Finding) -> Finding:
@@ -72,24 +69,36 @@ def _unreached(check: Check, cause: Finding) -> Finding:
 
 
 def judge(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Give the blame to the first broken layer; let an observed success outweigh it.
+    """Give the blame to the first broken layer; let what was observed outweigh the signs.
 
     If CUDA starts and sees a GPU, a failure below it is a sign that was misread (in a sandbox the
-    PCI bus may be masked): it becomes a warning. Otherwise what requires the first failure and
-    failed as well is its consequence: it becomes a skip.
+    PCI bus may be masked): it becomes a warning. The same holds below NVML, if that answers or
+    hangs. What requires a failure that remains and went wrong as well is its consequence: it
+    becomes a skip.
     """
     by_id = {finding.id: finding for finding in findings}
     requires = {check.ID: check.REQUIRES for check in CHECKS}
     if by_id[PROOF].status is CheckStatus.OK:
-        return tuple(_outweighed(finding) for finding in findings)
-    return tuple(_consequence(finding, by_id, requires) for finding in findings)
+        return tuple(_outweighed(finding, "yet CUDA works") for finding in findings)
+    witness = by_id[nvml.ID]
+    said = None
+    if witness.status in (CheckStatus.OK, CheckStatus.WARN):
+        said = "yet NVML answers"
+    elif _is_hung(witness):
+        said = "yet there is a driver, which does not answer"
+    if said is not None:
+        for name in requires[nvml.ID]:
+            by_id[name] = _outweighed(by_id[name], said)
+    return tuple(_consequence(finding, by_id, requires) for finding in by_id.values())
 
 
-def _outweighed(finding: Finding) -> Finding:
+def _outweighed(finding: Finding, observation: str) -> Finding:
     if finding.status is not CheckStatus.FAIL:
         return finding
-    summary = f"{finding.summary}, yet CUDA works"
-    return finding._replace(status=CheckStatus.WARN, summary=summary, remedy=())
+    summary = f"{finding.summary}, {observation}"
+    # NVML is wanted for its own sake; what a misread sign advises would mislead.
+    remedy = finding.remedy if finding.id == nvml.ID else ()
+    return finding._replace(status=CheckStatus.WARN, summary=summary, remedy=remedy)
 
 
 def _consequence(
@@ -107,23 +116,28 @@ def _consequence(
 
 def conclude(findings: tuple[Finding, ...]) -> Detection:
     """Turn the findings into the verdict, the sentence that says it, and the steps to try."""
-    failed = next((f for f in findings if f.status is CheckStatus.FAIL), None)
-    open_ = next((f for f in findings if f.status is CheckStatus.UNKNOWN), None)
     proven = any(f.id == PROOF and f.status is CheckStatus.OK for f in findings)
-    warned = any(f.status is CheckStatus.WARN for f in findings)
-    cause = None if proven else failed or open_
+    failed = None if proven else _first(findings, CheckStatus.FAIL)
+    cause: Finding | None
     if proven:
-        verdict, usable = (Verdict.DEGRADED if warned else Verdict.USABLE), True
+        cause, usable = _first(findings, CheckStatus.WARN), True
+        verdict = Verdict.DEGRADED if cause else Verdict.USABLE
     elif failed:
-        verdict, usable = Verdict.UNUSABLE, False
+        cause, usable, verdict = failed, False, Verdict.UNUSABLE
     else:
-        verdict, usable = Verdict.UNKNOWN, None
+        # The last one is closest to the proof: what it leaves open is what is missing.
+        cause, usable = _first(findings[::-1], CheckStatus.UNKNOWN), None
+        verdict = Verdict.UNKNOWN
     words = SENTENCES[verdict]
     return Detection(
         usable=usable,
         verdict=verdict,
         conclusion=f"{words}: {cause.summary}" if cause else words,
         remedy=cause.remedy if cause else (),
-        first_failure=failed.id if failed and not proven else None,
+        first_failure=failed.id if failed else None,
         checks=findings,
     )
+
+
+def _first(findings: Sequence[Finding], status: CheckStatus) -> Finding | None:
+    return next((finding for finding in findings if finding.status is status), None)

@@ -77,8 +77,8 @@ def sort_gpus(
     *,
     descending: bool,
 ) -> Inventory:
-    """Order the GPUs by a value; those without one come last either way."""
+    """Order the GPUs by a value; equal ones stay as they are, those without one come last."""
     present = [gpu for gpu in inventory.gpus if value(gpu) is not None]
     absent = [gpu for gpu in inventory.gpus if value(gpu) is None]
-    ordered = sorted(present, key=lambda gpu: (value(gpu), gpu.index), reverse=descending)
+    ordered = sorted(present, key=value, reverse=descending)  # type: ignore[arg-type]
     return inventory._replace(gpus=(*ordered, *absent))

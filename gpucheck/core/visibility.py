@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpucheck.models.device import DecidedBy, EntryStatus, Visibility, VisibilityEntry
-from gpucheck.models.snapshot import CudaReading, GpuReading, MigReading
+from gpucheck.models.snapshot import CudaReading, GpuReading, MigReading, ProbeFailure
 
 PCI_BUS_ID = "PCI_BUS_ID"
 FASTEST_FIRST = "FASTEST_FIRST"
@@ -23,9 +23,7 @@ NO_DEVICE = 100
 
 #: What C's isspace() skips before a number.
 _BLANKS = " \t\n\v\f\r"
-_INTEGER = re.compile(
-    rf"[{_BLANKS}]*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|[0-9]+)", re.ASCII
-)
+_INTEGER = re.compile(rf"[{_BLANKS}]*(?P<sign>[+-]?)(?P<digits>0[xX][0-9a-fA-F]+|[0-9]+)", re.ASCII)
 _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[0-9a-f-]+)/(?P<gi>[0-9]{1,4})/(?P<ci>[0-9]{1,4})", re.A)
 _LARGEST_INT = 2**31 - 1
 #: So much of an entry is repeated in the reasons of others.
@@ -120,7 +118,7 @@ def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[_En
     if text == "":
         return []
     texts = text.split(",")
-    if _looks_like_uuid(texts[0]):
+    if looks_like_uuid(texts[0]):
         entries = [_judge_uuid(item, gpus) for item in texts]
     else:
         question = _order_question(order, gpus)
@@ -197,7 +195,7 @@ def _judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) 
 def _judge_word(text: str) -> _Entry:
     if not text.strip():
         return _Entry(text=text, question=EMPTY_ENTRY)
-    if _looks_like_uuid(text):
+    if looks_like_uuid(text):
         return _Entry(text=text, problem="a UUID in a list that begins with an ordinal")
     return _Entry(text=text, problem="neither an ordinal nor a UUID")
 
@@ -228,7 +226,8 @@ def _are(count: int) -> str:
 # ---------------------------------------------------------------------------------- UUIDs
 
 
-def _looks_like_uuid(text: str) -> bool:
+def looks_like_uuid(text: str) -> bool:
+    """Return whether an entry is meant as the UUID of a GPU or of a MIG instance."""
     return text.strip().casefold().startswith(("gpu-", "mig-"))
 
 
@@ -316,6 +315,10 @@ def _hides_instances(gpu: GpuReading) -> bool:
 # ---------------------------------------------------------------------------------- the driver
 
 
+def _says_none(failure: ProbeFailure) -> bool:
+    return failure.library_code == NO_DEVICE and failure.function in ("cuInit", "cuDeviceGetCount")
+
+
 def join_driver(
     visibility: Visibility, cuda: CudaReading, gpus: Sequence[GpuReading]
 ) -> Visibility | None:
@@ -324,9 +327,9 @@ def join_driver(
     No device at all (CUDA 100) is an answer: nothing is visible. A device that NVML cannot name
     (a lost GPU) keeps its ordinal.
     """
-    if cuda.failure is not None and cuda.failure.library_code != NO_DEVICE:
+    if cuda.failure is not None and not _says_none(cuda.failure):
         return None
-    known = {_hex(uuid): uuid for uuid in _all_uuids(gpus)}
+    known = {digits_of(uuid): uuid for uuid in _all_uuids(gpus)}
     digits = [device.uuid_hex for device in cuda.devices]
     visible = tuple(known.get(item, gpu_uuid(item)) for item in digits if item is not None)
     if len(set(visible)) != len(digits):
@@ -370,7 +373,8 @@ def gpu_uuid(digits: str) -> str:
     return "GPU-" + "-".join(parts)
 
 
-def _hex(uuid: str) -> str:
+def digits_of(uuid: str) -> str:
+    """Return the 32 digits of a UUID, without its kind and hyphens."""
     return uuid.partition("-")[2].replace("-", "").lower()
 
 

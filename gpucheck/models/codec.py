@@ -28,10 +28,10 @@ def to_plain(value: object) -> Any:
 
     A field named `from_` becomes `from`. Infinities and NaN have no JSON form and become null.
     """
-    if value is None or isinstance(value, str | bool | int) and not isinstance(value, Enum):
-        return value
     if isinstance(value, Enum):
         return value.value
+    if value is None or isinstance(value, str | bool | int):
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     cls: Any = type(value)
@@ -74,7 +74,7 @@ def _decode(hint: Any, value: object, where: str) -> object:
     if hint is Any or hint is object:
         return value
     if origin in (types.UnionType, typing.Union):
-        return _decode_optional(hint, value, where)
+        return _decode_union(hint, value, where)
     if origin is tuple:
         return _decode_tuple(hint, value, where)
     if origin in (dict, Mapping):
@@ -88,11 +88,17 @@ def _decode(hint: Any, value: object, where: str) -> object:
     return _decode_scalar(hint, value, where)
 
 
-def _decode_optional(hint: Any, value: object, where: str) -> object:
-    if value is None:
+def _decode_union(hint: Any, value: object, where: str) -> object:
+    arms = typing.get_args(hint)
+    if value is None and type(None) in arms:
         return None
-    (inner,) = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-    return _decode(inner, value, where)
+    *others, last = [arm for arm in arms if arm is not type(None)]
+    for arm in others:
+        try:
+            return _decode(arm, value, where)
+        except DecodeError:
+            continue
+    return _decode(last, value, where)
 
 
 def _decode_tuple(hint: Any, value: object, where: str) -> tuple[object, ...]:
@@ -114,10 +120,12 @@ def _decode_record(cls: type, value: object, where: str) -> object:
         if key in given:
             arguments[name] = _decode(hints[name], given.pop(key), f"{where}.{key}")
     if given:
-        raise DecodeError(f"{where}.{min(given)}", "is not a known field")
+        first = f"{where}.{min(given)}"
+        raise DecodeError(first, "is not a known field")
     absent = [name for name in _required(cls) if name not in arguments]
     if absent:
-        raise DecodeError(f"{where}.{absent[0].rstrip('_')}", "is missing")
+        first = f"{where}.{absent[0].rstrip('_')}"
+        raise DecodeError(first, "is missing")
     build: Callable[..., object] = cls
     return build(**arguments)
 
@@ -136,13 +144,24 @@ def _decode_enum(cls: type[Enum], value: object, where: str) -> Enum:
         raise DecodeError(where, f"must be one of {known}") from None
 
 
+_WORDS: dict[Any, str] = {
+    str: "text",
+    int: "a whole number of at most 64 bits",
+    float: "a finite number",
+    bool: "true or false",
+}
+
+
 def _decode_scalar(hint: Any, value: object, where: str) -> object:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     if isinstance(value, bool) and hint is not bool:
-        raise DecodeError(where, f"must be {words[hint]}")
-    return _expect(hint, value, where, words[hint])
+        raise DecodeError(where, f"must be {_WORDS[hint]}")
+    # Larger ones can neither be converted nor shown, and nothing counts that far.
+    fits = not isinstance(value, int) or -(2**63) <= value < 2**64
+    if hint is float and isinstance(value, int) and fits:
+        return float(value)
+    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+        raise DecodeError(where, f"must be {_WORDS[hint]}")
+    return _expect(hint, value, where, _WORDS[hint])
 
 
 def _expect(kind: type[T], value: object, where: str, word: str) -> T:

@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 import time
+
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,11 +67,14 @@ class Child:
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
+                # Ctrl-C reaches the whole foreground: it is ours to answer, and we end the child.
+                setsigmask=(signal.SIGINT,),
             )
         except (OSError, ValueError) as error:
             self._pid = None
             self._close_pipes()
-            raise ChildDiedError(f"could not be started: {error}") from None
+            how = f"could not be started: {error}"
+            raise ChildDiedError(how) from None
         finally:
             os.close(request_end)
             os.close(answer_end)
@@ -122,7 +126,7 @@ class Child:
         if status is None:
             return "closed its output"
         code = os.waitstatus_to_exitcode(status)
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
 
     def _reap(self, wait_s: float) -> int | None:
         """Collect the exit status if it comes within `wait_s`; None if it does not."""
@@ -167,11 +171,19 @@ class Child:
     close = abandon
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have no name
+        return f"signal {number}"
+
+
 def _object(json: Any, line: bytes) -> dict[str, Any]:
     try:
         document = json.loads(line)
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise ChildDiedError("gave an answer that cannot be read")
+        how = "gave an answer that cannot be read"
+        raise ChildDiedError(how)
     return document

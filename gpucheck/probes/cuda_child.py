@@ -35,7 +35,7 @@ REASONS = {
 }
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault of the program
+class Refusal(Exception):
     """libcuda did not give a value."""
 
     def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
@@ -64,7 +64,8 @@ class Driver:
         except OSError as error:
             reason = str(error).removeprefix("libcuda.so.1: ")
             text = f"libcuda.so.1 could not be loaded: {reason}"
-            raise Refusal("dlopen", None, "library-not-found", text) from None
+            function = "dlopen"
+            raise Refusal(function, None, "library-not-found", text) from None
 
     def ask(self, function: str, *arguments: Any) -> None:
         """Call one function; raise `Refusal` if it is missing or does not return CUDA_SUCCESS."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
-from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.environment import gpu_variables, read_host
+from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml import NvmlSession
 from gpucheck.probes.sysfs import count_gpus, read_kernel
 

@@ -15,18 +15,21 @@ from gpucheck.models.snapshot import (
     ProcessReading,
     TopologyReading,
 )
-from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml_start import take
 
 NOT_ANSWERING = "driver-not-answering"
 
 
 class NvmlSession:
-    """One NVML child: it initialises NVML once and answers any number of questions."""
+    """One NVML child: it initialises NVML once and answers any number of questions.
 
-    def __init__(self) -> None:
-        self._child: Child | None = None
+    `child` is one that was started already; by default it is started by the first question.
+    """
+
+    def __init__(self, child: Child | None = None) -> None:
+        self._child = child
 
     def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
         """Ask once. What came before a failure is kept; the failure says why there is no more."""

@@ -87,7 +87,7 @@ PERFORMANCE_STATE_UNKNOWN = 32
 NO_INSTANCE = 0xFFFFFFFF
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault of the program
+class Refusal(Exception):
     """NVML did not give a value: the function, its code (None when it never reached NVML), why."""
 
     def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
@@ -577,7 +577,8 @@ def _open_nvml() -> tuple[Door, Any]:
         import pynvml as nvml
     except ImportError:
         text = "the Python module pynvml (package nvidia-ml-py) cannot be imported"
-        raise Refusal("import", None, "binding-missing", text) from None
+        function = "import"
+        raise Refusal(function, None, "binding-missing", text) from None
     door = Door(nvml)
     door.ask("nvmlInit")
     return door, nvml

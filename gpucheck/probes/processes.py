@@ -6,8 +6,7 @@ of PID namespaces. There an id is only believed if that process holds an NVIDIA 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpucheck.models.snapshot import ProcessIdentity
@@ -16,27 +15,37 @@ from gpucheck.probes.sysfs import read_text
 #: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
+#: From a user id to its name; KeyError where it has none.
+Users = Callable[[int], str]
+
 
 def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
     """Return each process's name, user and command, null where it is not ours to know."""
     initial = _in_initial_namespace(root)
-    return {pid: _identify(root / "proc" / str(pid), pid, initial) for pid in pids}
+    users = _users(root)
+    return {pid: _identify(root / "proc" / str(pid), pid, initial, users) for pid in pids}
 
 
 def _in_initial_namespace(root: Path) -> bool | None:
     try:
-        return os.readlink(root / "proc/self/ns/pid") == INITIAL_PID_NAMESPACE
+        return str((root / "proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE
     except OSError:
         return None
 
 
-def _identify(directory: Path, pid: int, initial: bool | None) -> ProcessIdentity:
+def _identify(
+    directory: Path, pid: int, initial: bool | None, users: Users
+) -> ProcessIdentity:
     name = read_text(directory / "comm")
     namespace = _namespace(directory, exists=name is not None, initial=initial)
     if namespace != "own":
         return ProcessIdentity(pid=pid, namespace=namespace)
     return ProcessIdentity(
-        pid=pid, name=name, user=_user(directory), command=_command(directory), namespace="own"
+        pid=pid,
+        name=name,
+        user=_user(directory, users),
+        command=_command(directory),
+        namespace="own",
     )
 
 
@@ -54,29 +63,38 @@ def _namespace(directory: Path, *, exists: bool, initial: bool | None) -> str:
 def _holds_nvidia_device(directory: Path) -> bool | None:
     """Return whether the process has /dev/nvidia* open; None if we may not look."""
     try:
-        names = os.listdir(directory)
+        links = list(directory.iterdir())
     except OSError:
         return None
-    return any(_target(directory / name).startswith("/dev/nvidia") for name in names)
+    return any(_target(link).startswith("/dev/nvidia") for link in links)
 
 
 def _target(link: Path) -> str:
     try:
-        return os.readlink(link)
+        return str(link.readlink())
     except OSError:
         return ""
 
 
-def _user(directory: Path) -> str | None:
-    """Return the name of the real user id, or the id where it has no name."""
-    import pwd
+def _users(root: Path) -> Users:
+    """Return what names a user id: this system's directory services, or the other root's file."""
+    if root == Path("/"):
+        import pwd
 
+        return lambda number: pwd.getpwuid(number).pw_name
+    rows = (line.split(":") for line in (read_text(root / "etc/passwd") or "").splitlines())
+    names = {row[2]: row[0] for row in rows if len(row) > 2}
+    return lambda number: names[str(number)]
+
+
+def _user(directory: Path, users: Users) -> str | None:
+    """Return the name of the real user id, or the id where it has no name."""
     for line in (read_text(directory / "status") or "").splitlines():
         key, _, values = line.partition(":")
         if key == "Uid":
             number = values.split()[0]
             try:
-                return pwd.getpwuid(int(number)).pw_name
+                return users(int(number))
             except (KeyError, ValueError, OverflowError):
                 return number
     return None

@@ -14,7 +14,8 @@ DISPLAY_CLASSES = ("0x0300", "0x0302")
 def read_text(path: Path) -> str | None:
     """Return a small file's text without its line end, or None if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        # Not read_text: that would turn a carriage return in a process's name into a line end.
+        return path.read_bytes().decode("utf-8", "replace").strip()
     except OSError:
         return None
 
@@ -30,7 +31,7 @@ def _pci_directories(root: Path) -> list[Path]:
 
 
 def count_gpus(root: Path) -> int:
-    """Return how many NVIDIA GPUs are on the PCI bus, at least 1: what a deadline must allow for."""
+    """Return how many NVIDIA GPUs are on the PCI bus, at least 1, for a deadline to allow for."""
     try:
         return max(1, len(_pci_directories(root)))
     except OSError:

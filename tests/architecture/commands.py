@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucheck.cli import COMMANDS, build_app
+from gpucheck.cli import COMMANDS
+from gpucheck.cli.app import build_app
 
 COMMAND_NAMES = sorted(COMMANDS)
 

@@ -99,13 +99,16 @@ def test_without_gpus_there_is_nothing_to_choose_from() -> None:
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_name_or_refused_with_a_sentence(name: str) -> None:
+    message = None
+    found = inventory()
     try:
         found = select_gpus(FOUR, [name])
     except (WrongUseError, BadAnswerError) as error:
-        assert error.message.endswith(".")
-    else:
-        assert set(indices(found)) <= {0, 1, 2, 3}
-        assert found.gpus
+        message = error.message
+
+    assert bool(found.gpus) != (message is not None)
+    assert message is None or message.endswith(".")
+    assert set(indices(found)) <= {0, 1, 2, 3}
 
 
 LINKS = Topology(

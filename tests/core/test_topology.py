@@ -113,14 +113,29 @@ def test_links_to_a_processor_join_no_gpus() -> None:
     assert set(kinds(*links).values()) == {"SYS"}
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_where_links_could_not_be_read_the_pcie_path_is_no_answer(at: int) -> None:
-    gap = NvlinkReading(gpu=at, link=0, active=False, unavailable="no permission")
+GAP = {"active": False, "remote_type": None, "remote_pci_bus_id": None, "unavailable": "no right"}
 
-    found = kinds(gap)
+
+def test_one_end_that_knows_its_links_is_enough() -> None:
+    found = kinds(to_gpu(0, 0, 1, **GAP), to_gpu(1, 0, 0), to_gpu(2, 0, 2, active=False))
+
+    assert found == {(0, 1): "NV1", (0, 2): "SYS", (1, 2): "SYS"}
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_with_unread_links_the_pcie_path_is_no_answer_beside_a_switch(at: int) -> None:
+    found = kinds(to_gpu(at, 0, 1, **GAP), to_switch(1 - at, 0))
 
     assert found[0, 1] is None
-    assert found[1 - at, 2] == "SYS"
+
+
+def test_with_unread_links_at_both_ends_nothing_is_known() -> None:
+    gaps = tuple(to_gpu(end, 0, 1, **GAP) for end in (0, 1))
+    reading = TopologyReading(pairs=(PairReading(from_=0, to=1, level=50),), nvlinks=gaps)
+
+    [link] = describe_topology(reading, GPUS).links
+
+    assert (link.kind, link.unavailable) == (None, "the NVLinks of GPU 0: no right")
 
 
 def test_gpus_without_bus_id_are_no_target() -> None:

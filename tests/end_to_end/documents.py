@@ -16,7 +16,7 @@ STATUSES = {0: {"ok", "warn"}, 1: {"fail"}}
 #: Fields of a GPU that are null when there is nothing to tell.
 NOTHING_TO_TELL = frozenset({"error", "hidden_reason"})
 
-#: Fields of a process that are null when its `namespace` says why, or when it is in no MIG instance.
+#: Fields of a process that are null as its `namespace` says, or as it is in no MIG instance.
 TOLD_ELSEWHERE = frozenset({"name", "user", "command", "mig_uuid"})
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 from gpucheck.cli import output
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.models.snapshot import CudaReading, GpuReading, NvmlReading
+from gpucheck.probes.child import Child
+from gpucheck.probes.nvml import NvmlSession
+from gpucheck.probes.nvml_start import SCRIPT, binding_directory
 from gpucheck.render.json import document as as_document
 from tests.end_to_end.conftest import ForkServers, Pretend, Program
 from tests.end_to_end.documents import assert_document
-from tests.end_to_end.sweeping import NVML_CODES
+from tests.end_to_end.sweeping import EVERYTHING, NVML_CODES
 from tests.fakes.machine import Connection, Machine, Process, Topology, load_machine
 from tests.fakes.probes import FakeProbes
 
@@ -306,3 +310,143 @@ def check_document(document: Any, normal: Any, function: str, code: int) -> None
         no_links = function == "nvmlDeviceGetNvLinkState" and code in (2, 3, 13)
         # Only where NVML says "there is no such link" may an NVLink turn into the path on PCIe.
         assert link == before or gone or no_links
+
+
+def test_every_nvml_function_hanging(
+    pretend: Pretend, forks: ForkServers, called: Calls, tmp_path: Path
+) -> None:
+    machine = rich_machine()
+    sound = forks.on(machine).nvml(machine)
+    functions = nvml_functions(called[machine.name])
+
+    found = []
+    for first in range(0, len(functions), 8):
+        waiting = [
+            HungChild(pretend(machine, hang=[name]), tmp_path / name, name)
+            for name in functions[first : first + 8]
+        ]
+        for child in waiting:
+            try:
+                check_hung(child.reading(), sound, child.function)
+            except AssertionError as error:
+                found.append(f"{child.function}: {error}")
+    assert not found, "\n".join(found)
+
+
+class HungChild:
+    """An NVML child that was asked for everything on a machine where one function hangs."""
+
+    def __init__(self, environment: dict[str, str], log: Path, function: str) -> None:
+        self.function = function
+        self._log = log
+        variables = {**os.environ, **environment, "FAKE_CALL_LOG": str(log)}
+        self._child = Child(SCRIPT, binding_directory(), environment=variables)
+        self._child.ask(EVERYTHING._asdict())
+
+    def reading(self) -> NvmlReading:
+        """Return what came before the hang, once it has begun: no deadline has to be guessed."""
+        end = time.monotonic() + 30
+        while not self._log.exists() or f"{self.function} " not in self._log.read_text():
+            assert time.monotonic() < end, "the function was never called"
+            time.sleep(0.01)
+        return NvmlSession(self._child).read(EVERYTHING, deadline_s=0.1)
+
+
+def check_hung(reading: NvmlReading, sound: NvmlReading, function: str) -> None:
+    """Check that what was read before the hang is there, and that the rest has the reason."""
+    assert reading.failure is not None
+    assert reading.failure.code == "driver-not-answering"
+    finished = len(sound.gpus) if function in TOPOLOGY else 0
+    assert reading.gpus == sound.gpus[:finished]
+    document = listed(reading)
+    assert_document(document, "list", 3)
+    assert "did not answer within" in document["error"]["message"]
+    counted = function not in NO_ROWS and function not in SYSTEM
+    assert len(document["result"]["gpus"]) == (len(sound.gpus) if counted else 0)
+
+
+def test_libraries_with_hardly_a_symbol(pretend: Pretend, program: Program, called: Calls) -> None:
+    machine = rich_machine()
+    kept = {*NO_ROWS, HANDLE}
+    gone = [name for name in nvml_functions(called[machine.name]) if name not in kept]
+    older = [name for name in {*OLDER_FORMS, "nvmlDeviceGetMemoryInfo"} if name not in gone]
+    plain = [name.removesuffix("_v3") for name in gone if name.endswith("Processes_v3")]
+
+    ended = program("list", "--json", env=pretend(machine, missing=[*gone, *older, *plain]))
+
+    document = ended.document()
+    assert ended.code == 0
+    assert len(document["result"]["gpus"]) == 3
+    for row in document["result"]["gpus"]:
+        assert row["state"] == "error"
+        assert row["error"] == "this driver version does not offer it (NVML 13)"
+        assert row["unavailable"]["processes"] == "this driver version does not offer it (NVML 13)"
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one-gpu", "all-gpus"])
+def test_failing_functions_through_the_command(
+    pretend: Pretend, program: Program, called: Calls, everywhere: bool
+) -> None:
+    machine = rich_machine()
+    functions = nvml_functions(called[machine.name])
+    # Each function once, and over the functions each code once.
+    for position, function in enumerate(functions):
+        code = NVML_CODES[(position + 7 * everywhere) % len(NVML_CODES)]
+        where = "" if everywhere or function in {*NO_ROWS, *SYSTEM} else f"gpu={BROKEN}"
+        env = pretend(machine, fail=[f"{function} {where} {code}"])
+
+        ended = program("list", "--json", "--topology", "--processes", env=env)
+
+        assert ended.code in (0, 3, 4), (function, code)
+        document = ended.document()
+        if function not in NO_ROWS:
+            assert len(document["result"]["gpus"]) == len(machine.gpus), (function, code)
+
+
+OF_NO_DEVICE = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount"}
+
+
+@pytest.mark.parametrize("where", ["gpu=1", ""], ids=["one-gpu", "all-gpus"])
+def test_every_libcuda_function_failing(
+    forks: ForkServers, called: Calls, where: str
+) -> None:
+    machine = load_machine("t4").with_gpus(3)
+    server = forks.on(machine)
+    nvml = server.nvml(machine)
+    functions = sorted({name for name, _ in called["a100-mig"] if name.startswith("cu")})
+    assert len(functions) >= 8
+    if where:
+        functions = [name for name in functions if name not in OF_NO_DEVICE]
+
+    found = []
+    for function in functions:
+        for code in CUDA_CODES:
+            reading = server.cuda(machine.broken(fail=[f"{function} {where} {code}"]))
+            document = listed(nvml, reading, ask_driver=True)
+            try:
+                check_cuda(reading, document, function, code, machine)
+            except AssertionError as error:
+                found.append(f"{function} {where or 'on all'} {code}: {error}")
+    assert not found, "\n".join(found)
+
+
+def check_cuda(
+    reading: CudaReading, document: Any, function: str, code: int, machine: Machine
+) -> None:
+    """Check that every row stays, numbered by the rules where the driver could not be asked."""
+    assert_document(document, "list", 0)
+    said = reading.failure
+    reasons = [text for device in reading.devices for text in device.unavailable.values()]
+    named = f"CUDA {code})"
+    told = (said is not None and named in said.message) or any(named in text for text in reasons)
+    assert told
+    visibility = document["result"]["visibility"]
+    ordinals = [row["cuda_index"] for row in document["result"]["gpus"]]
+    if said is not None and said.library_code == 100 and function in ("cuInit", "cuDeviceGetCount"):
+        assert visibility["decided_by"] == "driver"
+        assert ordinals == [None] * len(machine.gpus)
+        return
+    assert ordinals == list(range(len(machine.gpus)))
+    decided = "driver" if said is None and all(d.uuid_hex for d in reading.devices) else "rules"
+    assert visibility["decided_by"] == decided
+    assert (decided == "driver") == (document["warnings"] == [])

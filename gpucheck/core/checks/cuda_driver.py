@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.machine import KERNEL_LOG, Machine
 from gpucheck.core.inventory import cuda_version
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import ProbeFailure
@@ -29,8 +29,15 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "Load the memory module: sudo nvidia-modprobe -c0 -u",
         "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
-    "driver-not-answering": ("Look at the kernel log (dmesg), then reboot.",),
+    "not-initialized": (KERNEL_LOG, "Reboot."),
+    "invalid-device": (f"Check {VISIBLE}: gpucheck list",),
+    "operating-system": ("Check the permissions of /dev/nvidia* and the limits (ulimit -a).",),
+    "function-not-found": ("Install libcuda.so.1 of the driver's own version.",),
+    "driver-not-answering": (KERNEL_LOG, "Reboot."),
+    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
+#: Failures that leave it open whether CUDA works.
+UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
 
 
 def check(machine: Machine) -> Finding:
@@ -39,22 +46,26 @@ def check(machine: Machine) -> Finding:
     if reading.failure is not None:
         return _failed(reading.failure, machine)
     count = reading.device_count or 0
+    if not count:
+        return _failed(
+            ProbeFailure(code="no-device", message="CUDA starts, but sees no GPU"), machine
+        )
     version = "?" if reading.driver_version is None else cuda_version(reading.driver_version)
     plural = "" if count == 1 else "s"
     return Finding(
         id=ID,
         layer=LAYER,
-        status=CheckStatus.OK if count else CheckStatus.FAIL,
+        status=CheckStatus.OK,
         summary=f"CUDA {version} starts and sees {count} GPU{plural}",
         evidence=(Evidence(source="cuDeviceGetCount", value=str(count)),),
     )
 
 
 def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
-    undecided = failure.code in ("driver-not-answering", "cuda-child-died", "not-recorded")
+    undecided = failure.code in UNDECIDED
     code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
     evidence = [Evidence(source=failure.function or "libcuda", value=code or failure.code)]
-    remedy = REMEDIES.get(failure.code, ())
+    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
     if failure.code == "no-device" and VISIBLE in machine.environment:
         evidence.append(Evidence(source=VISIBLE, value=repr(machine.environment[VISIBLE])))
         remedy = (f"Unset {VISIBLE}, or name a GPU that exists: gpucheck list", *remedy)

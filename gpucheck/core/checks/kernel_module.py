@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import KernelReading
 
 ID = "kernel-module"
 LAYER = Layer.KERNEL
@@ -27,39 +28,47 @@ def check(machine: Machine) -> Finding:
         return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
     for device in kernel.pci_devices or ():
         if device.driver in OTHER_DRIVERS:
-            return Finding(
-                id=ID,
-                layer=LAYER,
-                status=CheckStatus.FAIL,
-                summary=f"{device.pci_bus_id} is held by {device.driver}, not by nvidia",
-                evidence=(
-                    Evidence(
-                        source=f"/sys/bus/pci/devices/{device.pci_bus_id}/driver",
-                        value=device.driver,
-                    ),
-                ),
-                remedy=(OTHER_DRIVERS[device.driver],),
-            )
+            return _held(device.pci_bus_id, device.driver)
     if kernel.module_loaded is None:
         return Finding(
             id=ID,
             layer=LAYER,
             status=CheckStatus.UNKNOWN,
             summary="the list of kernel modules could not be read",
-            evidence=(Evidence(source="/sys/module", value="not readable"),),
-        )
-    if not kernel.module_loaded:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.FAIL,
-            summary="the nvidia kernel module is not loaded",
-            evidence=(Evidence(source=SOURCE, value="absent"),),
-            remedy=(
-                "Load it: sudo modprobe nvidia",
-                "If that fails: install the driver for this kernel, and reboot.",
+            evidence=(
+                Evidence(source="/sys/module", value=kernel.pci_unavailable or "unreadable"),
             ),
+            remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
         )
+    return _loaded(kernel) if kernel.module_loaded else _absent()
+
+
+def _held(pci_bus_id: str, driver: str) -> Finding:
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL,
+        summary=f"{pci_bus_id} is held by {driver}, not by nvidia",
+        evidence=(Evidence(source=f"/sys/bus/pci/devices/{pci_bus_id}/driver", value=driver),),
+        remedy=(OTHER_DRIVERS[driver],),
+    )
+
+
+def _absent() -> Finding:
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL,
+        summary="the nvidia kernel module is not loaded",
+        evidence=(Evidence(source=SOURCE, value="absent"),),
+        remedy=(
+            "Load it: sudo modprobe nvidia",
+            "If that fails: install the driver for this kernel, and reboot.",
+        ),
+    )
+
+
+def _loaded(kernel: KernelReading) -> Finding:
     version = kernel.module_version or "unknown version"
     return Finding(
         id=ID,

@@ -9,6 +9,9 @@ from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
+#: What helps where nothing more exact is known: the driver says there what it met.
+KERNEL_LOG = "Look at what the driver says in the kernel log: sudo dmesg | grep -i nvrm"
+
 
 class Machine:
     """Lazy readings over the probes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.machine import KERNEL_LOG, Machine
 from gpucheck.core.inventory import UNDECIDED
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
@@ -30,10 +30,16 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "unknown": ("In a container that worked before: recreate it (its device cgroup was lost).",),
     "insufficient-power": ("Attach the GPU's external power cables.",),
     "gpu-is-lost": ("Power the machine off and on again; if it comes back, replace the GPU.",),
-    "driver-not-answering": ("Look at the kernel log (dmesg), then reboot.",),
+    "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
+    "corrupted-inforom": ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
+    "driver-not-answering": (KERNEL_LOG, "Reboot."),
+    "timeout": (KERNEL_LOG, "Reboot."),
+    "irq-issue": (KERNEL_LOG, "Reboot."),
     "binding-missing": ("Install the Python package nvidia-ml-py.",),
-    "no-gpu": ("Request a GPU from the scheduler, or look at the kernel log (dmesg).",),
-    "gpu-not-found": ("Request a GPU from the scheduler, or look at the kernel log (dmesg).",),
+    "binding-too-old": ("Upgrade the Python package nvidia-ml-py.",),
+    "no-gpu": ("With a scheduler: request a GPU.", KERNEL_LOG),
+    "gpu-not-found": ("With a scheduler: request a GPU.", KERNEL_LOG),
+    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
 
 
@@ -57,7 +63,7 @@ def _failed(failure: ProbeFailure) -> Finding:
         status=CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
         summary=failure.message,
         evidence=(Evidence(source=failure.function or "NVML", value=code or failure.code),),
-        remedy=REMEDIES.get(failure.code, ()),
+        remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
     )
 
 
@@ -65,7 +71,9 @@ def _answered(reading: NvmlReading) -> Finding:
     silent = [gpu for gpu in reading.gpus if gpu.failure is not None]
     count = reading.gpu_count or 0
     first = silent[0].failure if silent else None
+    status = CheckStatus.OK
     if first is not None:
+        status = CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN
         summary = f"{len(silent)} of {count} GPUs do not answer: {first.message}"
     else:
         summary = f"driver {reading.driver_version or '?'} answers for {count} GPU"
@@ -73,16 +81,12 @@ def _answered(reading: NvmlReading) -> Finding:
     return Finding(
         id=ID,
         layer=LAYER,
-        status=CheckStatus.OK
-        if first is None
-        else CheckStatus.FAIL
-        if len(silent) == count
-        else CheckStatus.WARN,
+        status=status,
         summary=summary,
         evidence=tuple(
             Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
             for gpu in silent
             if gpu.failure is not None
         ),
-        remedy=REMEDIES.get(first.code, ()) if first is not None else (),
+        remedy=() if first is None else REMEDIES.get(first.code, (KERNEL_LOG,)),
     )

@@ -26,6 +26,7 @@ def check(machine: Machine) -> Finding:
             status=CheckStatus.UNKNOWN,
             summary="the PCI bus could not be read",
             evidence=(Evidence(source=SOURCE, value=reason),),
+            remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
         )
     if not devices:
         return Finding(
@@ -47,7 +48,10 @@ def check(machine: Machine) -> Finding:
         status=CheckStatus.OK,
         summary=f"{count} NVIDIA GPU{'s' if count != 1 else ''} on the PCI bus",
         evidence=tuple(
-            Evidence(source=f"/sys/bus/pci/devices/{d.pci_bus_id}", value=f"device {d.device_id}")
-            for d in devices
+            Evidence(
+                source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
+                value=f"device {device.device_id or 'of unknown id'}",
+            )
+            for device in devices
         ),
     )

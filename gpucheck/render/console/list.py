@@ -28,6 +28,9 @@ MORE = ("clock_sm_mhz", "performance_state", "processes")
 LAST = ("pcie",)
 PLACE = ("numa_node", "pci_bus_id")
 
+#: A GPU's name is cut to make room for its numbers, but not further than this.
+SHORTEST_NAME = 8
+
 #: Share of memory in use at which the bar changes colour.
 NEARLY_FULL = 0.90
 WELL_FILLED = 0.70
@@ -94,25 +97,49 @@ def _table(inventory: Inventory, view: View) -> Table:
     from rich.table import Table
 
     names = _columns(view)
+    rows = list(_rows(inventory, names, view))
     # One space between columns at 80, two where there is room.
-    table = Table(box=None, padding=(0, 1 if view.width < WIDE else 2, 0, 0), header_style="dim")
-    for name in names:
-        heading = "Memory" if name == "memory" else COLUMNS[name].heading
+    gap = 1 if view.width < WIDE else 2
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
+    headings = ["Memory" if name == "memory" else COLUMNS[name].heading for name in names]
+    widths = [
+        max(len(heading), *(cells[position].cell_len for cells, _ in rows))
+        for position, heading in enumerate(headings)
+    ]
+    for name, heading, width in zip(names, headings, widths, strict=True):
         right = name != "memory" and COLUMNS[name].right
+        # The name gives way first: half of a number would be another number.
         flexible = name == "name" and view.columns is None
+        room = view.width - (sum(widths) - width) - gap * len(widths)
+        if flexible and width > room:
+            position = names.index(name)
+            for cells, _ in rows:
+                cells[position] = _without_maker(cells[position])
         table.add_column(
             heading,
             justify="right" if right else "left",
             overflow="ellipsis" if flexible else "fold",
             no_wrap=flexible,
-            min_width=min(8, view.width // 8) if flexible else None,
+            width=min(width, max(SHORTEST_NAME, room)) if flexible else None,
         )
+    for cells, style in rows:
+        table.add_row(*cells, style=style)
+    return table
+
+
+def _without_maker(name: Text) -> Text:
+    maker = "NVIDIA "
+    return name[len(maker) :] if name.plain.startswith(maker) else name
+
+
+def _rows(
+    inventory: Inventory, names: Sequence[str], view: View
+) -> Iterator[tuple[list[Text], str]]:
     for gpu in inventory.gpus:
-        table.add_row(*(_cell(name, gpu, view) for name in names), style=_style(gpu))
+        yield [_cell(name, gpu, view) for name in names], _style(gpu)
         if gpu.state is GpuState.OK and view.columns is None:
             for instance in gpu.mig.instances:
-                table.add_row(*(_mig_cell(name, instance, view) for name in names))
-    return table
+                yield [_mig_cell(name, instance, view) for name in names], ""
 
 
 def _style(gpu: Gpu) -> str:

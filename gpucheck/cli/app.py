@@ -1,0 +1,81 @@
+"""The Typer application: the options of the program itself, and the command that is wanted."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpucheck import __version__
+from gpucheck.cli import COMMANDS, output
+from gpucheck.models.errors import ExitCode
+
+#: Typer brings its own Click, or uses the installed one: either way this is the base of the
+#: errors that a wrong command line raises.
+_UsageError: type[Exception] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        output.write_stdout(f"gpucheck {__version__}\n")
+        raise typer.Exit
+
+
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar="GPUCHECK_CONFIG",
+            help="Take defaults of options from this TOML file.",
+        ),
+    ] = None,
+) -> None:
+    """Diagnose and benchmark NVIDIA GPUs: usable? which one? how fast? how much memory?"""
+    if config is not None:
+        from gpucheck.cli.config import read_defaults
+
+        ctx.default_map = read_defaults(config, COMMANDS)
+
+
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """Return the application; with `wanted` only that command is imported, for a quick start."""
+    app = typer.Typer(
+        name="gpucheck",
+        callback=_root,
+        no_args_is_help=True,
+        add_completion=False,
+        # rich would cost half of the start-up time, also for --help.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name in COMMANDS if wanted is None else (wanted,):
+        app.command(name)(import_module(COMMANDS[name]).command)
+    return app
+
+
+def run(own: list[str], name: str | None, context: output.Context) -> int:
+    """Parse our part of the command line, run the command, and return its exit code."""
+    app = build_app(name)
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(own, prog_name="gpucheck", standalone_mode=False, obj=context)
+    except typer.Abort:
+        return output.interrupted(context)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            output.write_stdout(str(getattr(error, "message", error)) + "\n")
+            return int(ExitCode.OK)
+        return output.fail(context, output.usage_error(error))
+    return int(code or 0)

@@ -1,0 +1,240 @@
+"""Make a recording fit to be shown to strangers: names become stand-ins, the meaning stays.
+
+The same name gets the same stand-in everywhere. A UUID, and the unique, ambiguous or unknown
+beginning of one, stays just that, so the recorded CUDA_VISIBLE_DEVICES selects the same devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from gpucheck.core.visibility import digits_of, gpu_uuid, looks_like_uuid
+from gpucheck.models.snapshot import (
+    CudaReading,
+    GpuReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+    Snapshot,
+)
+
+#: Variables whose values name devices.
+_DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+#: Variables whose values are numbers, sizes and fixed words. All others can hold paths and names.
+_PLAIN = re.compile(
+    "CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|CUPY_GPU_MEMORY_LIMIT"
+    "|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
+    "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
+    "|TF_GPU_ALLOCATOR|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
+)
+REDACTED = "redacted"
+#: Words that mean something in lists of devices.
+_LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
+_NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
+_HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
+_LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
+#: A path in a message, up to where messages go on. Those of the system itself tell nothing.
+_PATH = re.compile(r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr)\b)[^:'\"\n]+")
+#: Shorter names occur in our own sentences.
+_SHORTEST_NAME = 3
+#: A UUID's beginning of this length tells the stand-ins apart.
+_BEGINNING = len("GPU-00000001")
+
+
+class _Aliases:
+    """Stand-ins for names, numbered by first appearance."""
+
+    def __init__(self, make: Callable[[int], str]) -> None:
+        self._make = make
+        self.known: dict[str, str] = {}
+
+    def of(self, name: str | None) -> str | None:
+        """Return the stand-in of a name; nothing stays nothing."""
+        return None if name is None else self.name(name)
+
+    def name(self, name: str) -> str:
+        """Return the stand-in of a name."""
+        return self.known.setdefault(name, self._make(len(self.known) + 1))
+
+
+def _uuid(number: int, version: int) -> str:
+    """Return a UUID's digits; GPUs and instances differ in them, as CUDA drops the kind."""
+    return f"{number:08x}-0000-{version}000-8000-{number:012x}"
+
+
+class _Redactor:
+    """All stand-ins of one recording."""
+
+    def __init__(self) -> None:
+        self.gpus = _Aliases(lambda number: f"GPU-{_uuid(number, 4)}")
+        self.migs = _Aliases(lambda number: f"MIG-{_uuid(number, 5)}")
+        self.serials = _Aliases(lambda number: f"serial-{number}")
+        self.users = _Aliases(lambda number: f"user-{number}")
+        self.processes = _Aliases(lambda number: f"process-{number}")
+        self.hosts = _Aliases(lambda number: "host")
+        self._unknown = _Aliases(lambda number: f"ffffffff-{number:04x}")
+        # The stand-ins begin with zeros, so these begin more than one of them.
+        self._ambiguous = _Aliases(lambda number: "0" * ((number - 1) % 8))
+        self._listed: set[str] = set()
+
+    # ------------------------------------------------------------------------------ readings
+
+    def nvml(self, reading: NvmlReading) -> NvmlReading:
+        gpus = tuple(self._gpu(gpu) for gpu in reading.gpus)
+        self._listed = {*self.gpus.known, *self.migs.known}
+        return reading._replace(gpus=gpus)
+
+    def _gpu(self, gpu: GpuReading) -> GpuReading:
+        return gpu._replace(
+            uuid=self.gpus.of(gpu.uuid),
+            serial=self.serials.of(gpu.serial),
+            # An instance's name is the card's model and the profile: nothing personal.
+            mig_instances=tuple(
+                instance._replace(uuid=self.migs.of(instance.uuid))
+                for instance in gpu.mig_instances
+            ),
+        )
+
+    def cuda(self, reading: CudaReading) -> CudaReading:
+        known = {digits_of(name): alias for name, alias in self._uuids().items()}
+
+        def alias(digits: str | None) -> str | None:
+            if digits is None:
+                return None
+            # A device that NVML could not name (a lost GPU) gets a stand-in of its own.
+            return digits_of(known.get(digits) or self.gpus.name(gpu_uuid(digits)))
+
+        devices = (each._replace(uuid_hex=alias(each.uuid_hex)) for each in reading.devices)
+        return reading._replace(devices=tuple(devices))
+
+    def process(self, process: ProcessIdentity) -> ProcessIdentity:
+        name = self.processes.of(process.name)
+        # A command line names files, projects and passwords: only its process stays.
+        command = process.command and (name or self.processes.name(process.command))
+        user = self.users.of(process.user)
+        return process._replace(name=name, user=user, command=command)
+
+    # ----------------------------------------------------------------------------- variables
+
+    def variable(self, name: str, value: str) -> str:
+        if name in _DEVICE_LISTS:
+            return ",".join(self._entry(entry) for entry in value.split(","))
+        return value if _PLAIN.fullmatch(name) and self.text(value) == value else REDACTED
+
+    def _entry(self, entry: str) -> str:
+        """Replace a UUID or the beginning of one; ordinals and words of the grammar stay."""
+        text = entry.strip()
+        before, _, after = entry.partition(text) if text else (entry, "", "")
+        return f"{before}{self._device(text)}{after}"
+
+    def _device(self, text: str) -> str:
+        if looks_like_uuid(text):
+            return self._uuid(text)
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            return text if text in _LIST_WORDS else REDACTED
+        return text if _HARMLESS_REST.fullmatch(number["rest"]) else f"{number['number']}?"
+
+    def _uuid(self, text: str) -> str:
+        found = self._strict(text)
+        if found is not None:
+            return found
+        loose = self._strict(text[:4].upper() + text[4:].lower())
+        if loose is None:
+            return text[:4] + self._unknown.name(text)
+        # Right but for the case of its letters; the stand-in's only letters are these three.
+        return loose[:4].lower() + loose[4:]
+
+    def _strict(self, text: str) -> str | None:
+        """Return the stand-in of what these very letters name, or None if they name nothing."""
+        uuids = self._uuids()
+        if text in uuids:
+            return uuids[text]
+        legacy = _LEGACY_MIG.fullmatch(text)
+        if legacy is not None:
+            parent = self._strict(legacy["gpu"])
+            return None if parent is None else f"MIG-{parent}{legacy['place']}"
+        # The beginning of what CUDA alone names is unknown to the rules, and stays so.
+        matches = [uuid for uuid in self._listed if uuid.startswith(text)]
+        if len(matches) > 1:
+            return text[:4] + self._ambiguous.name(text)
+        return uuids[matches[0]][:_BEGINNING] if matches else None
+
+    def _uuids(self) -> dict[str, str]:
+        return {**self.gpus.known, **self.migs.known}
+
+    # ----------------------------------------------------------------------------- sentences
+
+    def failure(self, failure: ProbeFailure | None) -> ProbeFailure | None:
+        return failure and failure._replace(message=self.text(failure.message))
+
+    def reasons(self, unavailable: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.text(reason) for name, reason in unavailable.items()}
+
+    def text(self, text: str) -> str:
+        """Return a sentence without the names that are known by now, and without paths."""
+        tables = (self.users, self.hosts, self.serials, self.processes, self.gpus, self.migs)
+        names = {name: alias for table in tables for name, alias in table.known.items()}
+        long = sorted((name for name in names if len(name) >= _SHORTEST_NAME), key=len)
+        if long:
+            pattern = "|".join(re.escape(name) for name in reversed(long))
+            text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
+        return _PATH.sub("(path)", text)
+
+
+def redact(snapshot: Snapshot) -> Snapshot:
+    """Replace serials, UUIDs, and host, user and process names, each consistently.
+
+    Indices, bus ids, models, sizes, loads and process ids stay. Variables that can hold anything
+    keep their name alone.
+    """
+    redactor = _Redactor()
+    nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None
+    cuda = redactor.cuda(snapshot.cuda) if snapshot.cuda else None
+    host = snapshot.host._replace(name=redactor.hosts.of(snapshot.host.name))
+    processes = tuple(redactor.process(process) for process in snapshot.processes)
+    return snapshot._replace(
+        host=host,
+        environment={
+            name: redactor.variable(name, value) for name, value in snapshot.environment.items()
+        },
+        kernel=snapshot.kernel and _redact_kernel(snapshot.kernel, redactor),
+        nvml=nvml and _redact_nvml_reasons(nvml, redactor),
+        cuda=cuda and _redact_cuda_reasons(cuda, redactor),
+        processes=processes,
+        redacted=True,
+    )
+
+
+def _redact_kernel(kernel: KernelReading, redactor: _Redactor) -> KernelReading:
+    reason = kernel.pci_unavailable
+    return kernel._replace(pci_unavailable=None if reason is None else redactor.text(reason))
+
+
+def _redact_cuda_reasons(cuda: CudaReading, redactor: _Redactor) -> CudaReading:
+    devices = (
+        each._replace(unavailable=redactor.reasons(each.unavailable)) for each in cuda.devices
+    )
+    return cuda._replace(failure=redactor.failure(cuda.failure), devices=tuple(devices))
+
+
+def _redact_nvml_reasons(nvml: NvmlReading, redactor: _Redactor) -> NvmlReading:
+    """Redact the sentences of NVML's part, which can quote a path or a name."""
+
+    def gpu(reading: GpuReading) -> GpuReading:
+        return reading._replace(
+            unavailable=redactor.reasons(reading.unavailable),
+            failure=redactor.failure(reading.failure),
+            mig_instances=tuple(
+                instance._replace(unavailable=redactor.reasons(instance.unavailable))
+                for instance in reading.mig_instances
+            ),
+        )
+
+    return nvml._replace(
+        gpus=tuple(gpu(reading) for reading in nvml.gpus),
+        unavailable=redactor.reasons(nvml.unavailable),
+        failure=redactor.failure(nvml.failure),
+    )

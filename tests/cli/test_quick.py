@@ -1,0 +1,67 @@
+"""The quick way in understands what it takes exactly as the parser does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpucheck.cli import listing, output
+from gpucheck.cli.app import run
+from gpucheck.cli.listing import ListOptions
+from gpucheck.cli.quick import LIST_FLAGS, SHARED_FLAGS, parse_flags
+from gpucheck.cli.shared import Shared
+
+FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
+
+
+def parsed_by_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
+    seen: list[object] = []
+
+    def remember(options: ListOptions, shared: Shared) -> int:
+        seen.append((options, shared))
+        return 0
+
+    monkeypatch.setattr("gpucheck.cli.list.list_gpus", remember)
+    code = run(words, "list", output.Context(command="list", json=False))
+    assert code == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    "flags", [(), *itertools.combinations(FLAGS, 1), *itertools.combinations(FLAGS, 2), FLAGS]
+)
+def test_both_ways_give_the_same_options(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["list", *flags]
+
+    assert parse_flags(words) == parsed_by_typer(words, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["-pt"], ["--gpu", "0"], ["--js"], ["x"], ["--json", "--format", "csv"]]
+)
+def test_everything_else_is_left_to_the_parser(words: list[str]) -> None:
+    assert parse_flags(["list", *words]) is None
+
+
+def test_a_configuration_in_the_environment_is_left_to_the_parser(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUCHECK_CONFIG", "/nowhere.toml")
+
+    assert parse_flags(["list"]) is None
+
+
+def test_the_parser_is_not_even_imported(gpucheck_command) -> None:
+    finished = gpucheck_command("list", env={"PYTHONPROFILEIMPORTTIME": "1"})
+
+    assert "gpucheck.cli.listing" in finished.stderr
+    assert "typer" not in finished.stderr
+
+
+def test_formats_of_the_list_are_registered() -> None:
+    from gpucheck.render import FORMATS
+
+    assert set(listing.FORMATS) <= set(FORMATS)

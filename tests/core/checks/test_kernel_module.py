@@ -1,0 +1,80 @@
+"""kernel-module: is nvidia loaded, and does it hold the GPUs?"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.core.checks.kernel_module import OTHER_DRIVERS, check
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import CheckStatus, Finding
+from gpucheck.models.report import Host
+from gpucheck.models.snapshot import KernelReading, PciDeviceReading
+from tests.fakes.probes import FakeProbes
+
+
+def look(kernel: KernelReading) -> Finding:
+    return check(Machine(FakeProbes(kernel_reading=kernel)))
+
+
+def held_by(*drivers: str | None) -> KernelReading:
+    devices = tuple(
+        PciDeviceReading(pci_bus_id=f"0000:{at:02x}:00.0", vendor_id="0x10de", driver=driver)
+        for at, driver in enumerate(drivers, start=1)
+    )
+    return KernelReading(pci_devices=devices, module_loaded=True, module_version="580.95.05")
+
+
+@pytest.mark.parametrize("drivers", [("nvidia",), ("nvidia", "nvidia"), (None,), ()])
+def test_loaded(drivers: tuple[str | None, ...]) -> None:
+    found = look(held_by(*drivers))
+
+    assert found.status is CheckStatus.OK
+    assert found.summary == "the nvidia module is loaded (580.95.05)"
+
+
+def test_loaded_without_a_version() -> None:
+    found = look(KernelReading(pci_devices=(), module_loaded=True))
+
+    assert found.summary == "the nvidia module is loaded (unknown version)"
+
+
+@pytest.mark.parametrize("driver", sorted(OTHER_DRIVERS))
+def test_another_driver_holds_a_gpu(driver: str) -> None:
+    found = look(held_by("nvidia", driver))
+
+    assert found.status is CheckStatus.FAIL
+    assert found.summary == f"0000:02:00.0 is held by {driver}, not by nvidia"
+    assert found.evidence[0].value == driver
+    assert found.remedy == (OTHER_DRIVERS[driver],)
+
+
+def test_another_driver_explains_more_than_a_missing_module() -> None:
+    found = look(held_by("nouveau")._replace(module_loaded=False))
+
+    assert "nouveau" in found.summary
+
+
+def test_not_loaded() -> None:
+    found = look(KernelReading(pci_devices=(), module_loaded=False))
+
+    assert found.status is CheckStatus.FAIL
+    assert found.remedy[0] == "Load it: sudo modprobe nvidia"
+
+
+@pytest.mark.parametrize("reason", [None, "the snapshot did not record it"])
+def test_an_unreadable_list_is_not_an_empty_one(reason: str | None) -> None:
+    found = look(KernelReading(pci_unavailable=reason))
+
+    assert found.status is CheckStatus.UNKNOWN
+    assert found.evidence[0].value == (reason or "unreadable")
+    assert found.remedy
+
+
+def test_wsl_needs_no_module() -> None:
+    class Wsl(FakeProbes):
+        def host(self) -> Host:
+            return Host(os="Ubuntu 24.04 (WSL2)")
+
+    found = check(Machine(Wsl(kernel_reading=KernelReading(module_loaded=False))))
+
+    assert found.status is CheckStatus.SKIP

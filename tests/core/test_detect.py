@@ -1,0 +1,361 @@
+"""Machines, and what detect says of them: the verdict, the first broken layer, the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gpucheck.core.checks import CHECKS
+from gpucheck.core.detect import detect
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.finding import CheckStatus, Detection, Verdict
+from gpucheck.models.report import Answer, Host
+from gpucheck.models.snapshot import (
+    CudaDeviceReading,
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    PciDeviceReading,
+    ProbeFailure,
+    Snapshot,
+)
+from gpucheck.probes import cuda_child, nvml_child
+from gpucheck.probes.recorded import RecordedProbes
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+# ------------------------------------------------------------------------------ parts of machines
+
+
+def bus(*drivers: str | None, loaded: bool | None = True) -> KernelReading:
+    devices = tuple(
+        PciDeviceReading(pci_bus_id=f"0000:{at:02x}:00.0", vendor_id="0x10de", driver=driver)
+        for at, driver in enumerate(drivers, start=16)
+    )
+    return KernelReading(pci_devices=devices, module_loaded=loaded, module_version="580.95.05")
+
+
+ON_BUS = bus("nvidia")
+EMPTY_BUS = bus(loaded=False)
+#: A sandbox that shows no PCI device and no module.
+MASKED = KernelReading(pci_devices=(), module_loaded=False)
+UNREADABLE = KernelReading(pci_unavailable="/sys/bus/pci/devices: No such file or directory")
+
+NVML = reading_of(gpu_reading(0))
+CUDA = CudaReading(
+    driver_version=13000, device_count=1, devices=(CudaDeviceReading(ordinal=0, uuid_hex="0" * 32),)
+)
+
+
+def nvml_fails(code: str, number: int | None = None) -> NvmlReading:
+    return NvmlReading(failure=ProbeFailure(code=code, message="NVML broke", library_code=number))
+
+
+def cuda_fails(code: str, number: int | None = None) -> CudaReading:
+    return CudaReading(failure=ProbeFailure(code=code, message="CUDA broke", library_code=number))
+
+
+NO_NVML = nvml_fails("library-not-found", 12)
+HUNG_NVML = nvml_fails("driver-not-answering")
+HUNG_CUDA = cuda_fails("driver-not-answering")
+NO_CUDA = cuda_fails("library-not-found")
+NO_DEVICE = cuda_fails("no-device", 100)
+LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
+HALF_LOST = reading_of(gpu_reading(0), gpu_reading(1, failure=LOST))
+
+
+@dataclass
+class Wsl(FakeProbes):
+    """A machine whose driver is Windows'."""
+
+    def host(self) -> Host:
+        """Return a WSL2 host."""
+        return Host(name="node1", os="Ubuntu 24.04 (WSL2)")
+
+
+def answer_of(
+    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, kind: type[FakeProbes] = FakeProbes
+) -> tuple[Answer, FakeProbes]:
+    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
+    return detect(probes), probes
+
+
+def detection(answer: Answer) -> Detection:
+    assert isinstance(answer.result, Detection)
+    return answer.result
+
+
+def statuses(answer: Answer) -> str:
+    """Return the checks' statuses in order, one letter each."""
+    return " ".join(finding.status.value for finding in detection(answer).checks)
+
+
+# --------------------------------------------------------------------------------- the table
+
+OK, BAD, OPEN = ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nvml", "cuda", "code", "verdict", "first", "found"),
+    [
+        pytest.param(ON_BUS, NVML, CUDA, OK, "usable", None, "ok ok ok ok", id="healthy"),
+        pytest.param(
+            EMPTY_BUS, NO_NVML, NO_CUDA, BAD, "unusable", "pci-device", "fail skip skip skip",
+            id="no GPU at all",
+        ),
+        pytest.param(
+            bus("nouveau", loaded=False), NO_NVML, NO_CUDA, BAD, "unusable", "kernel-module",
+            "ok fail skip skip", id="nouveau holds it",
+        ),
+        pytest.param(
+            bus(None, loaded=False), nvml_fails("driver-not-loaded", 9), NO_DEVICE, BAD, "unusable",
+            "kernel-module", "ok fail skip skip", id="module not loaded",
+        ),
+        pytest.param(
+            ON_BUS, nvml_fails("version-mismatch", 18), cuda_fails("driver-mismatch", 803), BAD,
+            "unusable", "nvml", "ok ok fail skip", id="upgraded under our feet",
+        ),
+        pytest.param(
+            ON_BUS, NO_NVML, NO_CUDA, BAD, "unusable", "nvml", "ok ok fail skip",
+            id="container without driver",
+        ),
+        pytest.param(
+            ON_BUS, reading_of(), NO_DEVICE, BAD, "unusable", "nvml", "ok ok fail skip",
+            id="driver without GPU",
+        ),
+        pytest.param(
+            ON_BUS, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "ok ok ok fail",
+            id="CUDA sees nothing",
+        ),
+        pytest.param(
+            ON_BUS, NVML, cuda_fails("unknown", 999), BAD, "unusable", "cuda-driver",
+            "ok ok ok fail", id="uvm not loaded",
+        ),
+        pytest.param(
+            ON_BUS, HALF_LOST, CUDA, OK, "degraded", None, "ok ok warn ok", id="one of two lost",
+        ),
+        pytest.param(
+            ON_BUS, reading_of(gpu_reading(0, failure=LOST)), NO_DEVICE, BAD, "unusable", "nvml",
+            "ok ok fail skip", id="the only one lost",
+        ),
+        pytest.param(
+            ON_BUS, HUNG_NVML, CUDA, OPEN, "unknown", None, "ok ok unknown skip", id="NVML hangs",
+        ),
+        pytest.param(
+            ON_BUS, NVML, HUNG_CUDA, OPEN, "unknown", None, "ok ok ok unknown", id="CUDA hangs",
+        ),
+        pytest.param(
+            ON_BUS, nvml_fails("nvml-child-died"), CUDA, OK, "usable", None, "ok ok unknown ok",
+            id="NVML's process died, CUDA works",
+        ),
+        pytest.param(
+            ON_BUS, NO_NVML, CUDA, OK, "degraded", None, "ok ok warn ok",
+            id="container without utility capability",
+        ),
+        pytest.param(
+            MASKED, NVML, CUDA, OK, "degraded", None, "warn warn ok ok",
+            id="masked bus, CUDA works",
+        ),
+        pytest.param(
+            MASKED, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "warn warn ok fail",
+            id="masked bus, NVML works, CUDA does not",
+        ),
+        pytest.param(
+            MASKED, HUNG_NVML, CUDA, OPEN, "unknown", None, "warn warn unknown skip",
+            id="masked bus, NVML hangs",
+        ),
+        pytest.param(
+            UNREADABLE, NVML, CUDA, OK, "usable", None, "unknown unknown ok ok",
+            id="unreadable bus, CUDA works",
+        ),
+        pytest.param(
+            UNREADABLE, NO_NVML, NO_CUDA, BAD, "unusable", "nvml", "unknown unknown fail skip",
+            id="unreadable bus, no driver",
+        ),
+        pytest.param(
+            UNREADABLE, HUNG_NVML, CUDA, OPEN, "unknown", None, "unknown unknown unknown skip",
+            id="unreadable bus, NVML hangs",
+        ),
+        pytest.param(
+            ON_BUS, NO_NVML, HUNG_CUDA, BAD, "unusable", "nvml", "ok ok fail skip",
+            id="no NVML, CUDA hangs",
+        ),
+    ],
+)  # fmt: skip
+def test_machine(
+    kernel: KernelReading,
+    nvml: NvmlReading,
+    cuda: CudaReading,
+    code: ExitCode,
+    verdict: str,
+    first: str | None,
+    found: str,
+) -> None:
+    answer, _ = answer_of(kernel, nvml, cuda)
+
+    assert statuses(answer) == found
+    assert answer.exit_code is code
+    result = detection(answer)
+    assert result.verdict == verdict
+    assert result.usable is {OK: True, BAD: False, OPEN: None}[code]
+    assert result.first_failure == first
+    assert bool(result.remedy) == (code is not OK or nvml in (HALF_LOST, NO_NVML))
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "code", "first", "found"),
+    [
+        (NVML, CUDA, OK, None, "skip skip ok ok"),
+        (nvml_fails("operating-system", 17), NO_CUDA, BAD, "nvml", "skip skip fail skip"),
+        (NVML, NO_CUDA, BAD, "cuda-driver", "skip skip ok fail"),
+        (HUNG_NVML, CUDA, OPEN, None, "skip skip unknown skip"),
+    ],
+    ids=["healthy", "old Windows driver", "no libcuda", "hung"],
+)
+def test_wsl(
+    nvml: NvmlReading, cuda: CudaReading, code: ExitCode, first: str | None, found: str
+) -> None:
+    answer, _ = answer_of(KernelReading(pci_devices=(), module_loaded=False), nvml, cuda, kind=Wsl)
+
+    assert (answer.exit_code, detection(answer).first_failure) == (code, first)
+    assert statuses(answer) == found
+
+
+# ------------------------------------------------------------------------------ what is asked
+
+
+@pytest.mark.parametrize("kernel", [ON_BUS, MASKED, UNREADABLE])
+def test_a_hung_nvml_leaves_cuda_unasked(kernel: KernelReading) -> None:
+    _, probes = answer_of(kernel, HUNG_NVML, CUDA)
+
+    assert probes.asked == ["kernel", "nvml"]
+
+
+def test_a_driver_that_hangs_on_the_way_leaves_cuda_unasked() -> None:
+    hung = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")
+    answer, probes = answer_of(ON_BUS, reading_of(gpu_reading(0), gpu_count=2, failure=hung), CUDA)
+
+    assert "cuda" not in probes.asked
+    assert answer.exit_code is OPEN
+
+
+@pytest.mark.parametrize("nvml", [NVML, NO_NVML, nvml_fails("nvml-child-died")])
+def test_otherwise_everything_is_asked_once(nvml: NvmlReading) -> None:
+    _, probes = answer_of(EMPTY_BUS, nvml, CUDA)
+
+    assert probes.asked == ["kernel", "nvml", "cuda"]
+
+
+# ------------------------------------------------------------------------------ every failure
+
+NVML_CODES = {slug: number for number, (slug, _) in nvml_child.REASONS.items()}
+NVML_OURS = ("nvml-child-died", "binding-missing", "binding-too-old", "unlisted", "not-recorded")
+CUDA_CODES = {slug: number for number, (slug, _) in cuda_child.REASONS.items()}
+CUDA_OURS = ("cuda-child-died", "library-not-found", "function-not-found", "error", "not-recorded")
+
+
+@pytest.mark.parametrize("code", [*NVML_CODES, *NVML_OURS])
+@pytest.mark.parametrize("cuda", [NO_CUDA, NO_DEVICE, HUNG_CUDA], ids=["none", "no-device", "hung"])
+@pytest.mark.parametrize("kernel", [ON_BUS, EMPTY_BUS, UNREADABLE], ids=["bus", "empty", "blind"])
+def test_no_failure_of_nvml_is_ok(kernel: KernelReading, cuda: CudaReading, code: str) -> None:
+    answer, _ = answer_of(kernel, nvml_fails(code, NVML_CODES.get(code)), cuda)
+
+    result = detection(answer)
+    assert answer.exit_code in (BAD, OPEN)
+    assert result.verdict in (Verdict.UNUSABLE, Verdict.UNKNOWN)
+    assert (result.first_failure is None) == (answer.exit_code is OPEN)
+    assert result.remedy
+    by_id = {finding.id: finding.status for finding in result.checks}
+    assert CheckStatus.OK not in (by_id["nvml"], by_id["cuda-driver"])
+
+
+@pytest.mark.parametrize("code", [*CUDA_CODES, *CUDA_OURS])
+@pytest.mark.parametrize("kernel", [ON_BUS, MASKED, UNREADABLE], ids=["bus", "masked", "blind"])
+def test_no_failure_of_cuda_is_ok(kernel: KernelReading, code: str) -> None:
+    answer, _ = answer_of(kernel, NVML, cuda_fails(code, CUDA_CODES.get(code)))
+
+    result = detection(answer)
+    open_ = code in ("cuda-child-died", "not-recorded")
+    assert answer.exit_code is (OPEN if open_ else BAD)
+    assert result.first_failure == (None if open_ else "cuda-driver")
+    assert result.conclusion.endswith("CUDA broke")
+    assert result.remedy
+
+
+def test_cuda_without_a_device_is_a_failure_without_an_error() -> None:
+    answer, _ = answer_of(ON_BUS, NVML, CudaReading(driver_version=13000, device_count=0))
+
+    assert (answer.exit_code, detection(answer).first_failure) == (BAD, "cuda-driver")
+    assert detection(answer).remedy
+
+
+# ----------------------------------------------------------------------------------- the words
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nvml", "cuda", "conclusion"),
+    [
+        (ON_BUS, NVML, CUDA, "GPU usable"),
+        (
+            ON_BUS,
+            HALF_LOST,
+            CUDA,
+            "GPU usable, with warnings: 1 of 2 GPUs do not answer: it is gone",
+        ),
+        (EMPTY_BUS, NO_NVML, NO_CUDA, "GPU not usable: no NVIDIA GPU is on the PCI bus"),
+        (UNREADABLE, HUNG_NVML, CUDA, "It is not known whether a GPU is usable: NVML broke"),
+    ],
+)
+def test_conclusion(
+    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, conclusion: str
+) -> None:
+    answer, _ = answer_of(kernel, nvml, cuda)
+
+    assert detection(answer).conclusion == conclusion
+
+
+def test_what_was_not_reached_says_why() -> None:
+    answer, _ = answer_of(EMPTY_BUS, NO_NVML, NO_CUDA)
+
+    summaries = [finding.summary for finding in detection(answer).checks[1:]]
+    assert set(summaries) == {"not reached: no NVIDIA GPU is on the PCI bus"}
+
+
+def test_a_misread_sign_gives_no_advice() -> None:
+    answer, _ = answer_of(MASKED, NVML, CUDA)
+
+    pci, module, *_ = detection(answer).checks
+    assert pci.summary == "no NVIDIA GPU is on the PCI bus, yet CUDA works"
+    assert module.summary == "the nvidia kernel module is not loaded, yet CUDA works"
+    assert pci.remedy == module.remedy == ()
+    assert [notice.code for notice in answer.warnings] == ["pci-device", "kernel-module"]
+
+
+def test_a_missing_nvml_beside_a_working_cuda_keeps_its_advice() -> None:
+    answer, _ = answer_of(ON_BUS, NO_NVML, CUDA)
+
+    assert "utility" in " ".join(detection(answer).remedy)
+
+
+def test_every_check_has_its_finding_in_order() -> None:
+    answer, _ = answer_of(ON_BUS, NVML, CUDA)
+
+    found = [(finding.id, finding.layer) for finding in detection(answer).checks]
+    assert found == [(check.ID, check.LAYER) for check in CHECKS]
+
+
+def test_the_driver_s_versions_stand_in_the_envelope() -> None:
+    answer, _ = answer_of(ON_BUS, NVML, CUDA)
+
+    assert (answer.host.driver_version, answer.host.cuda_driver_version) == ("580.95.05", "13.0")
+
+
+def test_what_was_not_recorded_is_not_guessed() -> None:
+    empty = Snapshot(time="2026-01-02T03:04:05Z", host=Host(), environment={})
+
+    answer = detect(RecordedProbes(empty))
+
+    assert answer.exit_code is OPEN
+    assert statuses(answer) == "unknown unknown unknown unknown"
+    assert detection(answer).conclusion.endswith("the snapshot did not record it")
+    assert detection(answer).remedy == ("Record the machine again: gpucheck snapshot FILE",)

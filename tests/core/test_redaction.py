@@ -1,0 +1,345 @@
+"""What strangers may see of a recording: nothing that names anybody, everything that explains."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.core.redaction import redact
+from gpucheck.core.visibility import apply_rules, digits_of, join_driver
+from gpucheck.models.codec import to_plain
+from gpucheck.models.report import Host
+from gpucheck.models.snapshot import (
+    CudaDeviceReading,
+    CudaReading,
+    GpuReading,
+    KernelReading,
+    MigReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+    Snapshot,
+)
+from tests.fakes.probes import gpu_reading, reading_of
+
+A = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
+B = "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293"
+M0 = "MIG-a1e3a6c4-1f35-5b0b-9a52-6f2f2bd2ec01"
+M1 = "MIG-b7c8e2de-5a42-54e0-8fd9-3b1b8b30d402"
+#: A GPU that CUDA names and NVML does not.
+LOST = "GPU-0b5c1d2e-3333-4444-5555-666677778888"
+ALIAS_A = "GPU-00000001-0000-4000-8000-000000000001"
+ALIAS_M0 = "MIG-00000001-0000-5000-8000-000000000001"
+
+SPLIT = (
+    gpu_reading(0, uuid=A, mig_enabled=False),
+    gpu_reading(
+        1,
+        uuid=B,
+        mig_enabled=True,
+        mig_instances=(
+            MigReading(uuid=M0, gpu_instance_id=1, compute_instance_id=0),
+            MigReading(uuid=M1, gpu_instance_id=2, compute_instance_id=0),
+        ),
+    ),
+)
+
+
+def snapshot(
+    *gpus: GpuReading, environment: Mapping[str, str] | None = None, **changes: object
+) -> Snapshot:
+    values: dict[str, object] = {
+        "time": "2026-01-02T03:04:05Z",
+        "host": Host(name="annas-box", os="Debian", kernel="6.1.0"),
+        "environment": environment or {},
+        "nvml": reading_of(*gpus),
+    }
+    return Snapshot(**(values | changes))  # type: ignore[arg-type]
+
+
+def cuda(*uuids: str) -> CudaReading:
+    devices = tuple(
+        CudaDeviceReading(ordinal=ordinal, uuid_hex=digits_of(uuid))
+        for ordinal, uuid in enumerate(uuids)
+    )
+    return CudaReading(device_count=len(devices), devices=devices)
+
+
+def gpus_of(found: Snapshot) -> tuple[GpuReading, ...]:
+    assert found.nvml is not None
+    return found.nvml.gpus
+
+
+def variable(text: str, *gpus: GpuReading, name: str = "CUDA_VISIBLE_DEVICES") -> str:
+    return redact(snapshot(*gpus, environment={name: text})).environment[name]
+
+
+# ------------------------------------------------------------------------------------- readings
+
+
+def test_names_become_stand_ins() -> None:
+    people = (
+        ProcessIdentity(pid=1, name="python", user="anna", command="python train.py --key s3cret"),
+        ProcessIdentity(pid=2, name="Xorg", user="root", command=None),
+        ProcessIdentity(pid=3, name="python", user="root", command="python"),
+        ProcessIdentity(pid=4, namespace="other"),
+        ProcessIdentity(pid=5, name=None, user="bert", command="/home/bert/x"),
+    )
+
+    found = redact(snapshot(*SPLIT, processes=people))
+
+    assert found.host == Host(name="host", os="Debian", kernel="6.1.0")
+    assert [(p.name, p.user, p.command) for p in found.processes] == [
+        ("process-1", "user-1", "process-1"),
+        ("process-2", "user-2", None),
+        ("process-1", "user-2", "process-1"),
+        (None, None, None),
+        (None, "user-3", "process-3"),
+    ]
+    assert [gpu.serial for gpu in gpus_of(found)] == ["serial-1", "serial-2"]
+
+
+def test_what_explains_stays() -> None:
+    found = redact(snapshot(*SPLIT))
+
+    for before, after in zip(SPLIT, gpus_of(found), strict=True):
+        assert after._replace(uuid="", serial="", mig_instances=()) == before._replace(
+            uuid="", serial="", mig_instances=()
+        )
+
+
+def test_nvml_and_cuda_agree_on_the_stand_ins() -> None:
+    found = redact(snapshot(*SPLIT, cuda=cuda(M1, A, LOST)))
+
+    assert found.cuda is not None
+    joined = join_driver(apply_rules(None, None, gpus_of(found)), found.cuda, gpus_of(found))
+
+    assert joined is not None
+    assert joined.visible == (
+        "MIG-00000002-0000-5000-8000-000000000002",
+        ALIAS_A,
+        "GPU-00000003-0000-4000-8000-000000000003",
+    )
+
+
+def test_what_was_not_recorded_stays_absent() -> None:
+    empty = Snapshot(time="t", host=Host(), environment={})
+
+    assert redact(empty) == empty._replace(redacted=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("libcuda.so.1: cannot open shared object file", None),
+        ("/sys/bus/pci/devices: Permission denied", None),
+        ("/dev/nvidia0 refused it", None),
+        ("could not be loaded: /home/anna m/libcuda.so.1: file too short",
+         "could not be loaded: (path): file too short"),
+        ("/mnt/anna/sys/bus: No such file", "(path): No such file"),
+        ("'/home/anna/venv/bin/python' is not there", "'(path)' is not there"),
+        ("anna may not do that on annas-box", "user-1 may not do that on host"),
+        ("nannas stay", None),
+    ],
+)  # fmt: skip
+def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
+    failure = ProbeFailure(code="x", message=before)
+    gpu = gpu_reading(0, failure=failure, unavailable={"name": before})
+    mig = MigReading(unavailable={"name": before})
+    found = redact(
+        snapshot(
+            gpu._replace(mig_instances=(mig,)),
+            processes=(ProcessIdentity(pid=1, user="anna"),),
+            kernel=KernelReading(pci_unavailable=before),
+            cuda=CudaReading(failure=failure),
+        )
+    )
+
+    expected = before if after is None else after
+    [row] = gpus_of(found)
+    assert row.failure is not None
+    assert found.cuda is not None
+    assert found.cuda.failure is not None
+    assert found.kernel is not None
+    assert {
+        row.failure.message,
+        row.unavailable["name"],
+        row.mig_instances[0].unavailable["name"],
+        found.cuda.failure.message,
+        found.kernel.pci_unavailable,
+    } == {expected}
+
+
+# ------------------------------------------------------------------------------------ variables
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("0,1", "0,1"),
+        (" 1 , +0", " 1 , +0"),
+        ("0x1f,010", "0x1f,010"),
+        ("0-2", "0-2"),
+        ("0:1", "0:1"),
+        ("1anna", "1?"),
+        ("all", "all"),
+        ("NoDevFiles", "NoDevFiles"),
+        ("anna", "redacted"),
+        ("/var/run/nvidia-container-devices", "redacted"),
+        (A, ALIAS_A),
+        (f"{A} , 1", f"{ALIAS_A} , 1"),
+        ("GPU-99", "GPU-00000001"),
+        ("GPU-9", "GPU-"),
+        ("GPU-9,GPU-", "GPU-,GPU-0"),
+        ("GPU-1,GPU-2,GPU-1", "GPU-ffffffff-0001,GPU-ffffffff-0002,GPU-ffffffff-0001"),
+        (A.upper(), ALIAS_A.replace("GPU", "gpu")),
+        ("gpu-99", "gpu-00000001"),
+        (M0, ALIAS_M0),
+        ("MIG-a", "MIG-00000001"),
+        (f"MIG-{B}/1/0", "MIG-GPU-00000002-0000-4000-8000-000000000002/1/0"),
+        ("MIG-GPU-9e/1/0", "MIG-GPU-00000002/1/0"),
+        ("MIG-1", "MIG-ffffffff-0001"),
+    ],
+)
+def test_lists_of_devices_keep_their_meaning(before: str, after: str) -> None:
+    assert variable(before, *SPLIT) == after
+    assert variable(before, *SPLIT, name="NVIDIA_VISIBLE_DEVICES") == after
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        ("CUPY_GPU_MEMORY_LIMIT", "30%"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".30"),
+        ("SLURM_JOB_GPUS", "0,3"),
+    ],
+)
+def test_settings_stay(name: str, value: str) -> None:
+    assert variable(value, name=name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_LIBRARY_PATH", "/home/anna/lib"),
+        ("CUDA_HOME", "/home/anna/cuda"),
+        ("CUDA_MPS_PIPE_DIRECTORY", "x"),
+        ("NVIDIA_REQUIRE_CUDA", "cuda>=12"),
+        ("SLURM_JOB_ID", "4711"),
+        ("XLA_FLAGS", "--xla_dump_to=/home/anna"),
+        ("CUDA_DEVICE_ORDER", "annas-box"),
+        ("JAX_PLATFORMS", "/home/anna/plugin.so"),
+    ],
+)
+def test_other_values_go(name: str, value: str) -> None:
+    assert variable(value, name=name) == "redacted"
+
+
+# ----------------------------------------------------------------------------------- properties
+
+NAMES = st.from_regex(r"\Az[a-z0-9]{5,9}z\Z")
+DIGITS = st.text("89abcdef", min_size=32, max_size=32)
+UUIDS = DIGITS.map(lambda d: "-".join((d[:8], d[8:12], d[12:16], d[16:20], d[20:])))
+ENTRIES = (
+    "0", "1", "-1", "9", "00", "0x1", "", " ", "1 ", "none", "2foo", "GPU-", "GPU-8", "GPU-9a",
+    "gpu-9", "GPU-zz", "GPU-yy", "MIG-", "MIG-8", "MIG-zz",
+)  # fmt: skip
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[Snapshot, list[str]]:
+    """A recording full of names, and those names."""
+    secrets = draw(st.lists(NAMES, min_size=6, max_size=6, unique=True))
+    host, user, other, process, command, serial = secrets
+    uuids = draw(st.lists(UUIDS, min_size=4, max_size=4, unique=True))
+    gpu, second, mig, lost = f"GPU-{uuids[0]}", f"GPU-{uuids[1]}", f"MIG-{uuids[2]}", uuids[3]
+    split = draw(st.booleans())
+    instance = MigReading(uuid=mig, gpu_instance_id=1, compute_instance_id=0)
+    broken = f"could not read /home/{user}/{command}/x: refused to {other} on {host}"
+    failure = draw(st.sampled_from([None, ProbeFailure(code="gpu-is-lost", message=broken)]))
+    rows = (
+        gpu_reading(0, uuid=gpu, serial=serial, unavailable={"fan_percent": broken}),
+        gpu_reading(
+            1,
+            uuid=draw(st.sampled_from([second, None])),
+            mig_enabled=split,
+            mig_instances=(instance,) if split else (),
+            failure=failure,
+        ),
+    )
+    named = (gpu, second, mig, gpu[:9], second[:7], gpu.upper(), f"MIG-{second}/1/0", f" {gpu}")
+    listed = st.lists(st.sampled_from([*ENTRIES, *named, user, command]), max_size=5)
+    environment = {
+        "CUDA_VISIBLE_DEVICES": ",".join(draw(listed)),
+        "CUDA_DEVICE_ORDER": draw(st.sampled_from(["PCI_BUS_ID", user])),
+        "LD_LIBRARY_PATH": f"/home/{user}",
+        "XLA_FLAGS": command,
+        "TF_GPU_ALLOCATOR": other,
+    }
+    found = Snapshot(
+        time="2026-01-02T03:04:05Z",
+        host=Host(name=host),
+        environment=environment,
+        kernel=KernelReading(pci_unavailable=broken),
+        nvml=reading_of(*rows, failure=failure),
+        cuda=cuda(gpu, f"GPU-{lost}"),
+        processes=(
+            ProcessIdentity(pid=1, name=process, user=user, command=f"{process} {command}"),
+            ProcessIdentity(pid=2, name=None, user=other, command=command),
+        ),
+    )
+    return found, [*secrets, *uuids, *(uuid.replace("-", "") for uuid in uuids)]
+
+
+@given(machines())
+def test_no_name_remains(machine: tuple[Snapshot, list[str]]) -> None:
+    found, secrets = machine
+
+    text = json.dumps(to_plain(redact(found)))
+
+    assert [secret for secret in secrets if secret in text.lower()] == []
+    assert not re.search(r"/home", text)
+
+
+@given(machines())
+def test_twice_is_once(machine: tuple[Snapshot, list[str]]) -> None:
+    once = redact(machine[0])
+
+    assert redact(once) == once
+
+
+def by_rules(found: Snapshot) -> tuple[str, ...] | None:
+    environment = found.environment
+    order = environment["CUDA_DEVICE_ORDER"]
+    return apply_rules(environment["CUDA_VISIBLE_DEVICES"], order, gpus_of(found)).visible
+
+
+def positions(found: Snapshot, visible: tuple[str, ...] | None) -> list[object] | None:
+    """Say which devices are visible without their names."""
+    places: dict[str | None, object] = {}
+    for gpu in gpus_of(found):
+        places[gpu.uuid] = gpu.index
+        places |= {each.uuid: (gpu.index, at) for at, each in enumerate(gpu.mig_instances)}
+    return None if visible is None else [places[uuid] for uuid in visible]
+
+
+@given(machines())
+def test_the_same_devices_are_visible(machine: tuple[Snapshot, list[str]]) -> None:
+    before, after = machine[0], redact(machine[0])
+
+    assert positions(after, by_rules(after)) == positions(before, by_rules(before))
+
+
+def test_a_reading_that_failed_keeps_its_code() -> None:
+    failure = ProbeFailure(code="timeout", message="it timed out", function="f", library_code=10)
+    found = snapshot(nvml=NvmlReading(failure=failure))
+
+    assert redact(found) == found._replace(host=found.host._replace(name="host"), redacted=True)
