@@ -5,19 +5,40 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gpucheck.cli import output
 from gpucheck.models.errors import GpucheckError
 
-#: Command -> module with the function `command`. Only the one that is called is imported.
+
+class Command(NamedTuple):
+    """Where a command is (the module with the function `command`) and its line in --help."""
+
+    module: str
+    summary: str
+
+
+#: Only the command that is called is imported: the overview needs no more than this.
 COMMANDS = MappingProxyType(
     {
-        "detect": "gpucheck.cli.detect",
-        "list": "gpucheck.cli.list",
-        "place": "gpucheck.cli.place",
-        "bench": "gpucheck.cli.bench",
-        "memlimit": "gpucheck.cli.memlimit",
-        "snapshot": "gpucheck.cli.snapshot",
+        "detect": Command(
+            "gpucheck.cli.detect",
+            "Say whether a GPU can be used, and which layer is broken first.",
+        ),
+        "list": Command(
+            "gpucheck.cli.list", "List the GPUs: both numbers, state, processes, topology."
+        ),
+        "place": Command(
+            "gpucheck.cli.place", "Say which device a program gets; after -- run one on it."
+        ),
+        "bench": Command("gpucheck.cli.bench", "Time the CPU against the GPU, and verify both."),
+        "memlimit": Command(
+            "gpucheck.cli.memlimit",
+            "Turn an amount into a GPU memory limit; after -- run under it.",
+        ),
+        "snapshot": Command(
+            "gpucheck.cli.snapshot", "Record this machine to a file that --from answers from."
+        ),
     }
 )
 
@@ -26,8 +47,14 @@ RUNS_A_COMMAND = frozenset({"place", "memlimit"})
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:
-    """Return the command's name if it is the first word."""
-    return arguments[0] if arguments and arguments[0] in COMMANDS else None
+    """Return the command's name: the first word that is neither an option nor --config's file."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--config":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word if word in COMMANDS else None
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -48,8 +48,12 @@ def _root(
         ctx.default_map = read_defaults(config, COMMANDS)
 
 
+def _never_run() -> None:
+    """Stand for a command in the overview: without its name on the command line it cannot run."""
+
+
 def build_app(wanted: str | None = None) -> typer.Typer:
-    """Return the application; with `wanted` only that command is imported, for a quick start."""
+    """Return the application with one command, or with the overview of all that --help shows."""
     app = typer.Typer(
         name="gpucheck",
         callback=_root,
@@ -60,8 +64,11 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in COMMANDS if wanted is None else (wanted,):
-        app.command(name)(import_module(COMMANDS[name]).command)
+    for name, (module, summary) in COMMANDS.items():
+        if name == wanted:
+            app.command(name, help=summary)(import_module(module).command)
+        elif wanted is None:
+            app.command(name, help=summary)(_never_run)
     return app
 
 

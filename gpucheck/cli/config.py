@@ -8,10 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gpucheck.cli import Command
 from gpucheck.models.errors import WrongUseError
 
 
-def read_defaults(path: Path, commands: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict[str, Any]]:
     """Return `{command: {parameter: value}}` for the command-line parser.
 
     Raises:
@@ -28,13 +29,15 @@ def read_defaults(path: Path, commands: Mapping[str, str]) -> dict[str, dict[str
     }
 
 
-def _table(path: Path, command: str, values: object, commands: Mapping[str, str]) -> dict[str, Any]:
+def _table(
+    path: Path, command: str, values: object, commands: Mapping[str, Command]
+) -> dict[str, Any]:
     if command not in commands:
         known = ", ".join(commands)
         raise _unusable(path, f"has the table [{command}], but the commands are {known}")
     if not isinstance(values, dict):
         raise _unusable(path, f"has {command!r} as a value: write a table [{command}]")
-    known_options = _options(import_module(commands[command]).command)
+    known_options = _options(import_module(commands[command].module).command)
     defaults = {}
     for key, value in values.items():
         parameter = known_options.get(key)

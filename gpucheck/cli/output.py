@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,10 +48,9 @@ class Context(NamedTuple):
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Return whether the document is wanted as JSON, also when the rest cannot be parsed."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any(
         word in ("--json", "--format=json") or (word, after) == ("--format", "json")
-        for word, after in pairs
+        for word, after in pairwise([*arguments, ""])
     )
 
 

@@ -37,24 +37,36 @@ class SampleDetail(StrEnum):
     SUMMARY = "summary"
 
 
+class Fill(StrEnum):
+    """What the arrays hold: random normal numbers, or zeros, which draw less power."""
+
+    NORMAL = "normal"
+    ZEROS = "zeros"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
     """What to measure.
 
-    `kernels` empty means every registered kernel. `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>`
-    or `all`. `size` is the edge of the square problem, None for the mode's own. `budget_s` is the
-    time for all of it, None for the mode's own. `temperature` is softmax's.
+    `kernels` empty means every registered kernel, `dtypes` empty each kernel's own for the mode.
+    `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>` or `all`. `size` is the edge of the square
+    problem (of the training kernels: the batch size), None for the mode's own. `budget_s` is the
+    time for all of it, None for the mode's own. `temperature` is softmax's, `towers` the number of
+    simulated towers, `data_file` the path of real MNIST for the training kernels.
     """
 
     kernels: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("all",)
     size: int | None = None
-    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ()
     mode: BenchMode = BenchMode.DEFAULT
     budget_s: float | None = None
     seed: int = 0
     samples: SampleDetail = SampleDetail.ALL
+    fill: Fill = Fill.NORMAL
     temperature: float = 0.7
+    towers: int = 2
+    data_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,7 @@ class DtypeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Work per second at the median time; `unit` is `FLOP/s` or `B/s`."""
+    """Work per second at the median time; `unit` is `FLOP/s`, `B/s`, `image/s` or `launch/s`."""
 
     value: float
     unit: str
@@ -114,8 +126,10 @@ class Measurement:
     """One row: one kernel variant on one device at one shape.
 
     `cold_s` is the first run, with compilation and handle creation. `loops` is how many operations
-    one sample held. `error` says why a row has no figures, or why it ended early; `interrupted`
-    that a person ended it.
+    one sample held. `limits` names what the percentages are of. `percent_of_peak_at_clock` is of
+    the peak at the clock that the SMs really had. `facts` are further results, such as accuracy,
+    with the unit in the key. `error` says why a row has no figures, or why it ended early;
+    `interrupted` that a person ended it.
     """
 
     kernel: str
@@ -139,8 +153,12 @@ class Measurement:
     converged: bool = False
     throughput: Throughput | None = None
     percent_of_peak: float | None = None
+    percent_of_peak_at_clock: float | None = None
     percent_of_copy: float | None = None
+    limits: dict[str, str] = field(default_factory=dict)
+    sm_clock_mhz: float | None = None
     joules_per_op: float | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
     verified: Verified | None = None
     doubts: tuple[Doubt, ...] = ()
     error: Failure | None = None
@@ -183,8 +201,104 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What several rows of one kernel on one device say together, such as a knee or a fit.
+
+    `facts` carry the numbers, with the unit in the key.
+    """
+
+    kernel: str
+    device: str
+    code: str
+    sentence: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """The limits that this run measured on one device: the best copy and the best matrix product.
+
+    `threads` is None for a GPU. The product is in `gemm_dtype`; the best sample counts, not the
+    median, because a limit is what was reached at least once.
+    """
+
+    device: str
+    threads: int | None
+    copy_bytes_per_s: float | None
+    gemm_flops_per_s: float | None
+    gemm_dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What a GPU can do at most.
+
+    `source` tells a datasheet from a computation. `flops_per_s` and `high_flops_per_s` are by
+    dtype; the two differ where only a range is known. `clock_mhz` is the clock they stand for.
+    """
+
+    name: str
+    source: str
+    flops_per_s: dict[str, float] = field(default_factory=dict)
+    high_flops_per_s: dict[str, float] = field(default_factory=dict)
+    bytes_per_s: float | None = None
+    clock_mhz: float | None = None
+    uncertainty: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The readings of one sensor during the run: smallest, middle and largest."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTelemetry:
+    """What NVML said of one GPU while it was measured.
+
+    `reasons` is the share of the readings in which each reason held the clock down (several can at
+    once); `limited_s` the seconds that the driver counted for each, which misses nothing between
+    two readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
+    """
+
+    uuid: str
+    reading_count: int
+    period_s: float
+    clock_sm_mhz: Extent | None = None
+    clock_memory_mhz: Extent | None = None
+    power_w: Extent | None = None
+    temperature_c: Extent | None = None
+    temperature_memory_c: Extent | None = None
+    clock_sm_max_mhz: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    energy_j: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    reasons: dict[str, float] = field(default_factory=dict)
+    limited_s: dict[str, float] = field(default_factory=dict)
+    new_errors: dict[str, int] = field(default_factory=dict)
+    other_processes: tuple[int, ...] = ()
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """The GPUs' sensors during the run, or why they were not read."""
+
+    gpus: tuple[GpuTelemetry, ...] = ()
+    unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchGpu:
-    """One GPU that took part, as the CUDA runtime describes it."""
+    """One GPU that took part, as the CUDA runtime describes it.
+
+    `pci_device_id` is NVML's: eight hexadecimal digits, the device and then the vendor.
+    """
 
     cuda_index: int
     uuid: str | None
@@ -195,6 +309,11 @@ class BenchGpu:
     memory_total_bytes: int
     memory_free_bytes: int
     float32_math: str
+    clock_sm_max_mhz: float | None = None
+    clock_memory_max_mhz: float | None = None
+    memory_bus_bits: int | None = None
+    pci_device_id: str | None = None
+    board: Board | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +342,7 @@ class BenchEnvironment:
     data: str
     mode: BenchMode
     budget_s: float
+    rooflines: tuple[Roofline, ...] = ()
     unavailable: dict[str, str] = field(default_factory=dict)
 
 
@@ -233,8 +353,9 @@ class BenchResult:
     measurements: tuple[Measurement, ...]
     comparisons: tuple[Comparison, ...]
     environment: BenchEnvironment
+    conclusions: tuple[Conclusion, ...] = ()
     gates: tuple[object, ...] = ()
-    telemetry: object | None = None
+    telemetry: Telemetry | None = None
     profile: object | None = None
     notes: tuple[str, ...] = ()
     interrupted: bool = False

@@ -14,4 +14,4 @@ def built_command(name: str) -> Any:
     """Return the parser's command with its parameters."""
     from typer.main import get_command
 
-    return get_command(build_app()).commands[name]
+    return get_command(build_app(name)).commands[name]

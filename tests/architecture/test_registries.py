@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,18 @@ def test_formats() -> None:
 def test_commands() -> None:
     from gpucheck.cli import COMMANDS
 
-    assert set(COMMANDS.values()) == modules_with("command", "cli")
-    assert all(module == f"gpucheck.cli.{name}" for name, module in COMMANDS.items())
+    modules = {command.module for command in COMMANDS.values()}
+    assert modules == modules_with("command", "cli")
+    assert all(command.module == f"gpucheck.cli.{name}" for name, command in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_overview_says_what_the_command_says_of_itself(name: str) -> None:
+    from gpucheck.cli import COMMANDS
+
+    function = import_module(COMMANDS[name].module).command
+
+    assert function.__doc__.splitlines()[0] == COMMANDS[name].summary
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

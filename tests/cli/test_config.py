@@ -18,7 +18,7 @@ DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_shipped_file_states_the_true_defaults(command: str) -> None:
-    parameters = inspect.signature(import_module(COMMANDS[command]).command).parameters
+    parameters = inspect.signature(import_module(COMMANDS[command].module).command).parameters
     stated = read_defaults(DEFAULT, COMMANDS)[command]
 
     assert stated == {name: parameters[name].default for name in stated}
@@ -26,7 +26,7 @@ def test_the_shipped_file_states_the_true_defaults(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_shipped_file_leaves_out_no_option(command: str) -> None:
-    parameters = inspect.signature(import_module(COMMANDS[command]).command).parameters
+    parameters = inspect.signature(import_module(COMMANDS[command].module).command).parameters
     with_default = {
         name
         for name, item in parameters.items()
