@@ -16,18 +16,28 @@ def main() -> None:
     # run for long turn the collector on again.
     gc.disable()
     words = sys.argv[1:]
-    if words[:1] and words[0] in ASK_NVML and not _is_answered_elsewhere(words):
-        # The driver is asked while the parser is imported, which takes about as long.
-        from gpucheck.probes.nvml_start import start_early
-
-        start_early()
     try:
+        if words[:1] and words[0] in ASK_NVML and not _is_answered_elsewhere(words):
+            # The driver is asked while the rest is imported, which takes about as long.
+            from gpucheck.probes.nvml_start import start_early
+
+            start_early()
         from gpucheck.cli import main as run
 
         code = run()
+    except KeyboardInterrupt:
+        code = _interrupted(words)
     finally:
         _end_what_was_started()
     sys.exit(code)
+
+
+def _interrupted(words: list[str]) -> int:
+    """Answer a Ctrl-C that came before the command line could."""
+    from gpucheck.cli import output
+
+    command = words[0] if words and words[0] in ASK_NVML else None
+    return output.interrupted(output.Context(command=command, json=output.asks_for_json(words)))
 
 
 def _end_what_was_started() -> None:

@@ -33,7 +33,10 @@ def test_devices_gives_both_numbers_and_imports_nothing_heavy(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert finished.stdout.splitlines() == ["[(0, 1, 'Tesla T4'), (1, 0, 'NVIDIA A100-SXM4-40GB')]", "[]"]
+    assert finished.stdout.splitlines() == [
+        "[(0, 1, 'Tesla T4'), (1, 0, 'NVIDIA A100-SXM4-40GB')]",
+        "[]",
+    ]
 
 
 def test_a_machine_without_a_driver_is_an_exception_that_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,12 +13,14 @@ from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.core.inventory import complete_host
 from gpucheck.core.visibility import gpu_uuid
-from gpucheck.models.bench import BenchMode, BenchRequest, SampleDetail
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.report import Answer
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
 if TYPE_CHECKING:
+    from gpucheck.core.bench.engine import Surroundings
+    from gpucheck.models.snapshot import NvmlReading
     from gpucheck.probes.cupy_device import OpenedGpus
 
 
@@ -26,7 +29,11 @@ def command(
     *,
     kernels: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KERNEL...]", help="matmul, softmax [default: all]."),
+        typer.Argument(
+            metavar="[KERNEL...]",
+            help="matmul, softmax, copy, triad, transfer, launch, train, batch, towers, p2p "
+            "[default: all].",
+        ),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -35,9 +42,31 @@ def command(
         ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option("--size", metavar="N", help="Edge of the square problem.")
+        int | None,
+        typer.Option(
+            "--size", metavar="N", help="Edge of the square problem; when training, the batch."
+        ),
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="Precision.")] = "float32",
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            metavar="LIST",
+            help="float64, float32, tf32, float16, bfloat16, int8 [default: by kernel].",
+        ),
+    ] = None,
+    fill: Annotated[
+        Fill, typer.Option("--fill", help="What the arrays hold; zeros show the power headroom.")
+    ] = Fill.NORMAL,
+    towers: Annotated[
+        int, typer.Option("--towers", metavar="N", help="Towers to simulate on one device.")
+    ] = 2,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="FILE", help="MNIST in IDX or NPZ to train on, not generated images."
+        ),
+    ] = None,
     temperature: Annotated[
         float, typer.Option("--temperature", metavar="T", help="Softmax temperature.")
     ] = 0.7,
@@ -66,12 +95,15 @@ def command(
         kernels=tuple(kernels or ()),
         devices=split_words(device) or ("all",),
         size=size,
-        dtype=dtype,
+        dtypes=split_words(dtype),
         mode=BenchMode.QUICK if quick else BenchMode.FULL if full else BenchMode.DEFAULT,
         budget_s=budget,
         seed=seed,
         samples=samples,
         temperature=temperature,
+        fill=fill,
+        towers=towers,
+        data_file=None if data is None else str(data),
     )
 
     def find(probes: Probes) -> Answer:
@@ -89,7 +121,8 @@ def _measure(request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet:
     from gpucheck.probes.clock import MonotonicClock
     from gpucheck.probes.cpu import LinuxCpu
 
-    host = complete_host(probes.host(), probes.nvml(NvmlQuestion()))
+    reading = probes.nvml(NvmlQuestion())
+    host = complete_host(probes.host(), reading)
     with progress_bar(shown=not quiet) as progress:
         result = run_bench(
             request,
@@ -97,9 +130,34 @@ def _measure(request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet:
             cpu=LinuxCpu(),
             blas=ThreadpoolBlas(),
             gpus=_open_gpus(request.devices, probes),
+            around=_surroundings(request.devices, reading),
             progress=progress,
         )
     return conclude(result, host, require_gpu=require_gpu)
+
+
+def _surroundings(devices: tuple[str, ...], reading: NvmlReading) -> Surroundings:
+    """Return what NVML told of the GPUs before CUDA opened them, and who will read their sensors.
+
+    NOTE: claims are none yet. Once there are, a GPU held by another goes into `claims`, and the
+    ones to be measured are claimed around `run_bench`.
+    """
+    from gpucheck.core.bench.engine import Surroundings
+    from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter
+
+    if set(devices) <= {"cpu"}:
+        return Surroundings()
+    known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
+    failure = reading.failure
+    return Surroundings(
+        telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
+        pci_device_ids={
+            uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
+        },
+        processes={
+            uuid: frozenset(process.pid for process in gpu.processes) for uuid, gpu in known.items()
+        },
+    )
 
 
 def _open_gpus(devices: tuple[str, ...], probes: Probes) -> OpenedGpus:

@@ -2,13 +2,95 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
-from gpucheck.cli.shared import Shared
-from gpucheck.core.detect import detect
+from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.status import status_line
+from gpucheck.models.errors import WrongUseError
+
+if TYPE_CHECKING:
+    from gpucheck.models.report import Answer
+    from gpucheck.probes.interface import Probes
 
 
 @with_shared_options
-def command(*, shared: Shared) -> int:
+def command(
+    *,
+    expect_gpus: Annotated[
+        int | None,
+        typer.Option("--expect-gpus", metavar="N", help="Fail unless N GPUs answer."),
+    ] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option("--framework", metavar="NAME", help="Fail if this one cannot use a GPU."),
+    ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Import every framework, run a kernel on every GPU."),
+    ] = False,
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="Look at this Python's frameworks."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ID,...", help="Run only these checks or layers."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="ID,...", help="Leave these checks or layers out."),
+    ] = None,
+    list_checks: Annotated[
+        bool, typer.Option("--list-checks", help="List the checks and end.")
+    ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="ID", help="Say what a check looks at, and why; end."),
+    ] = None,
+    shared: Shared,
+) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
-    return deliver("detect", shared, detect)
+    from gpucheck.core.detect import DetectRequest, describe_checks, detect
+
+    if list_checks or explain is not None:
+        return deliver("detect", shared, lambda _: describe_checks(explain))
+    request = DetectRequest(
+        expect_gpus=_positive(expect_gpus),
+        framework=framework,
+        only=split_words(only),
+        skip=split_words(skip),
+        deep=deep,
+        python=_interpreter(python),
+    )
+
+    def find(probes: Probes) -> Answer:
+        # It ends before the report is written: the two may share a terminal.
+        with status_line(shown=shared.verbosity >= 0) as tell:
+            return detect(probes, request, tell)
+
+    return deliver("detect", shared, find)
+
+
+def _positive(expected: int | None) -> int | None:
+    if expected is not None and expected < 1:
+        message = f"--expect-gpus takes a number from 1 on, not {expected}."
+        raise WrongUseError(code="bad-gpu-count", message=message)
+    return expected
+
+
+def _interpreter(python: Path | None) -> str | None:
+    """Return the path of another Python; a bare name is looked up as a shell would."""
+    if python is None:
+        return None
+    import shutil
+
+    found = shutil.which(python)
+    if found is None:
+        message = f"--python: {str(python)!r} is no program that can be run."
+        raise WrongUseError(code="no-such-python", message=message)
+    return str(Path(found).absolute())

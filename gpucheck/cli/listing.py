@@ -41,7 +41,9 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
     if columns and shared.format == "json":
         message = "--select chooses columns of the table or CSV; the JSON document is always whole."
         raise WrongUseError(code="select-with-json", message=message)
-    order = _known((options.sort.removeprefix("-"),), "--sort")[0] if options.sort else None
+    order = None
+    if options.sort is not None:
+        (order,) = _known((options.sort.removeprefix("-"),), "--sort")
     request = ListRequest(
         ask_driver=options.ask_driver,
         topology=options.topology,

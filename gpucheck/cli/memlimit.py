@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -17,12 +18,10 @@ from gpucheck.cli.output import (
     save,
     write_stderr,
 )
-from gpucheck.cli.shared import Shared
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.core.memlimit import plan_limit
-from gpucheck.models.device import Inventory
-from gpucheck.models.memory import LimitedRun, MemoryLimit
-from gpucheck.models.report import Answer
+from gpucheck.cli.shared import Shared, split_words
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
+from gpucheck.models.report import Answer, Notice
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.interface import Probes
 from gpucheck.render.base import printable
@@ -35,39 +34,175 @@ def command(
     amount: Annotated[
         str, typer.Argument(metavar="AMOUNT", help="30%, 0.3 (the same), 8GiB, 8GB or 512M.")
     ],
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", metavar="SPEC", help="Only this GPU (/gpu:0, cuda:1, 2, a UUID)."),
+    ] = None,
+    include_overhead: Annotated[
+        bool,
+        typer.Option(
+            "--include-overhead",
+            help="Count the CUDA context too, so that nvidia-smi's number stays below.",
+        ),
+    ] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code",
+            metavar="FRAMEWORK",
+            help="Print the lines for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python", metavar="FILE", help="The Python to plan for [default: the command's]."
+        ),
+    ] = None,
+    hook: Annotated[
+        bool, typer.Option("--hook/--no-hook", help="Cap what needs code by an import hook.")
+    ] = True,
+    watch: Annotated[
+        WatchAction,
+        typer.Option("--watch", help="What to do if the command takes more than the limit."),
+    ] = WatchAction.WARN,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove the cap: allocate up to it, and beyond.")
+    ] = False,
+    verify_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verify-with", metavar="NAME", help="The same with cupy, torch, jax or tensorflow."
+        ),
+    ] = None,
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; after -- run under it."""
+    from gpucheck.core.memlimit.request import LimitRequest, find_limit
+
     context: Context = ctx.obj
-    wanted = parse_amount(amount)
+    request = LimitRequest(
+        amount=parse_amount(amount),
+        gpus=tuple(gpu or ()),
+        include_overhead=include_overhead,
+        code=code,
+        python=python,
+        hook=hook,
+        command=context.child,
+        environment=dict(os.environ) if shared.recording is None else None,
+        proofs=_proofs(verify, verify_with),
+    )
+    _check(request.proofs, code, context, shared)
 
     def find(probes: Probes) -> Answer:
-        answer = take_inventory(ListRequest(), probes)
-        if answer.error is not None or not isinstance(answer.result, Inventory):
-            return answer._replace(result=None)
-        inherited = os.environ if shared.recording is None else probes.environment()
-        plan = plan_limit(wanted, answer.result.gpus, environment=inherited)
-        return answer._replace(result=plan)
+        return find_limit(request, probes)
 
     if context.child is None:
-        return deliver("memlimit", shared, find)
+        if code is not None and shared.format == "table":
+            return deliver("memlimit", shared._replace(format="code"), find, formats=("code",))
+        return deliver("memlimit", shared, find, formats=("table", "json", "shell"))
     refuse_recording(shared)
     answer = find_only("memlimit", shared, find)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - find_only raises where there is no result
-    return _run(context, answer, answer.result, shared)
+    return _run(context, answer, answer.result, shared, watch=watch, hook=hook)
 
 
-def _run(context: Context, answer: Answer, plan: MemoryLimit, shared: Shared) -> int:
+def _proofs(verify: bool, verify_with: Sequence[str] | None) -> tuple[str, ...]:
+    named = split_words(verify_with)
+    return tuple(dict.fromkeys((*(("cupy",) if verify else ()), *named)))
+
+
+def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:
+    """Refuse options that contradict each other."""
+    if proofs:
+        from gpucheck.core.memlimit.proof import check_frameworks
+
+        check_frameworks(proofs)
+    together = [
+        name
+        for name, given in (
+            ("--verify", bool(proofs)),
+            ("--code", code is not None),
+            ("-- CMD", context.child is not None),
+        )
+        if given
+    ]
+    if len(together) > 1:
+        message = f"{' and '.join(together)} are different questions: ask one at a time."
+        raise WrongUseError(code="two-questions", message=message)
+    if proofs:
+        refuse_recording(shared)
+
+
+def _run(
+    context: Context,
+    answer: Answer,
+    plan: MemoryLimit,
+    shared: Shared,
+    *,
+    watch: WatchAction,
+    hook: bool,
+) -> int:
     from gpucheck.core.launch import supervise
+    from gpucheck.core.memlimit.run import limited_environment, open_watch
 
+    environment = limited_environment(plan, os.environ, hook=hook)
+    if shared.verbosity >= 0:
+        _say_before(plan)
+    with open_watch(plan, watch, _say, deadline_s=shared.deadline_s) as watcher:
+        exit_code = supervise(
+            context.child or (),
+            environment,
+            on_tick=watcher.tick if watcher else None,
+            keep_descriptors=context.keep,
+        )
+        unwatched = LimitedRun(exit_code=exit_code, peak_bytes=None, exceeded=None, action=None)
+        run = watcher.finish(exit_code) if watcher else unwatched
+    if watcher is None:
+        reason = "--watch off" if watch is WatchAction.OFF else "the driver did not answer"
+        run = dataclasses.replace(
+            run, unavailable=dict.fromkeys(("peak_bytes", "exceeded"), reason)
+        )
+    elif shared.verbosity >= 0:
+        _say_after(run)
+    if shared.output is not None:
+        warnings = (*answer.warnings, *_excess(run))
+        result = dataclasses.replace(plan, run=run)
+        save("memlimit", shared, answer._replace(result=result, warnings=warnings))
+    return exit_code
+
+
+def _excess(run: LimitedRun) -> tuple[Notice, ...]:
+    """Return the warning of the document about a command that took too much."""
+    if not run.exceeded:
+        return ()
+    return (Notice(code="limit-exceeded", message="The command took more than the limit."),)
+
+
+def _say(text: str) -> None:
+    write_stderr(printable(f"gpucheck: warning: {text}"))
+
+
+def _say_before(plan: MemoryLimit) -> None:
     for mechanism in plan.mechanisms:
         if mechanism.applies and mechanism.setting:
             write_stderr(printable(f"gpucheck: {mechanism.framework}: {mechanism.setting}"))
-    environment = {**os.environ, **plan.environment}
-    code = supervise(context.child or (), environment, keep_descriptors=context.keep)
-    # Nobody watched the memory: what was really used stays unknown, and the document says so.
-    run = LimitedRun(exit_code=code, peak_bytes=None, exceeded=None, action=None)
-    if shared.output is not None:
-        save("memlimit", shared, answer._replace(result=dataclasses.replace(plan, run=run)))
-    return code
+
+
+def _say_after(run: LimitedRun) -> None:
+    from gpucheck.render.units import binary_bytes
+
+    reasons: Mapping[str, str] = run.unavailable
+    if run.peak_bytes is None:
+        write_stderr(printable(f"gpucheck: peak not known: {reasons['peak_bytes']}"))
+        return
+    for gpu in run.gpus:
+        if gpu.peak_bytes:
+            limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
+            over = ", exceeded" if gpu.exceeded else ""
+            write_stderr(
+                f"gpucheck: GPU {gpu.index}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}"
+            )
+    if not run.peak_bytes:
+        write_stderr("gpucheck: no process of the command was seen on a GPU")

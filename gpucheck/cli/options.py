@@ -73,7 +73,11 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(function)
     def command(**values: Any) -> int:
         shared = _shared(**{name: values.pop(name) for name in _SHARED_PARAMETERS})
-        return function(**values, shared=shared)
+        try:
+            return function(**values, shared=shared)
+        except KeyboardInterrupt:
+            # Typer would end with its code, but without a document.
+            raise typer.Abort from None
 
     # Typer reads both: the parameters from the signature, their types from the annotations.
     parameters = [*own, *_SHARED_PARAMETERS.values()]

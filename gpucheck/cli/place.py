@@ -1,23 +1,14 @@
-"""`gpucheck place`: which card a device string means here, and a command run on just that card."""
+"""`gpucheck place`: which card a name means or which ones fit, and a command run on just those."""
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import Context, deliver, find_only, refuse_recording, write_stderr
 from gpucheck.cli.shared import Shared
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.core.placement import place_devices
-from gpucheck.models.device import Inventory
-from gpucheck.models.errors import ExitCode
-from gpucheck.models.placement import Placement
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
-from gpucheck.render.base import printable
 
 
 @with_shared_options
@@ -25,41 +16,86 @@ def command(
     *,
     ctx: typer.Context,
     specs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="DEVICE...", help="/gpu:0, /cpu:0, cuda:1 or 2; several are towers."
+            metavar="[DEVICE]...", help="/gpu:0, /cpu:0, cuda:1 or 2; several are towers."
         ),
-    ],
+    ] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="Take another device if this one does not exist.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run the operations where they are placed.")
+    ] = False,
+    graph: Annotated[
+        Path | None,
+        typer.Option("--graph", metavar="FILE", help="Place the operations of this TOML file."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", help="Choose N GPUs that fit.")
+    ] = None,
+    min_free: Annotated[
+        str | None, typer.Option("--min-free", metavar="SIZE", help="Free memory: 8GiB or 30%.")
+    ] = None,
+    max_utilization: Annotated[
+        float | None, typer.Option("--max-utilization", metavar="PCT", help="Load, 0 to 100.")
+    ] = None,
+    min_compute_capability: Annotated[
+        str | None, typer.Option("--min-compute-capability", metavar="X.Y", help="8.0, say.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="REGEX", help="The GPU's name matches this.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="GPU,...", help="Not these: index, UUID or bus id."),
+    ] = None,
+    prefer: Annotated[
+        str,
+        typer.Option("--prefer", metavar="WHAT", help="free-memory, idle, cool, numa or nvlink."),
+    ] = "free-memory",
+    share: Annotated[
+        int, typer.Option("--share", metavar="N", help="Let N claims be on a GPU at once.")
+    ] = 1,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until they are free, first come first served.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer.")
+    ] = None,
+    claim: Annotated[
+        bool | None,
+        typer.Option(
+            "--claim/--no-claim",
+            help="Hold the GPUs while the command runs [default: unless a scheduler gave them].",
+        ),
+    ] = None,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="Show who holds which GPU, and nothing else.")
     ] = False,
     shared: Shared,
 ) -> int:
     """Say which device a program gets; after -- run one on it."""
-    context: Context = ctx.obj
+    from gpucheck.cli.placing import PlaceOptions, place
 
-    def find(probes: Probes) -> Answer:
-        answer = take_inventory(ListRequest(), probes)
-        if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
-            return answer._replace(result=None)
-        # A machine without GPUs still has its CPU: whether that is enough, the string decides.
-        placement = place_devices(specs, answer.result.gpus, soft=soft)
-        return answer._replace(result=placement, exit_code=ExitCode.OK, error=None)
-
-    if context.child is None:
-        return deliver("place", shared, find)
-    refuse_recording(shared)
-    placement = find_only("place", shared, find).result
-    if isinstance(placement, Placement):
-        _run(context, placement)
-    raise AssertionError  # pragma: no cover - find_only raises where there is no result
-
-
-def _run(context: Context, placement: Placement) -> None:
-    from gpucheck.core.launch import replace
-
-    for device in placement.devices:
-        card = f" ({device.name}, {device.uuid})" if device.uuid else ""
-        write_stderr(printable(f"gpucheck: {device.spec} is {device.resolved}{card}"))
-    environment = {**os.environ, **placement.environment}
-    replace(context.child or (), environment, keep_descriptors=context.keep)
+    source = ctx.get_parameter_source("format_")
+    options = PlaceOptions(
+        specs=tuple(specs or ()),
+        soft=soft,
+        run=run,
+        graph=graph,
+        count=count,
+        min_free=min_free,
+        max_utilization=max_utilization,
+        min_compute_capability=min_compute_capability,
+        name=name,
+        exclude=tuple(exclude or ()),
+        prefer=prefer,
+        share=share,
+        wait=wait,
+        timeout_s=timeout,
+        claim=claim,
+        claims=claims,
+        format_given=source is not None and source.name != "DEFAULT",
+    )
+    return place(options, shared, ctx.obj)

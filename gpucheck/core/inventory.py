@@ -51,6 +51,16 @@ _NESTED = {
     "mig_instances": "mig.instances",
     "process_utilization": "processes.utilization_sm_percent",
 }
+#: Variables that change what is seen, or what its numbers mean.
+_EXPLAINED = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "NVIDIA_VISIBLE_DEVICES",
+        "SLURM_JOB_ID",
+    }
+)
 #: The reading that no field of the document shows.
 _NOT_SHOWN = "pci_device_id"
 
@@ -72,7 +82,13 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
     host = complete_host(probes.host(), reading)
     environment = probes.environment()
     rows = _with_silent_rows(reading)
-    visibility = see_visibility(rows, environment, probes, ask_driver=request.ask_driver)
+    visibility = see_visibility(
+        rows,
+        environment,
+        probes,
+        ask_driver=request.ask_driver,
+        driver_version=reading.driver_version,
+    )
     kernel = probes.kernel() if rows else KernelReading()
     identities = probes.identify({p.pid for row in rows for p in row.processes})
     split = any(is_mig(row) for row in rows)
@@ -85,7 +101,7 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
         exit_code=code,
         host=host,
         error=failure,
-        warnings=tuple(_notices(request, reading, inventory)),
+        warnings=tuple(_notices(request, reading, inventory, environment)),
     )
 
 
@@ -126,10 +142,14 @@ def see_visibility(
     probes: Probes,
     *,
     ask_driver: bool,
+    driver_version: str | None = None,
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to."""
     visibility = apply_rules(
-        environment.get("CUDA_VISIBLE_DEVICES"), environment.get("CUDA_DEVICE_ORDER"), rows
+        environment.get("CUDA_VISIBLE_DEVICES"),
+        environment.get("CUDA_DEVICE_ORDER"),
+        rows,
+        driver_version=driver_version,
     )
     if not rows or not (ask_driver or visibility.open_question):
         return visibility
@@ -286,7 +306,7 @@ def _seen(
     `split`: some GPU is in MIG mode, and then older drivers show a program one instance alone.
     """
     if visibility.visible == ():
-        return False, None, _hidden_reason(row, visibility)
+        return False, None, _hidden_reason(row, visibility, split=split)
     if row.uuid is None:
         return None, None, None  # without a UUID it cannot be found among CUDA's devices
     if visibility.visible is None:
@@ -298,17 +318,18 @@ def _seen(
         return True, ordinals[row.uuid], None
     if any(mig.uuid in ordinals for mig in row.mig_instances):
         return True, None, None
-    return False, None, _hidden_reason(row, visibility)
+    return False, None, _hidden_reason(row, visibility, split=split)
 
 
-def _hidden_reason(row: GpuReading, visibility: Visibility) -> str:
+def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> str:
     if is_mig(row) and not row.mig_instances and "mig_instances" not in row.unavailable:
         return "MIG is enabled on it, but it has no instance"
     if row.failure is not None:
         return "it does not answer"
     text = visibility.cuda_visible_devices
     if text is None:
-        return "the CUDA driver does not enumerate it"
+        beside = " beside a MIG instance" if split and visibility.visible else ""
+        return f"the CUDA driver does not enumerate it{beside}"
     if text == "":
         return "CUDA_VISIBLE_DEVICES is empty"
     dropped = [entry for entry in visibility.entries if entry.status == "dropped"]
@@ -379,14 +400,16 @@ def _process(
     )
 
 
-def _notices(request: ListRequest, reading: NvmlReading, inventory: Inventory) -> list[Notice]:
+def _notices(
+    request: ListRequest,
+    reading: NvmlReading,
+    inventory: Inventory,
+    environment: Mapping[str, str],
+) -> list[Notice]:
     found = [
-        Notice(
-            code=f"gpu-{gpu.state}",
-            message=f"GPU {gpu.index} does not answer; gpucheck detect says what can be done.",
-        )
-        for gpu in inventory.gpus
-        if gpu.state is not GpuState.OK
+        _silent_notice(state, [gpu.index for gpu in inventory.gpus if gpu.state is state])
+        for state in dict.fromkeys(gpu.state for gpu in inventory.gpus)
+        if state is not GpuState.OK
     ]
     question = inventory.visibility.open_question
     if question and inventory.visibility.visible is None:
@@ -397,7 +420,20 @@ def _notices(request: ListRequest, reading: NvmlReading, inventory: Inventory) -
         found.append(Notice(code="cuda-driver-silent", message=message))
     if request.topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
-    return found + _entry_notices(inventory.visibility)
+    found += _entry_notices(inventory.visibility)
+    if inventory.visibility.disagreement or _EXPLAINED & environment.keys():
+        # Imported where there is something to explain: most machines set none of them.
+        from gpucheck.core.visibility_advice import advise
+
+        found += advise(inventory.visibility, reading.gpus, environment)
+    return found
+
+
+def _silent_notice(state: GpuState, indices: Sequence[int]) -> Notice:
+    numbers = ", ".join(str(index) for index in indices)
+    which = f"GPU {numbers} does" if len(indices) == 1 else f"GPUs {numbers} do"
+    message = f"{which} not answer; gpucheck detect says what can be done."
+    return Notice(code=f"gpu-{state}", message=message)
 
 
 def _entry_notices(visibility: Visibility) -> list[Notice]:

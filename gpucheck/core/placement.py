@@ -62,8 +62,8 @@ class _Parts:
     """What has been read of a TensorFlow string so far."""
 
     job: str | None = None
-    replica: int | None = None
-    task: int | None = None
+    replica: str | None = None
+    task: str | None = None
     kind: str | None = None
     index: int | None = None
 
@@ -77,9 +77,9 @@ def _parse_tensorflow(text: str) -> DeviceSpec:
             case ["job", job]:
                 parts.job = job
             case ["replica", number]:
-                parts.replica = _integer(text, number)
+                parts.replica = number
             case ["task", number]:
-                parts.task = _integer(text, number)
+                parts.task = number
             case ["device", kind, index]:
                 _set_device(parts, text, kind, index)
             case [kind, *rest] if len(rest) <= 1 and kind.upper() in SHORT_TYPES:
@@ -89,8 +89,9 @@ def _parse_tensorflow(text: str) -> DeviceSpec:
     return DeviceSpec(
         text=text,
         job=parts.job,
-        replica=parts.replica,
-        task=parts.task,
+        # Read last, as TensorFlow does: of several only the last one need be a number.
+        replica=None if parts.replica is None else _integer(text, parts.replica),
+        task=None if parts.task is None else _integer(text, parts.task),
         kind=parts.kind,
         index=parts.index,
     )
@@ -227,7 +228,7 @@ def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> P
     """Resolve device strings, several of which are towers, and say how to get just these GPUs."""
     specs = [parse_device(text) for text in texts]
     devices = tuple(resolve(spec, gpus, soft=soft) for spec in specs)
-    return Placement(devices=devices, environment=_environment(devices))
+    return Placement(devices=devices, environment=environment_for(devices))
 
 
 _CPU = "CPU:0"
@@ -313,7 +314,7 @@ def _placed(
         mig_instance=found.mig_instance,
         soft=soft,
         reason=_reason(spec, what, devices, soft=soft),
-        names=_gpu_names(ordinal, found),
+        names=gpu_names(ordinal, found.index, found.uuid),
     )
 
 
@@ -331,16 +332,17 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
     return f"{what}, {rank} of {len(devices)} visible ones"
 
 
-def _gpu_names(ordinal: int, device: CudaDevice) -> dict[str, str]:
+def gpu_names(ordinal: int, index: int, uuid: str | None) -> dict[str, str]:
+    """Return what each library calls the card with this CUDA ordinal and this NVML index."""
     names = {
         "tensorflow": f"/device:GPU:{ordinal}",
         "pytorch": f"cuda:{ordinal}",
         "theano": f"cuda{ordinal}",
         "cupy": str(ordinal),
         "jax": str(ordinal),
-        "nvidia-smi": str(device.index),
+        "nvidia-smi": str(index),
     }
-    return names | ({"cuda-visible-devices": device.uuid} if device.uuid else {})
+    return names | ({"cuda-visible-devices": uuid} if uuid else {})
 
 
 def _cpu_names() -> dict[str, str]:
@@ -380,7 +382,7 @@ def _shown(text: str) -> str:
     return _quoted(text)[1:-1]
 
 
-def _environment(devices: Sequence[PlacedDevice]) -> dict[str, str]:
+def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
     """Return the variables that leave just these GPUs visible, in this order.
 
     By UUID, which no order can change; by NVML's index, which is that of PCI_BUS_ID, where a

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpucheck.core.visibility import digits_of, gpu_uuid, looks_like_uuid
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.snapshot import (
     CudaReading,
     GpuReading,
@@ -17,7 +19,6 @@ from gpucheck.models.snapshot import (
     NvmlReading,
     ProbeFailure,
     ProcessIdentity,
-    Snapshot,
 )
 
 #: Variables whose values name devices.
@@ -25,7 +26,8 @@ _DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: Variables whose values are numbers, sizes and fixed words. All others can hold paths and names.
 _PLAIN = re.compile(
     "CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|CUPY_GPU_MEMORY_LIMIT"
-    "|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
+    "|COMPUTE_PROFILE|NSIGHT_CUDA_DEBUGGER|NUMBA_DISABLE_CUDA|NUMBA_ENABLE_CUDASIM|OPENCL_PROFILE"
+    "|PYTORCH_NVML_BASED_CUDA_CHECK|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
     "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
     "|TF_GPU_ALLOCATOR|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
 )
@@ -37,6 +39,10 @@ _HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
 _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
 #: A path in a message, up to where messages go on. Those of the system itself tell nothing.
 _PATH = re.compile(r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr)\b)[^:'\"\n]+")
+#: What lines of the kernel log name: processes that have ended, GPUs and boards.
+_LOGGED_PROCESS = re.compile(r"\bname=[^,\s]+")
+_LOGGED_SERIAL = re.compile(r"(?i)(serial number:?\s*)\S+")
+_LOGGED_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 #: Shorter names occur in our own sentences.
 _SHORTEST_NAME = 3
 #: A UUID's beginning of this length tells the stand-ins apart.
@@ -183,6 +189,19 @@ class _Redactor:
             text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
         return _PATH.sub("(path)", text)
 
+    def everything(self, value: Any) -> Any:
+        """Return a record of evidence with every text in it redacted."""
+        if isinstance(value, str):
+            text = _LOGGED_UUID.sub(lambda found: self._uuid(found[0]), value)
+            text = _LOGGED_SERIAL.sub(r"\1redacted", _LOGGED_PROCESS.sub("name=redacted", text))
+            return self.text(text)
+        if isinstance(value, Mapping):
+            return {key: self.everything(item) for key, item in value.items()}
+        if not isinstance(value, tuple):
+            return value
+        items = [self.everything(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
 
 def redact(snapshot: Snapshot) -> Snapshot:
     """Replace serials, UUIDs, and host, user and process names, each consistently.
@@ -193,6 +212,7 @@ def redact(snapshot: Snapshot) -> Snapshot:
     redactor = _Redactor()
     nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None
     cuda = redactor.cuda(snapshot.cuda) if snapshot.cuda else None
+    unrestricted = snapshot.cuda_unrestricted and redactor.cuda(snapshot.cuda_unrestricted)
     host = snapshot.host._replace(name=redactor.hosts.of(snapshot.host.name))
     processes = tuple(redactor.process(process) for process in snapshot.processes)
     return snapshot._replace(
@@ -205,6 +225,10 @@ def redact(snapshot: Snapshot) -> Snapshot:
         cuda=cuda and _redact_cuda_reasons(cuda, redactor),
         processes=processes,
         redacted=True,
+        system=redactor.everything(snapshot.system),
+        cuda_unrestricted=unrestricted and _redact_cuda_reasons(unrestricted, redactor),
+        health=redactor.everything(snapshot.health),
+        builds=redactor.everything(snapshot.builds),
     )
 
 
@@ -217,7 +241,11 @@ def _redact_cuda_reasons(cuda: CudaReading, redactor: _Redactor) -> CudaReading:
     devices = (
         each._replace(unavailable=redactor.reasons(each.unavailable)) for each in cuda.devices
     )
-    return cuda._replace(failure=redactor.failure(cuda.failure), devices=tuple(devices))
+    return cuda._replace(
+        failure=redactor.failure(cuda.failure),
+        devices=tuple(devices),
+        library_path=redactor.everything(cuda.library_path),
+    )
 
 
 def _redact_nvml_reasons(nvml: NvmlReading, redactor: _Redactor) -> NvmlReading:
@@ -237,4 +265,5 @@ def _redact_nvml_reasons(nvml: NvmlReading, redactor: _Redactor) -> NvmlReading:
         gpus=tuple(gpu(reading) for reading in nvml.gpus),
         unavailable=redactor.reasons(nvml.unavailable),
         failure=redactor.failure(nvml.failure),
+        library_path=redactor.everything(nvml.library_path),
     )

@@ -5,27 +5,36 @@ from __future__ import annotations
 from gpucheck.core.inventory import HUNG, complete_host, nvml_failure
 from gpucheck.core.redaction import redact
 from gpucheck.models.errors import ExitCode
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.report import Answer, Notice
-from gpucheck.models.snapshot import Snapshot
 from gpucheck.probes.interface import NvmlQuestion, Probes
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def record(probes: Probes) -> Snapshot:
     """Take every reading once; a probe that fails is recorded as it failed."""
     kernel = probes.kernel()
+    system = probes.system()
     nvml = probes.nvml(NvmlQuestion(topology=True, process_utilization=True))
     # A driver that hangs NVML hangs libcuda too: one deadline is enough.
     hung = nvml.failure is not None and nvml.failure.code == HUNG
     cuda = None if hung else probes.cuda()
+    environment = dict(probes.environment())
+    hidden = cuda is not None and not cuda.device_count and VISIBLE in environment
     pids = {process.pid for gpu in nvml.gpus for process in gpu.processes}
     return Snapshot(
         time=probes.time(),
         host=complete_host(probes.host(), nvml),
-        environment=dict(probes.environment()),
+        environment=environment,
         kernel=kernel,
         nvml=nvml,
         cuda=cuda,
         processes=tuple(probes.identify(pids).values()),
+        system=system,
+        cuda_unrestricted=probes.cuda_unrestricted() if hidden else None,
+        health=probes.health() if nvml.failure is None else None,
+        builds=probes.builds(None),
     )
 
 

@@ -31,6 +31,8 @@ MOST_SHOWN = 60
 
 MIG_QUESTION = "MIG is enabled, and drivers differ in which instances they enumerate"
 SEVERAL_MIG = "drivers differ in how many MIG instances they enumerate for one program"
+ONE_MIG = "before driver 570 a program sees one MIG instance alone"
+SEVERAL_MIG_DRIVER = 570
 NAMED_TWICE = "a device is named twice, which empties the whole list"
 NAMED_AGAIN = "a device is named again after an invalid entry, and what that does is not documented"
 EMPTY_ENTRY = "an empty entry is not documented"
@@ -58,20 +60,29 @@ def is_mig(gpu: GpuReading) -> bool:
 
 
 def apply_rules(
-    cuda_visible_devices: str | None, cuda_device_order: str | None, gpus: Sequence[GpuReading]
+    cuda_visible_devices: str | None,
+    cuda_device_order: str | None,
+    gpus: Sequence[GpuReading],
+    *,
+    driver_version: str | None = None,
 ) -> Visibility:
     """Resolve the variables against the GPUs that NVML lists; never raises, for any text.
+
+    `driver_version` decides how many MIG instances one program sees; without it that is open.
 
     `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when the order, or
     what is visible at all, is the driver's to say; `open_question` then tells why.
     """
     entries: list[_Entry] = []
     if cuda_visible_devices is None:
+        # Which instance an older driver takes when none is named, only the driver knows.
         split = any(is_mig(gpu) for gpu in gpus)
         question = MIG_QUESTION if split else _order_question(cuda_device_order, gpus)
         named = [gpu.uuid for gpu in gpus]
     else:
         entries = _judge(cuda_visible_devices, cuda_device_order, gpus)
+        if shows_one_instance(driver_version):
+            entries = _keep_one_instance(entries, gpus)
         question = next((entry.question for entry in entries if entry.question), None)
         named = [entry.uuid for entry in entries if not entry.problem]
     return Visibility(
@@ -82,6 +93,45 @@ def apply_rules(
         visible=None if question else tuple(uuid for uuid in named if uuid),
         open_question=question,
     )
+
+
+def shows_one_instance(driver_version: str | None) -> bool:
+    """Return whether this driver certainly shows a program one MIG instance and nothing else.
+
+    MIG User Guide, "CUDA Device Enumeration": so with CUDA 11/R450 and CUDA 12/R525. From CUDA
+    12/R570 on the same page says both that there may be several and that there is one: only the
+    driver knows.
+    """
+    major = (driver_version or "").partition(".")[0]
+    return major.isascii() and major.isdigit() and 450 <= int(major[:6]) < SEVERAL_MIG_DRIVER
+
+
+def _instances(gpus: Sequence[GpuReading]) -> list[str | None]:
+    """Return the MIG instances that CUDA may see, in NVML's order."""
+    return [instance.uuid for gpu in gpus if is_mig(gpu) for instance in gpu.mig_instances]
+
+
+def _keep_one_instance(entries: list[_Entry], gpus: Sequence[GpuReading]) -> list[_Entry]:
+    """Drop what follows the first MIG instance, where the older rule is sure which one that is.
+
+    "The first one available" is the first of the list if NVML has it first too; else it is open.
+    """
+    kept = [entry for entry in entries if not entry.problem]
+    order = _instances(gpus)
+    clear = len(kept) > 1 and all(
+        entry.question in (None, SEVERAL_MIG) and entry.uuid in order for entry in kept
+    )
+    if not clear or min(order.index(entry.uuid) for entry in kept) != order.index(kept[0].uuid):
+        return entries
+    first = kept[0]
+    return [
+        entry._replace(question=None)
+        if entry is first
+        else entry
+        if entry.problem
+        else entry._replace(question=None, problem=ONE_MIG)
+        for entry in entries
+    ]
 
 
 def _document(entry: _Entry) -> VisibilityEntry:
@@ -134,7 +184,9 @@ def _repeats(entries: Sequence[_Entry]) -> bool:
     """Return whether a device is certainly named twice: nothing before it may end the list."""
     seen: set[object] = set()
     for entry in entries:
-        if entry.key is None:
+        # A GPU among MIG instances, or the other way round, may end the list too.
+        mixed = {entries[0].text[:4], entry.text[:4]} == {"GPU-", "MIG-"}
+        if entry.key is None or mixed:
             return False
         if entry.key in seen:
             return True
@@ -183,7 +235,8 @@ def _judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) 
     note = f"only the number counts, {rest!r} is ignored" if rest else ""
     if ordinal >= len(gpus):
         if any(is_mig(gpu) for gpu in gpus):
-            return _Entry(text=text, key=key, question=MIG_QUESTION)
+            # Without a key: where the driver has no such ordinal, the list ends here.
+            return _Entry(text=text, question=MIG_QUESTION)
         return _Entry(text=text, key=key, problem=f"out of range: there {_are(len(gpus))}")
     if question is not None:
         return _Entry(text=text, key=key, question=question)
@@ -343,7 +396,17 @@ def join_driver(
         decided_by=DecidedBy.DRIVER,
         entries=entries,
         visible=visible,
+        disagreement=_disagreement(visibility, visible),
     )
+
+
+def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | None:
+    """Say so where the driver enumerates something else than rules that left nothing open."""
+    ruled = visibility.visible
+    if visibility.open_question is not None or ruled is None or ruled == visible:
+        return None
+    said, told = (", ".join(uuids) or "no device" for uuids in (ruled, visible))
+    return f"By NVIDIA's documented rules CUDA sees {said}; the driver enumerates {told}."
 
 
 def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityEntry, ...]:

@@ -234,7 +234,8 @@ class Board:
     """What a GPU can do at most.
 
     `source` tells a datasheet from a computation. `flops_per_s` and `high_flops_per_s` are by
-    dtype; the two differ where only a range is known. `clock_mhz` is the clock they stand for.
+    dtype; the two differ where only a range is known. They stand for `clock_mhz`, those of the
+    tensor cores for `tensor_clock_mhz`. `uncertainty` says what speaks against a value.
     """
 
     name: str
@@ -243,6 +244,7 @@ class Board:
     high_flops_per_s: dict[str, float] = field(default_factory=dict)
     bytes_per_s: float | None = None
     clock_mhz: float | None = None
+    tensor_clock_mhz: float | None = None
     uncertainty: dict[str, str] = field(default_factory=dict)
 
 
@@ -271,7 +273,7 @@ class GpuTelemetry:
     clock_memory_mhz: Extent | None = None
     power_w: Extent | None = None
     temperature_c: Extent | None = None
-    temperature_memory_c: Extent | None = None
+    temperature_memory_c: float | None = None
     clock_sm_max_mhz: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None

@@ -5,7 +5,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-
 #: The default of a mapping that has nothing in it.
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -80,7 +79,7 @@ class GpuProcess(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """One GPU with both of its numbers and its state; absent readings are null, see `unavailable`."""
+    """One GPU with both of its numbers and its state; `unavailable` says why a reading is null."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     cuda_index: int | None = None
@@ -131,6 +130,7 @@ class Visibility(NamedTuple):
 
     `cuda_visible_devices` null means unset. `visible` lists UUIDs of GPUs or MIG instances by
     ascending CUDA ordinal, or is null when neither the rules nor the driver gave an order.
+    `disagreement` says so where the driver enumerates something else than the rules do.
     """
 
     cuda_visible_devices: str | None
@@ -139,6 +139,7 @@ class Visibility(NamedTuple):
     entries: tuple[VisibilityEntry, ...] = ()
     visible: tuple[str, ...] | None = None
     open_question: str | None = None
+    disagreement: str | None = None
 
 
 class TopologyLink(NamedTuple):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Layer(StrEnum):
-    """The layers between a program and a running kernel, lowest first; health stands beside them."""
+    """The layers between a program and a running kernel, lowest first; health is beside them."""
 
     ENVIRONMENT = "environment"
     PCI = "pci"
@@ -58,6 +58,14 @@ class Finding(NamedTuple):
     gpu: str | None = None
 
 
+class LayerSummary(NamedTuple):
+    """One layer in one line: the worst of what was found in it."""
+
+    layer: Layer
+    status: CheckStatus
+    summary: str
+
+
 class Framework(NamedTuple):
     """What one framework's build can use; `sees_gpu` null means that it was not tried."""
 
@@ -69,7 +77,7 @@ class Framework(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The result of `gpucheck detect`: the verdict as a sentence, the steps to try, the evidence."""
+    """The result of `gpucheck detect`: verdict, the sentence that says it, steps to try, evidence."""
 
     usable: bool | None
     verdict: Verdict
@@ -78,3 +86,30 @@ class Detection(NamedTuple):
     checks: tuple[Finding, ...]
     remedy: tuple[str, ...] = ()
     frameworks: tuple[Framework, ...] = ()
+    layers: tuple[LayerSummary, ...] = ()
+
+
+class About(NamedTuple):
+    """What a check looks at, why that matters, by which rules it judges, and who says so."""
+
+    looks_at: tuple[str, ...]
+    why: str
+    rules: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+class CheckDescription(NamedTuple):
+    """One check as --list-checks and --explain show it."""
+
+    id: str
+    layer: Layer
+    question: str
+    requires: tuple[str, ...]
+    about: About
+
+
+class Catalogue(NamedTuple):
+    """The checks that there are; `explained` asks for all that is known of them."""
+
+    catalogue: tuple[CheckDescription, ...]
+    explained: bool = False

@@ -20,6 +20,14 @@ class Strength(StrEnum):
     NONE = "none"
 
 
+class WatchAction(StrEnum):
+    """What the watcher does about a command that takes more than the limit."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
     """The amount as it was asked for: either a fraction of each GPU or bytes on each GPU."""
@@ -27,6 +35,24 @@ class MemoryRequest:
     text: str
     fraction: float | None = None
     bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What one process takes on a GPU beside its allocator: an estimate, and where it is from.
+
+    `included` tells whether it was taken off what allocators are told.
+    """
+
+    included: bool
+    context_bytes: int
+    library_bytes: int
+    sources: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Return context and libraries together."""
+        return self.context_bytes + self.library_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +68,8 @@ class GpuMemoryLimit:
     limit_bytes: int | None
     allocator_limit_bytes: int | None
     context_estimate_bytes: int | None = None
+    library_estimate_bytes: int | None = None
+    memory_free_bytes: int | None = None
     cuda_index: int | None = None
     index: int | None = None
     name: str | None = None
@@ -54,7 +82,8 @@ class Mechanism:
     """One way to hold one framework to the limit.
 
     `setting` is what to set or the line of code, null where there is none. `applies` tells
-    whether it takes effect in a program started now with the `environment` of the result.
+    whether it takes effect in a program started now with the `environment` of the result, and
+    with the import hook where a command is run.
     """
 
     framework: str
@@ -66,32 +95,96 @@ class Mechanism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What happened when a program tried to take more than the limit."""
+class Software:
+    """The Python that the plan is for; `frameworks` (version by module) is null if not known."""
 
-    allocated_bytes: int
+    interpreter: str | None
+    python: str | None
+    frameworks: dict[str, str] | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What happened when a program tried to take more than the limit.
+
+    `allocated_bytes` is the most that it got, `refused_bytes` the size of the request that was
+    refused, `refused_with` the exception. `held` is null where it could not be tried, see
+    `reason`; `restored` tells whether there was room again after memory was freed. `peak_bytes` is
+    what the allocator counted then, `nvml_bytes` what NVML did, `overhead_bytes` the difference.
+    """
+
+    allocated_bytes: int | None
     refused_bytes: int | None
     refused_with: str | None
-    held: bool
+    held: bool | None
+    framework: str | None = None
+    version: str | None = None
+    mechanism: str | None = None
+    limit_bytes: int | None = None
+    peak_bytes: int | None = None
+    nvml_bytes: int | None = None
+    overhead_bytes: int | None = None
+    restored: bool | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGpu:
+    """What a limited command took of one GPU; null where it could not be read."""
+
+    uuid: str | None
+    index: int | None
+    limit_bytes: int | None
+    allowance_bytes: int
+    peak_bytes: int | None
+    exceeded: bool | None
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A process of the command that took most of a GPU when the limit was exceeded."""
+
+    pid: int
+    name: str | None
+    uuid: str | None
+    memory_used_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedRun:
-    """What a limited command did; `action` is what the watcher did about an excess."""
+    """What a limited command did; `action` is what the watcher did about an excess.
+
+    `peak_bytes` is the most that its processes together took of one GPU, at the moments when it
+    was read (every `interval_s`); what is null has its reason in `unavailable`.
+    """
 
     exit_code: int
     peak_bytes: int | None
     exceeded: bool | None
     action: str | None
+    interval_s: float | None = None
+    readings: int = 0
+    gpus: tuple[RunGpu, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """The result of `gpucheck memlimit`; `environment` is what a limited command gets on top."""
+    """The result of `gpucheck memlimit`; `environment` is what a limited command gets on top.
+
+    `verification` is the first cap that did not hold, or else the first that was tried.
+    """
 
     request: MemoryRequest
     gpus: tuple[GpuMemoryLimit, ...]
     mechanisms: tuple[Mechanism, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    overhead: Overhead | None = None
+    software: Software | None = None
+    code: str | None = None
     verification: Verification | None = None
+    verifications: tuple[Verification, ...] = ()
     run: LimitedRun | None = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpucheck.models.claim import Claim
+from gpucheck.models.units import Amount
+
 
 class DeviceGrammar(StrEnum):
     """Whose way of naming devices a string follows."""
@@ -83,58 +86,82 @@ class PlacedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedOp:
-    """One operation of a graph and the device it is placed on."""
+    """One operation of a graph and the device it is placed on, by its full name."""
 
     name: str
     op: str
     device: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Data that a placement makes move between devices."""
+    """Data that a placement makes move between devices; the time is null where nothing ran."""
 
     from_: str
     to: str
     what: str
     bytes: int
+    seconds: float | None = None
+
+
+class Preference(StrEnum):
+    """Which of several GPUs that fit is the better one."""
+
+    FREE_MEMORY = "free-memory"
+    IDLE = "idle"
+    COOL = "cool"
+    NUMA = "numa"
+    NVLINK = "nvlink"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A GPU that someone holds, or that was held for this call."""
+class ChoiceRequest:
+    """Which GPUs somebody asks for, without naming them."""
 
-    uuid: str
-    path: str
-    slot: int
-    held: bool
-    waited_s: float | None = None
-    pid: int | None = None
-    user: str | None = None
-    command: str | None = None
-    since: str | None = None
+    count: int = 1
+    min_free: Amount | None = None
+    max_utilization_percent: float | None = None
+    min_compute_capability: str | None = None
+    name: str | None = None
+    exclude: tuple[str, ...] = ()
+    prefer: Preference = Preference.FREE_MEMORY
+    share: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A GPU that was considered, and why it was or was not eligible."""
+    """A GPU or MIG instance that was considered, and why it was or was not eligible.
+
+    A card that does not tell its UUID is `index N` here. `countable` says whether CUDA is sure to
+    count it as NVML does: not so a lost card, nor one that is split up by MIG.
+    """
 
     uuid: str
     eligible: bool
     reason: str
+    index: int | None = None
+    name: str | None = None
+    countable: bool = True
+
+
+#: A number, or rows of them: what an operation computed.
+Value = float | tuple["Value", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """The result of `gpucheck place`.
 
-    `environment` holds what makes a program see the GPUs of `devices` and no other.
+    `environment` holds what makes a program see the GPUs of `devices` and no other. `advice` names
+    placements that would copy less.
     """
 
     devices: tuple[PlacedDevice, ...] = ()
     ops: tuple[PlacedOp, ...] = ()
     transfers: tuple[Transfer, ...] = ()
-    value: tuple[tuple[float, ...], ...] | None = None
+    value: Value | None = None
     environment: dict[str, str] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
+    advice: tuple[str, ...] = ()

@@ -1,10 +1,9 @@
-"""Raw readings of a machine, and the snapshot that holds all of them (contract: snapshot/1)."""
+"""Raw readings of a machine that every command may need; evidence.py has those of detect."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpucheck.models.device import NOTHING
-from gpucheck.models.report import Host
 
 
 class ProbeFailure(NamedTuple):
@@ -114,6 +113,7 @@ class NvmlReading(NamedTuple):
 
     `gpu_count` is what NVML counted; fewer rows in `gpus` together with a `failure` mean that the
     driver stopped answering on the way. `nvml_calls` counts the calls since NVML was initialised.
+    `library_path` is the file that the loader took, read only if NVML would not start.
     """
 
     driver_version: str | None = None
@@ -125,6 +125,7 @@ class NvmlReading(NamedTuple):
     unavailable: Mapping[str, str] = NOTHING
     failure: ProbeFailure | None = None
     nvml_calls: int | None = None
+    library_path: str | None = None
 
 
 class CudaDeviceReading(NamedTuple):
@@ -140,12 +141,16 @@ class CudaDeviceReading(NamedTuple):
 
 
 class CudaReading(NamedTuple):
-    """What libcuda said in a fresh process with the recorded environment."""
+    """What libcuda said in a fresh process with the recorded environment.
+
+    `library_path` is the file that the loader took.
+    """
 
     driver_version: int | None = None
     device_count: int | None = None
     devices: tuple[CudaDeviceReading, ...] = ()
     failure: ProbeFailure | None = None
+    library_path: str | None = None
 
 
 class PciDeviceReading(NamedTuple):
@@ -181,16 +186,3 @@ class ProcessIdentity(NamedTuple):
     user: str | None = None
     command: str | None = None
     namespace: str = "own"
-
-
-class Snapshot(NamedTuple):
-    """A machine as the probes saw it; null parts were not recorded."""
-
-    time: str
-    host: Host
-    environment: Mapping[str, str]
-    kernel: KernelReading | None = None
-    nvml: NvmlReading | None = None
-    cuda: CudaReading | None = None
-    processes: tuple[ProcessIdentity, ...] = ()
-    redacted: bool = False

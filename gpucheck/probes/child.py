@@ -43,27 +43,34 @@ class Child:
     """One script of this package, run by path in an isolated interpreter of the same Python.
 
     The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
-    current directory, and it writes nothing to our terminal.
+    current directory, and it writes nothing to our terminal. With `interpreter` (a Python and its
+    options) the script runs there instead, with that Python's own packages.
 
     Raises:
         ChildDiedError: it could not be started at all.
     """
 
     def __init__(
-        self, script: str, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        script: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        interpreter: tuple[str, ...] = (),
     ) -> None:
         request_end, self._requests = os.pipe()
         self._answers, answer_end = os.pipe()
-        command = [sys.executable, "-I", "-S", script, *arguments]
+        python = interpreter or (sys.executable, "-I", "-S")
+        command = [*python, script, *arguments]
         try:
             self._pid: int | None = os.posix_spawn(
-                sys.executable,
+                python[0],
                 command,
                 dict(os.environ if environment is None else environment),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, request_end, 0),
                     (os.POSIX_SPAWN_DUP2, answer_end, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in _inherited_descriptors()),
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
@@ -169,6 +176,25 @@ class Child:
 
     #: A child that has answered only reads: there is nothing to lose by killing it.
     close = abandon
+
+
+def _inherited_descriptors() -> list[int]:
+    """Return what our caller left open beside the standard streams.
+
+    Whoever waits for the end of such a pipe must not wait for a child that cannot be killed.
+    """
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    except OSError:
+        return []
+    return [number for number in numbers if number > 2 and _is_inheritable(number)]
+
+
+def _is_inheritable(number: int) -> bool:
+    try:
+        return os.get_inheritable(number)
+    except OSError:  # the one that listed the others is closed again
+        return False
 
 
 def _signal_name(number: int) -> str:

@@ -22,15 +22,26 @@ COMPUTE_CAPABILITY_MINOR = 76
 #: The causes of a failing cuInit that a person can act on; libcuda names the rest itself.
 #: Source: cuda.h (CUresult).
 REASONS = {
+    2: ("out-of-memory", "the GPU has no memory left for another program"),
     3: ("not-initialized", "the CUDA driver could not be initialised"),
     34: ("stub-library", "the libcuda.so.1 that was loaded is the stub of the CUDA toolkit"),
+    35: ("insufficient-driver", "the driver is older than the CUDA that is asked of it"),
+    36: ("newer-driver-needed", "a newer driver is needed for what was asked"),
     46: ("devices-unavailable", "every GPU is busy or in a compute mode that refuses new programs"),
     100: ("no-device", "the CUDA driver sees no GPU in this environment"),
     101: ("invalid-device", "a device ordinal is out of range"),
+    102: ("not-licensed", "this virtual GPU has no licence"),
+    214: ("ecc-uncorrectable", "the GPU met a memory error that it could not correct"),
+    303: ("library-broken", "a library that the CUDA driver needs could not be initialised"),
     304: ("operating-system", "an operating system call of the CUDA driver failed"),
+    800: ("not-permitted", "the operation is not permitted to this user"),
     802: ("system-not-ready", "the system is not ready: the fabric manager may not be running"),
     803: ("driver-mismatch", "libcuda and the loaded kernel module differ in version"),
     804: ("compat-not-supported", "a forward-compatibility libcuda is used on a GPU without it"),
+    805: ("mps-connection-failed", "the MPS daemon could not be reached"),
+    807: ("mps-not-ready", "the MPS server is not ready for new clients"),
+    808: ("mps-too-many-clients", "the MPS server has as many clients as it can take"),
+    809: ("mps-no-connections", "the GPU has no connections left for another MPS client"),
     999: ("unknown", "the CUDA driver reported an unknown error"),
 }
 
@@ -160,11 +171,22 @@ def read() -> dict[str, Any]:
     return found
 
 
+def loaded_library() -> str | None:
+    """Return the libcuda that this process has loaded: its name carries its version."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            paths = (line.split(maxsplit=5)[-1].strip() for line in file)
+            return next((path for path in paths if "/libcuda.so" in path), None)
+    except OSError:
+        return None
+
+
 def main() -> None:
     """Print one JSON line."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.write(out, json.dumps(read()).encode("ascii") + b"\n")
+    document = {**read(), "library_path": loaded_library()}
+    os.write(out, json.dumps(document).encode("ascii") + b"\n")
 
 
 if __name__ == "__main__":

@@ -14,26 +14,37 @@ from gpucheck.probes.sysfs import read_text
 PREFIXES = ("CUDA_", "NVIDIA_", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "XLA_")
 NAMES = frozenset(
     {
+        "COMPUTE_PROFILE",
         "CUPY_GPU_MEMORY_LIMIT",
+        "JAX_CUDA_VISIBLE_DEVICES",
         "JAX_PLATFORMS",
+        "KUBERNETES_SERVICE_HOST",
         "LD_LIBRARY_PATH",
+        "NSIGHT_CUDA_DEBUGGER",
+        "NUMBA_DISABLE_CUDA",
+        "NUMBA_ENABLE_CUDASIM",
+        "OPENCL_PROFILE",
         "PYTORCH_ALLOC_CONF",
         "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_NVML_BASED_CUDA_CHECK",
         "SLURM_JOB_ID",
         "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "TF_GPU_ALLOCATOR",
     }
 )
+#: Parts of names whose values are nobody's business, NVIDIA_API_KEY for one.
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
 
 
 def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `environment` that GPU programs and their launchers read."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name in NAMES or name.startswith(PREFIXES)
-    }
+    return {name: value for name, value in sorted(environment.items()) if _is_ours(name)}
+
+
+def _is_ours(name: str) -> bool:
+    known = name in NAMES or name.startswith(PREFIXES)
+    return known and not any(word in name for word in SECRETS)
 
 
 def _os_name(root: Path, release: str) -> str:

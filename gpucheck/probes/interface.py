@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
+
+if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
+    from gpucheck.models.evidence import (
+        BuildsReading,
+        HealthReading,
+        LaunchReading,
+        NodeOpening,
+        SystemReading,
+        TrialReading,
+    )
 
 
 class NvmlQuestion(NamedTuple):
@@ -41,6 +51,36 @@ class Probes(Protocol):
 
     def cuda(self) -> CudaReading:
         """Ask libcuda in a fresh process what a program started now would see."""
+        ...
+
+    def system(self) -> SystemReading:
+        """Read all that files tell about the driver, without waking it."""
+        ...
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open device files in a child; this may wake the driver."""
+        ...
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Ask libcuda what a program without CUDA_VISIBLE_DEVICES would see."""
+        ...
+
+    def health(self) -> HealthReading:
+        """Read every GPU's health through NVML."""
+        ...
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Read what an interpreter's frameworks (default: this one's) were built for."""
+        ...
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Import frameworks in children and let each use a GPU."""
+        ...
+
+    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+        """Run a kernel in a child and compare its result."""
         ...
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:

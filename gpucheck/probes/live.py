@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
@@ -13,6 +14,16 @@ from gpucheck.probes.environment import gpu_variables, read_host
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml import NvmlSession
 from gpucheck.probes.sysfs import count_gpus, read_kernel
+
+if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
+    from gpucheck.models.evidence import (
+        BuildsReading,
+        HealthReading,
+        LaunchReading,
+        NodeOpening,
+        SystemReading,
+        TrialReading,
+    )
 
 #: Files are read below this directory instead of `/`: a host mounted in a container, or a test.
 ROOT_VARIABLE = "GPUCHECK_ROOT"
@@ -67,6 +78,60 @@ class LiveProbes:
         from gpucheck.probes.cuda import read_cuda
 
         return read_cuda(deadline_s=self.deadline_s())
+
+    def system(self) -> SystemReading:
+        """Read the driver's surroundings from files."""
+        from gpucheck.probes.system import read_system
+
+        return read_system(self._root, os.environ)
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open device files in a child."""
+        from gpucheck.probes.devices import open_nodes
+
+        return open_nodes(paths, self._root, deadline_s=self.deadline_s())
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Ask libcuda in a child without CUDA_VISIBLE_DEVICES."""
+        from gpucheck.probes.cuda import read_cuda
+
+        rest = {name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        return read_cuda(deadline_s=self.deadline_s(), environment=rest)
+
+    def health(self) -> HealthReading:
+        """Ask the NVML child for what only detect needs."""
+        if self._session is None:
+            self._session = NvmlSession()
+        reading = self._session.read_health(deadline_s=self.deadline_s())
+        if reading.failure is not None:
+            self.close()
+        return reading
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Read the metadata of an interpreter's frameworks."""
+        from gpucheck.probes.builds import read_builds
+
+        return read_builds(python, os.environ)
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Import frameworks in children."""
+        from gpucheck.probes.trials import run_trials
+
+        return run_trials(names, python, os.environ, deadline_s=self.deadline_s(), tell=tell)
+
+    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+        """Run a kernel in a child."""
+        from gpucheck.probes.launch import run_kernel
+
+        return run_kernel(
+            python,
+            os.environ,
+            through_cupy=through_cupy,
+            every_gpu=every_gpu,
+            deadline_s=self.deadline_s(),
+        )
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Look the processes up in /proc."""

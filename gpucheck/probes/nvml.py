@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.snapshot import (
     GpuReading,
@@ -19,6 +19,9 @@ from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml_start import take
 
+if TYPE_CHECKING:
+    from gpucheck.models.evidence import GpuHealthReading, HealthReading
+
 NOT_ANSWERING = "driver-not-answering"
 
 
@@ -33,12 +36,28 @@ class NvmlSession:
 
     def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
         """Ask once. What came before a failure is kept; the failure says why there is no more."""
+        return assemble(*self._ask(question._asdict(), deadline_s))
+
+    def read_health(self, *, deadline_s: float) -> HealthReading:
+        """Ask for the health of every GPU."""
+        from gpucheck.models.evidence import HealthReading
+
+        parts, failure = self._ask({"health": True}, deadline_s)
+        if parts and parts[-1]["part"] == "failure":
+            failure = ProbeFailure(**{k: v for k, v in parts[-1].items() if k != "part"})
+        gpus = tuple(_health(part) for part in parts if part["part"] == "health")
+        return HealthReading(gpus=gpus, failure=failure)
+
+    def _ask(
+        self, request: Mapping[str, Any], deadline_s: float
+    ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
+        """Return the documents that came, and why there are no more of them."""
         parts: list[dict[str, Any]] = []
         failure: ProbeFailure | None = None
         try:
             if self._child is None:
                 self._child = take()
-            self._child.ask(question._asdict())
+            self._child.ask(request)
             for document in self._child.documents(deadline_s):
                 parts.append(document)
                 if document["part"] in ("end", "failure"):
@@ -51,7 +70,7 @@ class NvmlSession:
             failure = ProbeFailure(code="nvml-child-died", message=message)
         if failure is not None:
             self.close()
-        return assemble(parts, failure)
+        return parts, failure
 
     def close(self) -> None:
         """End the child."""
@@ -96,3 +115,11 @@ def _topology(part: dict[str, Any]) -> TopologyReading:
         pairs=tuple(PairReading(from_=pair.pop("from"), **pair) for pair in part["pairs"]),
         nvlinks=tuple(NvlinkReading(**link) for link in part["nvlinks"]),
     )
+
+
+def _health(part: dict[str, Any]) -> GpuHealthReading:
+    from gpucheck.models.evidence import GpuHealthReading
+
+    given = {name: value for name, value in part.items() if name != "part"}
+    failure = given.pop("failure")
+    return GpuHealthReading(**given, failure=ProbeFailure(**failure) if failure else None)

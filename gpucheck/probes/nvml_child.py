@@ -101,6 +101,10 @@ class Refusal(Exception):
         """Return the reason as one phrase that names the NVML code."""
         return self.text if self.code is None else f"{self.text} (NVML {self.code})"
 
+    def of_this_form(self) -> bool:
+        """Return whether an older form of the question may still be answered."""
+        return self.code in ASK_OLDER_FORM or self.slug == "binding-too-old"
+
     def about(self, kind: str) -> Refusal:
         """Return the same refusal, of one kind of processes alone."""
         text = self.text if kind == "compute" else f"the {kind} processes: {self.text}"
@@ -150,21 +154,23 @@ class Door:
 
         "Not supported" is said of one GPU, so that it is not remembered.
         """
-        last = len(forms) - 1
+        said: Refusal | None = None
         remembered = True
         for position in range(self._form.get(key, 0), len(forms)):
             function, arguments = forms[position]
             try:
                 answer = self.ask(function, gpu, *arguments)
             except Refusal as refusal:
-                if refusal.code in ASK_OLDER_FORM and position < last:
-                    remembered = remembered and refusal.slug != "not-supported"
-                    continue
-                raise
+                if not refusal.of_this_form():
+                    raise
+                # "There is no such function" tells the least of all.
+                said = refusal if said is None or refusal.code not in (13, None) else said
+                remembered = remembered and refusal.slug != "not-supported"
+                continue
             if remembered:
                 self._form[key] = position
             return answer
-        raise AssertionError(key)
+        raise said or AssertionError(key)
 
 
 def kernel_bus_id(text: str) -> str:
@@ -545,6 +551,10 @@ def _nvlink_peer(door: Door, handle: Any, link: int) -> dict[str, Any]:
 def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the documents that answer one request; the last is `end` or `failure`."""
     try:
+        if request.get("health"):
+            yield from _read_health(door, nvml)
+            yield {"part": "end", "nvml_calls": door.calls}
+            return
         system = read_system(door)
         yield system
         handles = []
@@ -558,6 +568,29 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
         yield {"part": "failure", **refusal.document()}
         return
     yield {"part": "end", "nvml_calls": door.calls}
+
+
+def _read_health(door: Door, nvml: Any) -> Iterator[dict[str, Any]]:
+    """Load what only `detect` needs from the file beside this one: it would slow every listing."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_health_child.py")  # noqa: PTH100, PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("nvml_health_child", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield from module.read_health(door, nvml, Refusal)
+
+
+def _loaded_library() -> str | None:
+    """Return the NVML that this process has loaded: its name carries the library's version."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            paths = (line.split(maxsplit=5)[-1].strip() for line in file)
+            return next((path for path in paths if "/libnvidia-ml.so" in path), None)
+    except OSError:
+        return None
 
 
 def _spare_ctypes_util() -> None:
@@ -575,8 +608,9 @@ def _open_nvml() -> tuple[Door, Any]:
     _spare_ctypes_util()
     try:
         import pynvml as nvml
-    except ImportError:
-        text = "the Python module pynvml (package nvidia-ml-py) cannot be imported"
+    except Exception as error:  # older packages of that name do not even compile
+        kind = type(error).__name__
+        text = f"the Python module pynvml (package nvidia-ml-py) cannot be imported ({kind})"
         function = "import"
         raise Refusal(function, None, "binding-missing", text) from None
     door = Door(nvml)
@@ -599,6 +633,7 @@ def main() -> None:
     try:
         door, nvml = _open_nvml()
     except Refusal as refusal:
+        say({"part": "system", "library_path": _loaded_library()})
         say({"part": "failure", **refusal.document()})
         return
     for line in sys.stdin:

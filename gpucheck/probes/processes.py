@@ -33,9 +33,7 @@ def _in_initial_namespace(root: Path) -> bool | None:
         return None
 
 
-def _identify(
-    directory: Path, pid: int, initial: bool | None, users: Users
-) -> ProcessIdentity:
+def _identify(directory: Path, pid: int, initial: bool | None, users: Users) -> ProcessIdentity:
     name = read_text(directory / "comm")
     namespace = _namespace(directory, exists=name is not None, initial=initial)
     if namespace != "own":
@@ -91,7 +89,7 @@ def _user(directory: Path, users: Users) -> str | None:
     """Return the name of the real user id, or the id where it has no name."""
     for line in (read_text(directory / "status") or "").splitlines():
         key, _, values = line.partition(":")
-        if key == "Uid":
+        if key == "Uid" and values.split():
             number = values.split()[0]
             try:
                 return users(int(number))
@@ -104,5 +102,6 @@ def _command(directory: Path) -> str | None:
     """Return the command line as a shell would need it; kernel threads and zombies have none."""
     import shlex
 
-    words = read_text(directory / "cmdline")
-    return shlex.join(words.rstrip("\0").split("\0")) if words else None
+    # Programs that write their own title pad it with zeros.
+    words = (read_text(directory / "cmdline") or "").rstrip("\0")
+    return shlex.join(words.split("\0")) if words else None

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.errors import WrongUseError
+from gpucheck.models.evidence import (
+    BuildsReading,
+    HealthReading,
+    LaunchReading,
+    NodeOpening,
+    SystemReading,
+    TrialReading,
+)
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import (
     CudaReading,
@@ -16,7 +25,6 @@ from gpucheck.models.snapshot import (
     NvmlReading,
     ProbeFailure,
     ProcessIdentity,
-    Snapshot,
 )
 from gpucheck.probes.interface import NvmlQuestion
 
@@ -35,7 +43,7 @@ def read_snapshot(path: Path) -> Snapshot:
     document = _read_document(path)
     schema = document.get("schema")
     if schema != SCHEMA:
-        said = f"its schema is {schema!r}" if schema else "it has no schema"
+        said = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
         raise _unusable(path, f"is not a gpucheck snapshot that this version reads: {said}")
     try:
         return from_plain(Snapshot, document.get("result"), where="result")
@@ -45,9 +53,12 @@ def read_snapshot(path: Path) -> Snapshot:
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        with path.open("rb") as file:
+            # The size that a device or a pipe gives says nothing of what comes out of it.
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
             raise _unusable(path, "is too large to be a snapshot")
-        document = json.loads(path.read_bytes())
+        document = json.loads(content)
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
@@ -99,12 +110,40 @@ class RecordedProbes:
         """Return what libcuda said when the snapshot was taken."""
         return self._snapshot.cuda or CudaReading(failure=NOT_RECORDED)
 
+    def system(self) -> SystemReading:
+        """Return the recorded surroundings of the driver."""
+        return self._snapshot.system or SystemReading(unavailable=NOT_RECORDED.message)
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open nothing: the files here are another machine's."""
+        return ()
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Return what libcuda said without the variable, where that was asked."""
+        return self._snapshot.cuda_unrestricted or CudaReading(failure=NOT_RECORDED)
+
+    def health(self) -> HealthReading:
+        """Return the recorded health."""
+        return self._snapshot.health or HealthReading(failure=NOT_RECORDED)
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Return the frameworks of the interpreter that recorded."""
+        return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Try nothing: a recording runs no framework."""
+        return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
+
+    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+        """Run nothing: a recording has no GPU."""
+        return LaunchReading(failure=NOT_RECORDED)
+
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Return the recorded processes; others are of an unknown namespace."""
         known = {process.pid: process for process in self._snapshot.processes}
-        return {
-            pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids
-        }
+        return {pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids}
 
     def close(self) -> None:
         """Nothing is open."""

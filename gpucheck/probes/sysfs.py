@@ -48,7 +48,7 @@ def _read_pci_device(entry: Path) -> PciDeviceReading:
         class_id=read_text(entry / "class"),
         driver=driver.readlink().name if driver.is_symlink() else None,
         # The kernel writes -1 where the firmware gives no node.
-        numa_node=int(node) if node is not None and node.isdigit() else None,
+        numa_node=int(node) if node is not None and node.isascii() and node.isdigit() else None,
         cpu_affinity=read_text(entry / "local_cpulist") or None,
     )
 

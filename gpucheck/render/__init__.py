@@ -13,6 +13,10 @@ FORMATS = MappingProxyType(
         "table": "gpucheck.render.console",
         "json": "gpucheck.render.json",
         "csv": "gpucheck.render.csv",
+        "code": "gpucheck.render.code",
+        "uuid": "gpucheck.render.uuid",
+        "index": "gpucheck.render.index",
+        "shell": "gpucheck.render.shell",
     }
 )
 

@@ -83,7 +83,25 @@ def _pcie(gpu: Gpu) -> str | None:
 def _mig(gpu: Gpu) -> str | None:
     if gpu.mig.enabled is None:
         return None
-    return f"on ({len(gpu.mig.instances)})" if gpu.mig.enabled else "off"
+    if not gpu.mig.enabled:
+        return "off"
+    return f"on ({len(gpu.mig.instances)}{_more(gpu, 'mig.instances')})"
+
+
+def _process_count(gpu: Gpu) -> int | None:
+    """Return how many processes were listed; none of an unreadable list is not none at all."""
+    unread = "processes" in gpu.unavailable
+    return None if unread and not gpu.processes else len(gpu.processes)
+
+
+def _processes(gpu: Gpu) -> str:
+    count = _process_count(gpu)
+    return ABSENT if count is None else f"{count}{_more(gpu, 'processes')}"
+
+
+def _more(gpu: Gpu, listing: str) -> str:
+    """Return a plus where there may be more than was listed."""
+    return "+" if listing in gpu.unavailable else ""
 
 
 def _performance_state(gpu: Gpu) -> str | None:
@@ -130,7 +148,7 @@ COLUMNS: dict[str, Column] = {
     "numa_node": _column("numa_node", "NUMA"),
     "cpu_affinity": _column("cpu_affinity", "CPUs", right=False),
     "mig": _derived("MIG", _mig),
-    "processes": _derived("Procs", lambda gpu: len(gpu.processes)),
+    "processes": Column(heading="Procs", value=_process_count, show=_processes, right=True),
     "state": Column(
         heading="Status",
         value=lambda gpu: gpu.state.value,

@@ -9,7 +9,8 @@ def binary_bytes(value: int, *, digits: int = 1) -> str:
     """Return a byte count with a binary unit: 85899345920 -> "80.0 GiB"."""
     size = float(value)
     for unit in _BINARY[:-1]:
-        if abs(size) < 1024:
+        # As it will be shown: 1023.99 KiB reads 1.0 MiB, not 1024.0 KiB.
+        if abs(round(size, digits)) < 1024:
             return f"{value} B" if unit == "B" else f"{size:.{digits}f} {unit}"
         size /= 1024
     return f"{size:.{digits}f} {_BINARY[-1]}"

@@ -8,9 +8,29 @@ import pytest
 
 from gpucheck.cli import COMMANDS
 from gpucheck.cli.config import read_defaults
+from gpucheck.core.graph_file import read_graph
 from tests.architecture.house import ROOT, name_of
 
-CONFIGS = sorted((ROOT / "configs").iterdir())
+#: Files of options lie at the top; graphs for `place --graph` have a folder of their own.
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+GRAPHS = sorted((ROOT / "configs" / "place").glob("*.toml"))
+
+
+def test_every_file_is_of_a_known_kind() -> None:
+    files = {path for path in (ROOT / "configs").rglob("*") if path.is_file()}
+
+    assert files == {*CONFIGS, *GRAPHS}
+
+
+def test_the_tutorials_cases_are_there() -> None:
+    names = {path.stem for path in GRAPHS}
+
+    assert names >= {"single-gpu", "manual-cpu", "one-of-many", "towers"}
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=name_of)
+def test_graph_loads(path: Path) -> None:
+    assert read_graph(path).ops
 
 
 def test_there_is_a_default_configuration() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.cli import COMMANDS
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 
@@ -12,6 +13,7 @@ def test_command_says_what_it_answers(name: str) -> None:
     first = (built_command(name).help or "").partition("\n\n")[0].strip()
 
     assert first.endswith((".", "?")), f"no sentence: {first!r}"
+    assert first == COMMANDS[name].summary, "the overview says something else"
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

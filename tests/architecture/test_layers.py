@@ -82,6 +82,7 @@ def test_there_are_single_files_run_in_a_child() -> None:
 
 @pytest.mark.parametrize("path", single_files(), ids=name_of)
 def test_single_file_needs_no_gpucheck(path: Path) -> None:
+    # It may ask any library that its interpreter has; ours need not be installed there.
     tops = {name.split(".")[0] for name in imports(parse(path))}
 
-    assert tops - sys.stdlib_module_names <= {"pynvml"}
+    assert "gpucheck" not in tops

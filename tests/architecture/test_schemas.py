@@ -13,8 +13,8 @@ from tests.architecture.house import PACKAGE, name_of
 
 SCHEMAS = PACKAGE / "data" / "schemas"
 
-#: `error` is the document of a failure before any command is known.
-DOCUMENTS = {*COMMAND_NAMES, "error"}
+#: `claims` is what `place --claims` answers, `error` a failure before any command is known.
+DOCUMENTS = {*COMMAND_NAMES, "claims", "error"}
 
 
 def schema_files() -> list[Path]:

@@ -10,6 +10,7 @@ from gpucheck.core.checks import CHECKS
 from gpucheck.core.detect import detect
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.finding import CheckStatus, Detection, Verdict
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.report import Answer, Host
 from gpucheck.models.snapshot import (
     CudaDeviceReading,
@@ -18,7 +19,6 @@ from gpucheck.models.snapshot import (
     NvmlReading,
     PciDeviceReading,
     ProbeFailure,
-    Snapshot,
 )
 from gpucheck.probes import cuda_child, nvml_child
 from gpucheck.probes.recorded import RecordedProbes

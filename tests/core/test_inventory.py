@@ -30,9 +30,7 @@ MIG = (
     MigReading(uuid="MIG-a", name="1g.5gb", gpu_instance_id=7, compute_instance_id=0),
     MigReading(uuid="MIG-b", name="1g.5gb", gpu_instance_id=8, compute_instance_id=0),
 )
-T4_A100 = reading_of(
-    gpu_reading(0, name="Tesla T4"), gpu_reading(1, name="NVIDIA A100-SXM4-40GB")
-)
+T4_A100 = reading_of(gpu_reading(0, name="Tesla T4"), gpu_reading(1, name="NVIDIA A100-SXM4-40GB"))
 
 
 def uuid(index: int) -> str:
@@ -242,7 +240,7 @@ def test_instances_have_cuda_s_numbers() -> None:
     assert first.unavailable["cuda_index"] == "CUDA numbers its parts"
     assert (second.visible, second.hidden_reason) == (
         False,
-        "the CUDA driver does not enumerate it",
+        "the CUDA driver does not enumerate it beside a MIG instance",
     )
 
 
@@ -267,7 +265,8 @@ def test_unread_instances_are_not_taken_for_none() -> None:
     unread = gpu_reading(0, mig_enabled=True, unavailable={"mig_instances": "no right"})
     probes = FakeProbes(readings=reading_of(unread, gpu_reading(1)), cuda_reading=said(uuid(1)))
 
-    assert take(probes).gpus[0].hidden_reason == "the CUDA driver does not enumerate it"
+    reason = take(probes).gpus[0].hidden_reason or ""
+    assert reason.startswith("the CUDA driver does not enumerate it")
 
 
 # ------------------------------------------------------------------------------------ processes
@@ -441,6 +440,15 @@ def test_a_driver_that_hangs_on_the_way_leaves_rows_for_the_rest() -> None:
     empty = {name for name in Gpu._fields if getattr(silent, name) is None}
     assert empty - set(silent.unavailable) == {"hidden_reason"}
     assert silent.error == HUNG.message
+
+
+def test_silent_gpus_are_one_warning() -> None:
+    readings = reading_of(gpu_reading(0), gpu_count=4, failure=HUNG)
+
+    first, *_ = take_inventory(ListRequest(), FakeProbes(readings=readings)).warnings
+
+    assert first.code == "gpu-error"
+    assert first.message.startswith("GPUs 1, 2, 3 do not answer; ")
 
 
 @pytest.mark.parametrize("ask_driver", [True, False])

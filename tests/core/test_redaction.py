@@ -13,6 +13,14 @@ from hypothesis import strategies as st
 from gpucheck.core.redaction import redact
 from gpucheck.core.visibility import apply_rules, digits_of, join_driver
 from gpucheck.models.codec import to_plain
+from gpucheck.models.evidence import (
+    BuildsReading,
+    KernelLogReading,
+    LibrariesReading,
+    LibraryReading,
+    SystemReading,
+)
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import (
     CudaDeviceReading,
@@ -23,7 +31,6 @@ from gpucheck.models.snapshot import (
     NvmlReading,
     ProbeFailure,
     ProcessIdentity,
-    Snapshot,
 )
 from tests.fakes.probes import gpu_reading, reading_of
 
@@ -175,6 +182,34 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
     } == {expected}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=train.py, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=redacted, GPU has fallen off the bus.",
+        ),
+        (f"NVRM: GPU at PCI:0000:1a:00: {A}", f"NVRM: GPU at PCI:0000:1a:00: {ALIAS_A}"),
+        (f"NVRM: GPU at PCI:0000:1b:00: {LOST}", "NVRM: GPU at PCI:0000:1b:00: GPU-ffffffff-0001"),
+        ("NVRM: GPU Board Serial Number: 04711", "NVRM: GPU Board Serial Number: redacted"),
+        ("/etc/modprobe.d/nv.conf: blacklist nvidia", None),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
+        ("/opt/anna/lib/libcuda.so.1", "(path)"),
+    ],
+)
+def test_evidence_loses_names_and_paths(before: str, after: str | None) -> None:
+    system = SystemReading(log=KernelLogReading(lines=(before,)))
+    reading = cuda(A)._replace(library_path=before)
+
+    found = redact(snapshot(*SPLIT, system=system, cuda_unrestricted=reading, cuda=reading))
+
+    expected = before if after is None else after
+    assert found.system == SystemReading(log=KernelLogReading(lines=(expected,)))
+    assert found.cuda_unrestricted == found.cuda
+    assert found.cuda is not None
+    assert found.cuda.library_path == expected
+
+
 # ------------------------------------------------------------------------------------ variables
 
 
@@ -290,7 +325,17 @@ def machines(draw: st.DrawFn) -> tuple[Snapshot, list[str]]:
         environment=environment,
         kernel=KernelReading(pci_unavailable=broken),
         nvml=reading_of(*rows, failure=failure),
-        cuda=cuda(gpu, f"GPU-{lost}"),
+        cuda=cuda(gpu, f"GPU-{lost}")._replace(library_path=f"/opt/{user}/libcuda.so.1"),
+        cuda_unrestricted=cuda(f"GPU-{lost}", gpu),
+        system=SystemReading(
+            libraries=LibrariesReading(
+                found=(LibraryReading(name="libcuda.so.1", path=f"/home/{user}/libcuda.so.1"),)
+            ),
+            log=KernelLogReading(
+                lines=(f"{host} kernel: NVRM: {gpu}, name={command}, serial number {serial}",)
+            ),
+        ),
+        builds=BuildsReading(python=f"/home/{user}/venv/bin/python"),
         processes=(
             ProcessIdentity(pid=1, name=process, user=user, command=f"{process} {command}"),
             ProcessIdentity(pid=2, name=None, user=other, command=command),

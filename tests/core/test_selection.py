@@ -130,9 +130,7 @@ def test_keep_by_any_rule() -> None:
 def test_of_user() -> None:
     anna, bert = GpuProcess(pid=1, type="compute", user="anna"), GpuProcess(pid=2, type="mps")
     both = gpu(0, processes=(anna, bert))
-    found = of_user(
-        inventory(both, gpu(1, processes=(bert,)), gpu(2), topology=LINKS), "anna"
-    )
+    found = of_user(inventory(both, gpu(1, processes=(bert,)), gpu(2), topology=LINKS), "anna")
 
     assert indices(found) == [0]
     assert found.gpus[0].processes == (anna,)

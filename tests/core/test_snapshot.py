@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpucheck.core.snapshot import record, take_snapshot
 from gpucheck.models.codec import from_plain, to_plain
 from gpucheck.models.errors import ExitCode
+from gpucheck.models.recording import Snapshot
 from gpucheck.models.snapshot import (
     CudaReading,
     KernelReading,
@@ -12,7 +13,6 @@ from gpucheck.models.snapshot import (
     ProbeFailure,
     ProcessIdentity,
     ProcessReading,
-    Snapshot,
 )
 from gpucheck.probes.recorded import RecordedProbes
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of

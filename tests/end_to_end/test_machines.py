@@ -69,9 +69,7 @@ def test_readings_are_those_of_the_machine(pretend: Pretend, program: Program, n
 
 
 @pytest.mark.parametrize("name", NOT_ANSWERING)
-def test_no_driver_that_answers_is_an_answer(
-    pretend: Pretend, program: Program, name: str
-) -> None:
+def test_no_driver_that_answers_is_an_answer(pretend: Pretend, program: Program, name: str) -> None:
     code, error = NOT_ANSWERING[name]
 
     ended = program("list", "--json", "--deadline", "1", env=pretend(name))
@@ -97,7 +95,8 @@ def test_a_table_without_gpus_says_so_on_stderr(
     ended = program("list", "--deadline", "1", env=pretend(name))
 
     assert ended.code == code
-    assert "0 GPUs" in ended.text
+    # Nobody knows how many GPUs there are behind a driver that hangs.
+    assert {"no-driver": "0 GPUs", "hung": "GPUs not known"}[name] in ended.text
     assert "The GPUs cannot be listed: " in ended.said
     assert "Run: gpucheck detect" in ended.said
 
@@ -146,9 +145,7 @@ def test_a_lost_gpu_keeps_its_row(pretend: Pretend, program: Program) -> None:
     assert program("list", "--json", "--strict", env=env).code == 1
 
 
-def test_a_gpu_lost_in_mid_reading_keeps_what_was_read(
-    pretend: Pretend, program: Program
-) -> None:
+def test_a_gpu_lost_in_mid_reading_keeps_what_was_read(pretend: Pretend, program: Program) -> None:
     env = pretend("h100x8", fail=["nvmlDeviceGetPowerUsage gpu=5 15"])
 
     row = program("list", "--json", env=env).document()["result"]["gpus"][5]
@@ -266,8 +263,8 @@ def test_a_hung_gpu_leaves_the_rows_before_it(pretend: Pretend, program: Program
     machine = load_machine("hung-gpu")
     env = pretend(machine)
 
-    ended = program("list", "--json", "--processes", "--deadline", "1", env=env)
-    table = program("list", "--processes", "--deadline", "1", env=env)
+    ended = program("list", "--json", "--processes", "--deadline", "2", env=env)
+    table = program("list", "--processes", "--deadline", "2", env=env)
 
     document = ended.document()
     assert (ended.code, table.code) == (3, 3)
@@ -276,8 +273,8 @@ def test_a_hung_gpu_leaves_the_rows_before_it(pretend: Pretend, program: Program
     assert first["temperature_c"] == machine.gpus[0].temperature_c
     assert [row["state"] for row in others] == ["error"] * (len(machine.gpus) - 1)
     for row in others:
-        assert row["unavailable"]["temperature_c"] == "the NVIDIA driver did not answer within 1 s"
-        assert row["unavailable"]["processes"] == "the NVIDIA driver did not answer within 1 s"
+        assert row["unavailable"]["temperature_c"] == "the NVIDIA driver did not answer within 2 s"
+        assert row["unavailable"]["processes"] == "the NVIDIA driver did not answer within 2 s"
     # An empty list of what could not be listed is not "nobody".
     assert "No process" not in table.text
 
@@ -293,6 +290,16 @@ def wait_for_child(process: subprocess.Popen[bytes]) -> int:
         assert time.monotonic() < end
         time.sleep(0.01)
     return found[0]
+
+
+def dies(pid: int) -> bool:
+    """Return whether a process that was killed is gone soon: a busy machine takes its time."""
+    end = time.monotonic() + 20
+    while is_alive(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def is_alive(pid: int) -> bool:
@@ -313,7 +320,7 @@ def test_no_hung_child_is_left_behind(
         child = wait_for_child(process)
         process.communicate(timeout=30)
 
-    assert not is_alive(child)
+    assert dies(child)
 
 
 #: gpucheck on a kernel that does not let go of the child: SIGKILL has no effect there.
@@ -477,7 +484,7 @@ def test_no_hung_libcuda_is_left_behind(
         "FAKE_CALL_LOG": str(call_log),
     }
 
-    with program.start(*arguments, "--json", "--deadline", "1.5", env=env) as process:
+    with program.start(*arguments, "--json", "--deadline", "2", env=env) as process:
         end = time.monotonic() + 20
         while not (call_log.exists() and "cuInit" in call_log.read_text()):
             assert time.monotonic() < end
@@ -486,7 +493,7 @@ def test_no_hung_libcuda_is_left_behind(
         process.communicate(timeout=30)
 
     assert children
-    assert not [pid for pid in children if is_alive(pid)]
+    assert all(dies(pid) for pid in children)
     assert process.returncode == 0
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpucheck.core.bench.data import HostData
+from gpucheck.core.bench.formats import FORMATS, decode, encode
 from gpucheck.core.bench.kernel import CacheFit, CaseLabel, CaseOrder, Work
-from gpucheck.models.bench import BenchGpu, DtypeSpec, Verified
+from gpucheck.models.bench import BenchGpu, BenchRequest, DtypeSpec, Fact, Verified
 from gpucheck.models.errors import GpucheckError
 from gpucheck.probes.blas import BlasFacts
 from gpucheck.probes.cpu import CpuFacts, CpuLoad
-from gpucheck.probes.cupy_device import GpuArray, GpuFunction, Span
+from gpucheck.probes.cupy_device import GpuArray, GpuDevice, GpuFunction, Product, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 FLOAT32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="fp32")
 RIGHT = Verified(error=1e-7, bound=1e-5, ok=True, reference="scripted")
+_PLAIN = Product()
 WRONG = Verified(error=0.5, bound=1e-5, ok=False, reference="scripted")
 
 
@@ -98,7 +101,9 @@ class FakeCase:
     work = Work(flops=100, bytes_moved=100, unit="FLOP/s")
     shortest_span_s = 1e-3
     starved_share = 0.0
+    sm_clock_mhz: float | None = None
     cache_fit: CacheFit | None = None
+    facts: Mapping[str, Fact] = MappingProxyType({})
 
     def __init__(
         self,
@@ -170,6 +175,8 @@ class FakeGpu:
     """A GPU that computes with NumPy and takes the scripted seconds for each operation.
 
     `failures` maps a method's name to the errors it raises, one at each call, until none is left.
+    `wrong_by` is added to what every operation writes. In a captured graph nothing runs until it
+    is launched.
     """
 
     cupy_version = "0.0-fake"
@@ -183,6 +190,8 @@ class FakeGpu:
         l2_bytes: int = 2**20,
         memory_free_bytes: int = 2**33,
         float32_math: str = "fp32",
+        compute_capability: str = "9.0",
+        sm_clock_mhz: float | None = 1500.0,
         failures: dict[str, list[GpucheckError]] | None = None,
         wrong_by: float = 0.0,
     ) -> None:
@@ -190,14 +199,17 @@ class FakeGpu:
         self._operation_s = operation_s
         self._failures = failures or {}
         self._wrong_by = wrong_by
+        self._sm_clock_mhz = sm_clock_mhz
         self._pending = 0
+        self._capturing: list[Callable[[], None]] | None = None
         self.launches: list[tuple[int, int]] = []
+        self.captured = 0
         self.released = 0
         self.facts = BenchGpu(
             cuda_index=cuda_index,
             uuid=f"GPU-{cuda_index:08d}",
             name="Fake GPU",
-            compute_capability="9.0",
+            compute_capability=compute_capability,
             sm_count=132,
             l2_bytes=l2_bytes,
             memory_total_bytes=2**34,
@@ -205,10 +217,10 @@ class FakeGpu:
             float32_math=float32_math,
         )
 
-    def allocate(self, shape: tuple[int, ...]) -> GpuArray:
+    def allocate(self, shape: tuple[int, ...], storage: str = "float32") -> GpuArray:
         """Allocate host memory."""
         self._may_fail("allocate")
-        return FakeArray(np.zeros(shape, dtype=np.float32))
+        return FakeArray(np.zeros(shape, dtype=storage))
 
     def upload(self, host: HostArray) -> GpuArray:
         """Copy."""
@@ -224,31 +236,96 @@ class FakeGpu:
         self._may_fail("download")
         return _values(array).copy()
 
+    def rows(self, array: GpuArray, low: int, high: int) -> GpuArray:
+        """Return a view."""
+        return FakeArray(_values(array)[low:high])
+
     def poison(self, array: GpuArray) -> None:
-        """Fill with NaN."""
-        _values(array).fill(np.nan)
+        """Fill with NaN, or with what stands for it."""
+        values = _values(array)
+        values.fill(np.nan if values.dtype.kind == "f" else 0x7FC0 if values.itemsize == 2 else -9)
 
-    def matmul(self, left: GpuArray, right: GpuArray, out: GpuArray) -> None:
-        """Multiply with NumPy."""
-        self._may_fail("matmul")
-        np.matmul(_values(left), _values(right), out=_values(out))
-        _values(out).flat[0] += self._wrong_by
-        self._pending += 1
+    def copy(self, source: GpuArray, out: GpuArray) -> None:
+        """Copy, with one number wrong if so scripted."""
+        self._run(lambda: self._write(out, _values(source)))
 
-    def compile(self, source: str, name: str) -> GpuFunction:
-        """Return a softmax in NumPy for any kernel of softmax.cu that the source defines."""
+    def multiply(
+        self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = _PLAIN
+    ) -> None:
+        """Multiply in float64 and round to the output's format."""
+        self._may_fail("multiply")
+        name = "bfloat16" if product.math_mode == "bf16" else ""
+
+        def work() -> None:
+            one, other = (decode(_values(side), name).astype(np.float64) for side in (left, right))
+            one = one.T if product.left_transposed else one
+            other = other.T if product.right_transposed else other
+            result = product.alpha * (one @ other)
+            if product.beta:
+                result = result + product.beta * _values(out)
+            self._write(out, result, bits=name)
+
+        self._run(work)
+
+    def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
+        """Compute the softmax in float64."""
+        self._run(lambda: self._write(out, _softmax(_values(source) / temperature)))
+
+    def compile(
+        self, source: str, name: str, defines: Mapping[str, int] = MappingProxyType({})
+    ) -> GpuFunction:
+        """Return what the kernels of our own sources compute, in NumPy."""
         self._may_fail("compile")
         assert name.rsplit("_", 1)[0] in source
+        form = ("float32", "float16", "bfloat16")[defines.get("ELEMENT", 0)]
 
-        def launch(grid: int, block: int, args: tuple[object, ...]) -> None:
-            source_array, out, _, _, factor = args
+        def launch(grid: int, block: int, args: tuple[Any, ...]) -> None:
             self.launches.append((grid, block))
-            scaled = _values(source_array).astype(np.float64) * (float(str(factor)) * np.log(2))
-            raised = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-            _values(out)[...] = raised / raised.sum(axis=1, keepdims=True) + self._wrong_by
-            self._pending += 1
+            self._run(lambda: self._kernel(name, form, args))
 
         return launch
+
+    def _kernel(self, name: str, form: str, args: tuple[Any, ...]) -> None:
+        if name == "copy":
+            self._write(args[1], _values(args[0]))
+        elif name == "triad":
+            self._write(args[2], args[3] * _values(args[0]) + _values(args[1]))
+        elif name == "gradient":
+            logits = _values(args[0])
+            self._write(args[0], _softmax(logits.astype(np.float64)) - _values(args[1]))
+        elif name == "merge":
+            weights, steps = _values(args[0]), _values(args[1])
+            towers = steps.reshape(-1, *weights.shape)[: int(args[2])]
+            self._write(args[0], weights - towers.sum(axis=0))
+        else:
+            assert name.startswith("softmax")
+            wide = decode(_values(args[0]), form).astype(np.float64)
+            self._write(args[1], _softmax(wide * (float(args[4]) * np.log(2))), bits=form)
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Keep what is enqueued instead of running it; the launch runs it all."""
+        self._may_fail("capture")
+        self.captured += 1
+        kept: list[Callable[[], None]] = []
+        self._capturing = kept
+        try:
+            enqueue()
+        finally:
+            self._capturing = None
+
+        def launch() -> None:
+            for work in kept:
+                work()
+            self._pending += len(kept)
+
+        return launch
+
+    def launch_empty(self, count: int, *, waiting: bool = False) -> None:
+        """Take the time of so many operations, twice that if waiting."""
+        for _ in range(count):
+            self._run(lambda: None)
+        if self._capturing is None:
+            self.synchronize_cost(count * (2 if waiting else 1))
 
     def span(self, enqueue: Callable[[], None]) -> Span:
         """Run it and return the scripted time of what was enqueued."""
@@ -256,25 +333,50 @@ class FakeGpu:
         self._pending = 0
         enqueue()
         self.synchronize_cost(self._pending)
-        return Span(seconds=self._pending * self._operation_s, starved=False)
+        seconds = self._pending * self._operation_s
+        return Span(seconds=seconds, starved=False, sm_clock_mhz=self._sm_clock_mhz)
 
     def synchronize_cost(self, operations: int) -> None:
         """Let the clock run on by so many operations."""
         self._clock.seconds += operations * self._operation_s
 
-    def pinned(self, shape: tuple[int, ...]) -> HostArray:
+    def pinned(self, shape: tuple[int, ...], storage: str = "float32") -> HostArray:
         """Allocate host memory."""
-        return np.zeros(shape, dtype=np.float32)
+        return np.zeros(shape, dtype=storage)
 
     def send(self, host: HostArray, array: GpuArray) -> None:
         """Copy, in the time of one operation."""
-        _values(array)[...] = host
+        self._write(array, host)
         self.synchronize_cost(1)
+        self._pending += 1
 
     def fetch(self, array: GpuArray, host: HostArray) -> None:
         """Copy, in the time of two operations: the kernel before it is waited for as well."""
         host[...] = _values(array)
+        if self._wrong_by:
+            host.flat[0] += self._wrong_by
         self.synchronize_cost(2)
+        self._pending += 1
+
+    def exchange(
+        self, sent: HostArray, target: GpuArray, source: GpuArray, fetched: HostArray
+    ) -> None:
+        """Copy both ways."""
+        self.send(sent, target)
+        self.fetch(source, fetched)
+
+    def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
+        """Copy."""
+        assert peer is not self
+        self.copy(source, out)
+
+    def reaches(self, peer: GpuDevice) -> bool:
+        """Return that neighbours do."""
+        return abs(peer.facts.cuda_index - self.facts.cuda_index) == 1
+
+    def memory_used_bytes(self) -> int:
+        """Return a fixed number."""
+        return 2**20
 
     def synchronize(self) -> None:
         """Do nothing: everything has run."""
@@ -283,10 +385,30 @@ class FakeGpu:
         """Count it."""
         self.released += 1
 
+    def _run(self, work: Callable[[], None]) -> None:
+        if self._capturing is not None:
+            self._capturing.append(work)
+            return
+        work()
+        self._pending += 1
+
+    def _write(self, out: object, result: HostArray, bits: str = "") -> None:
+        """Write a result, one number of it wrong if so scripted."""
+        values = _values(out)
+        result = np.array(result)
+        result.flat[0] += self._wrong_by
+        values[...] = encode(result, FORMATS["bfloat16"]) if bits == "bfloat16" else result
+
     def _may_fail(self, method: str) -> None:
         waiting = self._failures.get(method)
         if waiting:
             raise waiting.pop(0)
+
+
+def _softmax(scaled: HostArray) -> HostArray:
+    wide = scaled.astype(np.float64)
+    raised = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
 def _values(array: object) -> HostArray:
@@ -295,14 +417,22 @@ def _values(array: object) -> HostArray:
 
 
 def order(
-    shape: tuple[int, ...], *, clock: FakeClock | None = None, temperature: float = 0.7
+    shape: tuple[int, ...],
+    *,
+    clock: FakeClock | None = None,
+    dtype: str = "float32",
+    request: BenchRequest | None = None,
+    gpus: Sequence[GpuDevice] = (),
 ) -> CaseOrder:
     """Return an order for a kernel's cases on the fake processor."""
+    request = request or BenchRequest()
     return CaseOrder(
+        request=request,
         shape=shape,
-        temperature=temperature,
-        data=HostData(0),
+        dtype=dtype,
+        data=HostData(0, request.fill),
         cpu=FakeCpu().facts(),
         clock=clock or FakeClock(),
         blas=FakeBlas(),
+        gpus=gpus,
     )

@@ -320,6 +320,8 @@ class Driver:
     """Symbols that the libraries do not have."""
     process_list: bool = True
     """False = the driver cannot list processes at all (WSL2)."""
+    wrong_results: bool = False
+    """Kernels run, and what they compute is wrong."""
     excluded_pci_bus_ids: tuple[str, ...] = ()
 
 

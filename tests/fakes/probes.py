@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpucheck.models.evidence import (
+    BuildsReading,
+    GpuHealthReading,
+    HealthReading,
+    LaunchedReading,
+    LaunchReading,
+    NodeOpening,
+    NodeReading,
+    NodesReading,
+    SystemReading,
+    TrialReading,
+)
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import (
     CudaReading,
@@ -29,6 +41,26 @@ class FakeProbes:
     variables: Mapping[str, str] = field(default_factory=dict)
     people: Mapping[int, ProcessIdentity] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    system_reading: SystemReading = SystemReading(
+        nodes=NodesReading(
+            nodes=tuple(
+                NodeReading(path=f"/dev/nvidia{name}", mode="0666", accessible=True)
+                for name in ("0", "ctl", "-uvm")
+            ),
+            expected=("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"),
+        )
+    )
+    openings: tuple[NodeOpening, ...] = ()
+    cuda_unrestricted_reading: CudaReading | None = None
+    health_reading: HealthReading | None = None
+    builds_reading: BuildsReading = BuildsReading(python="/usr/bin/python3", builds=())
+    trials: Mapping[str, TrialReading] = field(default_factory=dict)
+    launch_reading: LaunchReading = LaunchReading(
+        through="libcuda",
+        launches=(
+            LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5),
+        ),
+    )
 
     def time(self) -> str:
         """Return a fixed moment."""
@@ -57,6 +89,45 @@ class FakeProbes:
         self.asked.append("cuda")
         return self.cuda_reading
 
+    def system(self) -> SystemReading:
+        """Return the given surroundings."""
+        self.asked.append("system")
+        return self.system_reading
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Return the given openings."""
+        self.asked.append("open_nodes")
+        return self.openings
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Return the given answer, or the same as with the variable."""
+        self.asked.append("cuda_unrestricted")
+        return self.cuda_unrestricted_reading or self.cuda_reading
+
+    def health(self) -> HealthReading:
+        """Return the given health, or a clean bill for every GPU."""
+        self.asked.append("health")
+        if self.health_reading is not None:
+            return self.health_reading
+        return HealthReading(gpus=tuple(healthy(gpu.index) for gpu in self.readings.gpus))
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Return the given builds."""
+        self.asked.append("builds")
+        return self.builds_reading
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Return the given trials."""
+        self.asked.append("trials")
+        return tuple(self.trials.get(name, TrialReading(name=name)) for name in names)
+
+    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+        """Return the given launch."""
+        self.asked.append("launch")
+        return self.launch_reading
+
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Return the given people; others are unknown."""
         unknown = {pid: ProcessIdentity(pid=pid, namespace="unknown") for pid in pids}
@@ -65,6 +136,45 @@ class FakeProbes:
     def close(self) -> None:
         """Note that it was closed."""
         self.asked.append("close")
+
+
+def healthy(index: int, **changes: object) -> GpuHealthReading:
+    """Return the health of a GPU that lacks nothing."""
+    values: dict[str, object] = {
+        "index": index,
+        "clock_event_reasons": 0,
+        "throttled_ns": {"power cap": 0, "software thermal": 0},
+        "sample_s": 0.1,
+        "temperature_slowdown_c": 89,
+        "temperature_gpu_max_c": 87,
+        "fan_count": 0,
+        "pcie_generation_gpu_max": 5,
+        "pcie_replays": 0,
+        "pcie_replays_grown": 0,
+        "ecc_mode_pending": True,
+        "ecc_uncorrected_volatile": 0,
+        "ecc_corrected_volatile": 0,
+        "ecc_sram_threshold_exceeded": False,
+        "remapped_rows_uncorrected": 0,
+        "remapped_rows_pending": False,
+        "remapped_rows_failed": False,
+        "memory_unrepairable": False,
+        "repair_pending": False,
+        "recovery_action": 0,
+        "nvlinks": 18,
+        "nvlinks_active": 18,
+        "fabric_state": 3,
+        "fabric_status": 0,
+        "fabric_health": 1,
+        "power_limit_default_w": 700.0,
+        "power_source": 0,
+        "inforom_valid": True,
+        "vbios_version": "96.00.89.00.01",
+        "mig_mode_pending": False,
+        "display_active": False,
+        "unavailable": {"temperature_memory_max_c": "not supported by this GPU (NVML 3)"},
+    }
+    return GpuHealthReading(**(values | changes))  # type: ignore[arg-type]
 
 
 def gpu_reading(index: int, **changes: object) -> GpuReading:

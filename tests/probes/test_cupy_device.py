@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
-from gpucheck.probes.cupy_device import CupyDevice, open_gpus
+from gpucheck.probes.cupy_device import CupyDevice, Product, open_gpus
 
 UUID = bytes.fromhex("0123456789abcdef0123456789abcdef")
 
@@ -27,6 +28,8 @@ class OutOfMemoryError(MemoryError):
 class Context:
     """A device or a stream: something to enter."""
 
+    ptr = 7
+
     def __enter__(self) -> Context:
         return self
 
@@ -35,6 +38,78 @@ class Context:
 
     def synchronize(self) -> None:
         return None
+
+    def record(self) -> str:
+        return "event"
+
+    def wait_event(self, event: str) -> None:
+        assert event == "event"
+
+    def begin_capture(self) -> None:
+        self.capturing = True
+
+    def end_capture(self) -> Any:
+        self.capturing = False
+        return SimpleNamespace(launch=lambda stream: self.launched.append(stream))
+
+    def __init__(self) -> None:
+        self.capturing = False
+        self.launched: list[object] = []
+
+
+class Array(np.ndarray[Any, Any]):
+    """NumPy's array with what CuPy's has beyond it."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def set(self, host: Any, stream: object = None) -> None:
+        self[...] = host
+
+    def get(self, stream: object = None, out: Any = None, blocking: bool = True) -> Any:
+        if out is None:
+            return np.asarray(self).copy()
+        out[...] = self
+        return out
+
+
+def array(values: Any, dtype: str = "float32") -> Any:
+    return np.array(values, dtype=dtype).view(Array)
+
+
+class Cublas(ModuleType):
+    """gemmEx as BLAS defines it, on host memory: op(A) op(B) in columns, with leading edges."""
+
+    types = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "uint16"}  # noqa: RUF012
+    scalars = {68: "float32", 70: "float64", 72: "int32", 77: "float32"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__("cublas")
+        self.calls: list[tuple[Any, ...]] = []
+
+    def gemmEx(self, handle: int, ta: int, tb: int, m: int, n: int, k: int, *rest: Any) -> None:
+        alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm = rest
+        self.calls.append((ta, tb, m, n, k, a_type, c_type, compute))
+        assert (handle, algorithm) == (99, -1)
+        scalar = np.dtype(self.scalars[compute])
+        one, other = self.columns(a, a_type, lda, k if ta == 0 else m), None
+        other = self.columns(b, b_type, ldb, n if tb == 0 else k)
+        left = (one[:m, :k] if ta == 0 else one[:k, :m].T).astype(np.float64)
+        right = (other[:k, :n] if tb == 0 else other[:n, :k].T).astype(np.float64)
+        out = self.columns(c, c_type, ldc, n)
+        factor, kept = (self.memory(place, scalar, 1)[0] for place in (alpha, beta))
+        old = np.nan_to_num(out.astype(np.float64)) * kept
+        out[...] = (factor * (left @ right) + old).astype(out.dtype)
+
+    def columns(self, place: int, kind: int, leading: int, count: int) -> Any:
+        flat = self.memory(place, np.dtype(self.types[kind]), leading * count)
+        return flat.reshape(count, leading).T
+
+    @staticmethod
+    def memory(place: int, dtype: Any, count: int) -> Any:
+        raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(place)
+        return np.frombuffer(raw, dtype=dtype)
 
 
 class Event:
@@ -64,6 +139,7 @@ class FakeCupy(ModuleType):
         self.count: int | Exception = 1
         self.fired: list[bool] = []
         self.launched: list[tuple[Any, ...]] = []
+        self.ticks = 0
         self.properties: dict[str, Any] = {
             "name": b"NVIDIA H100 80GB HBM3",
             "major": 9,
@@ -76,14 +152,41 @@ class FakeCupy(ModuleType):
             getDeviceCount=self._count,
             getDeviceProperties=lambda index: self.properties,
             memGetInfo=lambda: (70 * 2**30, 80 * 2**30),
+            memcpyAsync=self._memcpy,
+            memcpyDeviceToDevice=3,
+            memcpyPeerAsync=lambda *call: self.peer_calls.append(call),
+            deviceCanAccessPeer=lambda device, peer: self.reachable,
+            deviceEnablePeerAccess=self._enable,
+            CUDARuntimeError=CUDARuntimeError,
         )
+        self.peer_calls: list[tuple[Any, ...]] = []
+        self.reachable = 1
+        self.enabling: Exception | None = None
+        self.exp, self.divide = np.exp, np.divide
         self.cuda = SimpleNamespace(
             runtime=runtime,
             Device=lambda index: Context(),
             Stream=lambda non_blocking: Context(),
+            device=SimpleNamespace(get_cublas_handle=lambda: 99),
             Event=lambda: Event(self.fired),
             get_elapsed_time=lambda begin, end: 2.5,
         )
+
+    def empty(self, shape: Any, dtype: str) -> Any:
+        return np.empty(shape, dtype=dtype).view(Array)
+
+    def _memcpy(self, target: int, source: int, count: int, kind: int, stream: int) -> None:
+        assert (kind, stream) == (3, 7)
+        ctypes.memmove(target, source, count)
+
+    def _enable(self, peer: int) -> None:
+        if self.enabling is not None:
+            raise self.enabling
+
+    def get_default_memory_pool(self) -> Any:
+        return SimpleNamespace(used_bytes=lambda: 4096, free_all_blocks=lambda: None)
+
+    get_default_pinned_memory_pool = get_default_memory_pool
 
     def _count(self) -> int:
         if isinstance(self.count, Exception):
@@ -98,7 +201,10 @@ class FakeCupy(ModuleType):
                 return None
 
             def __call__(_, *launch: Any) -> None:
-                self.launched.append(launch)
+                self.launched.append((name, *launch))
+                if name == "tick":
+                    self.ticks += 1
+                    launch[2][0][...] = (1_000_000 * self.ticks, 1_980_000 * self.ticks)
 
         return Kernel()
 
@@ -236,10 +342,10 @@ def test_cupys_errors_become_ours(
     cupy: FakeCupy, error: Exception, kind: type[GpucheckError], code: str
 ) -> None:
     device = CupyDevice(0)
-    cupy.matmul = raising(error)
+    cupy.empty = raising(error)  # type: ignore[method-assign]
 
     with pytest.raises(kind) as caught:
-        device.matmul(np.zeros(1), np.zeros(1), np.zeros(1))
+        device.allocate((1,))
 
     assert caught.value.code == code
     assert caught.value.remedy
@@ -254,8 +360,10 @@ def test_a_span_is_in_seconds_and_behind_the_hold_kernel(cupy: FakeCupy) -> None
 
     assert span.seconds == 2.5e-3
     assert not span.starved
-    assert calls == [1]
-    assert cupy.launched[0][2] == (np.uint64(50_000),)
+    assert span.sm_clock_mhz == pytest.approx(1980.0)
+    assert calls == [2]
+    assert [launch[0] for launch in cupy.launched] == ["hold", "tick", "tick"]
+    assert cupy.launched[0][3] == (np.uint64(50_000),)
 
 
 def test_a_starved_span_is_run_again_behind_a_longer_hold(cupy: FakeCupy) -> None:
@@ -265,14 +373,180 @@ def test_a_starved_span_is_run_again_behind_a_longer_hold(cupy: FakeCupy) -> Non
     span = device.span(lambda: None)
 
     assert not span.starved
-    assert [int(args[0]) for _, _, args in cupy.launched] == [50_000, 200_000, 800_000]
+    held = [int(launch[3][0]) for launch in cupy.launched if launch[0] == "hold"]
+    assert held == [50_000, 200_000, 800_000]
 
 
 def test_a_host_that_never_keeps_up_is_given_up_on_and_said(cupy: FakeCupy) -> None:
     cupy.fired.extend([True] * 100)
 
     assert CupyDevice(0).span(lambda: None).starved
-    assert len(cupy.launched) < 10
+    assert len(cupy.launched) < 30
+
+
+def test_a_clock_that_was_not_written_is_none(cupy: FakeCupy, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cupy, "ticks", -(10**6))
+    device = CupyDevice(0)
+
+    assert device.span(lambda: None).sm_clock_mhz is None
+
+
+@pytest.fixture(name="cublas")
+def _cublas(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> Cublas:
+    fake = Cublas()
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", fake)
+    return fake
+
+
+@pytest.mark.parametrize("left_transposed", [False, True])
+@pytest.mark.parametrize("right_transposed", [False, True])
+@pytest.mark.parametrize("scaling", [(1.0, 0.0), (-0.5, 1.0)])
+def test_cublas_is_told_the_product_that_is_meant(
+    cublas: Cublas, left_transposed: bool, right_transposed: bool, scaling: tuple[float, float]
+) -> None:
+    numbers = np.random.default_rng(1)
+    left, right = numbers.standard_normal((3, 5)), numbers.standard_normal((5, 4))
+    before = numbers.standard_normal((3, 4))
+    out = array(before)
+    alpha, beta = scaling
+    product = Product(
+        left_transposed=left_transposed,
+        right_transposed=right_transposed,
+        alpha=alpha,
+        beta=beta,
+    )
+
+    CupyDevice(0).multiply(
+        array(np.ascontiguousarray(left.T) if left_transposed else left),
+        array(np.ascontiguousarray(right.T) if right_transposed else right),
+        out,
+        product,
+    )
+
+    np.testing.assert_allclose(out, alpha * left @ right + beta * before, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "stored", "result", "types"),
+    [
+        ("fp64", "float64", "float64", (1, 1, 70)),
+        ("fp32", "float32", "float32", (0, 0, 68)),
+        ("tf32", "float32", "float32", (0, 0, 77)),
+        ("fp16", "float16", "float16", (2, 2, 68)),
+        ("bf16", "uint16", "uint16", (14, 14, 68)),
+        ("int8", "int8", "int32", (3, 10, 72)),
+    ],
+)
+def test_each_arithmetic_has_its_own_types(
+    cublas: Cublas, mode: str, stored: str, result: str, types: tuple[int, int, int]
+) -> None:
+    left, right = array([[1, 2], [3, 4]], stored), array([[5, 6], [7, 8]], stored)
+    out = array(np.zeros((2, 2)), result)
+
+    CupyDevice(0).multiply(left, right, out, Product(math_mode=mode))
+
+    assert cublas.calls[0][5:] == types
+    assert np.asarray(out).tolist() == [[19, 22], [43, 50]]
+
+
+def test_copies_rows_and_poison(cupy: FakeCupy) -> None:
+    device = CupyDevice(0)
+    source, out = array(np.arange(6).reshape(3, 2)), array(np.zeros((3, 2)))
+
+    device.copy(source, out)
+
+    assert np.array_equal(out, source)
+    view: Any = device.rows(source, 1, 2)
+    assert np.asarray(view).tolist() == [[2, 3]]
+    assert device.memory_used_bytes() == 4096
+    for dtype, poisoned in (("float16", np.nan), ("uint16", 0x7FC0), ("int32", -(2**31))):
+        spoilt = array(np.zeros(2), dtype)
+        device.poison(spoilt)
+        assert np.array_equal(spoilt, np.full(2, poisoned, dtype), equal_nan=dtype == "float16")
+
+
+def test_copies_both_ways_at_once(cupy: FakeCupy) -> None:
+    sent, fetched = np.ones(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
+    target, source = array(np.zeros(3)), array(np.full(3, 2))
+
+    CupyDevice(0).exchange(sent, target, source, fetched)
+
+    assert np.asarray(target).tolist() == [1, 1, 1]
+    assert fetched.tolist() == [2, 2, 2]
+
+
+def test_a_graph_runs_nothing_until_it_is_launched(cupy: FakeCupy) -> None:
+    device = CupyDevice(0)
+    calls: list[bool] = []
+
+    launch = device.capture(lambda: calls.append(device._stream.capturing))
+    assert calls == [True]
+    assert not device._stream.capturing
+    launch()
+    launch()
+
+    assert len(device._stream.launched) == 2
+    assert calls == [True]
+
+
+def test_a_failing_capture_lets_go_of_the_stream(cupy: FakeCupy) -> None:
+    device = CupyDevice(0)
+
+    with pytest.raises(InconclusiveError):
+        device.capture(raising(CUDARuntimeError("cudaErrorStreamCaptureUnsupported")))
+
+    assert not device._stream.capturing
+
+
+def test_empty_launches_are_counted(cupy: FakeCupy) -> None:
+    device = CupyDevice(0)
+    device.launch_empty(3)
+    device.launch_empty(2, waiting=True)
+
+    assert [launch[0] for launch in cupy.launched] == ["empty"] * 5
+
+
+@pytest.mark.parametrize(
+    ("reachable", "enabling", "answer"),
+    [
+        (0, None, False),
+        (1, None, True),
+        (1, CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled: again"), True),
+    ],
+)
+def test_peers_are_asked_for_and_let_in_once(
+    cupy: FakeCupy, reachable: int, enabling: Exception | None, answer: bool
+) -> None:
+    cupy.reachable, cupy.enabling = reachable, enabling
+    one, two = CupyDevice(0), CupyDevice(1)
+
+    assert one.reaches(two) is answer
+    one.copy_from(two, array([1]), array([0]))
+
+    _, to_gpu, _, from_gpu, count, stream = cupy.peer_calls[0]
+    assert (to_gpu, from_gpu, count, stream) == (0, 1, 4, 7)
+
+
+def test_the_clocks_of_the_properties_are_megahertz(cupy: FakeCupy) -> None:
+    assert CupyDevice(0).facts.clock_sm_max_mhz is None
+    cupy.properties |= {"clockRate": 1_980_000, "memoryClockRate": 0, "memoryBusWidth": 5120}
+
+    facts = CupyDevice(0).facts
+
+    assert facts.clock_sm_max_mhz == 1980.0
+    assert facts.clock_memory_max_mhz is None
+    assert facts.memory_bus_bits == 5120
+
+
+def test_the_librarys_softmax_is_the_formula(cupy: FakeCupy) -> None:
+    source, out = array([[0.0, 1.0], [2.0, 2.0]]), array(np.zeros((2, 2)))
+
+    CupyDevice(0).softmax(source, out, 0.5)
+
+    np.testing.assert_allclose(out[0], np.exp([0, 2]) / np.exp([0, 2]).sum(), rtol=1e-6)
+    np.testing.assert_allclose(out[1], [0.5, 0.5])
 
 
 def test_the_real_cupy_without_a_driver_or_with_one() -> None:

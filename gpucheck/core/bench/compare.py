@@ -22,9 +22,10 @@ class _Timed:
 
 
 def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
-    """Return one comparison for each kernel, shape and GPU that has a fair time on both sides.
+    """Return one comparison for each kernel, shape, format and GPU that has times on both sides.
 
-    The CPU side is its fastest row. Rows that failed, or have no time, take no part.
+    Each side is its fastest row; the CPU's in the same format where it has one, else in float32.
+    Rows that failed, or have no time, take no part.
     """
     timed = [
         _Timed(row, row.median_s)
@@ -32,15 +33,28 @@ def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
         if row.median_s and row.error is None and row.verified and row.verified.ok
     ]
     found = []
-    for gpu in timed:
-        if gpu.row.device == "cpu" or gpu.row.scope is not Scope.RESIDENT:
-            continue
+    for gpu in _fastest_gpu_rows(timed):
         same = [other for other in timed if _same_problem(other.row, gpu.row)]
         cpus = [other for other in same if other.row.device == "cpu"]
-        if cpus:
-            cpu = min(cpus, key=lambda side: side.median_s)
+        alike = [cpu for cpu in cpus if cpu.row.dtype == gpu.row.dtype]
+        plain = [cpu for cpu in cpus if cpu.row.dtype.math_mode == "fp32"]
+        if alike or plain:
+            cpu = min(alike or plain, key=lambda side: side.median_s)
             found.append(_comparison(cpu, gpu, _end_to_end(same, gpu)))
     return tuple(found)
+
+
+def _fastest_gpu_rows(timed: Sequence[_Timed]) -> list[_Timed]:
+    """Return the fastest resident row of each problem, format and GPU, in the rows' order."""
+    best: dict[tuple[object, ...], _Timed] = {}
+    for side in timed:
+        row = side.row
+        if row.device == "cpu" or row.scope is not Scope.RESIDENT:
+            continue
+        problem = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype, row.device)
+        if problem not in best or side.median_s < best[problem].median_s:
+            best[problem] = side
+    return list(best.values())
 
 
 def _same_problem(one: Measurement, other: Measurement) -> bool:
@@ -48,12 +62,14 @@ def _same_problem(one: Measurement, other: Measurement) -> bool:
 
 
 def _end_to_end(rows: Sequence[_Timed], gpu: _Timed) -> float | None:
-    """Return the same GPU variant's median with its transfers, if it was measured."""
-    wanted = (Scope.END_TO_END, gpu.row.device, gpu.row.variant)
-    for other in rows:
-        if (other.row.scope, other.row.device, other.row.variant) == wanted:
-            return other.median_s
-    return None
+    """Return the same GPU's median in the same format with its transfers, if it was measured."""
+    wanted = (Scope.END_TO_END, gpu.row.device, gpu.row.dtype)
+    times = [
+        other.median_s
+        for other in rows
+        if (other.row.scope, other.row.device, other.row.dtype) == wanted
+    ]
+    return min(times, default=None)
 
 
 def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Comparison:

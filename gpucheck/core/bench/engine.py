@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpucheck.core.bench import data, stats
 from gpucheck.core.bench.compare import compare
-from gpucheck.core.bench.doubts import HostState, doubts_about
+from gpucheck.core.bench.doubts import Around, HostState, doubts_about, doubts_about_limits
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel
-from gpucheck.core.bench.plan import Group, Memory, Plan, make_plan
+from gpucheck.core.bench.limits import held_against, rooflines_of
+from gpucheck.core.bench.peaks import board_of
+from gpucheck.core.bench.plan import ENERGY_S, WARMUPS_S, Group, Machine, make_plan
 from gpucheck.core.bench.runner import Progress, Record, Settings, measure
+from gpucheck.core.bench.telemetry import Observer
 from gpucheck.models.bench import (
     BenchEnvironment,
+    BenchGpu,
     BenchRequest,
     BenchResult,
+    Conclusion,
     Measurement,
+    Roofline,
     SampleDetail,
     Throughput,
 )
@@ -24,6 +31,26 @@ from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuFacts, CpuLoad, CpuProbe
 from gpucheck.probes.cupy_device import GpuDevice, OpenedGpus
+from gpucheck.probes.telemetry import NoTelemeter, Telemeter
+
+#: A group that only shows a device's limits gets this share of a case's time.
+_LIMIT_WEIGHT = 0.5
+#: The least part of its planned time that a group gets when those before it took too long.
+_LEAST_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the driver knows of the GPUs beyond CUDA, by UUID.
+
+    `pci_device_ids` as NVML gives them, `processes` that used a GPU before we opened it, `claims`
+    by whom it is held.
+    """
+
+    telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
+    pci_device_ids: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_bench(
@@ -34,6 +61,7 @@ def run_bench(
     blas: BlasDoor,
     gpus: OpenedGpus,
     progress: Progress,
+    around: Surroundings | None = None,
     kernels: Mapping[str, Kernel] | None = None,
 ) -> BenchResult:
     """Measure what the request asks for, on the processor and on the GPUs given.
@@ -49,7 +77,12 @@ def run_bench(
         from gpucheck.core.bench.kernels import KERNELS
 
         kernels = KERNELS
-    return _Bench(request, clock, cpu, blas, gpus, progress, kernels).run()
+    around = around or Surroundings()
+    bench = _Bench(request, clock, cpu, blas, gpus, progress, around, kernels)
+    try:
+        return bench.run()
+    finally:
+        around.telemeter.close()
 
 
 class _Bench:
@@ -63,6 +96,7 @@ class _Bench:
         blas: BlasDoor,
         gpus: OpenedGpus,
         progress: Progress,
+        around: Surroundings,
         kernels: Mapping[str, Kernel],
     ) -> None:
         self._request = request
@@ -71,80 +105,149 @@ class _Bench:
         self._blas = blas
         self._opened = gpus
         self._progress = progress
+        self._telemeter = around.telemeter
+        self._observer = Observer(
+            around.telemeter,
+            own_pid=os.getpid(),
+            before=around.processes,
+            claims=around.claims,
+        )
         self._with_cpu, self._gpus = _asked(request.devices, gpus)
         self._facts = cpu.facts()
-        self._plan = make_plan(request, kernels, self._memory())
+        self._boards = tuple(_described(gpu.facts, around.pci_device_ids) for gpu in self._gpus)
+        self._kernels = kernels
+        self._plan = make_plan(request, kernels, self._machine())
+        self._later = [self._weight(group) for group in self._plan.groups]
+        self._weights_total = sum(self._later) or 1.0
+        self._told = [0.0]
 
     def run(self) -> BenchResult:
         """Measure every group and assemble the result."""
-        start_s, load = self._clock.now_s(), self._cpu.load()
+        self._start_s, load = self._clock.now_s(), self._cpu.load()
         rows: list[Measurement] = []
+        limits: list[Measurement] = []
         interrupted = False
-        for number, group in enumerate(self._plan.groups):
+        self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
+        for group in self._plan.groups:
             if interrupted:
-                rows.extend(self._skipped(group))
-                continue
-            try:
-                found, interrupted = self._measure_group(group, number)
-            except KeyboardInterrupt:  # between two cases, where no row is at work
-                found, interrupted = self._skipped(group), True
-            rows.extend(found)
-        comparisons = compare(rows)
+                found = self._skipped(group)
+            else:
+                try:
+                    found, interrupted = self._measure_group(group)
+                except KeyboardInterrupt:  # between two cases, where no row is at work
+                    found, interrupted = self._skipped(group), True
+            (limits if group.limit else rows).extend(found)
+        rooflines = rooflines_of([*limits, *rows])
+        rows = [self._judged(row, rooflines) for row in rows]
+        conclusions, comparisons = self._conclusions(rows), compare(rows)
         if self._request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
         return BenchResult(
             measurements=tuple(rows),
             comparisons=comparisons,
-            environment=self._environment(start_s, load, rows),
+            environment=self._environment(load, rooflines),
+            conclusions=conclusions,
+            telemetry=self._observer.result() if self._boards else None,
             notes=self._plan.notes,
             interrupted=interrupted,
         )
 
-    def _memory(self) -> Memory:
-        return Memory(
+    def _machine(self) -> Machine:
+        return Machine(
+            with_cpu=self._with_cpu,
+            gpus=self._boards,
             host_bytes=self._facts.memory_available_bytes,
-            gpu_bytes=min((gpu.facts.memory_free_bytes for gpu in self._gpus), default=None),
-            gpu_count=len(self._gpus),
+            gpu_bytes=min((gpu.memory_free_bytes for gpu in self._boards), default=None),
         )
 
     def _cases(self, group: Group) -> list[Case]:
+        gpus = [gpu for gpu in self._gpus if gpu.facts.cuda_index in group.gpus]
         order = CaseOrder(
+            request=group.request,
             shape=group.shape,
-            temperature=self._request.temperature,
-            data=data.HostData(self._request.seed),
+            dtype=group.dtype,
+            data=data.HostData(self._request.seed, self._request.fill),
             cpu=self._facts,
             clock=self._clock,
             blas=self._blas,
+            gpus=gpus,
         )
         cases: list[Case] = []
-        if self._with_cpu:
+        if group.with_cpu:
             cases.extend(group.kernel.cpu_cases(order))
-        for gpu in self._gpus:
+        for gpu in gpus:
             cases.extend(group.kernel.gpu_cases(order, gpu))
         return cases
 
-    def _measure_group(self, group: Group, number: int) -> tuple[list[Measurement], bool]:
+    def _weight(self, group: Group) -> float:
+        return len(self._cases(group)) * (_LIMIT_WEIGHT if group.limit else 1.0)
+
+    def _settings(self, cases: Sequence[Case]) -> Settings:
+        """Return a group's time: its share of what is left, so that early groups' rest is used."""
+        left_s = self._plan.budget_s - (self._clock.now_s() - self._start_s)
+        share_s = max(0.0, left_s) * self._later[0] / (sum(self._later) or 1.0)
+        # Whatever the groups before it took, a group gets some of its own time.
+        planned_s = self._plan.budget_s * self._later[0] / self._weights_total
+        share_s = max(share_s, _LEAST_SHARE * planned_s)
+        energy_s = ENERGY_S[self._request.mode]
+        on_gpu = sum(case.label.gpu_uuid is not None for case in cases)
+        return Settings(
+            # The energy's own time is in the mode's budget, but at most half of the share.
+            budget_s=share_s - min(share_s / 2, energy_s * on_gpu),
+            warmup_s=min(WARMUPS_S[self._request.mode], share_s / 4 / max(len(cases), 1)),
+            energy_s=min(energy_s, share_s / 2 / max(on_gpu, 1)),
+        )
+
+    def _measure_group(self, group: Group) -> tuple[list[Measurement], bool]:
         start_s, load = self._clock.now_s(), self._cpu.load()
-        settings = Settings(budget_s=group.budget_s, warmup_s=group.warmup_s)
         cases = self._cases(group)
-        records = measure(cases, settings, self._clock, _Part(self._progress, self._plan, number))
+        settings = self._settings(cases)
+        left_s = self._plan.budget_s - (start_s - self._start_s)
+        later_s = max(0.0, left_s - settings.budget_s)
+        progress = _Part(self._progress, self._told, self._plan.budget_s, later_s)
+        records = measure(cases, settings, self._clock, progress, self._telemeter)
+        self._later.pop(0)
+        self._observer.end_group()
         seconds = self._clock.now_s() - start_s
         host = host_state(load, self._cpu.load(), seconds, self._facts)
         interrupted = any(record.interrupted for record in records)
-        return [row_of(record, host) for record in records], interrupted
+        rows = []
+        for record in records:
+            gpu = self._observer.state(record.case.label.gpu_uuid, record.turns_s, seconds)
+            around = Around(host=host, gpu=gpu, fill=self._request.fill)
+            rows.append(row_of(record, around))
+        return rows, interrupted
 
     def _skipped(self, group: Group) -> list[Measurement]:
         """Return the rows of a group that an interrupt kept from starting."""
-        idle = HostState(others_percent=None, steal_percent=None)
+        idle = Around(host=HostState(others_percent=None, steal_percent=None))
         cases = self._cases(group)
         return [row_of(Record(case=case, interrupted=True), idle) for case in cases]
 
-    def _environment(
-        self, start_s: float, before: CpuLoad, rows: Sequence[Measurement]
-    ) -> BenchEnvironment:
+    def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
+        """Return the row held against its limits, with the doubts that raises."""
+        row = held_against(row, rooflines, self._boards)
+        board = next(
+            (gpu.board for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None
+        )
+        return replace(row, doubts=(*row.doubts, *doubts_about_limits(row, board)))
+
+    def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
+        found: list[Conclusion] = []
+        for name in dict.fromkeys(row.kernel for row in rows):
+            good = [
+                row
+                for row in rows
+                if row.kernel == name and row.error is None and row.median_s is not None
+            ]
+            if name in self._kernels:
+                found.extend(self._kernels[name].conclude(good))
+        return tuple(found)
+
+    def _environment(self, before: CpuLoad, rooflines: tuple[Roofline, ...]) -> BenchEnvironment:
         import numpy as np
 
-        seconds = self._clock.now_s() - start_s
+        seconds = self._clock.now_s() - self._start_s
         host = host_state(before, self._cpu.load(), seconds, self._facts)
         blas, facts, reason = self._blas.read(), self._facts, self._opened.unavailable
         unavailable = {
@@ -152,7 +255,7 @@ class _Bench:
             "blas_name": None if blas else "threadpoolctl knows no BLAS in this process",
             "parallel_efficiency": "matmul was not measured at one and at all threads",
         }
-        efficiency = parallel_efficiency(rows)
+        efficiency = parallel_efficiency(rooflines)
         if efficiency is not None:
             unavailable["parallel_efficiency"] = None
         return BenchEnvironment(
@@ -166,7 +269,7 @@ class _Bench:
             blas_threads=facts.threads if blas else None,
             numpy_version=np.__version__,
             cupy_version=self._opened.cupy_version,
-            gpus=tuple(gpu.facts for gpu in self._gpus),
+            gpus=self._boards,
             gpu_unavailable=reason,
             load_average_1m=before.load_average_1m,
             other_load_percent=host.others_percent,
@@ -175,26 +278,37 @@ class _Bench:
             peak_memory_bytes=self._cpu.peak_memory_bytes(),
             duration_s=seconds,
             seed=self._request.seed,
-            data=data.DESCRIPTION,
+            data=data.DESCRIPTIONS[self._request.fill],
             mode=self._request.mode,
             budget_s=self._plan.budget_s,
+            rooflines=rooflines,
             unavailable={field: why for field, why in unavailable.items() if why},
         )
 
 
 class _Part:
-    """The progress of the whole run, told by one group of it."""
+    """The progress of the whole run, told by one group of it.
 
-    def __init__(self, progress: Progress, plan: Plan, number: int) -> None:
+    `later_s` is the time after this group. The share done never goes back.
+    """
+
+    def __init__(self, progress: Progress, told: list[float], budget_s: float, later_s: float):
         self._progress = progress
-        self._number = number
-        self._count = len(plan.groups)
-        self._later_s = sum(group.budget_s for group in plan.groups[number + 1 :])
+        self._told = told
+        self._budget_s = budget_s
+        self._later_s = later_s
 
     def __call__(self, label: str, fraction: float, seconds_left: float) -> None:
         """Pass on the group's progress as the run's."""
-        done = (self._number + fraction) / self._count
-        self._progress(label, done, seconds_left + self._later_s)
+        left_s = seconds_left + self._later_s
+        self._told[0] = max(self._told[0], min(1.0, 1 - left_s / self._budget_s))
+        self._progress(label, self._told[0], left_s)
+
+
+def _described(gpu: BenchGpu, pci_device_ids: Mapping[str, str]) -> BenchGpu:
+    """Return a GPU with its PCI device id and its limits."""
+    known = replace(gpu, pci_device_id=pci_device_ids.get(gpu.uuid or ""))
+    return replace(known, board=board_of(known))
 
 
 def _asked(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
@@ -243,7 +357,7 @@ def host_state(before: CpuLoad, after: CpuLoad, seconds: float, facts: CpuFacts)
     )
 
 
-def row_of(record: Record, host: HostState) -> Measurement:
+def row_of(record: Record, around: Around) -> Measurement:
     """Return the row of a record, its figures computed from its samples."""
     label, work, samples = record.case.label, record.case.work, record.samples_s
     median_s = stats.median(samples) if samples else None
@@ -268,8 +382,11 @@ def row_of(record: Record, host: HostState) -> Measurement:
         ci95_s=stats.median_interval(samples),
         converged=record.converged,
         throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
+        sm_clock_mhz=stats.median(record.sm_clocks_mhz) if record.sm_clocks_mhz else None,
+        joules_per_op=record.joules_per_op,
+        facts=record.facts,
         verified=record.verified,
-        doubts=doubts_about(record, host),
+        doubts=doubts_about(record, around),
         error=record.error,
         interrupted=record.interrupted,
         unavailable=_unavailable(record),
@@ -277,27 +394,33 @@ def row_of(record: Record, host: HostState) -> Measurement:
 
 
 def _unavailable(record: Record) -> dict[str, str]:
+    on_cpu = record.case.label.device == "cpu"
     reasons = {
-        "percent_of_peak": "no table of peaks yet",
-        "percent_of_copy": "the copy bandwidth was not measured",
-        "joules_per_op": "energy was not measured",
+        "percent_of_peak": "no limit was measured to hold it against",
+        "percent_of_copy": "no copy was measured to hold it against",
     }
+    if record.joules_per_op is None:
+        reasons["joules_per_op"] = (
+            "processors are not asked for their energy" if on_cpu else "only --full counts energy"
+        )
     if not record.samples_s:
         why = "it was interrupted" if record.interrupted else "see the row's error"
         return reasons | dict.fromkeys(("median_s", "ci95_s", "throughput"), why)
     if len(record.samples_s) < stats.FEWEST_FOR_INTERVAL:
         reasons["ci95_s"] = f"an interval needs {stats.FEWEST_FOR_INTERVAL} samples"
+    if not on_cpu and not record.sm_clocks_mhz:
+        reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU gave no clock"
     return reasons
 
 
-def parallel_efficiency(rows: Sequence[Measurement]) -> float | None:
-    """Return the matrix product's speed-up by threads, divided by the threads (1 is ideal)."""
-    times = {
-        row.threads: row.median_s
-        for row in rows
-        if row.kernel == "matmul" and row.device == "cpu" and row.threads and row.median_s
+def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
+    """Return the best product's speed-up by threads, divided by the threads (1 is ideal)."""
+    speeds = {
+        roofline.threads: roofline.gemm_flops_per_s
+        for roofline in rooflines
+        if roofline.device == "cpu" and roofline.threads and roofline.gemm_flops_per_s
     }
-    most = max(times, default=1)
-    if most == 1 or 1 not in times:
+    most = max(speeds, default=1)
+    if most == 1 or 1 not in speeds:
         return None
-    return times[1] / times[most] / most
+    return speeds[most] / speeds[1] / most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,9 +11,10 @@ from gpucheck.core.bench.kernel import (
     HOST_SPAN_S,
     CacheFit,
     CaseLabel,
+    CaseOrder,
     Work,
 )
-from gpucheck.models.bench import Scope, Verified
+from gpucheck.models.bench import DtypeSpec, Fact, Scope, Verified
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cupy_device import GpuArray, GpuDevice
 
@@ -49,12 +50,17 @@ class GpuOperation(Protocol):
         ...
 
     @property
-    def sets(self) -> int:
-        """Return how many sets of buffers to rotate through."""
+    def output_storage(self) -> str:
+        """Return NumPy's name for the type in which the output is stored."""
+        ...
+
+    @property
+    def captured(self) -> bool:
+        """Return whether a batch is replayed as a CUDA graph; CuPy refuses to capture cuBLAS."""
         ...
 
     def inputs(self) -> Sequence[HostArray]:
-        """Return the inputs on the host."""
+        """Return the inputs on the host, as they are stored."""
         ...
 
     def compile(self) -> None:
@@ -77,6 +83,44 @@ def set_count(set_bytes: int, gpu: GpuDevice) -> int:
     return max(1, min(wanted, affordable, _MOST_SETS))
 
 
+class GpuTimer:
+    """Runs batches between two events, as a graph's replay where that is possible.
+
+    It remembers what the timing says besides the seconds: starvation, and the SMs' real clock.
+    """
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        self._gpu = gpu
+        self._graphs: dict[Hashable, Callable[[], None]] = {}
+        self._spans = self._starved = 0
+        self.sm_clock_mhz: float | None = None
+
+    @property
+    def starved_share(self) -> float:
+        """Return the share of the spans in which the GPU may have waited for the host."""
+        return self._starved / self._spans if self._spans else 0.0
+
+    def seconds(self, enqueue: Callable[[], None], replayed_as: Hashable | None = None) -> float:
+        """Return the device time of what `enqueue` enqueues.
+
+        With a key, it is captured once and replayed ever after, so that the host's launches leave
+        no gap between short kernels.
+        """
+        if replayed_as is not None:
+            if replayed_as not in self._graphs:
+                self._graphs[replayed_as] = self._gpu.capture(enqueue)
+            enqueue = self._graphs[replayed_as]
+        span = self._gpu.span(enqueue)
+        self._spans += 1
+        self._starved += span.starved
+        self.sm_clock_mhz = span.sm_clock_mhz
+        return span.seconds
+
+    def clear(self) -> None:
+        """Drop the graphs, and with them what they hold."""
+        self._graphs.clear()
+
+
 class ResidentCase:
     """An operation on data in GPU memory, timed by CUDA events around a batch.
 
@@ -88,29 +132,46 @@ class ResidentCase:
     def __init__(self, gpu: GpuDevice, operation: GpuOperation) -> None:
         self._gpu = gpu
         self._operation = operation
+        self._timer = GpuTimer(gpu)
         self._sets: list[tuple[tuple[GpuArray, ...], GpuArray]] = []
         self._turn = 0
-        self._spans = self._starved = 0
         self.label = operation.label
         self.work = operation.work
 
     @property
+    def sets(self) -> int:
+        """Return how many sets of buffers to rotate through."""
+        return set_count(self.work.bytes_moved, self._gpu)
+
+    @property
     def cache_fit(self) -> CacheFit | None:
         """Return the rotation's size against the L2."""
-        walked = self._operation.sets * self.work.bytes_moved
+        walked = self.sets * self.work.bytes_moved
         return CacheFit(walked_bytes=walked, cache_bytes=self._gpu.facts.l2_bytes, cache="L2")
 
     @property
     def starved_share(self) -> float:
         """Return the share of the spans in which the GPU may have waited for the host."""
-        return self._starved / self._spans if self._spans else 0.0
+        return self._timer.starved_share
+
+    @property
+    def sm_clock_mhz(self) -> float | None:
+        """Return the SMs' real clock in the last run."""
+        return self._timer.sm_clock_mhz
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return how the launches reached the GPU."""
+        return {"launched_as": "graph" if self._operation.captured else "stream"}
 
     def prepare(self) -> None:
-        """Put the inputs and outputs of every set into GPU memory and compile."""
-        first = tuple(self._gpu.upload(array) for array in self._operation.inputs())
-        for number in range(self._operation.sets):
+        """Put the inputs and outputs of every set into GPU memory."""
+        operation = self._operation
+        first = tuple(self._gpu.upload(array) for array in operation.inputs())
+        for number in range(self.sets):
             inputs = first if number == 0 else tuple(self._gpu.clone(array) for array in first)
-            self._sets.append((inputs, self._gpu.allocate(self._operation.output_shape)))
+            out = self._gpu.allocate(operation.output_shape, operation.output_storage)
+            self._sets.append((inputs, out))
 
     def poison(self) -> None:
         """Fill every output with NaN."""
@@ -118,18 +179,17 @@ class ResidentCase:
             self._gpu.poison(out)
 
     def run(self, loops: int) -> float:
-        """Enqueue `loops` operations on the next sets and return their device time."""
+        """Run `loops` operations on the next sets and return their device time."""
+        first, count = self._turn, len(self._sets)
 
         def enqueue() -> None:
-            for _ in range(loops):
-                self._turn = (self._turn + 1) % len(self._sets)
-                self._operation.enqueue(*self._sets[self._turn])
+            for turn in range(first + 1, first + loops + 1):
+                self._operation.enqueue(*self._sets[turn % count])
 
         self._operation.compile()
-        span = self._gpu.span(enqueue)
-        self._spans += 1
-        self._starved += span.starved
-        return span.seconds
+        self._turn = (first + loops) % count
+        replayed_as = (first, loops) if self._operation.captured else None
+        return self._timer.seconds(enqueue, replayed_as)
 
     def check(self) -> Verified:
         """Compare the output written last with float64."""
@@ -137,6 +197,7 @@ class ResidentCase:
 
     def release(self) -> None:
         """Give the GPU memory back."""
+        self._timer.clear()
         self._sets.clear()
         self._gpu.release()
 
@@ -149,6 +210,7 @@ class EndToEndCase:
 
     shortest_span_s = HOST_SPAN_S
     starved_share = 0.0
+    sm_clock_mhz: float | None = None
 
     def __init__(self, gpu: GpuDevice, operation: GpuOperation, clock: Clock) -> None:
         self._gpu = gpu
@@ -166,21 +228,27 @@ class EndToEndCase:
         """Return None: the transfers decide."""
         return None
 
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return nothing further."""
+        return {}
+
     def prepare(self) -> None:
         """Fill the pinned inputs and allocate both outputs."""
         for array in self._operation.inputs():
-            pinned = self._gpu.pinned(array.shape)
+            pinned = self._gpu.pinned(array.shape, str(array.dtype))
             pinned[...] = array
             self._host.append(pinned)
-            self._device.append(self._gpu.allocate(array.shape))
-        self._host_out = self._gpu.pinned(self._operation.output_shape)
-        self._device_out = self._gpu.allocate(self._operation.output_shape)
+            self._device.append(self._gpu.allocate(array.shape, str(array.dtype)))
+        shape, storage = self._operation.output_shape, self._operation.output_storage
+        self._host_out = self._gpu.pinned(shape, storage)
+        self._device_out = self._gpu.allocate(shape, storage)
 
     def poison(self) -> None:
         """Fill both outputs with NaN."""
         _, host_out, device_out = self._ready()
-        host_out.fill(float("nan"))
         self._gpu.poison(device_out)
+        self._gpu.fetch(device_out, host_out)
         self._gpu.synchronize()
 
     def run(self, loops: int) -> float:
@@ -214,3 +282,17 @@ class EndToEndCase:
         assert self._device_out is not None
         pairs = list(zip(self._host, self._device, strict=True))
         return pairs, self._host_out, self._device_out
+
+
+def gpu_label(
+    order: CaseOrder, kernel: str, variant: str, gpu: GpuDevice, dtype: DtypeSpec
+) -> CaseLabel:
+    """Return the label of a row on a GPU, with the data already there."""
+    return CaseLabel(
+        kernel=kernel,
+        variant=variant,
+        device=f"gpu:{gpu.facts.cuda_index}",
+        gpu_uuid=gpu.facts.uuid,
+        shape=order.shape,
+        dtype=dtype,
+    )

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpucheck.core.bench.data import HostData
-from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec, Fact, Scope, Verified
+from gpucheck.models.bench import (
+    BenchGpu,
+    BenchMode,
+    BenchRequest,
+    Conclusion,
+    DtypeSpec,
+    Fact,
+    Measurement,
+    Scope,
+    Verified,
+)
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuFacts
@@ -22,16 +32,20 @@ EVENT_SPAN_S = 500e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one operation does: floating-point operations, and the fewest bytes it must move."""
+    """What one operation does: floating-point operations, and the fewest bytes it must move.
+
+    `items` counts what `unit` names when that is neither of the two, images for instance.
+    """
 
     flops: int
     bytes_moved: int
     unit: str
+    items: int = 1
 
     @property
     def amount(self) -> int:
         """Return what the throughput counts, in `unit` times seconds."""
-        return self.bytes_moved if self.unit == "B/s" else self.flops
+        return {"B/s": self.bytes_moved, "FLOP/s": self.flops}.get(self.unit, self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +66,9 @@ class CaseLabel:
     def text(self) -> str:
         """Return a short name for the progress line."""
         size = "x".join(str(edge) for edge in self.shape)
-        return f"{self.kernel} {size} {self.variant} on {self.device}"
+        return " ".join(part for part in (self.kernel, size, self.variant) if part) + (
+            f" on {self.device}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +112,16 @@ class Case(Protocol):
         """Return the share of the runs in which the GPU may have waited for the host."""
         ...
 
+    @property
+    def sm_clock_mhz(self) -> float | None:
+        """Return the SM clock that the GPU really had in the last run; None where it has none."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return further results of the last check, with the unit in the key."""
+        ...
+
     def prepare(self) -> None:
         """Allocate inputs and outputs and fill the inputs."""
         ...
@@ -119,14 +145,16 @@ class Case(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOrder:
-    """What a kernel needs to know to make its cases."""
+    """What a kernel needs to know to make its cases. `gpus` are all that take part."""
 
+    request: BenchRequest
     shape: tuple[int, ...]
-    temperature: float
+    dtype: str
     data: HostData
     cpu: CpuFacts
     clock: Clock
     blas: BlasDoor
+    gpus: Sequence[GpuDevice] = ()
 
 
 class Kernel(Protocol):
@@ -138,32 +166,45 @@ class Kernel(Protocol):
         ...
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Return the input dtypes that it can measure."""
+    def dtypes(self) -> Mapping[BenchMode, Sequence[str]]:
+        """Return the dtypes of each mode; `full` has all that the kernel knows."""
         ...
 
     @property
     def sizes(self) -> Mapping[BenchMode, int]:
-        """Return the problem's edge for each mode."""
+        """Return the problem's size for each mode."""
+        ...
+
+    @property
+    def gpus_needed(self) -> int:
+        """Return how many GPUs there must be for a row; 0 if the processor gives one."""
         ...
 
     def validate(self, request: BenchRequest) -> None:
         """Raise WrongUseError for a request that this kernel cannot answer."""
         ...
 
-    def shape(self, size: int) -> tuple[int, ...]:
-        """Return the shape for a problem of edge `size`."""
+    def cpu_refusal(self, dtype: str) -> str | None:
+        """Return why the processor is not measured in this dtype, None if it is."""
         ...
 
-    def work(self, shape: tuple[int, ...]) -> Work:
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Return why this GPU is not measured in this dtype, None if it is."""
+        ...
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return the shape for a problem of this size."""
+        ...
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return what one operation at this shape does."""
         ...
 
-    def host_bytes(self, shape: tuple[int, ...], gpu_count: int) -> int:
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the host memory that all cases at this shape take together, checks included."""
         ...
 
-    def device_bytes(self, shape: tuple[int, ...]) -> int:
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the least GPU memory that the cases at this shape take together."""
         ...
 
@@ -174,6 +215,39 @@ class Kernel(Protocol):
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return the cases for one GPU."""
         ...
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return what the good rows of this kernel say together."""
+        ...
+
+
+class KernelBase:
+    """What most kernels share: float32 only, the processor included, nothing to conclude."""
+
+    gpus_needed = 0
+
+    def validate(self, request: BenchRequest) -> None:
+        """Accept every request."""
+
+    def cpu_refusal(self, dtype: str) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return (rows, columns) for a square of edge `size`."""
+        return (size, size)
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return no case."""
+        return ()
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Conclude nothing."""
+        return ()
 
 
 def thread_counts(cpu: CpuFacts) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpucheck.core.bench.runner import NO_TIME
 from gpucheck.models.bench import BenchResult, Measurement
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
@@ -10,8 +11,9 @@ from gpucheck.models.report import Answer, Failure, Host
 def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     """Wrap the result: 130 interrupted, 4 a required GPU is missing, 1 a row failed, else 0.
 
-    A row that did not converge is 0 with its doubt; a result that was wrong, or a row that ended
-    with an error, is 1.
+    A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
+    long as others have figures (3 if none has). A result that was wrong, or a row that ended with
+    another error, is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -26,9 +28,12 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         message = f"A GPU is required, but none was measured: {reason}."
         failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
         return ExitCode.MISSING, failure
-    broken = next((row for row in result.measurements if row.error is not None), None)
-    if broken is not None and broken.error is not None:
-        return ExitCode.BAD, broken.error
+    errors = [row.error for row in result.measurements if row.error is not None]
+    for error in errors:
+        if error.code != NO_TIME:
+            return ExitCode.BAD, error
+    if errors and all(row.median_s is None for row in result.measurements):
+        return ExitCode.INCONCLUSIVE, errors[0]
     wrong = next((row for row in result.measurements if _is_wrong(row)), None)
     if wrong is not None:
         message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."

@@ -12,13 +12,17 @@ from typing import Protocol
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.kernel import Case
-from gpucheck.models.bench import Verified
+from gpucheck.models.bench import Fact, Verified
 from gpucheck.models.errors import GpucheckError
 from gpucheck.models.report import Failure
 from gpucheck.probes.clock import Clock
 
 #: More operations than this in one sample: the clock does not move, or the operation does nothing.
 _MOST_LOOPS = 2**24
+#: The error of a row that the time did not reach.
+NO_TIME = "no-time"
+#: A case is not begun any more when the group is so many times its budget late.
+_LATEST_START = 2.0
 
 
 class Progress(Protocol):
@@ -35,11 +39,13 @@ class Settings:
 
     `precision` is half the 95 % interval of the median as a share of the median. Cases take turns
     of `turn_s`, so that a drift of the machine meets all of them; the first tenth of a turn is
-    warm-up again, since the other cases' turns let caches and clocks cool down.
+    warm-up again, since the other cases' turns let caches and clocks cool down. For `energy_s`
+    seconds each operation is repeated without a pause, for what it takes from the power supply.
     """
 
     budget_s: float
     warmup_s: float
+    energy_s: float = 0.0
     precision: float = 0.01
     fewest_samples: int = 10
     most_samples: int = 2000
@@ -48,7 +54,10 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What became of one case; grows while it runs. Times are seconds for one operation."""
+    """What became of one case; grows while it runs. Times are seconds for one operation.
+
+    `turns_s` are the moments between which its samples were taken, by the host's clock.
+    """
 
     case: Case
     loops: int = 1
@@ -56,6 +65,10 @@ class Record:
     warmup_s: list[float] = field(default_factory=list)
     cold_s: float | None = None
     verified: Verified | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    sm_clocks_mhz: list[float] = field(default_factory=list)
+    turns_s: list[tuple[float, float]] = field(default_factory=list)
+    joules_per_op: float | None = None
     next_look: int = 0
     narrow: bool = False
     converged: bool = False
@@ -69,8 +82,20 @@ class Record:
         return not self.finished and self.error is None
 
 
+class EnergyMeter(Protocol):
+    """Who counts the energy that a GPU has taken."""
+
+    def joules(self, uuid: str) -> float | None:
+        """Return the energy counter of a GPU, None if it has none."""
+        ...
+
+
 def measure(
-    cases: Sequence[Case], settings: Settings, clock: Clock, progress: Progress
+    cases: Sequence[Case],
+    settings: Settings,
+    clock: Clock,
+    progress: Progress,
+    energy: EnergyMeter | None = None,
 ) -> list[Record]:
     """Measure the cases of one group in turn; a case that fails keeps its row, the others go on.
 
@@ -80,6 +105,8 @@ def measure(
     try:
         run.start()
         run.take_turns()
+        if energy is not None and settings.energy_s > 0:
+            run.count_energy(energy)
         run.check_again()
     except KeyboardInterrupt:
         for record in run.records:
@@ -121,6 +148,7 @@ class _Run:
         self._clock = clock
         self._progress = progress
         self._start_s = clock.now_s()
+        self._granted_s = settings.budget_s
         #: Seconds that the cases themselves reported: the budget holds even if the clock stands.
         self._sampled_s = 0.0
 
@@ -132,6 +160,8 @@ class _Run:
 
     def take_turns(self) -> None:
         """Give each unfinished case a turn, forwards and backwards, until all are finished."""
+        # Preparing may have taken longer than planned: the samples still get their half.
+        self._granted_s += max(0.0, self._settings.budget_s / 2 - self._left_s())
         forwards = True
         while active := [record for record in self.records if record.active]:
             for record in active if forwards else reversed(active):
@@ -144,6 +174,29 @@ class _Run:
         for record in self.records:
             if record.error is None:
                 self._guard(record, self._verify)
+                record.facts = dict(record.case.facts)
+
+    def count_energy(self, energy: EnergyMeter) -> None:
+        """Repeat each operation on a GPU without a pause and divide the energy by the count."""
+
+        def count(record: Record) -> None:
+            uuid, operations = record.case.label.gpu_uuid, 0
+            before = energy.joules(uuid) if uuid is not None else None
+            if uuid is None or before is None:
+                return
+            self._tell(record)
+            start_s, ran_s = self._clock.now_s(), 0.0
+            while max(ran_s, self._clock.now_s() - start_s) < self._settings.energy_s:
+                # At least a little, so that a clock that stands ends the loop too.
+                ran_s += max(record.case.run(record.loops), 1e-6)
+                operations += record.loops
+            after = energy.joules(uuid)
+            if after is not None and after > before and operations:
+                record.joules_per_op = (after - before) / operations
+
+        for record in self.records:
+            if record.error is None and record.samples_s:
+                self._guard(record, count)
 
     def _guard(self, record: Record, step: _Step) -> None:
         """Run a step; its failure becomes the row's error."""
@@ -164,7 +217,7 @@ class _Run:
             _release(record)
 
     def _start_case(self, record: Record) -> None:
-        if self._left_s() <= 0:
+        if self._left_s() <= -_LATEST_START * self._settings.budget_s:
             raise _Failed(_no_time(record))
         case = record.case
         case.prepare()
@@ -215,7 +268,9 @@ class _Run:
         if last_s < turn_s / 10:
             self._warm(record, turn_s / 10)
         wanted = settings.most_samples - len(record.samples_s)
+        start_s = self._clock.now_s()
         self._run_for(record, record.samples_s, turn_s, wanted)
+        record.turns_s.append((start_s, self._clock.now_s()))
         self._decide(record)
 
     def _run_for(self, record: Record, into: list[float], seconds: float, most: int) -> None:
@@ -249,18 +304,21 @@ class _Run:
             raise _Failed(_stuck_clock(elapsed_s))
         into.append(elapsed_s / record.loops)
         self._sampled_s += elapsed_s
-        if elapsed_s == 0 and into is record.samples_s:
-            raise _Failed(_stuck_clock(elapsed_s))
+        if into is record.samples_s:
+            if elapsed_s == 0:
+                raise _Failed(_stuck_clock(elapsed_s))
+            if (clock_mhz := record.case.sm_clock_mhz) is not None:
+                record.sm_clocks_mhz.append(clock_mhz)
         return elapsed_s
 
     def _left_s(self) -> float:
         spent_s = max(self._clock.now_s() - self._start_s, self._sampled_s)
-        return self._settings.budget_s - spent_s
+        return self._granted_s - spent_s
 
     def _tell(self, record: Record) -> None:
         left_s = max(0.0, self._left_s())
         done = sum(not other.active for other in self.records) / len(self.records)
-        fraction = max(done, 1 - left_s / self._settings.budget_s)
+        fraction = max(done, 1 - left_s / self._granted_s) if self._granted_s > 0 else 1.0
         self._progress(record.case.label.text, min(1.0, fraction), left_s)
 
 
@@ -278,7 +336,7 @@ def _deviation(found: Verified) -> str:
 
 def _no_time(record: Record) -> Failure:
     return Failure(
-        code="no-time",
+        code=NO_TIME,
         message=f"the time was over before {record.case.label.text} could start",
         remedy=("give more time with --budget, or a smaller --size",),
     )

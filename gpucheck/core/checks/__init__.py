@@ -1,17 +1,58 @@
 """The registry of checks, in the order in which they look: lowest layer first.
 
-A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached) and
-`check(machine) -> Finding`. It looks at readings, never prints, and never raises for a broken
-machine. PCI and module evidence comes before NVML and CUDA, which may load modules.
+A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
+`check(machine)`, which returns a finding, or a list of them where it speaks of several GPUs. Its
+docstring is its question. It looks at readings, never prints, and never raises for a broken
+machine. PCI, module and node evidence comes before NVML and CUDA, which may load modules.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from gpucheck.core.checks import cuda_driver, kernel_module, nvml, pci_device
+from gpucheck.core.checks import (
+    clock_throttling,
+    compute_mode,
+    cuda_driver,
+    cupy,
+    device_nodes,
+    ecc_errors,
+    environment,
+    fabric,
+    fan,
+    gpu_count,
+    inforom,
+    jax,
+    kernel_module,
+    launch,
+    memory_repair,
+    mig_mode,
+    numba,
+    nvlink,
+    nvml,
+    onnxruntime,
+    pci_device,
+    pcie_generation,
+    pcie_replays,
+    pcie_width,
+    persistence_mode,
+    power_limit,
+    pytorch,
+    recovery_action,
+    retired_pages,
+    row_remapping,
+    temperature,
+    tensorflow,
+    throttled_time,
+    toolkit_libraries,
+    uvm_node,
+    variables,
+    vbios_versions,
+    visibility,
+    xid,
+)
 from gpucheck.core.checks.machine import Machine
-from gpucheck.models.finding import Finding, Layer
+from gpucheck.models.finding import About, Finding, Layer
 
 
 class Check(Protocol):
@@ -20,15 +61,51 @@ class Check(Protocol):
     ID: str
     LAYER: Layer
     REQUIRES: tuple[str, ...]
+    ABOUT: About
 
-    def check(self, machine: Machine) -> Finding:
+    def check(self, machine: Machine) -> Finding | list[Finding]:
         """Look, and say what was found."""
         ...
 
 
 CHECKS: tuple[Check, ...] = (
+    environment,
     pci_device,
     kernel_module,
+    device_nodes,
+    uvm_node,
     nvml,
+    mig_mode,
+    compute_mode,
     cuda_driver,
+    visibility,
+    variables,
+    toolkit_libraries,
+    pytorch,
+    tensorflow,
+    jax,
+    cupy,
+    numba,
+    onnxruntime,
+    launch,
+    gpu_count,
+    recovery_action,
+    ecc_errors,
+    row_remapping,
+    retired_pages,
+    memory_repair,
+    clock_throttling,
+    throttled_time,
+    temperature,
+    fan,
+    power_limit,
+    pcie_width,
+    pcie_generation,
+    pcie_replays,
+    nvlink,
+    fabric,
+    inforom,
+    xid,
+    persistence_mode,
+    vbios_versions,
 )

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
+from gpucheck.core.inventory import HUNG, see_visibility
+from gpucheck.models.device import Visibility
+from gpucheck.models.evidence import (
+    BuildReading,
+    BuildsReading,
+    GpuHealthReading,
+    HealthReading,
+    LaunchReading,
+    NodeOpening,
+    SystemReading,
+    TrialReading,
+)
 from gpucheck.models.report import Host
-from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading
+from gpucheck.models.snapshot import CudaReading, GpuReading, KernelReading, NvmlReading
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
 #: What helps where nothing more exact is known: the driver says there what it met.
 KERNEL_LOG = "Look at what the driver says in the kernel log: sudo dmesg | grep -i nvrm"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Wish(NamedTuple):
+    """What a person asked of the checks besides looking.
+
+    `framework` is the one that has to be able to use a GPU, `tried` those to import, `python` the
+    interpreter that has them (None: this one).
+    """
+
+    expect_gpus: int | None = None
+    framework: str | None = None
+    tried: tuple[str, ...] = ()
+    every_gpu: bool = False
+    python: str | None = None
+
+
+def _say_nothing(text: str) -> None:
+    """Take the progress where nobody is watching."""
 
 
 class Machine:
     """Lazy readings over the probes."""
 
-    def __init__(self, probes: Probes) -> None:
+    def __init__(
+        self,
+        probes: Probes,
+        wish: Wish | None = None,
+        tell: Callable[[str], None] = _say_nothing,
+    ) -> None:
         self._probes = probes
+        self.wish = wish or Wish()
+        self.tell = tell
 
     @cached_property
     def host(self) -> Host:
@@ -35,16 +74,104 @@ class Machine:
         return self._probes.kernel()
 
     @cached_property
+    def system(self) -> SystemReading:
+        """What files tell about the driver."""
+        return self._probes.system()
+
+    @cached_property
+    def openings(self) -> tuple[NodeOpening, ...]:
+        """What came of opening the device nodes that there are: asked only after a failure."""
+        return self._probes.open_nodes([node.path for node in self.system.nodes.nodes])
+
+    @cached_property
     def nvml(self) -> NvmlReading:
         """What NVML says."""
+        self.tell("asking NVML")
         return self._probes.nvml(NvmlQuestion())
+
+    @cached_property
+    def health(self) -> HealthReading:
+        """What NVML says of each GPU's health."""
+        self.tell("reading each GPU's health")
+        return self._probes.health()
 
     @cached_property
     def cuda(self) -> CudaReading:
         """What libcuda says in a fresh process with this environment."""
+        self.tell("starting CUDA")
         return self._probes.cuda()
+
+    @cached_property
+    def cuda_unrestricted(self) -> CudaReading:
+        """What libcuda says in a fresh process without CUDA_VISIBLE_DEVICES."""
+        self.tell(f"starting CUDA without {VISIBLE}")
+        return self._probes.cuda_unrestricted()
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """What the variables leave visible, with the driver's word where the rules are open."""
+        return see_visibility(self.nvml.gpus, self.environment, self._probes, ask_driver=False)
+
+    @cached_property
+    def builds(self) -> BuildsReading:
+        """The frameworks of the interpreter that matters."""
+        return self._probes.builds(self.wish.python)
+
+    def build(self, name: str) -> BuildReading | None:
+        """Return one framework's build, or None if it is not there."""
+        return next((build for build in self.builds.builds or () if build.name == name), None)
+
+    @cached_property
+    def trials(self) -> Mapping[str, TrialReading]:
+        """What the frameworks said when they were tried, by name."""
+        present = [name for name in self.wish.tried if self.build(name) is not None]
+        if not present or self.is_hung:
+            return {}
+        tried = self._probes.try_frameworks(present, self.wish.python, self.tell)
+        return {trial.name: trial for trial in tried}
+
+    @cached_property
+    def launch(self) -> LaunchReading:
+        """What came of running a kernel."""
+        self.tell("running a kernel")
+        return self._probes.launch(
+            self.wish.python,
+            through_cupy=self.build("cupy") is not None,
+            every_gpu=self.wish.every_gpu,
+        )
+
+    @property
+    def gpus(self) -> tuple[tuple[GpuReading, GpuHealthReading], ...]:
+        """The GPUs that answer, each with its health."""
+        health = {gpu.index: gpu for gpu in self.health.gpus}
+        return tuple(
+            (gpu, health[gpu.index])
+            for gpu in self.nvml.gpus
+            if gpu.failure is None and gpu.index in health
+        )
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a library of the driver was asked and did not answer: nobody should ask again."""
+        failures = (self.nvml.failure, self.cuda.failure if not self.nvml.failure else None)
+        return any(failure is not None and failure.code == HUNG for failure in failures)
 
     @property
     def is_wsl(self) -> bool:
         """Whether this is WSL2, where the Windows driver owns the GPU."""
         return (self.host.os or "").endswith("(WSL2)")
+
+    @property
+    def is_jetson(self) -> bool:
+        """Whether the GPU is part of the processor and on no PCI bus."""
+        return self.system.platform.tegra is not None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether the kernel, and so its modules, belong to somebody else."""
+        return self.host.container is not None
+
+
+def count_of(number: int, noun: str = "GPU") -> str:
+    """Return "1 GPU" or "8 GPUs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

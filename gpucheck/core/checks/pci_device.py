@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import Machine
-from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import PciDeviceReading
 
 ID = "pci-device"
 LAYER = Layer.PCI
 REQUIRES: tuple[str, ...] = ()
 
 SOURCE = "/sys/bus/pci/devices/*/vendor"
+ABOUT = About(
+    looks_at=(
+        f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
+        "the first bytes of the device's `config`: all ones from one that is gone",
+        "`power/runtime_status`: a suspended GPU wakes when it is asked",
+    ),
+    why="Below every driver: what the bus does not show, no driver can use.",
+    rules=("fail: no GPU, or none whose registers can be read", "warn: some cannot be read"),
+    sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
+)
+
+FALLEN = (
+    "Power the machine off (not just a reboot) and on again.",
+    "Check power cables, riser and temperature; if it comes back, replace the GPU.",
+)
 
 
 def check(machine: Machine) -> Finding:
-    """Look for display controllers of vendor 0x10de."""
+    """Look for display controllers of vendor 0x10de, and whether they still answer."""
     devices = machine.kernel.pci_devices
     if machine.is_wsl:
-        summary = "WSL2: the GPU belongs to Windows and is not on this PCI bus"
-        return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+        return _skip("WSL2: the GPU belongs to Windows and is not on this PCI bus")
+    if machine.is_jetson:
+        return _skip("Jetson: the GPU is part of the processor and on no PCI bus")
     if devices is None:
         reason = machine.kernel.pci_unavailable or "unreadable"
         return Finding(
@@ -28,30 +45,77 @@ def check(machine: Machine) -> Finding:
             evidence=(Evidence(source=SOURCE, value=reason),),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
         )
-    if not devices:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.FAIL,
-            summary="no NVIDIA GPU is on the PCI bus",
-            evidence=(Evidence(source=SOURCE, value="no 0x10de display controller"),),
-            remedy=(
-                "In the cloud: choose an instance type with a GPU.",
-                "In a virtual machine: pass the GPU through to it.",
-                "On your own hardware: check seating, power cables and the slot in the BIOS.",
-            ),
-        )
-    count = len(devices)
+    return _found(machine, devices) if devices else _none(machine)
+
+
+def _skip(summary: str) -> Finding:
+    return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+
+
+def _none(machine: Machine) -> Finding:
+    remedy = [
+        "In the cloud: choose an instance type with a GPU.",
+        "In a virtual machine: pass the GPU through to it.",
+        "On your own hardware: check seating, power cables and the slot in the BIOS.",
+    ]
+    evidence = [Evidence(source=SOURCE, value="no 0x10de display controller")]
+    profile = machine.system.platform.prime_profile
+    if profile in ("intel", "off"):
+        evidence.append(Evidence(source="/etc/prime-discrete", value=profile))
+        remedy.insert(0, "The laptop's GPU is switched off: sudo prime-select on-demand; reboot.")
+    if machine.system.platform.hypervisor:
+        remedy[0], remedy[1] = remedy[1], remedy[0]
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL,
+        summary="no NVIDIA GPU is on the PCI bus",
+        evidence=tuple(evidence),
+        remedy=tuple(remedy),
+    )
+
+
+def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
+    details = {detail.pci_bus_id: detail for detail in machine.system.pci}
+    gone = [
+        device.pci_bus_id
+        for device in devices
+        if (detail := details.get(device.pci_bus_id)) is not None and detail.answers is False
+    ]
+    if gone:
+        return _gone(gone, len(devices))
     return Finding(
         id=ID,
         layer=LAYER,
         status=CheckStatus.OK,
-        summary=f"{count} NVIDIA GPU{'s' if count != 1 else ''} on the PCI bus",
+        summary=f"{count_of(len(devices), 'NVIDIA GPU')} on the PCI bus",
         evidence=tuple(
             Evidence(
                 source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
-                value=f"device {device.device_id or 'of unknown id'}",
+                value=f"device {device.device_id or 'of unknown id'}"
+                + (
+                    ", suspended"
+                    if device.pci_bus_id in details
+                    and details[device.pci_bus_id].runtime_status == "suspended"
+                    else ""
+                ),
             )
             for device in devices
         ),
+    )
+
+
+def _gone(gone: list[str], count: int) -> Finding:
+    every = len(gone) == count
+    words = ", ".join(gone)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL if every else CheckStatus.WARN,
+        summary=f"{len(gone)} of {count_of(count)} has fallen off the bus: {words}",
+        evidence=tuple(
+            Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
+            for bus_id in gone
+        ),
+        remedy=FALLEN,
     )

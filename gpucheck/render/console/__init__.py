@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import Enum
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpucheck.models.codec import is_record
 from gpucheck.models.report import Report
 from gpucheck.render.base import View
 
@@ -18,6 +21,7 @@ DOCUMENTS = MappingProxyType(
         "list": "gpucheck.render.console.list",
         "detect": "gpucheck.render.console.detect",
         "place": "gpucheck.render.console.place",
+        "claims": "gpucheck.render.console.claims",
         "bench": "gpucheck.render.console.bench",
         "memlimit": "gpucheck.render.console.memlimit",
     }
@@ -33,6 +37,8 @@ def render(report: Report, view: View) -> str:
         return ""
     from rich.console import Console
 
+    if not view.unicode:
+        report = in_ascii(report)
     renderable: RenderableType = import_module(DOCUMENTS[report.command]).build(report, view)
     console = Console(
         width=view.width,
@@ -52,3 +58,23 @@ def render(report: Report, view: View) -> str:
     if view.unicode:
         return text
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def in_ascii(value: Any) -> Any:
+    """Return a record with all texts in ASCII: escaped before it is laid out, it still fits."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value.encode("ascii", "backslashreplace").decode("ascii")
+    if is_record(type(value)):
+        return _record_in_ascii(value)
+    if isinstance(value, Mapping):
+        return {key: in_ascii(item) for key, item in value.items()}
+    return tuple(in_ascii(item) for item in value) if isinstance(value, tuple) else value
+
+
+def _record_in_ascii(record: Any) -> Any:
+    if hasattr(record, "_replace"):
+        return type(record)(*(in_ascii(item) for item in record))
+    from dataclasses import fields, replace
+
+    texts = {item.name: in_ascii(getattr(record, item.name)) for item in fields(record)}
+    return replace(record, **texts)

@@ -1,10 +1,19 @@
-"""`gpucheck detect` on a terminal: a line per layer, details where something is wrong, a verdict."""
+"""`gpucheck detect` on a terminal: a line per layer, details where it is broken, a verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.models.finding import CheckStatus, Detection, Finding, Verdict
+from gpucheck.models.finding import (
+    Catalogue,
+    CheckDescription,
+    CheckStatus,
+    Detection,
+    Finding,
+    LayerSummary,
+    Verdict,
+)
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 
@@ -19,48 +28,121 @@ MARKS = {
     CheckStatus.SKIP: ("–", "skip", "dim"),
     CheckStatus.UNKNOWN: ("?", "unknown", "yellow"),
 }
+WRONG = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
+#: Details stand to the right of the mark and the layer's line.
+INDENT = (0, 0, 0, 4)
 
 
 def build(report: Report, view: View) -> RenderableType:
     """Return the whole report as one renderable."""
     from rich.console import Group
 
+    if isinstance(report.result, Catalogue):
+        return Group(*_catalogue(report.result))
     detection = report.result
     if not isinstance(detection, Detection):
         raise TypeError(type(detection).__name__)
-    lines: list[Text] = []
-    for finding in detection.checks:
-        if view.verbosity >= 0 or finding.status is not CheckStatus.OK:
-            lines.extend(_lines(finding, view))
-    return Group(*lines, _verdict(detection))
+    parts: list[RenderableType] = []
+    for layer in detection.layers:
+        parts.extend(_layer(layer, detection, view))
+    return Group(*parts, *_verdict(detection))
 
 
-def _lines(finding: Finding, view: View) -> list[Text]:
+# ------------------------------------------------------------------------------ layers
+
+
+def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[RenderableType]:
+    """One line, and below it the checks that found something, or all of them with -v."""
+    if view.verbosity < 0 and layer.status not in WRONG:
+        return
+    own = [finding for finding in detection.checks if finding.layer is layer.layer]
+    told = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
+    yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
+    # The only one of its layer has said everything in the layer's own line.
+    alone = len(own) == 1
+    for finding in told:
+        if not alone:
+            yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
+        yield from _details(finding)
+
+
+def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
     from rich.text import Text
 
-    mark, word, style = MARKS[finding.status]
-    shown = mark if view.unicode else f"{word:<7}"
-    title = Text.assemble(
-        (shown, style), f" {finding.layer.value}: ", (printable(finding.summary), "")
-    )
-    lines = [title]
-    wrong = finding.status in (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
-    if wrong or view.verbosity > 0:
-        lines.extend(
-            Text(f"    {printable(item.source)}: {printable(item.value)}", style="dim")
-            for item in finding.evidence
-        )
-    return lines
+    mark, word, style = MARKS[status]
+    shown = Text(mark if view.unicode else f"{word:<7}", style=style)
+    return _hanging(shown, Text(printable(text)))
 
 
-def _verdict(detection: Detection) -> Text:
+def _details(finding: Finding) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for item in finding.evidence:
+        line = Text(f"{printable(item.source)}: {printable(item.value)}", style="dim")
+        yield _indented(line)
+    for position, step in enumerate(finding.remedy, start=1):
+        yield _indented(_hanging(Text(f"{position}."), Text(printable(step))))
+
+
+def _indented(body: RenderableType) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(body, INDENT)
+
+
+def _verdict(detection: Detection) -> Iterator[RenderableType]:
+    """The last line: what it comes to, and the first thing to do."""
     from rich.text import Text
 
     color = {Verdict.USABLE: "green", Verdict.UNUSABLE: "red"}.get(detection.verdict, "yellow")
     text = Text(printable(detection.conclusion), style=f"bold {color}")
-    if not detection.remedy:
-        return text
-    text.append(". Do:")
-    for position, step in enumerate(detection.remedy, start=1):
-        text.append(f"\n  {position}. {printable(step)}", style="not bold default")
-    return text
+    if detection.remedy:
+        text.append(f". Do: {printable(detection.remedy[0])}")
+    yield text
+
+
+def _hanging(mark: Text, body: Text) -> RenderableType:
+    """Return a mark and a text that wraps beside it, not below it."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, width=mark.cell_len)
+    table.add_column(overflow="fold")
+    table.add_row(mark, body)
+    return table
+
+
+# ------------------------------------------------------------------------------ the checks
+
+
+def _catalogue(found: Catalogue) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    layer = None
+    for check in found.catalogue:
+        if found.explained:
+            yield from _explanation(check)
+            continue
+        if check.layer is not layer:
+            layer = check.layer
+            yield Text(layer.value, style="bold")
+        yield _hanging(Text(f"  {check.id:<18}"), Text(check.question))
+
+
+def _explanation(check: CheckDescription) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    about = check.about
+    yield Text(f"{check.id} ({check.layer.value})", style="bold")
+    yield Text(check.question)
+    parts = (
+        ("Looks at", about.looks_at),
+        ("Why", (about.why,)),
+        ("Judges", about.rules),
+        ("Sources", about.sources),
+        ("After", (", ".join(check.requires),) if check.requires else ()),
+    )
+    for title, lines in parts:
+        for position, line in enumerate(lines):
+            mark = f"{title if position == 0 else '':<9}"
+            yield _hanging(Text(mark, style="dim"), Text(line))

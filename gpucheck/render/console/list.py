@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpucheck.models.device import Gpu, GpuState, Inventory, MigInstance, Topology
+from gpucheck.models.device import Gpu, GpuState, Inventory, MigInstance
+from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.columns import ABSENT, COLUMNS
-from gpucheck.render.units import binary_bytes, gibibytes
+from gpucheck.render.console import processes, topology
+from gpucheck.render.console.grid import Heading, Row, excess, grid, said_once
+from gpucheck.render.units import gibibytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
-#: Below this many columns a table row no longer holds a GPU: each becomes a short block.
-NARROW = 64
-#: From these widths on there is room for more columns (and a longer memory bar).
-WIDE = 110
-WIDEST = 140
+
+class Layout(NamedTuple):
+    """What a terminal of at least `width` columns shows; the GPU's name takes what is left."""
+
+    width: int
+    columns: tuple[str, ...]
+    bar: int
+    gap: int = 2
+
 
 BASE = ("index", "cuda_index", "name", "memory")
 STATE = ("utilization_gpu_percent", "temperature_c", "power_w")
-MORE = ("clock_sm_mhz", "performance_state", "processes")
-LAST = ("pcie",)
-PLACE = ("numa_node", "pci_bus_id")
+MORE = ("clock_sm_mhz", "performance_state", "processes", "pcie", "numa_node", "pci_bus_id")
+
+#: By width alone, so that the columns of --watch stay where they are. Below the last, and where a
+#: value is too wide for its row, each GPU becomes a short block.
+LAYOUTS = (
+    Layout(160, BASE + STATE + MORE, bar=20),
+    Layout(140, BASE + STATE + MORE, bar=12),
+    Layout(110, (*BASE, *STATE, "clock_sm_mhz", "pcie", "numa_node"), bar=12),
+    Layout(80, (*BASE, *STATE, "pcie"), bar=8, gap=1),
+    Layout(64, BASE + STATE, bar=0, gap=1),
+)
+BLOCK_BAR = 8
 
 #: A GPU's name is cut to make room for its numbers, but not further than this.
 SHORTEST_NAME = 8
+MAKER = "NVIDIA "
 
 #: Share of memory in use at which the bar changes colour.
 NEARLY_FULL = 0.90
@@ -48,98 +65,82 @@ def build(report: Report, view: View) -> RenderableType:
     parts: list[RenderableType] = []
     if view.header and view.verbosity >= 0:
         parts.append(_heading(report, inventory))
-    if not inventory.gpus:
+    gpus = inventory.gpus
+    if not gpus:
         return Group(*parts)
     if inventory.topology is not None:
-        parts.extend(_matrix(inventory.topology, inventory.gpus, view))
-        return Group(*parts)
-    parts.append(_blocks(inventory, view) if _stacked(view) else _table(inventory, view))
-    if not _stacked(view):
-        parts.extend(_silent(inventory.gpus))
-    parts.extend(_hidden(inventory.gpus))
+        return Group(*parts, *topology.build(inventory.topology, gpus, view))
+    table = _table(gpus, view) if view.columns is None else _chosen(gpus, view.columns, view)
+    if table is not None:
+        parts += [table, *_silent(gpus)]
+    else:
+        parts += _blocks(gpus, view) if view.columns is None else _lists(gpus, view.columns)
+    parts += _hidden(gpus)
     if view.processes:
-        parts.append(_processes(inventory.gpus, view))
+        parts += processes.build(gpus, view)
     return Group(*parts)
-
-
-def _stacked(view: View) -> bool:
-    return view.columns is None and view.width < NARROW
 
 
 def _heading(report: Report, inventory: Inventory) -> Text:
     from rich.text import Text
 
     host = report.host
-    count = len(inventory.gpus)
-    seen = sum(gpu.visible is True for gpu in inventory.gpus)
-    unknown = sum(gpu.visible is None for gpu in inventory.gpus)
     facts = [
         host.name,
         host.driver_version and f"driver {host.driver_version}",
         host.cuda_driver_version and f"CUDA {host.cuda_driver_version}",
-        f"{count} GPU" + ("" if count == 1 else "s"),
-        f"{seen} visible to CUDA" + (f", {unknown} unknown" if unknown else ""),
+        *_counts(report, inventory.gpus),
     ]
     return Text(" · ".join(printable(fact) for fact in facts if fact), style="bold")
 
 
-def _columns(view: View) -> tuple[str, ...]:
-    if view.columns is not None:
-        return view.columns
-    if view.width >= WIDEST:
-        return BASE + STATE + MORE + LAST + PLACE
-    if view.width >= WIDE:
-        return BASE + STATE + MORE[:1] + LAST + PLACE[:1]
-    return BASE + STATE + LAST
+def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    if not gpus and report.error is None:
+        return ("no GPU matches",)
+    if not gpus:
+        undecided = report.exit_code is ExitCode.INCONCLUSIVE
+        return ("GPUs not known" if undecided else "0 GPUs",)
+    seen = sum(gpu.visible is True for gpu in gpus)
+    unknown = sum(gpu.visible is None for gpu in gpus)
+    return (
+        f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s"),
+        f"{seen} visible to CUDA" + (f", {unknown} not known" if unknown else ""),
+    )
 
 
-def _table(inventory: Inventory, view: View) -> Table:
-    from rich.table import Table
-
-    names = _columns(view)
-    rows = list(_rows(inventory, names, view))
-    # One space between columns at 80, two where there is room.
-    gap = 1 if view.width < WIDE else 2
-    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
-    headings = ["Memory" if name == "memory" else COLUMNS[name].heading for name in names]
-    widths = [
-        max(len(heading), *(cells[position].cell_len for cells, _ in rows))
-        for position, heading in enumerate(headings)
-    ]
-    for name, heading, width in zip(names, headings, widths, strict=True):
-        right = name != "memory" and COLUMNS[name].right
-        # The name gives way first: half of a number would be another number.
-        flexible = name == "name" and view.columns is None
-        room = view.width - (sum(widths) - width) - gap * len(widths)
-        if flexible and width > room:
-            position = names.index(name)
-            for cells, _ in rows:
-                cells[position] = _without_maker(cells[position])
-        table.add_column(
-            heading,
-            justify="right" if right else "left",
-            overflow="ellipsis" if flexible else "fold",
-            no_wrap=flexible,
-            width=min(width, max(SHORTEST_NAME, room)) if flexible else None,
-        )
-    for cells, style in rows:
-        table.add_row(*cells, style=style)
-    return table
+# ---------------------------------------------------------------------------------- the table
 
 
-def _without_maker(name: Text) -> Text:
-    maker = "NVIDIA "
-    return name[len(maker) :] if name.plain.startswith(maker) else name
+def _table(gpus: Sequence[Gpu], view: View) -> Table | None:
+    """Return a row for each GPU and MIG instance, or None where a row is too narrow for that."""
+    layout = next((item for item in LAYOUTS if item.width <= view.width), None)
+    if layout is None:
+        return None
+    headings = [_heading_of(name) for name in layout.columns]
+    rows = list(_rows(gpus, layout, view))
+    if excess(headings, rows, width=view.width, gap=layout.gap) > 0:
+        rows = list(_rows(gpus, layout, view, maker=False))
+    return grid(headings, rows, width=view.width, gap=layout.gap)
 
 
-def _rows(
-    inventory: Inventory, names: Sequence[str], view: View
-) -> Iterator[tuple[list[Text], str]]:
-    for gpu in inventory.gpus:
-        yield [_cell(name, gpu, view) for name in names], _style(gpu)
-        if gpu.state is GpuState.OK and view.columns is None:
-            for instance in gpu.mig.instances:
-                yield [_mig_cell(name, instance, view) for name in names], ""
+def _heading_of(name: str) -> Heading:
+    if name == "memory":
+        return Heading("Memory")
+    least = SHORTEST_NAME if name == "name" else None
+    return Heading(COLUMNS[name].heading, right=COLUMNS[name].right, least=least)
+
+
+def _rows(gpus: Sequence[Gpu], layout: Layout, view: View, *, maker: bool = True) -> Iterator[Row]:
+    from rich.text import Text
+
+    for gpu in gpus:
+        cells = {"name": Text(_name(gpu, maker=maker)), "memory": _memory(gpu, layout.bar, view)}
+        yield Row([cells.get(name) or _cell(name, gpu) for name in layout.columns], _style(gpu))
+        instances = gpu.mig.instances if gpu.state is GpuState.OK else ()
+        for position, instance in enumerate(instances):
+            cells = _instance_cells(gpu, position, instance)
+            cells["memory"] = _memory(instance, layout.bar, view)
+            yield Row([cells.get(name, Text("")) for name in layout.columns])
 
 
 def _style(gpu: Gpu) -> str:
@@ -148,47 +149,48 @@ def _style(gpu: Gpu) -> str:
     return "dim" if gpu.visible is False else ""
 
 
-def _cell(name: str, gpu: Gpu, view: View) -> Text:
+def _name(gpu: Gpu, *, maker: bool = True) -> str:
+    name = printable(gpu.name or "")
+    if not maker:
+        name = name.removeprefix(MAKER)
+    return name if gpu.state is GpuState.OK else f"{gpu.state.value.upper()} {name}".rstrip()
+
+
+def _cell(name: str, gpu: Gpu) -> Text:
     from rich.text import Text
 
-    if name == "memory":
-        return _memory(gpu, view)
-    if name == "name" and view.columns is None and gpu.state is not GpuState.OK:
-        return Text(f"{gpu.state.value.upper()} {printable(gpu.name or '')}".rstrip())
     return Text(printable(COLUMNS[name].show(gpu)))
 
 
-def _silent(gpus: Sequence[Gpu]) -> Iterator[Text]:
+def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str, Text]:
+    """Return an instance's cells; its index is written as NVIDIA writes it: "0:1"."""
     from rich.text import Text
 
-    for gpu in gpus:
-        if gpu.state is not GpuState.OK:
-            yield Text(f"GPU {gpu.index}: ", style="red").append_text(_error(gpu))
+    return {
+        "index": Text(f"{gpu.index}:{position}"),
+        "cuda_index": Text(ABSENT if instance.cuda_index is None else str(instance.cuda_index)),
+        "name": Text(f"└ MIG {_profile(instance)}", style="dim"),
+    }
 
 
-def _error(gpu: Gpu) -> Text:
+def _profile(instance: MigInstance) -> str:
+    """Return what tells instances apart: "3g.20gb" of "NVIDIA A100 MIG 3g.20gb"."""
+    return printable((instance.name or instance.uuid or "?").rpartition("MIG ")[2])
+
+
+def _memory(device: Gpu | MigInstance, bar: int, view: View) -> Text:
     from rich.text import Text
 
-    return Text(printable(gpu.error or "it cannot be read"))
-
-
-def _bar_width(view: View) -> int:
-    if view.width >= WIDEST:
-        return 20
-    return 12 if view.width >= WIDE else 8
-
-
-def _memory(gpu: Gpu | MigInstance, view: View) -> Text:
-    from rich.text import Text
-
-    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    used, total = device.memory_used_bytes, device.memory_total_bytes
     if total is None:
         return Text(ABSENT)
+    space = " " if bar else ""
     if used is None:
-        return Text(f"{'':{_bar_width(view)}} {'?':>5}/{gibibytes(total)} GiB")
+        return Text(f"{'':{bar}}{space}{'?':>5}/{gibibytes(total)} GiB")
     share = used / total if total else 0.0
-    bar = _bar(share, _bar_width(view), view)
-    return Text.assemble(bar, f" {gibibytes(used):>5}/{gibibytes(total)} GiB")
+    return Text.assemble(
+        _bar(share, bar, view), f"{space}{gibibytes(used):>5}/{gibibytes(total)} GiB"
+    )
 
 
 def _bar(share: float, width: int, view: View) -> Text:
@@ -197,173 +199,76 @@ def _bar(share: float, width: int, view: View) -> Text:
     full, empty = ("█", "░") if view.unicode else ("#", "-")
     filled = min(width, max(0, round(share * width)))
     if share >= SOMETHING and filled == 0:
-        filled = 1  # something is in use: an empty bar would deny it
+        filled = min(1, width)  # something is in use: an empty bar would deny it
     color = "red" if share >= NEARLY_FULL else "yellow" if share >= WELL_FILLED else "green"
     return Text.assemble((full * filled, color), (empty * (width - filled), "dim"))
 
 
-def _mig_cell(name: str, instance: MigInstance, view: View) -> Text:
+# ---------------------------------------------------------------------------------- the rest
+
+
+def _blocks(gpus: Sequence[Gpu], view: View) -> Iterator[Text]:
+    """Return a few short lines for each GPU."""
     from rich.text import Text
 
-    if name == "name":
-        label = (instance.name or instance.uuid or "?").rpartition("MIG ")[2]
-        return Text(f"└ MIG {printable(label)}", style="dim")
-    if name == "memory":
-        return _memory(instance, view)
-    if name == "cuda_index":
-        return Text(ABSENT if instance.cuda_index is None else str(instance.cuda_index))
-    return Text("")
-
-
-def _blocks(inventory: Inventory, view: View) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    lines: list[Text] = []
-    for gpu in inventory.gpus:
-        lines.append(Text(_title(gpu), style=f"bold {_style(gpu)}".strip(), overflow="fold"))
+    for gpu in gpus:
+        yield Text(_title(gpu), style=f"bold {_style(gpu)}".strip(), overflow="fold")
         if gpu.state is not GpuState.OK:
-            lines.append(Text("  ").append_text(_error(gpu)))
+            yield Text(f"  {_error(gpu)}")
             continue
-        lines.append(Text("  ").append_text(_memory(gpu, view)))
-        facts = (COLUMNS[name].show(gpu) for name in (*STATE, "pcie"))
-        lines.append(Text("  " + " · ".join(fact for fact in facts if fact != ABSENT)))
-        for instance in gpu.mig.instances:
-            lines.append(Text("  ").append_text(_mig_cell("name", instance, view)))
-            lines.append(Text("    ").append_text(_memory(instance, view)))
-    return Group(*lines)
+        yield Text("  ").append_text(_memory(gpu, BLOCK_BAR, view))
+        shown = (printable(COLUMNS[name].show(gpu)) for name in (*STATE, "pcie"))
+        facts = [fact for fact in shown if fact != ABSENT]
+        if facts:
+            yield Text("  " + " · ".join(facts))
+        for position, instance in enumerate(gpu.mig.instances):
+            cuda = ABSENT if instance.cuda_index is None else instance.cuda_index
+            yield Text(f"  {gpu.index}:{position} (CUDA {cuda}) MIG {_profile(instance)}")
+            yield Text("    ").append_text(_memory(instance, BLOCK_BAR, view))
 
 
 def _title(gpu: Gpu) -> str:
     cuda = ABSENT if gpu.cuda_index is None else str(gpu.cuda_index)
-    state = "" if gpu.state is GpuState.OK else f"{gpu.state.value.upper()} "
-    return f"GPU {gpu.index} (CUDA {cuda}) {state}{printable(gpu.name or '')}".rstrip()
+    return f"GPU {gpu.index} (CUDA {cuda}) {_name(gpu)}".rstrip()
+
+
+def _chosen(gpus: Sequence[Gpu], names: Sequence[str], view: View) -> Table | None:
+    """Return the columns that were asked for, uncut, or None if they are too wide together."""
+    headings = [Heading(COLUMNS[name].heading, right=COLUMNS[name].right) for name in names]
+    rows = [Row([_cell(name, gpu) for name in names], _style(gpu)) for gpu in gpus]
+    return grid(headings, rows, width=view.width)
+
+
+def _lists(gpus: Sequence[Gpu], names: Sequence[str]) -> Iterator[Text]:
+    """Return a line for each column that was asked for, GPU by GPU."""
+    from rich.text import Text
+
+    for gpu in gpus:
+        yield Text(f"GPU {gpu.index}", style=f"bold {_style(gpu)}".strip())
+        for name in names:
+            line = Text(f"  {COLUMNS[name].heading}: ", style="dim", overflow="fold")
+            yield line.append(_cell(name, gpu).plain, style="not dim")
+
+
+def _silent(gpus: Sequence[Gpu]) -> Iterator[Text]:
+    from rich.text import Text
+
+    broken = [(_error(gpu), gpu.index) for gpu in gpus if gpu.state is not GpuState.OK]
+    for reason, which in said_once(broken):
+        yield Text.assemble((f"{which}: ", "red"), reason)
+
+
+def _error(gpu: Gpu) -> str:
+    return printable(gpu.error or "it cannot be read")
 
 
 def _hidden(gpus: Sequence[Gpu]) -> Iterator[Text]:
     """Say once for each reason which GPUs it hides."""
     from rich.text import Text
 
-    reasons: dict[str, list[str]] = {}
-    for gpu in gpus:
-        if gpu.visible is False and gpu.hidden_reason:
-            reasons.setdefault(gpu.hidden_reason, []).append(str(gpu.index))
-    for reason, indices in reasons.items():
-        which = f"GPU {indices[0]}" if len(indices) == 1 else f"GPUs {', '.join(indices)}"
-        verb = "is" if len(indices) == 1 else "are"
+    hidden = [
+        (gpu.hidden_reason, gpu.index) for gpu in gpus if gpu.visible is False and gpu.hidden_reason
+    ]
+    for reason, which in said_once(hidden):
+        verb = "are" if "," in which else "is"
         yield Text(f"{which} {verb} hidden from CUDA: {printable(reason)}", style="dim")
-
-
-def _processes(gpus: Sequence[Gpu], view: View) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    for heading in ("GPU", "PID"):
-        table.add_column(heading, justify="right")
-    table.add_column("Type")
-    table.add_column("User", overflow="ellipsis", no_wrap=True, max_width=16)
-    table.add_column("Memory", justify="right")
-    shows_load = any(p.utilization_sm_percent is not None for gpu in gpus for p in gpu.processes)
-    if shows_load:
-        table.add_column("SM", justify="right")
-    table.add_column("Command", overflow="ellipsis", no_wrap=view.width >= NARROW)
-    rows = 0
-    for gpu in gpus:
-        for process in gpu.processes:
-            rows += 1
-            load = process.utilization_sm_percent
-            command = process.command or process.name or _nobody(process.namespace)
-            used = process.memory_used_bytes
-            cells = [
-                str(gpu.index),
-                str(process.pid),
-                process.type,
-                printable(process.user or ABSENT),
-                ABSENT if used is None else binary_bytes(used, digits=0),
-                *([ABSENT if load is None else f"{load}%"] if shows_load else []),
-                printable(command),
-            ]
-            table.add_row(*(Text(cell) for cell in cells))
-    notes = [*_unlisted(gpus), *_foreign(gpus)]
-    if not rows:
-        return Group(Text(""), *(notes or [Text("No process uses these GPUs.")]))
-    return Group(Text(""), table, *notes)
-
-
-def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Say where the processes could not be listed: an empty list would read as idle."""
-    from rich.text import Text
-
-    reasons: dict[str, list[str]] = {}
-    for gpu in gpus:
-        if "processes" in gpu.unavailable:
-            reasons.setdefault(gpu.unavailable["processes"], []).append(str(gpu.index))
-    for reason, indices in reasons.items():
-        which = f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}"
-        yield Text(f"The processes of {which} are not known: {printable(reason)}", style="dim")
-
-
-def _nobody(namespace: str) -> str:
-    if namespace == "own":
-        return "(not in /proc)"
-    return "(in another PID namespace)" if namespace == "other" else "(not known)"
-
-
-def _foreign(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    from rich.text import Text
-
-    if any(process.namespace == "other" for gpu in gpus for process in gpu.processes):
-        yield Text(
-            "Some PIDs are of another PID namespace (the host's, seen from a container):"
-            " who they are can only be seen there.",
-            style="dim",
-        )
-
-
-def _matrix(topology: Topology, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
-    """Return nvidia-smi's matrix, in as many blocks of columns as the width needs."""
-    from rich.text import Text
-
-    kinds = {}
-    for link in topology.links:
-        kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or "?"
-    room = max(1, (view.width - 30) // 6)
-    for start in range(0, len(gpus), room):
-        yield _matrix_block(kinds, gpus, gpus[start : start + room], last=start + room >= len(gpus))
-    words = {
-        "NV#": "NVLinks",
-        "PIX": "one PCIe switch",
-        "PXB": "several PCIe switches",
-        "PHB": "one host bridge",
-        "NODE": "one NUMA node",
-        "SYS": "across NUMA nodes",
-    }
-    legend = ", ".join(f"{kind} {word}" for kind, word in words.items())
-    yield Text(f"{legend}. Nearest first.", style="dim")
-
-
-def _matrix_block(
-    kinds: dict[tuple[int, int], str], rows: Sequence[Gpu], across: Sequence[Gpu], *, last: bool
-) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("")
-    for gpu in across:
-        table.add_column(f"GPU{gpu.index}")
-    if last:
-        table.add_column("NUMA", justify="right")
-        table.add_column("CPUs", overflow="fold")
-    for gpu in rows:
-        cells = [
-            "X" if other is gpu else kinds.get((gpu.index, other.index), "?") for other in across
-        ]
-        place = [_show("numa_node", gpu), _show("cpu_affinity", gpu)] if last else []
-        table.add_row(f"GPU{gpu.index}", *cells, *place)
-    return table
-
-
-def _show(name: str, gpu: Gpu) -> str:
-    return printable(COLUMNS[name].show(gpu))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.models.memory import GpuMemoryLimit, Mechanism, MemoryLimit, Strength
+from gpucheck.models.memory import (
+    GpuMemoryLimit,
+    Mechanism,
+    MemoryLimit,
+    Overhead,
+    Software,
+    Strength,
+    Verification,
+)
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.columns import ABSENT
@@ -36,10 +44,17 @@ def build(report: Report, view: View) -> RenderableType:
         raise TypeError(type(limit).__name__)
     parts: list[RenderableType] = [Text(_heading(limit), style="bold", overflow="fold")]
     parts.append(_blocks(limit.gpus) if view.width < NARROW else _table(limit.gpus))
+    if limit.overhead is not None:
+        parts.extend(_budget(gpu, limit.overhead) for gpu in _unlike(limit.gpus))
+    if limit.software is not None:
+        parts.append(Text(_software(limit.software), overflow="fold"))
     for mechanism in limit.mechanisms:
         parts.extend(_mechanism(mechanism, view))
+    parts.extend(_verification(verification, view) for verification in limit.verifications)
     if view.verbosity >= 0:
-        parts.append(Text(_CAVEAT, style="dim"))
+        parts.append(Text(_caveat(limit.overhead), style="dim"))
+    if view.verbosity > 0 and limit.overhead is not None:
+        parts.extend(Text(f"  {line}", style="dim") for line in limit.overhead.sources)
     return Group(*parts)
 
 
@@ -47,6 +62,68 @@ _CAVEAT = (
     "An allocator's limit leaves out the CUDA context and what libraries allocate beside it:"
     " nvidia-smi shows some hundred MiB more."
 )
+_INCLUDED = "The overhead is an estimate; -v says where it is from. NCCL comes on top of it."
+
+
+def _caveat(overhead: Overhead | None) -> str:
+    return _INCLUDED if overhead is not None and overhead.included else _CAVEAT
+
+
+def _unlike(gpus: Sequence[GpuMemoryLimit]) -> list[GpuMemoryLimit]:
+    """Return one GPU of each size: eight equal cards have one budget."""
+    return list({(gpu.memory_total_bytes, gpu.limit_bytes): gpu for gpu in reversed(gpus)}.values())
+
+
+def _budget(gpu: GpuMemoryLimit, overhead: Overhead) -> Text:
+    from rich.text import Text
+
+    if gpu.allocator_limit_bytes is None:
+        return Text("Budget: not known without the GPU's total")
+    whole = gpu.allocator_limit_bytes + overhead.total_bytes
+    verdict = ""
+    if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
+        verdict = ", more than there is"
+    return Text(
+        f"Budget: allocators {_size(gpu.allocator_limit_bytes)}, context about"
+        f" {_size(overhead.context_bytes)}, libraries about {_size(overhead.library_bytes)}:"
+        f" {_size(whole)} of {_size(gpu.memory_total_bytes)}{verdict}",
+        style="yellow" if verdict else "",
+    )
+
+
+def _software(software: Software) -> str:
+    where = printable(software.interpreter or "an unknown Python")
+    if software.frameworks is None:
+        return f"For {where}: {printable(software.reason or 'its frameworks are not known')}"
+    found = ", ".join(
+        printable(f"{name} {version}".strip()) for name, version in software.frameworks.items()
+    )
+    return f"For {where}: {found or 'none of the frameworks'}"
+
+
+def _verification(verification: Verification, view: View) -> Text:
+    from rich.text import Text
+
+    name = printable(f"{verification.framework} {verification.version or ''}".strip())
+    marks = {
+        True: ("✓" if view.unicode else "+", "green", "the cap holds"),
+        False: ("✗" if view.unicode else "x", "red", "the cap does not hold"),
+        None: ("?", "yellow", "not tried"),
+    }
+    mark, style, verdict = marks[verification.held]
+    facts = [f"{mark} {name}: {verdict}"]
+    if verification.allocated_bytes is not None:
+        facts.append(f"{verification.allocated_bytes} bytes allocated")
+    if verification.refused_bytes is not None:
+        error = printable(verification.refused_with or "")
+        facts.append(f"{verification.refused_bytes} more refused with {error}")
+    if verification.overhead_bytes is not None:
+        facts.append(f"{_size(verification.overhead_bytes)} beside the allocator by NVML")
+    if verification.mechanism:
+        facts.append(f"by {printable(verification.mechanism)}")
+    if verification.reason:
+        facts.append(printable(verification.reason))
+    return Text("; ".join(facts), style=style, overflow="fold")
 
 
 def _heading(limit: MemoryLimit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.models.placement import PlacedDevice, Placement
+from gpucheck.models.placement import PlacedDevice, Placement, Value
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 
@@ -35,9 +35,62 @@ def build(report: Report, view: View) -> RenderableType:
     for device in placement.devices:
         parts.append(_title(device))
         parts.append(_facts(device))
+    parts.extend(_candidates(placement))
+    parts.extend(_operations(placement))
     if view.verbosity >= 0:
         parts.extend(_advice(placement))
     return Group(*parts)
+
+
+def _candidates(placement: Placement) -> Iterator[RenderableType]:
+    """Show why each card was or was not eligible."""
+    from rich.text import Text
+
+    chosen = {device.uuid for device in placement.devices}
+    if placement.candidates:
+        yield Text("Candidates:", style="dim")
+    for item in placement.candidates:
+        verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
+        style = "green" if item.uuid in chosen else "" if item.eligible else "yellow"
+        line = f"  GPU {item.index} {item.uuid} {verdict}: {item.reason}"
+        yield Text(printable(line), style=style, overflow="fold")
+
+
+def _operations(placement: Placement) -> Iterator[RenderableType]:
+    """Show the operations in the form of TensorFlow's log, what is copied, and the value."""
+    from rich.text import Text
+
+    if placement.ops:
+        yield Text("Operations:", style="dim")
+    for op in placement.ops:
+        yield Text(printable(f"  {op.name}: ({op.op}): {op.device}"), overflow="fold")
+    if placement.transfers:
+        yield Text("Copies:", style="dim")
+    for move in placement.transfers:
+        time = "" if move.seconds is None else f", {_time(move.seconds)}"
+        way = f"{_short(move.from_)} -> {_short(move.to)}"
+        line = f"  {move.what}: {way}, {move.bytes} bytes{time}"
+        yield Text(printable(line), overflow="fold")
+    for advice in placement.advice:
+        yield Text(printable(f"  {advice}"), style="yellow", overflow="fold")
+    if placement.value is not None:
+        yield Text(f"Value: {_value(placement.value)}", style="bold", overflow="fold")
+    elif placement.ops:
+        yield Text("Nothing was run: --run does that.", style="dim")
+
+
+def _short(resolved: str) -> str:
+    return f"/{resolved.rpartition('/')[2]}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return f"{value:g}"
 
 
 def _title(device: PlacedDevice) -> Text:

@@ -2,14 +2,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from gpucheck.core.bench.doubts import HostState, different_precision, doubts_about
+from gpucheck.core.bench.doubts import (
+    Around,
+    HostState,
+    different_precision,
+    doubts_about,
+    doubts_about_limits,
+)
 from gpucheck.core.bench.kernel import CacheFit
 from gpucheck.core.bench.runner import Record
-from gpucheck.models.bench import DtypeSpec
-from tests.fakes.bench import FLOAT32, FakeCase
+from gpucheck.core.bench.telemetry import GpuState
+from gpucheck.models.bench import Board, DtypeSpec, Fill, Measurement, Scope
+from tests.fakes.bench import FLOAT32, FakeCase, label
 
 IDLE = HostState(others_percent=0.0, steal_percent=0.0)
 UNREADABLE = HostState(others_percent=None, steal_percent=None)
@@ -24,8 +32,21 @@ def noise(count: int = 40) -> list[float]:
     return [source.gauss(1, 0.01) for _ in range(count)]
 
 
-def codes(found: Record, host: HostState = IDLE) -> list[str]:
-    return [doubt.code for doubt in doubts_about(found, host)]
+def codes(
+    found: Record,
+    host: HostState = IDLE,
+    gpu: GpuState | None = None,
+    fill: Fill = Fill.NORMAL,
+) -> list[str]:
+    around = Around(host=host, gpu=gpu, fill=fill)
+    return [doubt.code for doubt in doubts_about(found, around)]
+
+
+def on_gpu(kernel: str = "fake") -> Record:
+    """Return a good record of a case on a GPU."""
+    found = record(noise())
+    found.case.label = replace(label("gpu:0"), kernel=kernel)  # type: ignore[misc]
+    return found
 
 
 @pytest.mark.parametrize("host", [IDLE, UNREADABLE])
@@ -38,7 +59,7 @@ def test_a_row_without_samples_has_its_error_and_no_doubt() -> None:
 
 
 def test_few_samples_are_doubted_and_counted() -> None:
-    (doubt,) = doubts_about(record(noise(3), converged=False), IDLE)
+    (doubt,) = doubts_about(record(noise(3), converged=False), Around(host=IDLE))
 
     assert doubt.code == "too-few-samples"
     assert doubt.facts == {"samples": 3, "wanted": 10}
@@ -46,7 +67,7 @@ def test_few_samples_are_doubted_and_counted() -> None:
 
 
 def test_an_unconverged_row_says_how_wide_its_interval_is() -> None:
-    (doubt,) = doubts_about(record(noise(), converged=False), IDLE)
+    (doubt,) = doubts_about(record(noise(), converged=False), Around(host=IDLE))
 
     assert doubt.code == "unconverged"
     assert "%" in doubt.message
@@ -107,3 +128,106 @@ def test_different_precision_is_doubted_and_equal_precision_is_not() -> None:
     assert different_precision(FLOAT32, FLOAT32) == ()
     (doubt,) = different_precision(FLOAT32, tf32)
     assert doubt.facts == {"cpu": "fp32", "gpu": "tf32"}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (GpuState(reasons={"hardware-thermal": 0.5}), ["throttled"]),
+        (GpuState(reasons={"software-thermal": 0.04}), []),
+        (GpuState(limited_share={"software-thermal": 0.02}), ["throttled"]),
+        (GpuState(limited_share={"software-thermal": 0.005}), []),
+        (GpuState(reasons={"power-brake": 1.0, "power-cap": 1.0}), ["throttled", "power-capped"]),
+        (GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (GpuState(reasons={"idle": 1.0, "display": 1.0, "sync-boost": 1.0}), []),
+        (GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+        (GpuState(other_processes=(41,)), ["gpu-shared"]),
+        (GpuState(other_processes=(41, 42)), ["gpu-shared"]),
+        (GpuState(claimed_by="alice (job 7)"), ["gpu-claimed"]),
+        (GpuState(new_errors={"ecc_corrected": 2}), ["new-errors"]),
+        (GpuState(link=(4, 16), link_max=(4, 16)), []),
+        (GpuState(link=(1, 16), link_max=(4, 16)), []),
+    ],
+)
+def test_what_the_sensors_say_becomes_a_doubt(state: GpuState, expected: list[str]) -> None:
+    assert codes(on_gpu(), gpu=state) == expected
+
+
+def test_two_reasons_at_once_are_both_named_with_their_share() -> None:
+    state = GpuState(reasons={"software-thermal": 0.25, "hardware-slowdown": 0.75})
+
+    (doubt,) = doubts_about(on_gpu(), Around(host=IDLE, gpu=state))
+
+    assert "75%" in doubt.message
+    assert "hardware-slowdown, software-thermal" in doubt.message
+    assert doubt.facts["software-thermal_share"] == 0.25
+
+
+def test_a_narrow_link_matters_to_transfers() -> None:
+    state = GpuState(link=(3, 8), link_max=(4, 16))
+
+    assert codes(on_gpu("transfer"), gpu=state) == ["pcie-narrow"]
+    assert codes(on_gpu("matmul"), gpu=state) == []
+
+
+def test_zeros_are_doubted() -> None:
+    assert codes(record(noise()), fill=Fill.ZEROS) == ["zeros"]
+
+
+def row(percent: float | None, **changes: object) -> Measurement:
+    made = Measurement(
+        kernel="matmul",
+        variant="cublas",
+        device="gpu:0",
+        gpu_uuid=None,
+        dtype=FLOAT32,
+        shape=(8, 8, 8),
+        scope=Scope.RESIDENT,
+        percent_of_peak=percent,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(99.0, []), (100.9, []), (130.0, ["above-peak"]), (None, [])]
+)
+def test_more_than_the_peak_is_doubted(percent: float | None, expected: list[str]) -> None:
+    assert [doubt.code for doubt in doubts_about_limits(row(percent), None)] == expected
+
+
+def test_more_than_the_memory_is_no_news_for_a_row_in_the_cache() -> None:
+    found = record(noise())
+    found.case.cache_fit = CacheFit(walked_bytes=1, cache_bytes=100, cache="L2")  # type: ignore[misc]
+    doubts = doubts_about(found, Around(host=IDLE))
+
+    assert doubts_about_limits(row(300.0, doubts=doubts), None) == ()
+
+
+def test_an_uncertain_peak_makes_the_percentage_uncertain() -> None:
+    board = Board(name="some", source="datasheet", uncertainty={"float32": "two sheets disagree"})
+
+    (doubt,) = doubts_about_limits(row(70.0), board)
+
+    assert doubt.code == "peak-uncertain"
+    assert "two sheets disagree" in doubt.message
+    assert doubts_about_limits(row(None), board) == ()
+
+
+def test_every_doubt_says_the_next_step() -> None:
+    state = GpuState(
+        reasons=dict.fromkeys(("hardware-thermal", "power-cap", "application-clocks"), 1.0),
+        other_processes=(1,),
+        new_errors={"pcie_replays": 1},
+        link=(1, 1),
+        link_max=(5, 16),
+        claimed_by="bob",
+    )
+    found = on_gpu("transfer")
+    found.converged = False
+    doubts = doubts_about(
+        found,
+        Around(host=HostState(others_percent=50, steal_percent=9), gpu=state, fill=Fill.ZEROS),
+    )
+
+    assert len({doubt.code for doubt in doubts}) == len(doubts) == 10
+    assert all(doubt.next and doubt.message for doubt in doubts)

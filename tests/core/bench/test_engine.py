@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -8,16 +9,30 @@ import numpy as np
 import pytest
 
 from gpucheck.core.bench import run_bench
-from gpucheck.core.bench.engine import host_state, parallel_efficiency
+from gpucheck.core.bench.engine import Surroundings, host_state, parallel_efficiency
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel, Work
-from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, SampleDetail, Scope
+from gpucheck.core.bench.kernels import KERNELS
+from gpucheck.models.bench import (
+    BenchGpu,
+    BenchMode,
+    BenchRequest,
+    BenchResult,
+    Conclusion,
+    Measurement,
+    Roofline,
+    SampleDetail,
+    Scope,
+)
 from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
 from gpucheck.probes.blas import ThreadpoolBlas
 from gpucheck.probes.clock import MonotonicClock
 from gpucheck.probes.cpu import CpuLoad, LinuxCpu
 from gpucheck.probes.cupy_device import GpuDevice, OpenedGpus
+from gpucheck.probes.telemetry import Sample, Window
 from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
 
+#: Without `copy`, whose arrays would be large ones.
+PLAIN: dict[str, Kernel] = {name: KERNELS[name] for name in ("matmul", "softmax")}
 NO_GPU = OpenedGpus(unavailable="CuPy is not installed, so no GPU can be measured")
 
 
@@ -28,7 +43,10 @@ class FakeKernel:
     clock: FakeClock
     id: str = "fake"
     step: float | BaseException = 0.02
-    dtypes: tuple[str, ...] = ("float32",)
+    gpus_needed: int = 0
+    dtypes: MappingProxyType[BenchMode, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    )
     sizes: MappingProxyType[BenchMode, int] = field(
         default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, 8))
     )
@@ -36,17 +54,29 @@ class FakeKernel:
     def validate(self, request: BenchRequest) -> None:
         assert request.seed >= 0
 
+    def cpu_refusal(self, dtype: str) -> str | None:
+        return None
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        return None
+
     def shape(self, size: int) -> tuple[int, ...]:
         return (size,)
 
-    def work(self, shape: tuple[int, ...]) -> Work:
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         return Work(flops=shape[0], bytes_moved=shape[0], unit="FLOP/s")
 
-    def host_bytes(self, shape: tuple[int, ...], gpu_count: int) -> int:
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         return shape[0] * (1 + gpu_count)
 
-    def device_bytes(self, shape: tuple[int, ...]) -> int:
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         return shape[0]
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        return [
+            Conclusion(kernel=self.id, device=row.device, code="counted", sentence="one row")
+            for row in rows
+        ]
 
     def cpu_cases(self, order: CaseOrder) -> list[Case]:
         named = replace(label(), kernel=self.id)
@@ -162,7 +192,16 @@ def test_cpu_and_gpu_are_verified_and_compared() -> None:
     clock = FakeClock()
     gpus = OpenedGpus(devices=[FakeGpu(clock)], cupy_version="0.0-fake")
 
-    result, _ = run(BenchRequest(size=96, devices=("gpu:0",), budget_s=1.0), clock=clock, gpus=gpus)
+    request = BenchRequest(
+        kernels=("matmul", "softmax"),
+        dtypes=("float32",),
+        mode=BenchMode.QUICK,
+        size=96,
+        devices=("gpu:0",),
+        budget_s=1.0,
+    )
+
+    result, _ = run(request, clock=clock, gpus=gpus, kernels=PLAIN)
 
     assert {row.device for row in result.measurements} == {"gpu:0"}
     assert {row.scope for row in result.measurements} == set(Scope)
@@ -184,10 +223,18 @@ def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
     clock = FakeClock()
     gpus = OpenedGpus(devices=[FakeGpu(clock, wrong_by=0.01)], cupy_version="0.0-fake")
 
-    result, _ = run(BenchRequest(size=96, devices=("gpu",), budget_s=1.0), clock=clock, gpus=gpus)
+    result, _ = run(
+        BenchRequest(kernels=("matmul", "softmax"), size=96, devices=("gpu",), budget_s=1.0),
+        clock=clock,
+        gpus=gpus,
+        kernels=PLAIN,
+    )
 
-    assert {row.error.code for row in result.measurements if row.error} == {"wrong-result"}
-    assert all(row.median_s is None for row in result.measurements)
+    # bfloat16 and its like may be off by that much; nothing else may.
+    failed = [row for row in result.measurements if row.dtype.math_mode in ("fp32", "fp64", "int8")]
+    codes = {row.error.code for row in failed if row.error and row.kernel == "softmax"}
+    assert codes == {"wrong-result"}
+    assert all(row.median_s is None for row in failed if row.kernel == "softmax")
     assert result.comparisons == ()
 
 
@@ -202,8 +249,16 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
     ]
 
     result, _ = run(
-        BenchRequest(kernels=("matmul",), size=64, devices=("gpu",), budget_s=1.0),
+        BenchRequest(
+            kernels=("matmul",),
+            dtypes=("float32",),
+            mode=BenchMode.QUICK,
+            size=64,
+            devices=("gpu",),
+            budget_s=1.0,
+        ),
         clock=clock,
+        kernels=PLAIN,
         gpus=OpenedGpus(devices=devices, cupy_version="0.0-fake"),
     )
 
@@ -222,7 +277,9 @@ def test_a_real_small_run_on_this_processor() -> None:
         progress=lambda label, fraction, seconds_left: None,
     )
 
-    assert {row.kernel for row in result.measurements} == {"matmul", "softmax"}
+    assert {row.kernel for row in result.measurements} == {
+        name for name, kernel in KERNELS.items() if not kernel.gpus_needed
+    }
     for row in result.measurements:
         assert row.error is None
         assert row.verified is not None
@@ -247,12 +304,139 @@ def test_host_state_counts_only_what_others_used() -> None:
 
 
 def test_parallel_efficiency_needs_both_thread_counts() -> None:
-    clock = FakeClock()
-    result, _ = run(BenchRequest(), clock=clock, kernels={"fake": FakeKernel(clock)})
-    (row,) = result.measurements
-    one = replace(row, kernel="matmul", threads=1, median_s=4.0)
-    four = replace(one, threads=4, median_s=1.25)
+    one = Roofline(
+        device="cpu", threads=1, copy_bytes_per_s=None, gemm_flops_per_s=10.0, gemm_dtype="float32"
+    )
+    four = replace(one, threads=4, gemm_flops_per_s=32.0)
 
     assert parallel_efficiency([one, four]) == pytest.approx(0.8)
     assert parallel_efficiency([one]) is None
     assert parallel_efficiency([]) is None
+
+
+def test_the_limits_are_told_apart_from_what_was_asked_for() -> None:
+    clock = FakeClock()
+    request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.5, mode=BenchMode.QUICK)
+
+    # So little memory that the limits are measured on small arrays.
+    small = FakeGpu(clock, memory_free_bytes=2**20)
+
+    result, _ = run(
+        request,
+        clock=clock,
+        gpus=OpenedGpus(devices=[small]),
+        cpu=FakeCpu(memory_available_bytes=2**22),
+    )
+
+    assert {row.kernel for row in result.measurements} == {"softmax"}
+    by_device = {(one.device, one.threads): one for one in result.environment.rooflines}
+    assert by_device["gpu:0", None].copy_bytes_per_s
+
+
+def test_conclusions_are_drawn_from_good_rows() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {"one": FakeKernel(clock, "one")}
+
+    result, _ = run(BenchRequest(), clock=clock, kernels=kernels)
+
+    assert [(one.kernel, one.code) for one in result.conclusions] == [("one", "counted")]
+
+
+def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {
+        "slow": FakeKernel(clock, "slow", 60.0),
+        "next": FakeKernel(clock, "next", 0.01),
+    }
+
+    result, told = run(BenchRequest(budget_s=10.0), clock=clock, kernels=kernels)
+
+    assert [row.error for row in result.measurements] == [None, None]
+    assert len(result.measurements[1].samples_s) >= 10
+    assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
+
+
+class ScriptedTelemeter:
+    """Sensors that say the same of every GPU."""
+
+    failure: str | None = None
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._energy_j = 0.0
+        self.closed = False
+
+    def _counters(self) -> dict[str, object]:
+        return {"limited_ns": {}, "processes": [4242], "energy_mj": 1000 * self._energy_j}
+
+    def start(self, uuids: Sequence[str]) -> dict[str, dict[str, object]]:
+        return {uuid: {"counters": self._counters(), "power_limit_mw": 700_000} for uuid in uuids}
+
+    def window(self) -> Window:
+        values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
+        samples = [
+            Sample(time_s=self._clock.seconds * step / 200, uuid="GPU-00000000", values=values)
+            for step in range(201)
+        ]
+        return Window(samples=samples, counters={"GPU-00000000": self._counters()})
+
+    def joules(self, uuid: str) -> float | None:
+        self._energy_j += 100.0
+        return self._energy_j
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_sensors_become_telemetry_doubts_and_energy() -> None:
+    clock = FakeClock()
+    telemeter = ScriptedTelemeter(clock)
+    request = BenchRequest(
+        kernels=("softmax",),
+        size=64,
+        mode=BenchMode.FULL,
+        devices=("gpu",),
+        dtypes=("float32",),
+        budget_s=1.0,
+    )
+
+    result = run_bench(
+        request,
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+        progress=lambda label, fraction, seconds_left: None,
+        around=Surroundings(
+            telemeter=telemeter,
+            pci_device_ids={"GPU-00000000": "233010de"},
+            claims={"GPU-00000000": "alice"},
+        ),
+        kernels=PLAIN,
+    )
+
+    row = result.measurements[0]
+    codes = {doubt.code for doubt in row.doubts}
+    assert {"throttled", "power-capped", "gpu-shared", "gpu-claimed"} <= codes
+    assert row.joules_per_op is not None
+    assert row.joules_per_op > 0
+    assert row.sm_clock_mhz == 1500.0
+    assert row.percent_of_peak is not None
+    assert row.limits["peak"] == "H100 SXM, datasheet"
+    assert result.environment.gpus[0].board is not None
+    assert result.telemetry is not None
+    assert result.telemetry.gpus[0].power_w is not None
+    assert result.telemetry.gpus[0].power_w.high == 650.0
+    assert result.telemetry.gpus[0].power_limit_w == 700.0
+    assert result.telemetry.gpus[0].other_processes == (4242,)
+    assert telemeter.closed
+
+
+def test_without_sensors_the_reason_is_told() -> None:
+    clock = FakeClock()
+    request = BenchRequest(kernels=("softmax",), size=64, devices=("gpu",), budget_s=0.5)
+
+    result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=[FakeGpu(clock)]), kernels=PLAIN)
+
+    assert result.telemetry is not None
+    assert result.telemetry.unavailable

@@ -3,25 +3,30 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.core.bench.kernels import KERNELS
-from gpucheck.core.bench.plan import Memory, make_plan
+from gpucheck.core.bench.plan import Machine, make_plan
 from gpucheck.models.bench import BenchMode, BenchRequest
-from gpucheck.models.errors import WrongUseError
+from gpucheck.models.errors import MissingError, WrongUseError
+from tests.fakes.bench import FakeClock, FakeGpu
 
-PLENTY = Memory(host_bytes=2**40, gpu_bytes=2**40, gpu_count=1)
+CARDS = tuple(FakeGpu(FakeClock(), cuda_index=number).facts for number in range(2))
+PLENTY = Machine(host_bytes=2**40, gpu_bytes=2**40, gpus=CARDS)
+NO_GPU = Machine(host_bytes=2**40)
 
 
 def test_every_kernel_is_planned_when_none_is_named() -> None:
     plan = make_plan(BenchRequest(), KERNELS, PLENTY)
 
-    assert [group.kernel.id for group in plan.groups] == list(KERNELS)
-    assert sum(group.budget_s for group in plan.groups) == pytest.approx(plan.budget_s)
+    assert list(dict.fromkeys(group.kernel.id for group in plan.groups)) == list(KERNELS)
+    assert not any(group.limit for group in plan.groups)
     assert plan.notes == ()
 
 
 def test_a_kernel_named_twice_is_measured_once() -> None:
     plan = make_plan(BenchRequest(kernels=("softmax", "softmax")), KERNELS, PLENTY)
 
-    assert [group.kernel.id for group in plan.groups] == ["softmax"]
+    asked = [group.kernel.id for group in plan.groups if not group.limit]
+    assert asked == ["softmax", "softmax"]
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float32", "bfloat16"]
 
 
 @pytest.mark.parametrize("mode", BenchMode)
@@ -30,21 +35,24 @@ def test_each_mode_has_sizes_and_its_promised_time(mode: BenchMode) -> None:
 
     promised_s = {BenchMode.QUICK: 10, BenchMode.DEFAULT: 60, BenchMode.FULL: 600}
     assert 0 < plan.budget_s < promised_s[mode]
-    assert all(min(group.shape) >= 1024 for group in plan.groups)
+    assert all(min(group.shape) >= 1024 for group in plan.groups if len(group.shape) > 1)
 
 
 def test_an_explicit_size_and_budget_are_taken() -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), size=64, budget_s=2.5), KERNELS, PLENTY)
 
-    assert plan.groups[0].shape == (64, 64, 64)
-    assert plan.groups[0].budget_s == 2.5
+    assert plan.groups[-1].shape == (64, 64, 64)
+    assert plan.budget_s == 2.5
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
         (BenchRequest(kernels=("matmull",)), "unknown-kernel"),
-        (BenchRequest(dtype="float16"), "unknown-dtype"),
+        (BenchRequest(dtypes=("float12",)), "unknown-dtype"),
+        (BenchRequest(kernels=("copy",), dtypes=("float16",)), "unknown-dtype"),
+        (BenchRequest(kernels=("towers",), towers=1), "bad-towers"),
+        (BenchRequest(kernels=("towers",), towers=10**6), "bad-towers"),
         (BenchRequest(size=0), "bad-size"),
         (BenchRequest(size=-1), "bad-size"),
         (BenchRequest(budget_s=0.0), "bad-budget"),
@@ -74,15 +82,15 @@ def test_the_temperature_does_not_matter_to_matmul() -> None:
 @pytest.mark.parametrize(
     "memory",
     [
-        Memory(host_bytes=10 * 2**20, gpu_bytes=None, gpu_count=0),
-        Memory(host_bytes=None, gpu_bytes=10 * 2**20, gpu_count=1),
+        Machine(host_bytes=10 * 2**20),
+        Machine(gpu_bytes=10 * 2**20, gpus=CARDS[:1]),
     ],
     ids=["host", "gpu"],
 )
-def test_a_size_of_ours_is_reduced_with_a_statement(memory: Memory) -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",)), KERNELS, memory)
+def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
 
-    (edge, *_) = plan.groups[0].shape
+    (edge, *_) = plan.groups[-1].shape
     assert edge < 2048
     assert edge.bit_count() == 1
     assert plan.notes == (
@@ -91,7 +99,7 @@ def test_a_size_of_ours_is_reduced_with_a_statement(memory: Memory) -> None:
 
 
 def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
-    memory = Memory(host_bytes=100 * 2**20, gpu_bytes=None, gpu_count=0)
+    memory = Machine(host_bytes=100 * 2**20)
     with pytest.raises(WrongUseError) as caught:
         make_plan(BenchRequest(kernels=("softmax",), size=100_000), KERNELS, memory)
     largest = int(caught.value.remedy[0].split()[-1])
@@ -102,7 +110,71 @@ def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
 
 
 def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
-    memory = Memory(host_bytes=0, gpu_bytes=None, gpu_count=0)
+    memory = Machine(host_bytes=0)
 
     with pytest.raises(WrongUseError, match="does not fit"):
         make_plan(BenchRequest(), KERNELS, memory)
+
+
+def test_kernels_for_gpus_are_left_out_where_there_is_none_and_that_is_said() -> None:
+    plan = make_plan(BenchRequest(), KERNELS, NO_GPU)
+
+    assert {"transfer", "launch", "p2p"}.isdisjoint(group.kernel.id for group in plan.groups)
+    assert plan.notes == ("transfer and launch need a GPU; p2p needs 2 GPUs: not measured",)
+
+
+def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
+    plan = make_plan(BenchRequest(), KERNELS, Machine(gpus=CARDS[:1]))
+
+    assert plan.notes == ("p2p needs 2 GPUs: not measured",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (BenchRequest(kernels=("transfer", "p2p")), "nothing-to-measure"),
+        (BenchRequest(kernels=("matmul",), dtypes=("bf16",)), "nothing-to-measure"),
+        (BenchRequest(dtypes=("fp8",)), "unsupported-dtype"),
+    ],
+)
+def test_what_cannot_run_here_is_missing_and_never_replaced(
+    request_: BenchRequest, code: str
+) -> None:
+    with pytest.raises(MissingError) as caught:
+        make_plan(request_, KERNELS, NO_GPU)
+
+    assert caught.value.code == code
+
+
+def test_a_format_without_a_fair_opponent_is_measured_on_the_gpu_alone_and_that_is_said() -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
+    group = plan.groups[-1]
+
+    assert group.dtype == "float16"
+    assert not group.with_cpu
+    assert group.gpus == {0, 1}
+    assert "NumPy has no fair float16 product" in plan.notes[0]
+
+
+def test_names_of_formats_are_understood_in_any_way_that_people_write_them() -> None:
+    request = BenchRequest(kernels=("matmul",), dtypes=("FP64", "double", "float64"))
+    plan = make_plan(request, KERNELS, PLENTY)
+
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float64"]
+
+
+def test_the_limits_are_measured_shortly_even_if_nobody_asks() -> None:
+    plan = make_plan(BenchRequest(kernels=("softmax",), mode=BenchMode.FULL), KERNELS, PLENTY)
+    limits = {group.kernel.id: group for group in plan.groups if group.limit}
+
+    assert set(limits) == {"copy", "matmul"}
+    assert limits["copy"].gpus == {0, 1}
+    assert limits["matmul"].gpus == frozenset()
+    assert limits["matmul"].request.mode is BenchMode.QUICK
+
+
+def test_limits_that_do_not_fit_are_left_out() -> None:
+    machine = Machine(host_bytes=2**20)
+    plan = make_plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
+
+    assert all(min(group.shape) < 1024 for group in plan.groups if group.limit)

@@ -1539,8 +1539,27 @@ typedef struct {
     long long used; /* -1 = not told */
 } process;
 
+/* With FAKE_PROCESSES_FILE the list is read anew at every call: lines of a GPU's index and what
+   the machine file has for a process. So a test can let a program grow while it is watched. */
+static bool read_process_line(int gpu, unsigned number, process *out)
+{
+    char line[160];
+    int owner;
+    bool found = false;
+    FILE *file = fopen(getenv("FAKE_PROCESSES_FILE"), "re");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "%d %u %u %d %lld %u %u %u %u", &owner, &out->pid, &out->type,
+                       &out->mig, &out->used, &out->sm, &out->memory_load, &out->encoder,
+                       &out->decoder) == 9 && owner == gpu && number-- == 0;
+    if (file)
+        fclose(file);
+    return found;
+}
+
 static bool read_process(int gpu, unsigned number, process *out)
 {
+    if (getenv("FAKE_PROCESSES_FILE"))
+        return read_process_line(gpu, number, out);
     const char *text = machine_text("gpu.%d.process.%u", gpu, number);
     return text && sscanf(text, "%u %u %d %lld %u %u %u %u", &out->pid, &out->type, &out->mig,
                           &out->used, &out->sm, &out->memory_load, &out->encoder,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpucheck.models.errors import ExitCode
@@ -10,7 +12,10 @@ from gpucheck.models.memory import (
     Mechanism,
     MemoryLimit,
     MemoryRequest,
+    Overhead,
+    Software,
     Strength,
+    Verification,
 )
 from gpucheck.models.report import Host, Report, Status
 from gpucheck.render.base import View
@@ -127,6 +132,80 @@ def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
         text = shown(limit, width=width)
         assert all(line.isprintable() for line in text.splitlines())
         assert "[red]\\x1b[31m" in text
+
+
+def whole() -> MemoryLimit:
+    overhead = Overhead(
+        included=False, context_bytes=1 << 29, library_bytes=1 << 26, sources=("a",)
+    )
+    return replace(
+        LIMIT,
+        overhead=overhead,
+        software=Software(interpreter="/bin/python", python="3.11.1", frameworks={"torch": "2.13"}),
+        verifications=(
+            Verification(
+                framework="cupy",
+                version="14.2.0",
+                mechanism="CUPY_GPU_MEMORY_LIMIT",
+                allocated_bytes=100,
+                refused_bytes=7,
+                refused_with="OutOfMemoryError",
+                held=True,
+            ),
+            Verification(
+                framework="jax\x1b",
+                allocated_bytes=None,
+                refused_bytes=None,
+                refused_with=None,
+                held=False,
+                reason="nothing was refused",
+            ),
+            Verification(
+                framework="torch",
+                allocated_bytes=None,
+                refused_bytes=None,
+                refused_with=None,
+                held=None,
+                reason="the card was full",
+            ),
+        ),
+    )
+
+
+def test_budget_software_and_proofs() -> None:
+    lines = shown(whole(), width=200).splitlines()
+
+    assert lines[4:7] == [
+        "Budget: not known without the GPU's total",
+        "Budget: allocators 23.9 GiB, context about 512.0 MiB, libraries about 64.0 MiB:"
+        " 24.5 GiB of 79.6 GiB",
+        "For /bin/python: torch 2.13",
+    ]
+    assert lines[-4:-1] == [
+        "✓ cupy 14.2.0: the cap holds; 100 bytes allocated; 7 more refused with OutOfMemoryError;"
+        " by CUPY_GPU_MEMORY_LIMIT",
+        "✗ jax\\x1b: the cap does not hold; nothing was refused",
+        "? torch: not tried; the card was full",
+    ]
+
+
+def test_a_budget_that_the_card_does_not_have() -> None:
+    tight = replace(GPU, allocator_limit_bytes=GPU.memory_total_bytes)
+
+    assert "more than there is" in shown(replace(whole(), gpus=(tight,)), width=200)
+
+
+def test_sources_are_shown_where_more_is_asked_for() -> None:
+    assert "\n  a\n" in shown(whole(), verbosity=1)
+    assert "\n  a\n" not in shown(whole())
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_whole_report_fits(width: int) -> None:
+    text = shown(whole(), width=width, unicode=False)
+
+    assert text.isascii()
+    assert all(len(line) <= width for line in text.splitlines())
 
 
 def test_another_result_is_refused() -> None:

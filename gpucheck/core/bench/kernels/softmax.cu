@@ -1,17 +1,76 @@
 // Row softmax with a temperature, y = exp2((x - max) * factor) / sum, factor = log2(e) / T.
 //
-// x and y are (rows, columns), row-major float32. A row that holds NaN or +inf, or nothing but
+// x and y are (rows, columns), row-major, of the format that ELEMENT names; the arithmetic is in
+// float32. A row that holds NaN or +inf, or nothing but
 // -inf, becomes NaN, as the formula says: fmaxf passes NaN by, but exp2f(NaN) then reaches the sum.
 // No header is included, so NVRTC alone compiles this.
 //
 //   softmax_warp_V     a warp to a row, V values in each lane's registers: columns <= 32 V
 //   softmax_block_V    a block to a row, V values in each thread's registers
-//   softmax_packed_V   the same with 16-byte loads: columns a multiple of 4
+//   softmax_packed_V   the same with loads of four numbers: columns a multiple of 4
 //   softmax_online     a block to a row of any length: maximum and sum in one pass, then a second
 //
 // All but the last read a row once from memory and write it once.
 
+// ELEMENT: 0 float32, 1 float16, 2 bfloat16. The 16-bit formats are handled as their bits, because
+// CUDA's headers for them are not everywhere that NVRTC is.
+#ifndef ELEMENT
+#define ELEMENT 0
+#endif
+
 #define FULL_WARP 0xffffffffu
+
+#if ELEMENT == 0
+typedef float element;
+typedef float4 element4;
+#else
+typedef unsigned short element;
+typedef ushort4 element4;
+#endif
+
+__device__ __forceinline__ float widen(element value)
+{
+#if ELEMENT == 0
+    return value;
+#elif ELEMENT == 1
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
+    return wide;
+#else
+    return __uint_as_float((unsigned int)value << 16);
+#endif
+}
+
+// To nearest, ties to even. bfloat16 by hand: its conversion instruction came with sm_80.
+__device__ __forceinline__ element narrow(float value)
+{
+#if ELEMENT == 0
+    return value;
+#elif ELEMENT == 1
+    element bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else
+    const unsigned int bits = __float_as_uint(value);
+    if (value != value) return (element)0x7fc0;
+    return (element)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+__device__ __forceinline__ float4 widen4(element4 value)
+{
+    return make_float4(widen(value.x), widen(value.y), widen(value.z), widen(value.w));
+}
+
+__device__ __forceinline__ element4 narrow4(float4 value)
+{
+    element4 packed;
+    packed.x = narrow(value.x);
+    packed.y = narrow(value.y);
+    packed.z = narrow(value.z);
+    packed.w = narrow(value.w);
+    return packed;
+}
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
@@ -53,21 +112,21 @@ __device__ __forceinline__ float block_sum(float value, float* shared)
 
 template <int VALUES>
 __device__ __forceinline__ void softmax_warp(
-    const float* __restrict__ x, float* __restrict__ y, long long rows, long long columns,
+    const element* __restrict__ x, element* __restrict__ y, long long rows, long long columns,
     float factor)
 {
     const int lane = threadIdx.x & 31;
     const long long row = (long long)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (row >= rows) return;  // the whole warp leaves together
-    const float* from = x + row * columns;
-    float* to = y + row * columns;
+    const element* from = x + row * columns;
+    element* to = y + row * columns;
 
     float values[VALUES];
     float top = minus_infinity();
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
         const int column = lane + 32 * i;
-        values[i] = column < columns ? from[column] : minus_infinity();
+        values[i] = column < columns ? widen(from[column]) : minus_infinity();
         top = fmaxf(top, values[i]);
     }
     top = warp_max(top);
@@ -83,24 +142,24 @@ __device__ __forceinline__ void softmax_warp(
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
         const int column = lane + 32 * i;
-        if (column < columns) to[column] = values[i] * scale;
+        if (column < columns) to[column] = narrow(values[i] * scale);
     }
 }
 
 template <int VALUES>
 __device__ __forceinline__ void softmax_block(
-    const float* __restrict__ x, float* __restrict__ y, long long columns, float factor)
+    const element* __restrict__ x, element* __restrict__ y, long long columns, float factor)
 {
     __shared__ float shared[32];
-    const float* from = x + (long long)blockIdx.x * columns;
-    float* to = y + (long long)blockIdx.x * columns;
+    const element* from = x + (long long)blockIdx.x * columns;
+    element* to = y + (long long)blockIdx.x * columns;
 
     float values[VALUES];
     float top = minus_infinity();
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
         const int column = threadIdx.x + blockDim.x * i;
-        values[i] = column < columns ? from[column] : minus_infinity();
+        values[i] = column < columns ? widen(from[column]) : minus_infinity();
         top = fmaxf(top, values[i]);
     }
     top = block_max(top, shared);
@@ -116,18 +175,18 @@ __device__ __forceinline__ void softmax_block(
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
         const int column = threadIdx.x + blockDim.x * i;
-        if (column < columns) to[column] = values[i] * scale;
+        if (column < columns) to[column] = narrow(values[i] * scale);
     }
 }
 
 template <int VALUES>
 __device__ __forceinline__ void softmax_packed(
-    const float* __restrict__ x, float* __restrict__ y, long long columns, float factor)
+    const element* __restrict__ x, element* __restrict__ y, long long columns, float factor)
 {
     constexpr int PACKS = VALUES / 4;
     __shared__ float shared[32];
-    const float4* from = reinterpret_cast<const float4*>(x + (long long)blockIdx.x * columns);
-    float4* to = reinterpret_cast<float4*>(y + (long long)blockIdx.x * columns);
+    const element4* from = reinterpret_cast<const element4*>(x + (long long)blockIdx.x * columns);
+    element4* to = reinterpret_cast<element4*>(y + (long long)blockIdx.x * columns);
     const int packs = (int)(columns / 4);
 
     float4 values[PACKS];
@@ -136,7 +195,7 @@ __device__ __forceinline__ void softmax_packed(
     for (int i = 0; i < PACKS; ++i) {
         const int pack = threadIdx.x + blockDim.x * i;
         if (pack < packs) {
-            values[i] = from[pack];
+            values[i] = widen4(from[pack]);
             top = fmaxf(top, fmaxf(fmaxf(values[i].x, values[i].y),
                                    fmaxf(values[i].z, values[i].w)));
         }
@@ -164,7 +223,7 @@ __device__ __forceinline__ void softmax_packed(
             values[i].y *= scale;
             values[i].z *= scale;
             values[i].w *= scale;
-            to[pack] = values[i];
+            to[pack] = narrow4(values[i]);
         }
     }
 }
@@ -177,18 +236,18 @@ __device__ __forceinline__ float rebase(float from, float to, float factor)
 }
 
 #define PARAMETERS \
-    const float *__restrict__ x, float *__restrict__ y, long long rows, long long columns, \
+    const element *__restrict__ x, element *__restrict__ y, long long rows, long long columns, \
         float factor
 
 extern "C" __global__ void __launch_bounds__(1024) softmax_online(PARAMETERS)
 {
     __shared__ float shared[32];
-    const float* from = x + (long long)blockIdx.x * columns;
-    float* to = y + (long long)blockIdx.x * columns;
+    const element* from = x + (long long)blockIdx.x * columns;
+    element* to = y + (long long)blockIdx.x * columns;
 
     float top = minus_infinity(), sum = 0.0f;
     for (long long column = threadIdx.x; column < columns; column += blockDim.x) {
-        const float value = from[column];
+        const float value = widen(from[column]);
         const float higher = fmaxf(top, value);
         const float term = value == minus_infinity() ? 0.0f : exp2f((value - higher) * factor);
         sum = sum * rebase(top, higher, factor) + term;
@@ -201,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_online(PARAMETERS)
     const float scale = 1.0f / block_sum(sum, shared);
 
     for (long long column = threadIdx.x; column < columns; column += blockDim.x)
-        to[column] = exp2f((from[column] - highest) * factor) * scale;
+        to[column] = narrow(exp2f((widen(from[column]) - highest) * factor) * scale);
 }
 
 #define WARP_KERNEL(VALUES) \

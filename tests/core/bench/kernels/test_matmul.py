@@ -1,31 +1,47 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from gpucheck.core.bench.formats import FORMATS, STORAGES, encode
 from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase
 from gpucheck.core.bench.kernels.matmul import (
     CpuMatmul,
     Matmul,
     draw_inputs,
-    float32_bound,
+    product_bound,
     verify_product,
 )
-from gpucheck.models.bench import DtypeSpec
+from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec, Fill
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
+
+QUICK = BenchRequest(mode=BenchMode.QUICK)
+FLOAT32_BOUND = product_bound(FORMATS["float32"], 64)
 
 
 def test_work_counts_each_term_twice_and_each_matrix_once() -> None:
-    work = Matmul().work((2, 3, 5))
+    work = Matmul().work((2, 3, 5), "float32")
 
     assert work.flops == 2 * 2 * 3 * 5
     assert work.bytes_moved == 4 * (6 + 15 + 10)
     assert work.amount == work.flops
 
 
-@pytest.mark.parametrize("edge", [1, 2, 63, 64, 600])
-def test_the_cpu_product_is_right(edge: int) -> None:
-    case = CpuMatmul(order((edge, edge, edge)), threads=1)
+def test_bytes_follow_the_format_of_the_factors_and_of_the_product() -> None:
+    assert Matmul().work((2, 3, 5), "float64").bytes_moved == 8 * (6 + 15 + 10)
+    assert Matmul().work((2, 3, 5), "bfloat16").bytes_moved == 2 * (6 + 15 + 10)
+    assert Matmul().work((2, 3, 5), "int8").bytes_moved == 1 * (6 + 15) + 4 * 10
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (64, 63, 62), (600, 40, 700)])
+def test_the_cpu_product_is_right(
+    shape: tuple[int, int, int], transposed: bool, dtype: str
+) -> None:
+    case = CpuMatmul(order(shape, dtype=dtype), 1, transposed=transposed)
     case.prepare()
     case.poison()
 
@@ -53,24 +69,112 @@ def test_one_wrong_entry_is_caught(edge: int) -> None:
     given = order((edge, edge, edge))
     left, right = draw_inputs(given)
     out = left @ right
-    bound = float32_bound(edge)
-    assert verify_product(given, out, bound).ok
+    assert verify_product(given, out).ok
 
     out[edge // 2, edge // 3] += 0.1 * np.sqrt(edge)
 
-    assert not verify_product(given, out, bound).ok
+    assert not verify_product(given, out).ok
 
 
-def test_half_precision_products_exceed_the_float32_bound() -> None:
+def test_a_product_in_lower_precision_exceeds_the_bound_of_the_higher() -> None:
     given = order((256, 256, 256))
     left, right = draw_inputs(given)
     half = (left.astype(np.float16).astype(np.float32)) @ (right.astype(np.float16))
+    assert not verify_product(given, half.astype(np.float32)).ok
 
-    assert not verify_product(given, half.astype(np.float32), float32_bound(256)).ok
+    given = order((256, 256, 256), dtype="float64")
+    left, right = draw_inputs(given)
+    single = left.astype(np.float32) @ right.astype(np.float32)
+    assert not verify_product(given, single.astype(np.float64)).ok
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_format_on_the_gpu_is_within_its_bound_and_a_planted_error_is_not(
+    dtype: str,
+) -> None:
+    clock = FakeClock()
+    for wrong_by, ok in ((0.0, True), (40.0, False)):
+        given = order((96, 64, 80), clock=clock, dtype=dtype)
+        cases = Matmul().gpu_cases(given, FakeGpu(clock, wrong_by=wrong_by))
+        assert cases
+        for case in cases:
+            case.prepare()
+            case.poison()
+            case.run(1)
+            found = case.check()
+            assert found.ok is ok
+            # A right result is far within the bound, but no closer than the format rounds.
+            assert found.error is not None
+            case.release()
+
+
+def test_an_integer_product_that_is_off_by_one_is_caught() -> None:
+    given = order((512, 512, 512), dtype="int8")
+    left, right = (side.astype(np.int32) for side in draw_inputs(given))
+    out = left @ right
+    assert verify_product(given, out).ok
+
+    out[511, 3] += 1
+
+    assert not verify_product(given, out).ok
+
+
+def test_an_output_left_over_from_before_is_caught_in_every_format() -> None:
+    clock = FakeClock()
+    for dtype in FORMATS:
+        given = order((32, 32, 32), clock=clock, dtype=dtype)
+        for case in Matmul().gpu_cases(given, FakeGpu(clock)):
+            case.prepare()
+            case.poison()
+            assert not case.check().ok
+
+
+def test_zeros_are_multiplied_to_zero_and_anything_else_is_wrong() -> None:
+    request = BenchRequest(fill=Fill.ZEROS)
+    given = order((32, 32, 32), request=request)
+    out = np.zeros((32, 32), dtype=np.float32)
+    assert verify_product(given, out).ok
+
+    out[3, 4] = 1e-3
+
+    assert not verify_product(given, out).ok
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float16", "bfloat16", "int8"])
+def test_numpy_is_no_opponent_where_it_has_no_blas(dtype: str) -> None:
+    assert Matmul().cpu_refusal(dtype)
+    assert Matmul().cpu_refusal("float64") is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "refused"),
+    [
+        ("7.0", "bfloat16", True),
+        ("7.0", "int8", True),
+        ("7.5", "int8", False),
+        ("7.5", "tf32", True),
+        ("8.0", "tf32", False),
+        ("12.0", "bfloat16", False),
+    ],
+)
+def test_a_format_that_the_gpu_does_not_have_is_refused(
+    capability: str, dtype: str, refused: bool
+) -> None:
+    facts = replace(FakeGpu(FakeClock()).facts, compute_capability=capability)
+
+    assert (Matmul().gpu_refusal(dtype, facts) is not None) is refused
+
+
+def test_stored_formats_have_a_type_in_numpy() -> None:
+    for form in FORMATS.values():
+        stored = encode(np.linspace(-2, 2, 9, dtype=np.float32), form)
+        assert stored.dtype == form.storage
+        assert stored.itemsize == form.itemsize
+        assert form.output in STORAGES
 
 
 def test_thread_counts_are_stated_and_set() -> None:
-    given = order((8, 8, 8))
+    given = order((8, 8, 8), request=QUICK)
     blas = given.blas
     assert isinstance(blas, FakeBlas)
     cases = Matmul().cpu_cases(given)
@@ -86,10 +190,21 @@ def test_thread_counts_are_stated_and_set() -> None:
     assert blas.limits == [2, 1]
 
 
+def test_both_layouts_are_measured_unless_quick() -> None:
+    clock = FakeClock()
+    given = order((8, 8, 8), clock=clock)
+
+    cpu = [case.label.variant for case in Matmul().cpu_cases(given)]
+    gpu = [case.label.variant for case in Matmul().gpu_cases(given, FakeGpu(clock))]
+
+    assert cpu == ["blas", "blas-1-thread", "blas-nt"]
+    assert gpu == ["cublas", "cublas", "cublas-nt"]
+
+
 def test_gpu_cases_rotate_through_three_times_the_l2() -> None:
     clock = FakeClock()
     gpu = FakeGpu(clock, l2_bytes=10 * 3 * 4 * 64 * 64)
-    case, moved = Matmul().gpu_cases(order((64, 64, 64), clock=clock), gpu)
+    case, moved = Matmul().gpu_cases(order((64, 64, 64), clock=clock, request=QUICK), gpu)
     assert isinstance(case, ResidentCase)
     assert isinstance(moved, EndToEndCase)
     case.prepare()
@@ -100,6 +215,8 @@ def test_gpu_cases_rotate_through_three_times_the_l2() -> None:
 
     assert seconds == pytest.approx(31e-4)
     assert case.check().ok
+    assert gpu.captured == 0  # CuPy does not capture cuBLAS
+    assert case.sm_clock_mhz == 1500.0
     assert case.cache_fit is not None
     assert case.cache_fit.walked_bytes == 3 * gpu.facts.l2_bytes
 
@@ -127,7 +244,7 @@ def test_tf32_is_labelled_and_judged_by_its_own_bound() -> None:
         input="float32", accumulate="float32", output="float32", math_mode="tf32"
     )
     assert found.ok
-    assert found.bound > float32_bound(64)
+    assert found.bound > FLOAT32_BOUND
 
 
 def test_release_works_before_prepare() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpucheck.core.bench import kernels
+from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.kernels import KERNELS
 from gpucheck.models.bench import BenchMode
+from tests.fakes.bench import FakeClock, FakeGpu, order
 
 
 def test_every_file_is_registered_under_its_own_name() -> None:
@@ -22,7 +24,53 @@ def test_id_sizes_and_memory_are_stated(name: str) -> None:
     shape = kernel.shape(64)
 
     assert kernel.id == name
-    assert set(kernel.sizes) == set(BenchMode)
-    assert kernel.work(shape).amount > 0
-    assert kernel.host_bytes(shape, 2) > kernel.host_bytes(shape, 0) > 0
-    assert kernel.device_bytes(shape) >= kernel.work(shape).bytes_moved
+    assert set(kernel.sizes) == set(kernel.dtypes) == set(BenchMode)
+    for dtype in kernel.dtypes[BenchMode.FULL]:
+        work = kernel.work(shape, dtype)
+        assert work.amount > 0
+        assert kernel.host_bytes(shape, dtype, 2) > kernel.host_bytes(shape, dtype, 0) > 0
+        assert kernel.device_bytes(shape, dtype) >= work.bytes_moved
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_full_mode_has_every_format_that_another_mode_has(name: str) -> None:
+    dtypes = KERNELS[name].dtypes
+
+    assert set(dtypes[BenchMode.QUICK]) | set(dtypes[BenchMode.DEFAULT]) <= set(
+        dtypes[BenchMode.FULL]
+    )
+    assert set(dtypes[BenchMode.FULL]) <= set(FORMATS)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_is_right_on_every_device_and_a_wrong_gpu_is_caught(name: str) -> None:
+    kernel = KERNELS[name]
+    for wrong_by in (0.0, 7.0):
+        clock = FakeClock()
+        gpus = [FakeGpu(clock, cuda_index=number, wrong_by=wrong_by) for number in range(2)]
+        given = order(kernel.shape(64), clock=clock, gpus=gpus)
+        cases = [] if wrong_by else [*kernel.cpu_cases(given)]
+        for gpu in gpus:
+            cases.extend(kernel.gpu_cases(given, gpu))
+        assert cases
+        for case in cases:
+            if wrong_by and name == "launch":
+                continue  # an empty kernel writes nothing that could be wrong
+            case.prepare()
+            case.poison()
+            assert not case.check().ok or name in ("train", "batch", "towers", "launch")
+            assert case.run(2) >= 0
+            assert case.check().ok is (wrong_by == 0), case.label
+            assert all(isinstance(value, str | int | float) for value in case.facts.values())
+            assert case.label.text
+            case.release()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_case_can_be_released_before_it_was_prepared(name: str) -> None:
+    kernel, clock = KERNELS[name], FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(2)]
+    given = order(kernel.shape(64), clock=clock, gpus=gpus)
+
+    for case in [*kernel.cpu_cases(given), *kernel.gpu_cases(given, gpus[0])]:
+        case.release()

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gpucheck.core.bench.cpu_case import row_parts
+from gpucheck.core.bench.formats import FORMATS, encode
 from gpucheck.core.bench.kernels.softmax import (
     BlockedSoftmax,
     NaiveSoftmax,
@@ -16,7 +18,6 @@ from gpucheck.core.bench.kernels.softmax import (
     Softmax,
     choose_launch,
     choose_scaling,
-    row_parts,
     rows_per_block,
     softmax_rows,
     source_text,
@@ -213,7 +214,48 @@ def test_gpu_cases_compile_once_and_are_checked() -> None:
         assert case.check().ok
         case.release()
 
+    # Three for the graph, three end to end; the library's way launches its own.
     assert gpu.launches == [(8, 256)] * 6
+    assert gpu.captured == 1
+
+
+def test_a_graph_is_captured_once_for_each_place_in_the_rotation() -> None:
+    clock = FakeClock()
+    gpu = FakeGpu(clock, l2_bytes=64 * 100 * 4 * 2)
+    case = Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0]
+    case.prepare()
+    case.poison()
+
+    seconds = [case.run(2) for _ in range(9)]
+
+    assert seconds == pytest.approx([2e-4] * 9)
+    assert gpu.captured == 3  # three sets of buffers, two steps at a time
+    assert case.check().ok
+    assert case.facts["launched_as"] == "graph"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_16_bit_formats_are_checked_by_their_own_rounding(dtype: str) -> None:
+    clock = FakeClock()
+    for wrong_by, ok in ((0.0, True), (0.05, False)):
+        given = order((64, 100), clock=clock, dtype=dtype)
+        for case in Softmax().gpu_cases(given, FakeGpu(clock, wrong_by=wrong_by)):
+            case.prepare()
+            case.poison()
+            assert not case.check().ok
+            case.run(1)
+            assert case.check().ok is ok
+
+
+def test_a_result_of_bfloat16s_precision_is_no_float16() -> None:
+    source = encode(
+        np.random.default_rng(4).standard_normal((50, 64), dtype=np.float32), FORMATS["float16"]
+    )
+    right = exact(source, 0.7).astype(np.float32)
+    rough = (encode(right, FORMATS["bfloat16"]).astype(np.uint32) << 16).view(np.float32)
+
+    assert verify_softmax(source, right.astype(np.float16), 0.7, "float16").ok
+    assert not verify_softmax(source, rough.astype(np.float16), 0.7, "float16").ok
 
 
 def test_a_wrong_gpu_softmax_is_caught() -> None:

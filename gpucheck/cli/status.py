@@ -1,0 +1,24 @@
+"""What a command waits for right now, on stderr, and only where a person is watching."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+def _say_nothing(text: str) -> None:
+    """Take the progress where nobody is watching."""
+
+
+@contextmanager
+def status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Show a line that changes while the block runs; nothing if stderr is not a terminal."""
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
+        yield _say_nothing
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with console.status("looking") as status:
+        yield lambda text: status.update(text)

@@ -1,0 +1,109 @@
+"""What the cases on the processor share: the host's clock, threads over rows, the cache's size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+from gpucheck.core.bench.kernel import HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
+from gpucheck.models.bench import DtypeSpec, Fact
+
+#: Work per thread below which starting the thread costs more than it saves.
+_SMALLEST_PART_BYTES = 256 * 1024
+
+
+class CpuCase:
+    """A case on the processor; a kernel adds `step`, `poison` and `check`.
+
+    `walks_memory` says that the speed is memory's, so that a fit into the cache matters.
+    """
+
+    shortest_span_s = HOST_SPAN_S
+    starved_share = 0.0
+    sm_clock_mhz: float | None = None
+    walks_memory = True
+
+    def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
+        self._order = order
+        self._threads = label.threads or 1
+        self.label = label
+        self.work = work
+
+    @property
+    def cache_fit(self) -> CacheFit | None:
+        """Return the walked memory against the last-level cache, where that is known."""
+        cache_bytes = self._order.cpu.last_level_bytes
+        if cache_bytes is None or not self.walks_memory:
+            return None
+        return CacheFit(
+            walked_bytes=self.work.bytes_moved, cache_bytes=cache_bytes, cache="last-level cache"
+        )
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return nothing further."""
+        return {}
+
+    def step(self) -> None:
+        """Do the operation once."""
+        raise NotImplementedError
+
+    def run(self, loops: int) -> float:
+        """Do the operation `loops` times with this case's threads; return the elapsed seconds."""
+        now_s, step = self._order.clock.now_s, self.step
+        with self._order.blas.limited(self._threads):
+            start_s = now_s()
+            for _ in range(loops):
+                step()
+            return now_s() - start_s
+
+
+class Team:
+    """Threads that each work on rows of their own: NumPy lets go of the interpreter's lock.
+
+    `parts` are the arguments of each thread's call; the first part is the calling thread's.
+    """
+
+    def __init__(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
+        self._work = work
+        self._own, *self._others = parts
+        self._pool = ThreadPoolExecutor(max_workers=len(self._others)) if self._others else None
+
+    def run(self) -> None:
+        """Work on all parts and return when the last one is done."""
+        if self._pool is None:
+            self._work(*self._own)
+            return
+        others = [self._pool.submit(self._work, *part) for part in self._others]
+        self._work(*self._own)
+        for other in others:
+            other.result()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+def row_parts(rows: int, columns: int, threads: int) -> list[slice]:
+    """Return the rows of each thread: as equal as can be, none too small to be worth a thread."""
+    worth = max(1, rows * columns * 4 // _SMALLEST_PART_BYTES)
+    count = max(1, min(threads, rows, worth))
+    edges = [rows * number // count for number in range(count + 1)]
+    return [slice(low, high) for low, high in pairwise(edges)]
+
+
+def cpu_label(
+    order: CaseOrder, kernel: str, variant: str, threads: int, dtype: DtypeSpec
+) -> CaseLabel:
+    """Return the label of a row on the processor; one thread of several is in the variant."""
+    one_of_several = threads == 1 < order.cpu.threads
+    return CaseLabel(
+        kernel=kernel,
+        variant=f"{variant}-1-thread" if one_of_several else variant,
+        device="cpu",
+        shape=order.shape,
+        dtype=dtype,
+        threads=threads,
+    )

@@ -1,0 +1,136 @@
+"""Data parallel training: towers share a batch, their gradients are merged into one step.
+
+The steps are those of `train`, with the size as each tower's batch. With several GPUs each is a
+tower, measured alone and all at once; a single GPU and the processor simulate towers one after the
+other, and say so. The result equals one tower's on the whole batch, and is checked against that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from gpucheck.core.bench import regression
+from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work
+from gpucheck.core.bench.kernels.train import DATA_BYTES
+from gpucheck.core.bench.training import CpuTraining, GpuTraining, MultiGpuTraining, Plan
+from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.models.errors import WrongUseError
+from gpucheck.probes.cupy_device import GpuDevice
+
+_MOST_TOWERS = 64
+
+
+class Towers(KernelBase):
+    """The kernel `towers`."""
+
+    id = "towers"
+    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    sizes = MappingProxyType({BenchMode.QUICK: 512, BenchMode.DEFAULT: 1024, BenchMode.FULL: 4096})
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a number of towers that makes no sense.
+
+        Raises:
+            WrongUseError: fewer than two, or more than any machine has GPUs for.
+        """
+        if not 2 <= request.towers <= _MOST_TOWERS:
+            raise WrongUseError(
+                code="bad-towers",
+                message=f"towers must be 2 to {_MOST_TOWERS}, not {request.towers}",
+                remedy=("give the number to simulate, for example --towers 4",),
+            )
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return one tower's batch."""
+        return (size,)
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return the work of one tower's step."""
+        return regression.step_work(shape[0])
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return two data sets, the reference's float64, and a step's arrays."""
+        batches = 4 * 8 * regression.INPUTS * shape[0]
+        step = regression.step_memory_bytes(shape[0])
+        return 3 * DATA_BYTES + batches + (2 + gpu_count) * step
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return the batches of both cases, and their steps' arrays."""
+        return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return one tower, and the simulated ones."""
+        threads = order.cpu.threads
+        return [
+            CpuTraining(order, plan, threads, _name(plan.towers))
+            for plan in self._plans(order, order.request.towers)
+        ]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return this GPU alone; with the first also all at once, or the simulated towers."""
+        count = len(order.gpus)
+        one, many = self._plans(order, count if count > 1 else order.request.towers)
+        cases: list[Case] = [GpuTraining(order, one, gpu, _name(1))]
+        if count == 1:
+            cases.append(GpuTraining(order, many, gpu, _name(many.towers)))
+        elif gpu is order.gpus[0]:
+            cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers)))
+        return cases
+
+    def _plans(self, order: CaseOrder, towers: int) -> tuple[Plan, Plan]:
+        batch = order.shape[0]
+        return (
+            Plan(kernel=self.id, batch=batch),
+            Plan(kernel=self.id, batch=batch * towers, towers=towers),
+        )
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return the scaling efficiency of each group of towers."""
+        alone = {
+            row.device: row.throughput.value
+            for row in rows
+            if row.throughput is not None and row.parameters.get("towers") == 1
+        }
+        return [
+            _scaling(row, alone)
+            for row in rows
+            if row.throughput is not None
+            and row.parameters.get("towers") != 1
+            and row.device in alone
+        ]
+
+
+def _name(towers: int) -> str:
+    return "1-tower" if towers == 1 else f"{towers}-towers"
+
+
+def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
+    """Compare towers with what their devices reach alone.
+
+    Towers on GPUs of their own: T(N) / sum of T_i(alone). Simulated ones share a device, so that
+    the ideal is that device's own throughput; what is missing is the price of merging.
+    """
+    speed = row.throughput.value if row.throughput is not None else 0.0
+    towers = int(row.parameters["towers"])
+    if row.facts.get("simulated") == "yes":
+        share = speed / alone[row.device]
+        sentence = (
+            f"{row.device}: {towers} towers simulated on one device reach {share:.0%} of one "
+            "tower's throughput; that is the price of merging, not scaling"
+        )
+    else:
+        gpus = {name: value for name, value in alone.items() if name.startswith("gpu:")}
+        share = speed / sum(gpus.values())
+        slowest = min(gpus, key=lambda name: gpus[name])
+        sentence = (
+            f"{towers} towers at once reach {share:.0%} of what the GPUs reach alone; "
+            f"alone, {slowest} is the slowest"
+        )
+    return Conclusion(
+        kernel="towers",
+        device=row.device,
+        code="scaling",
+        sentence=sentence,
+        facts={"towers": towers, "efficiency": share, "simulated": str(row.facts.get("simulated"))},
+    )

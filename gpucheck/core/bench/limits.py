@@ -1,0 +1,163 @@
+"""Each row against its limits: the datasheet's peak, and what this run itself measured.
+
+A GPU's row is held against its board and the copy measured on it, a processor's against the best
+copy and the best matrix product of the same run, since nobody publishes a peak for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpucheck.core.bench.peaks import TENSOR_FORMATS
+from gpucheck.models.bench import BenchGpu, Board, Measurement, Roofline, Scope
+
+
+def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
+    """Return the limits that good rows of `copy` and `matmul` show, by device and threads.
+
+    The fastest sample counts, as in STREAM: what was reached once is possible.
+    """
+    good = [row for row in rows if _is_good(row)]
+    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel == "copy")
+    places |= dict.fromkeys(
+        (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
+    )
+    return tuple(_roofline(good, device, threads) for device, threads in places)
+
+
+def _is_good(row: Measurement) -> bool:
+    verified = row.verified is not None and row.verified.ok
+    return verified and row.scope is Scope.RESIDENT and row.summary is not None
+
+
+def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
+    here = [row for row in rows if (row.device, row.threads) == (device, threads)]
+    copies = [row for row in here if row.kernel == "copy"]
+    # float32 is what the other kernels compute in.
+    products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
+    return Roofline(
+        device=device,
+        threads=threads,
+        copy_bytes_per_s=max(map(_fastest, copies), default=None),
+        gemm_flops_per_s=max(map(_fastest, products), default=None),
+        gemm_dtype="float32",
+    )
+
+
+def _fastest(row: Measurement) -> float:
+    """Return the throughput of a row's fastest sample, in what its bytes or operations count."""
+    amount = row.bytes_moved if row.kernel == "copy" else row.flops
+    return (amount or 0) / row.summary.min_s if row.summary is not None else 0.0
+
+
+def held_against(
+    row: Measurement, rooflines: Iterable[Roofline], gpus: Sequence[BenchGpu]
+) -> Measurement:
+    """Return the row with its percentages, and what they are of."""
+    if row.median_s is None or row.throughput is None:
+        return row
+    roofline = _nearest(row, rooflines)
+    gpu = next((gpu for gpu in gpus if row.device == f"gpu:{gpu.cuda_index}"), None)
+    row = _against_copy(row, roofline)
+    if row.device == "cpu":
+        return _against_product(row, roofline)
+    board = gpu.board if gpu is not None else None
+    return _against_board(row, board)
+
+
+def _nearest(row: Measurement, rooflines: Iterable[Roofline]) -> Roofline | None:
+    """Return the limits of the row's device at as many threads; a naive row has one thread."""
+    for roofline in rooflines:
+        if (roofline.device, roofline.threads) == (row.device, row.threads):
+            return roofline
+    return None
+
+
+def _share(part: float, whole: float) -> float:
+    return 100 * part / whole
+
+
+def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
+    """Say what share of the measured copy a row that moves memory reaches."""
+    copy = roofline.copy_bytes_per_s if roofline is not None else None
+    if copy is None or row.throughput is None:
+        return row
+    if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in _LINKS:
+        reason = "its speed is not the memory's"
+        return replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
+    limits = row.limits | {"copy": "the best copy of this run"}
+    percent = _share(row.throughput.value, copy)
+    return replace(
+        row, percent_of_copy=percent, limits=limits, unavailable=_without(row, "percent_of_copy")
+    )
+
+
+#: Kernels that measure a link between memories, not a memory.
+_LINKS = frozenset({"transfer", "p2p"})
+
+
+def _without(row: Measurement, key: str) -> dict[str, str]:
+    return {name: why for name, why in row.unavailable.items() if name != key}
+
+
+def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement:
+    """Say what share of the measured matrix product a row that computes reaches."""
+    best = roofline.gemm_flops_per_s if roofline is not None else None
+    if row.throughput is None or row.throughput.unit == "B/s" or not row.flops:
+        reason = "memory limits it: see percent_of_copy"
+    elif row.dtype.math_mode != "fp32":
+        reason = f"no peak is known for {row.dtype.math_mode} on this processor"
+    elif best is None or row.median_s is None:
+        reason = "no matrix product was measured with these threads"
+    else:
+        percent = _share(row.flops / row.median_s, best)
+        limits = row.limits | {"peak": "the best float32 product of this run"}
+        kept = _without(row, "percent_of_peak")
+        return replace(row, percent_of_peak=percent, limits=limits, unavailable=kept)
+    return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
+
+
+def _against_board(row: Measurement, board: Board | None) -> Measurement:
+    """Say what share of the board's peak a row reaches, at the nominal and at the real clock."""
+    if row.scope is not Scope.RESIDENT or row.kernel in _LINKS or row.throughput is None:
+        reason = "transfers decide its speed"
+        return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
+    peak = _peak(row, board)
+    if board is None or peak is None or row.median_s is None:
+        reason = "the board is in no table, and its peak in this format cannot be computed"
+        return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
+    by_memory = row.throughput.unit == "B/s"
+    reached = row.throughput.value if by_memory else (row.flops or 0) / row.median_s
+    percent = _share(reached, peak)
+    at_clock = None
+    nominal_mhz = board.tensor_clock_mhz if _format(row) in TENSOR_FORMATS else board.clock_mhz
+    if not by_memory and row.sm_clock_mhz and nominal_mhz:
+        at_clock = percent * nominal_mhz / row.sm_clock_mhz
+    return replace(
+        row,
+        percent_of_peak=percent,
+        percent_of_peak_at_clock=at_clock,
+        limits=row.limits | {"peak": _named(board, _format(row), by_memory=by_memory)},
+        unavailable=_without(row, "percent_of_peak"),
+    )
+
+
+def _format(row: Measurement) -> str:
+    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
+
+
+def _peak(row: Measurement, board: Board | None) -> float | None:
+    if board is None or row.throughput is None:
+        return None
+    if row.throughput.unit == "B/s":
+        return board.bytes_per_s
+    return board.high_flops_per_s.get(_format(row)) if row.flops else None
+
+
+def _named(board: Board, dtype: str, *, by_memory: bool) -> str:
+    """Return what a percentage is of, in words; of a range it is the upper end."""
+    low, high = board.flops_per_s.get(dtype, 0.0), board.high_flops_per_s.get(dtype, 0.0)
+    if by_memory or low == high:
+        return f"{board.name}, {board.source}"
+    return f"{board.name}, {board.source}: {low / 1e12:.3g} to {high / 1e12:.3g} TFLOP/s"

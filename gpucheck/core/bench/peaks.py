@@ -1,0 +1,161 @@
+"""What a board can do at most: from the sourced table by PCI device id, else by formula.
+
+FLOP/s = SMs x clock x operations per clock and SM; bytes/s = memory clock x bus bits / 8 x 2. The
+compute capability alone does not tell the rate (8.6, 8.9 and 12.0 have boards of half rate), so an
+unknown board gets a range.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpucheck.models.bench import BenchGpu, Board
+
+TABLE = Path(__file__).parents[2] / "data" / "peaks.toml"
+
+#: Formats that run on tensor cores, whose clock is the lower one on some boards.
+TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One published value in TFLOP/s or GB/s, where it is from, and what speaks against it.
+
+    `formula_percent` is how far the formula is off, where that is more than 1 %.
+    """
+
+    value: float
+    source: str
+    formula_percent: float | None = None
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One board of the table."""
+
+    name: str
+    pci_device_ids: Sequence[str]
+    names: Sequence[str]
+    rates: str
+    sm_count: int
+    clock_mhz: float
+    tensor_clock_mhz: float
+    memory_clock_mhz: float
+    memory_bus_bits: int
+    memory_gb: str
+    power_w: int
+    bandwidth: Cell
+    tflops: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The table: operations per clock and SM by kind of board, and the boards."""
+
+    rates: Mapping[str, Mapping[str, float]]
+    boards: Sequence[Entry]
+
+
+@cache
+def load_table() -> Table:
+    """Read data/peaks.toml."""
+    document: Mapping[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    boards = [
+        Entry(
+            **{
+                **board,
+                "bandwidth": Cell(**board["bandwidth"]),
+                "tflops": {key: Cell(**cell) for key, cell in board["tflops"].items()},
+            }
+        )
+        for board in document["board"]
+    ]
+    return Table(rates=document["rates"], boards=boards)
+
+
+def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
+    """Return SMs x clock x operations per clock and SM, in FLOP/s."""
+    return sm_count * clock_mhz * 1e6 * rate
+
+
+def bytes_by_formula(memory_clock_mhz: float, bus_bits: int) -> float:
+    """Return memory clock x bus width x 2, in bytes/s; the clock is half the rate of a pin."""
+    return memory_clock_mhz * 1e6 * bus_bits / 8 * 2
+
+
+def clock_of(entry: Entry, dtype: str) -> float:
+    """Return the clock in MHz for which a board's value in this format stands."""
+    return entry.tensor_clock_mhz if dtype in TENSOR_FORMATS else entry.clock_mhz
+
+
+def board_of(gpu: BenchGpu) -> Board | None:
+    """Return a GPU's limits: the table's, else computed, None where not even that is possible."""
+    entry = _find(gpu)
+    return _computed(gpu) if entry is None else _known(entry)
+
+
+def _find(gpu: BenchGpu) -> Entry | None:
+    """Return the table's entry by PCI device id; by exact name only where no id is known."""
+    boards = load_table().boards
+    if gpu.pci_device_id is not None:
+        device = gpu.pci_device_id[:4].lower()
+        return next((board for board in boards if device in board.pci_device_ids), None)
+    return next((board for board in boards if gpu.name in board.names), None)
+
+
+def _known(entry: Entry) -> Board:
+    flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
+    # A product in float64 runs on the tensor cores where they have it.
+    flops["float64"] = max(flops["float64"], flops.pop("float64_tensor", 0.0))
+    doubts = {key: cell.doubt for key, cell in entry.tflops.items() if cell.doubt}
+    if entry.bandwidth.doubt:
+        doubts["bytes_per_s"] = entry.bandwidth.doubt
+    return Board(
+        name=entry.name,
+        source=entry.bandwidth.source,
+        flops_per_s=flops,
+        high_flops_per_s=flops,
+        bytes_per_s=1e9 * entry.bandwidth.value,
+        clock_mhz=entry.clock_mhz,
+        tensor_clock_mhz=entry.tensor_clock_mhz,
+        uncertainty=doubts,
+    )
+
+
+def _computed(gpu: BenchGpu) -> Board | None:
+    """Return the range of all boards of this compute capability, at this GPU's own clock."""
+    capability, clock = gpu.compute_capability, gpu.clock_sm_max_mhz
+    rows = [
+        rates
+        for kind, rates in load_table().rates.items()
+        if kind.removesuffix("-half") == capability
+    ]
+    if not rows or clock is None:
+        return None
+
+    def peaks(choose: Callable[[Iterable[float]], float]) -> dict[str, float]:
+        values = {
+            key: flops_by_formula(gpu.sm_count, clock, choose(row[key] for row in rows))
+            for key in rows[0]
+        }
+        values["float64"] = max(values["float64"], values.pop("float64_tensor", 0.0))
+        return values
+
+    memory = None
+    if gpu.clock_memory_max_mhz is not None and gpu.memory_bus_bits is not None:
+        memory = bytes_by_formula(gpu.clock_memory_max_mhz, gpu.memory_bus_bits)
+    return Board(
+        name=gpu.name,
+        source="computed from SMs, clock and compute capability",
+        flops_per_s=peaks(min),
+        high_flops_per_s=peaks(max),
+        bytes_per_s=memory,
+        clock_mhz=clock,
+        tensor_clock_mhz=clock,
+    )

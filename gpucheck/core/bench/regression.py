@@ -1,0 +1,194 @@
+"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: data, step, and reference.
+
+The bias is the weight of a further input that is always 1, so that a step is two matrix products
+around a softmax: logits = X W, G = softmax(logits) - targets, W -= rate / batch * X' G.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.core.bench.kernel import CaseOrder, Work
+from gpucheck.models.bench import BenchMode, Fill, Verified
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Pixels and the constant, and classes.
+INPUTS, CLASSES = 28 * 28 + 1, 10
+WEIGHTS = INPUTS * CLASSES
+RATE = 0.1
+#: Different batches that the steps walk through, one after the other, again and again.
+MOST_BATCHES = 64
+#: Steps after which the weights are compared with float64, and after which accuracy is counted.
+CHECKED_STEPS, TRAINED_STEPS = 20, 1000
+#: Largest relative difference of the weights: each step rounds sums of 785 terms.
+_BOUND = 1e-4
+_GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
+_TESTED = 2000
+#: How far the generated images' pixels scatter about those of their class.
+_SCATTER = 2.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Images as (n, 785) float32 between 0 and 1 and a last 1, targets as (n, 10) of 0 and 1.
+
+    `source` says whether the images are real; `test_labels` are classes.
+    """
+
+    images: HostArray
+    targets: HostArray
+    test_images: HostArray
+    test_labels: HostArray
+    source: str
+
+
+def load_dataset(order: CaseOrder, least: int) -> Dataset:
+    """Return the data of a group, real where a file was named, of at least `least` images.
+
+    Fewer real images than that are repeated. Raises WrongUseError for an unusable file.
+    """
+
+    def load() -> Dataset:
+        if order.request.data_file is not None:
+            return _real(Path(order.request.data_file), least)
+        return _generated(order, max(least, _GENERATED[order.request.mode]))
+
+    return order.data.once(f"dataset-{least}", load)
+
+
+def _real(path: Path, least: int) -> Dataset:
+    import numpy as np
+
+    from gpucheck.probes.mnist import read_mnist
+
+    found = read_mnist(path)
+    times = -(-least // len(found.images))
+    tested = (found.test_images, found.test_labels)
+    if not len(found.test_labels):
+        tested = (found.images[-_TESTED:], found.labels[-_TESTED:])
+    return Dataset(
+        images=np.tile(_inputs(found.images.reshape(len(found.images), -1) / 255), (times, 1)),
+        targets=np.tile(_one_hot(found.labels), (times, 1)),
+        test_images=_inputs(tested[0].reshape(len(tested[0]), -1) / 255),
+        test_labels=tested[1],
+        source="file",
+    )
+
+
+def _generated(order: CaseOrder, count: int) -> Dataset:
+    """Draw images that scatter about one pattern for each class; no real digits."""
+    import numpy as np
+
+    generator = np.random.default_rng([order.data.seed, 784])
+    patterns = generator.random((CLASSES, INPUTS - 1), dtype=np.float32)
+    labels = generator.integers(0, CLASSES, count + _TESTED)
+    images = generator.standard_normal((len(labels), INPUTS - 1), dtype=np.float32)
+    images *= np.float32(_SCATTER)
+    images += patterns[labels]
+    np.clip(images, 0, 1, out=images)
+    if order.data.fill is Fill.ZEROS:
+        images[:] = 0
+    return Dataset(
+        images=_inputs(images[:count]),
+        targets=_one_hot(labels[:count]),
+        test_images=_inputs(images[count:]),
+        test_labels=labels[count:],
+        source="generated",
+    )
+
+
+def _inputs(pixels: HostArray) -> HostArray:
+    """Return pixels as float32 with the constant input beside them."""
+    import numpy as np
+
+    inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
+    inputs[:, :-1] = pixels
+    return inputs
+
+
+def _one_hot(labels: HostArray) -> HostArray:
+    import numpy as np
+
+    return np.eye(CLASSES, dtype=np.float32)[labels]
+
+
+def step_work(batch: int) -> Work:
+    """Return a step's work: 4 batch 785 10 operations, the images read twice, the weights thrice.
+
+    Two products of 2 batch 785 10 operations each; the softmax of ten numbers is left out.
+    """
+    moved = 4 * (2 * batch * INPUTS + 3 * WEIGHTS)
+    return Work(flops=4 * batch * WEIGHTS, bytes_moved=moved, unit="image/s", items=batch)
+
+
+def step_memory_bytes(batch: int) -> int:
+    """Return what a step of this batch holds: images, targets, logits, weights and gradient."""
+    return 4 * (batch * (INPUTS + 2 * CLASSES) + 2 * WEIGHTS)
+
+
+def batch_count(dataset: Dataset, batch: int) -> int:
+    """Return how many different batches the steps walk through."""
+    return max(1, min(MOST_BATCHES, len(dataset.images) // batch))
+
+
+def reference_weights(dataset: Dataset, batch: int, steps: int) -> HostArray:
+    """Return the weights after so many steps from zero, in float64."""
+    import numpy as np
+
+    weights = np.zeros((INPUTS, CLASSES))
+    count = batch_count(dataset, batch)
+    images = dataset.images[: count * batch].astype(np.float64)
+    for number in range(steps):
+        low = number % count * batch
+        inputs = images[low : low + batch]
+        logits = inputs @ weights
+        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+        raised /= raised.sum(axis=1, keepdims=True)
+        raised -= dataset.targets[low : low + batch]
+        weights -= RATE / batch * (inputs.T @ raised)
+    return weights
+
+
+def accuracy(dataset: Dataset, weights: HostArray) -> float:
+    """Return the share of the test images whose class the weights tell."""
+    import numpy as np
+
+    told = np.argmax(dataset.test_images @ weights.astype(np.float32), axis=1)
+    return float(np.mean(told == dataset.test_labels))
+
+
+def verify_weights(found: HostArray, expected: HostArray) -> Verified:
+    """Compare weights after the checked steps with float64: ||found - expected|| / ||expected||."""
+    import numpy as np
+
+    size = float(np.linalg.norm(expected)) or 1.0
+    error = float(np.linalg.norm(found - expected)) / size
+    finite = math.isfinite(error)
+    return Verified(
+        error=error if finite else None,
+        bound=_BOUND,
+        ok=finite and error <= _BOUND,
+        reference=f"float64 after {CHECKED_STEPS} steps from zero",
+    )
+
+
+def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:
+    """Return the reference that every case of a group with this batch shares."""
+
+    def make() -> HostArray:
+        return reference_weights(dataset, batch, CHECKED_STEPS)
+
+    return order.data.once(f"train-reference-{batch}", make)
+
+
+def source_text() -> str:
+    """Return the CUDA source."""
+    folder = Path(__file__).with_name("kernels")
+    return (folder / "train.cu").read_text(encoding="utf-8")

@@ -1,0 +1,254 @@
+"""What the sensors say of each row and of the whole run: readings in, reasons and extents out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucheck.core.bench import stats
+from gpucheck.models.bench import Extent, GpuTelemetry, Telemetry
+from gpucheck.probes.telemetry import PERIOD_S, Sample, Telemeter, Window
+
+#: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
+REASONS = {
+    0x1: "idle",
+    0x2: "application-clocks",
+    0x4: "power-cap",
+    0x8: "hardware-slowdown",
+    0x10: "sync-boost",
+    0x20: "software-thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+    0x100: "display",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+#: Reasons that mean trouble; a power cap is normal under a product of random numbers, idling is
+#: none, and set clocks are somebody's choice.
+TROUBLE = frozenset(
+    {"hardware-slowdown", "software-thermal", "hardware-thermal", "power-brake", "board-limit"}
+)
+#: What the driver counts beside the readings, by the reason it stands for.
+_COUNTED = {
+    "power": "power-cap",
+    "thermal": "software-thermal",
+    "sync-boost": "sync-boost",
+    "board-limit": "board-limit",
+    "reliability": "reliability",
+    "sw-thermal": "software-thermal",
+    "hw-thermal": "hardware-thermal",
+    "hw-power-brake": "power-brake",
+}
+_ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """What one GPU's sensors said while a group, or a row of it, was measured.
+
+    `reasons` is the share of the readings for each reason, `limited_share` the driver's own count
+    as a share of the time. `claimed_by` is who holds the card for itself.
+    """
+
+    reading_count: int = 0
+    reasons: Mapping[str, float] = field(default_factory=dict)
+    limited_share: Mapping[str, float] = field(default_factory=dict)
+    new_errors: Mapping[str, int] = field(default_factory=dict)
+    other_processes: tuple[int, ...] = ()
+    link: tuple[int, int] | None = None
+    link_max: tuple[int, int] | None = None
+    claimed_by: str | None = None
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What was gathered of one GPU so far."""
+
+    facts: Mapping[str, Any]
+    first: Mapping[str, Any]
+    last: Mapping[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    others: set[int] = field(default_factory=set)
+
+
+class Observer:
+    """Gathers the windows of a run, and answers for each group and for the whole.
+
+    `before` are the processes that used each GPU before this program opened it, `claims` who
+    holds it for itself.
+    """
+
+    def __init__(
+        self,
+        telemeter: Telemeter,
+        *,
+        own_pid: int,
+        before: Mapping[str, frozenset[int]],
+        claims: Mapping[str, str],
+    ) -> None:
+        self._telemeter = telemeter
+        self._own_pid = own_pid
+        self._before = before
+        self._claims = claims
+        self._gpus: dict[str, _Gpu] = {}
+        self._window = Window()
+        self._previous: Mapping[str, Mapping[str, Any]] = {}
+
+    def start(self, uuids: Iterable[str]) -> None:
+        """Begin to watch these GPUs."""
+        for uuid, facts in self._telemeter.start(list(uuids)).items():
+            counters = facts["counters"]
+            self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
+        self._previous = {uuid: gpu.first for uuid, gpu in self._gpus.items()}
+
+    def end_group(self) -> None:
+        """Take what was read since the last group."""
+        self._previous = {uuid: gpu.last for uuid, gpu in self._gpus.items()}
+        self._window = self._telemeter.window()
+        for uuid, gpu in self._gpus.items():
+            gpu.last = self._window.counters.get(uuid, gpu.last)
+            gpu.unavailable = self._window.unavailable.get(uuid, gpu.unavailable)
+            gpu.others |= self._others(uuid, gpu.last)
+        for sample in self._window.samples:
+            self._gpus[sample.uuid].samples.append(sample)
+
+    def _others(self, uuid: str, counters: Mapping[str, Any]) -> set[int]:
+        return other_processes(
+            self._before.get(uuid, frozenset()),
+            frozenset(counters.get("processes", ())),
+            self._own_pid,
+        )
+
+    def state(
+        self, uuid: str | None, turns_s: Sequence[tuple[float, float]], seconds: float
+    ) -> GpuState | None:
+        """Return what the last group's readings say of a row that ran in these turns.
+
+        `seconds` is how long the group took, for the counters. None without sensors.
+        """
+        gpu = self._gpus.get(uuid or "")
+        if uuid is None or gpu is None:
+            claimed = self._claims.get(uuid or "")
+            return GpuState(claimed_by=claimed) if claimed else None
+        samples = [
+            sample
+            for sample in self._window.samples
+            if sample.uuid == uuid and any(low <= sample.time_s <= high for low, high in turns_s)
+        ]
+        before = self._previous.get(uuid, gpu.first)
+        limited = limited_s(before, gpu.last)
+        return GpuState(
+            reading_count=len(samples),
+            reasons=reason_shares(samples),
+            limited_share={name: value / seconds for name, value in limited.items() if seconds > 0},
+            new_errors=grown(before, gpu.last),
+            other_processes=tuple(sorted(self._others(uuid, gpu.last))),
+            link=best_link(samples),
+            link_max=_link_max(gpu.facts),
+            claimed_by=self._claims.get(uuid),
+        )
+
+    def result(self) -> Telemetry:
+        """Return the whole run's sensors."""
+        gpus = tuple(_summary(uuid, gpu) for uuid, gpu in self._gpus.items())
+        return Telemetry(gpus=gpus, unavailable=self._telemeter.failure)
+
+
+def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -> set[int]:
+    """Return who else uses a GPU.
+
+    In a container the driver may number processes as the host does, so that our own is not found:
+    then a single newcomer is taken for ourselves.
+    """
+    if own_pid in now:
+        return set(now - {own_pid})
+    newcomers = now - before
+    return set(now - newcomers) if len(newcomers) == 1 else set(now)
+
+
+def reason_shares(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the share of the readings in which each reason was among those set."""
+    masks = [int(sample.values["reasons"]) for sample in samples if "reasons" in sample.values]
+    shares = {
+        name: sum(1 for mask in masks if mask & bit) / len(masks)
+        for bit, name in REASONS.items()
+        if masks
+    }
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def limited_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds that the driver counted for each reason between two readings."""
+    found: dict[str, float] = {}
+    first, last = before.get("limited_ns", {}), after.get("limited_ns", {})
+    for name in first.keys() & last.keys():
+        seconds = (last[name] - first[name]) / 1e9
+        if seconds > 0:
+            # Two counters may stand for one reason: the larger one missed nothing.
+            reason = _COUNTED[name]
+            found[reason] = max(found.get(reason, 0.0), seconds)
+    return found
+
+
+def grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """Return by how much each error counter grew, those that did not left out."""
+    both = [name for name in _ERRORS if name in before and name in after]
+    return {name: after[name] - before[name] for name in both if after[name] > before[name]}
+
+
+def best_link(samples: Sequence[Sample]) -> tuple[int, int] | None:
+    """Return the fastest PCIe link seen, as generation and width: an idle link trains down."""
+    links = [
+        (int(sample.values["pcie_generation"]), int(sample.values["pcie_width"]))
+        for sample in samples
+        if "pcie_generation" in sample.values and "pcie_width" in sample.values
+    ]
+    return max(links, key=lambda link: link[1] * 2 ** link[0], default=None)
+
+
+def _link_max(facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    generation, width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
+    return (int(generation), int(width)) if generation and width else None
+
+
+def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | None:
+    """Return the smallest, middle and largest of one sensor's readings."""
+    values = [float(sample.values[key]) * scale for sample in samples if key in sample.values]
+    if not values:
+        return None
+    return Extent(low=min(values), median=stats.median(values), high=max(values))
+
+
+def _watts(milliwatts: float | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
+    link = best_link(gpu.samples)
+    energy = None
+    if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
+        energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
+    memory_c = gpu.last.get("temperature_memory_c")
+    return GpuTelemetry(
+        uuid=uuid,
+        reading_count=len(gpu.samples),
+        period_s=PERIOD_S,
+        clock_sm_mhz=extent(gpu.samples, "clock_sm_mhz"),
+        clock_memory_mhz=extent(gpu.samples, "clock_memory_mhz"),
+        power_w=extent(gpu.samples, "power_mw", 1e-3),
+        temperature_c=extent(gpu.samples, "temperature_c"),
+        temperature_memory_c=memory_c,
+        clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
+        power_limit_w=_watts(gpu.facts.get("power_limit_mw")),
+        power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),
+        energy_j=energy,
+        pcie_generation=link[0] if link else None,
+        pcie_width=link[1] if link else None,
+        reasons=reason_shares(gpu.samples),
+        limited_s=limited_s(gpu.first, gpu.last),
+        new_errors=grown(gpu.first, gpu.last),
+        other_processes=tuple(sorted(gpu.others)),
+        unavailable=dict(gpu.unavailable),
+    )

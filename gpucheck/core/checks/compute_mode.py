@@ -1,0 +1,67 @@
+"""Does every GPU's compute mode let programs in?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "compute-mode"
+LAYER = Layer.NVML
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+PROHIBITED = "prohibited"
+ABOUT = About(
+    looks_at=("nvmlDeviceGetComputeMode",),
+    why="A prohibited GPU answers CUDA 46, an exclusive one lets a single program in at a time.",
+    rules=(
+        "fail: prohibited on every GPU; warn: on some",
+        "warn: exclusive, and a program is already on the GPU",
+    ),
+    sources=("nvidia-smi documentation, Compute Mode", "CUDA Driver API: error 46"),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Look at the modes."""
+    gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
+    if not gpus:
+        return _finding(CheckStatus.SKIP, "no GPU answers")
+    closed = [gpu for gpu in gpus if gpu.compute_mode == PROHIBITED]
+    if closed:
+        names = ", ".join(str(gpu.index) for gpu in closed)
+        return _finding(
+            CheckStatus.FAIL if len(closed) == len(gpus) else CheckStatus.WARN,
+            f"the compute mode of GPU {names} prohibits every program",
+            *_evidence([gpu.index for gpu in closed], PROHIBITED),
+            remedy=(f"Allow programs: sudo nvidia-smi -i {closed[0].index} -c 0",),
+        )
+    taken = [gpu for gpu in gpus if "exclusive" in (gpu.compute_mode or "") and gpu.processes]
+    if taken:
+        names = ", ".join(str(gpu.index) for gpu in taken)
+        return _finding(
+            CheckStatus.WARN,
+            f"GPU {names} lets one program in at a time, and there is one already",
+            *_evidence([gpu.index for gpu in taken], taken[0].compute_mode or ""),
+            remedy=(
+                "Wait for that program, or see who it is: gpucheck list --processes",
+                f"Or allow several: sudo nvidia-smi -i {taken[0].index} -c 0",
+            ),
+        )
+    if all(gpu.compute_mode is None for gpu in gpus):
+        reason = gpus[0].unavailable.get("compute_mode", "the driver does not tell")
+        return _finding(CheckStatus.UNKNOWN, f"not checked: {reason}")
+    return _finding(CheckStatus.OK, "the compute modes let programs in")
+
+
+def _evidence(indices: list[int], mode: str) -> list[Evidence]:
+    return [
+        Evidence(source=f"nvmlDeviceGetComputeMode, GPU {index}", value=mode) for index in indices
+    ]
+
+
+def _finding(
+    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+    )

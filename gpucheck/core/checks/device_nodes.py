@@ -1,0 +1,173 @@
+"""Are the driver's device files there, and may this user open them?"""
+
+from __future__ import annotations
+
+import re
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import NodeReading, NodesReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "device-nodes"
+LAYER = Layer.DEVICE_NODES
+REQUIRES: tuple[str, ...] = ("kernel-module",)
+
+CONTROL = "/dev/nvidiactl"
+ABOUT = About(
+    looks_at=(
+        f"{CONTROL} and /dev/nvidia<minor>, the minors by /proc/driver/nvidia/gpus/*/information",
+        "on WSL2: /dev/dxg",
+        "whether this user may read and write them (nothing is opened)",
+    ),
+    why="NVML and CUDA reach the driver through these files; containers and jobs get GPUs by them.",
+    rules=(
+        "fail: the control node or every GPU's node is missing or not permitted",
+        "warn: some GPUs' nodes are, outside containers",
+        "what NVML can use after all was made by the driver when it was first asked: ok",
+    ),
+    sources=(
+        "NVIDIA driver README, chapter on device files and nvidia-modprobe",
+        "NVIDIA Container Toolkit, environment variables",
+    ),
+)
+_GPU = re.compile(r"/dev/nvidia[0-9]+")
+
+START_WITH_GPUS = (
+    "Docker: docker run --gpus all …; Compose: deploy.resources.reservations.devices.",
+    "Kubernetes: resources.limits of nvidia.com/gpu; Podman: --device nvidia.com/gpu=all.",
+    "If Docker refuses: sudo nvidia-ctk runtime configure --runtime=docker; restart Docker.",
+)
+#: Values of NVIDIA_VISIBLE_DEVICES that mean no GPU.
+NO_GPU_WORDS = ("", "none", "void")
+
+
+def check(machine: Machine) -> Finding:
+    """Compare the nodes that there are with those that there should be."""
+    if machine.is_jetson:
+        return _finding(CheckStatus.SKIP, "Jetson: its GPU has device files of other names")
+    if machine.is_wsl:
+        return _wsl(machine)
+    nodes = machine.system.nodes
+    unreadable = machine.system.unavailable or nodes.unavailable
+    if unreadable is not None:
+        return _finding(
+            CheckStatus.UNKNOWN,
+            "the device files could not be looked at",
+            Evidence(source="/dev", value=unreadable),
+            remedy=("Run gpucheck where /dev can be read.",),
+        )
+    gpus = [node for node in nodes.nodes if _GPU.fullmatch(node.path)]
+    control = next((node for node in nodes.nodes if node.path == CONTROL), None)
+    if control is None or not gpus:
+        return _missing(machine, nodes)
+    denied = [node for node in (control, *gpus) if node.accessible is False]
+    if denied:
+        return _denied(machine, denied, len(gpus) + 1)
+    return _some_missing(machine, nodes, gpus) or _finding(
+        CheckStatus.OK,
+        f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} are there",
+        *(Evidence(source=node.path, value=f"mode {node.mode}") for node in (control, *gpus)),
+    )
+
+
+def _finding(
+    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+    )
+
+
+def _wsl(machine: Machine) -> Finding:
+    if machine.system.platform.dxg or machine.system.unavailable is not None:
+        return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
+    return _finding(
+        CheckStatus.FAIL,
+        "WSL2 has no /dev/dxg: Windows gives this system no GPU",
+        Evidence(source="/dev/dxg", value="absent"),
+        remedy=(
+            "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
+            "Check in .wslconfig that gpuSupport is not false.",
+        ),
+    )
+
+
+def _missing(machine: Machine, nodes: NodesReading) -> Finding:
+    present = {node.path for node in nodes.nodes}
+    absent = [path for path in nodes.expected if path not in present and path != "/dev/nvidia-uvm"]
+    if not any(_GPU.fullmatch(path) for path in (*present, *absent)):
+        absent.append("/dev/nvidia<minor>")
+    evidence = [Evidence(source=path, value="absent") for path in absent]
+    if machine.is_container:
+        return _without_gpus(machine, evidence)
+    if "SLURM_JOB_ID" in machine.environment:
+        evidence += _told(machine, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+    return _finding(
+        CheckStatus.FAIL,
+        f"device files are missing: {', '.join(absent)}",
+        *evidence,
+        remedy=(
+            "Make them: sudo nvidia-modprobe -c0 -u",
+            "At every boot: sudo systemctl enable --now nvidia-persistenced",
+        ),
+    )
+
+
+def _told(machine: Machine, *names: str) -> list[Evidence]:
+    known = machine.environment
+    return [
+        Evidence(source=name, value=repr(known[name]) if name in known else "unset")
+        for name in names
+    ]
+
+
+def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
+    name = "NVIDIA_VISIBLE_DEVICES"
+    asked = machine.environment.get(name)
+    evidence += _told(machine, name)
+    if asked in NO_GPU_WORDS:
+        summary = f"the container was started without GPUs: {name}={asked!r} asks for none"
+    else:
+        summary = "the container was started without GPUs"
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=START_WITH_GPUS)
+
+
+def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
+    slurm = "SLURM_JOB_ID" in machine.environment
+    evidence = [
+        Evidence(
+            source=node.path, value=f"mode {node.mode}, owner {node.owner}, group {node.group}"
+        )
+        for node in denied
+    ]
+    remedy = [
+        "Join the group that owns them (often `video` or `render`), then log in again.",
+        "Or let everybody use them: NVreg_DeviceFileMode=0666 in modprobe.d.",
+    ]
+    if machine.is_container:
+        remedy.append("With SELinux: start the container with --security-opt=label=disable.")
+    if slurm:
+        remedy.insert(0, "Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).")
+    # Without the control node nothing works; a GPU less is only that.
+    every = len(denied) == count or any(node.path == CONTROL for node in denied)
+    every = every or len(denied) == count - 1
+    return _finding(
+        CheckStatus.FAIL if every else CheckStatus.WARN,
+        f"this user may not open {', '.join(node.path for node in denied)}",
+        *evidence,
+        remedy=tuple(remedy),
+    )
+
+
+def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]) -> Finding | None:
+    """Some GPUs' nodes are missing: in a container that is how it gets a part of the GPUs."""
+    present = {node.path for node in gpus}
+    absent = [path for path in nodes.expected if _GPU.fullmatch(path) and path not in present]
+    if not absent or machine.is_container:
+        return None
+    return _finding(
+        CheckStatus.WARN,
+        f"device files are missing: {', '.join(absent)}",
+        *(Evidence(source=path, value="absent") for path in absent),
+        remedy=("Make them: sudo nvidia-modprobe -c0 -u",),
+    )

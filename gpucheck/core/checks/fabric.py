@@ -1,0 +1,59 @@
+"""Is the NVLink fabric of NVSwitch machines ready and healthy?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, Unread, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "fabric"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+COMPLETED = 3
+#: Source: nvml.h (NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
+HEALTH = {2: "unhealthy", 3: "of limited capacity"}
+ABOUT = About(
+    looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
+    why="Until the fabric manager has set it up, CUDA answers 802 (system not ready).",
+    rules=("fail: not completed, or with an error status; warn: unhealthy or limited",),
+    sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "the NVLink fabric is ready", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Take the states that mean there is no fabric as well."""
+    missing = unread(health, "fabric_state")
+    if missing is not None:
+        return missing
+    state, status = health.fabric_state or 0, health.fabric_status or 0
+    if state == 0:
+        return Unread("not supported by this GPU")
+    evidence = (
+        Evidence(
+            source="nvmlDeviceGetGpuFabricInfoV",
+            value=f"state {state}, status {status}, health {health.fabric_health or 0}",
+        ),
+    )
+    if state != COMPLETED or status != 0:
+        return Trouble(
+            CheckStatus.FAIL,
+            "the NVLink fabric is not set up",
+            evidence,
+            (
+                "Start it: sudo systemctl start nvidia-fabricmanager",
+                "It must be of exactly the driver's version.",
+            ),
+        )
+    said = HEALTH.get(health.fabric_health or 0)
+    if said is None:
+        return None
+    step = "Look at the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
+    return Trouble(CheckStatus.WARN, f"the NVLink fabric is {said}", evidence, (step,))

@@ -1,0 +1,277 @@
+"""What the checks of frameworks share: from files and trials to one finding each.
+
+What is wrong with a build never decides whether the GPU is usable: it is a warning, and a failure
+only where a person asked whether this very framework can use the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.cuda_versions import (
+    MINIMUM_DRIVER,
+    OLDEST_CAPABILITY,
+    holds_code_for,
+    is_driver_too_old,
+    minimum_driver,
+    parse_version,
+    show_version,
+    too_new_for,
+    too_old_for,
+)
+from gpucheck.models.evidence import BuildReading, TrialReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Framework, Layer
+
+#: The frameworks, and other names that people call them by.
+NAMES = ("pytorch", "tensorflow", "jax", "cupy", "numba", "onnxruntime")
+ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
+
+RULES = (
+    "warn: it is built for CPUs only, lacks libraries, is built for a CUDA that this driver is too"
+    " old for, or has no code for a GPU that is here",
+    "with --framework: fail instead, also if it is not installed",
+    "a GPU on which it computes rightly (--deep) overrides all of these",
+)
+
+
+class Advice(NamedTuple):
+    """What helps: a build for GPUs, or the libraries that it lacks."""
+
+    title: str
+    gpu_build: Callable[[Machine], tuple[str, ...]]
+    libraries: tuple[str, ...]
+
+
+class Problem(NamedTuple):
+    """One reason why a framework cannot use the GPU."""
+
+    summary: str
+    evidence: tuple[Evidence, ...]
+    remedy: tuple[str, ...]
+
+
+def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
+    """Describe a framework's check: what it looks at beside what all of them do."""
+    common = (
+        "its build against the driver's version and the GPUs' compute capabilities",
+        "with --deep or --framework: an import in a child and an operation on the GPU",
+    )
+    return About(looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources)
+
+
+def judge(machine: Machine, name: str, advice: Advice) -> Finding:
+    """Judge one framework; what it did when it was tried counts for more than what it is."""
+    builds = machine.builds
+    if builds.builds is None:
+        said = builds.unavailable or "the interpreter gave no answer"
+        asked = machine.wish.framework == name or machine.wish.python is not None
+        status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
+        return _finding(name, status, f"{advice.title} not checked: {said}")
+    build = machine.build(name)
+    if build is None:
+        return _not_installed(machine, name, advice)
+    shown = f"{advice.title} {build.version or '?'}"
+    trial = machine.trials.get(name)
+    if trial is not None and trial.computed:
+        return _finding(
+            name,
+            CheckStatus.OK,
+            f"{shown} sees {count_of(len(trial.devices))} and computes on it",
+            *_said(trial),
+        )
+    problems = list(_problems(machine, build, trial, advice))
+    if trial is not None:
+        return _tried(machine, name, shown, trial, problems)
+    if problems:
+        return _wrong(machine, name, shown, problems)
+    cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
+    untried = name in machine.wish.tried
+    why = "not tried, as the driver does not answer" if untried else "--deep tries it"
+    return _finding(
+        name,
+        CheckStatus.UNKNOWN if untried else CheckStatus.OK,
+        f"{shown} is a build{cuda} for GPUs ({why})",
+        *_files(build),
+    )
+
+
+def _finding(
+    name: str,
+    status: CheckStatus,
+    summary: str,
+    *evidence: Evidence,
+    remedy: tuple[str, ...] = (),
+) -> Finding:
+    return Finding(
+        id=name,
+        layer=Layer.FRAMEWORK,
+        status=status,
+        summary=summary,
+        evidence=evidence,
+        remedy=remedy,
+    )
+
+
+def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
+    where = machine.builds.python or "this Python"
+    if machine.wish.framework != name:
+        return _finding(name, CheckStatus.SKIP, f"{advice.title} is not installed")
+    return _finding(
+        name,
+        CheckStatus.FAIL,
+        f"{advice.title} is not installed in {where}",
+        Evidence(source=where, value="no such package"),
+        remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine)),
+    )
+
+
+def _files(build: BuildReading) -> tuple[Evidence, ...]:
+    if not build.distributions:
+        return ()
+    return (Evidence(source="installed", value=", ".join(build.distributions)),)
+
+
+def _said(trial: TrialReading) -> tuple[Evidence, ...]:
+    found = []
+    if trial.devices:
+        found.append(Evidence(source="devices that it names", value=", ".join(trial.devices)))
+    if trial.import_s is not None:
+        found.append(Evidence(source="import", value=f"{trial.import_s:.1f} s"))
+    return tuple(found)
+
+
+def _wrong(machine: Machine, name: str, shown: str, problems: list[Problem]) -> Finding:
+    status = CheckStatus.FAIL if machine.wish.framework == name else CheckStatus.WARN
+    return _finding(
+        name,
+        status,
+        f"{shown} cannot use the GPU: {'; '.join(problem.summary for problem in problems)}",
+        *(evidence for problem in problems for evidence in problem.evidence),
+        remedy=tuple(dict.fromkeys(step for problem in problems for step in problem.remedy)),
+    )
+
+
+def _tried(
+    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Problem]
+) -> Finding:
+    """Say what came of a trial that did not end well."""
+    if trial.failure is not None:
+        return _finding(
+            name,
+            CheckStatus.UNKNOWN,
+            f"{shown} could not be tried: {trial.failure.message}",
+            *(evidence for problem in problems for evidence in problem.evidence),
+            remedy=tuple(step for problem in problems for step in problem.remedy),
+        )
+    own = Evidence(source=f"{name} itself", value=trial.error or "it lists no GPU")
+    if not problems:
+        summary = (
+            "it lists no GPU" if not trial.sees_gpu else "it sees the GPU, and work on it fails"
+        )
+        problems = [Problem(summary, (), ("See what is wrong below it, in the layers above.",))]
+    first, *rest = problems
+    told = first._replace(evidence=(*first.evidence, own))
+    return _wrong(machine, name, shown, [told, *rest])
+
+
+# ------------------------------------------------------------------------------ reasons
+
+
+def _problems(
+    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+) -> Iterator[Problem]:
+    if build.gpu_build is False:
+        yield Problem(
+            "it is built for CPUs only" if not build.notes else build.notes[0],
+            _files(build),
+            advice.gpu_build(machine),
+        )
+        return
+    for note in build.notes:
+        yield Problem(note, _files(build), advice.gpu_build(machine))
+    if build.missing_libraries:
+        names = ", ".join(build.missing_libraries)
+        evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
+        yield Problem(f"libraries are missing: {names}", evidence, advice.libraries)
+    yield from _against_driver(machine, build, advice)
+    yield from _against_gpus(machine, build, trial, advice)
+
+
+def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Problem]:
+    driver = machine.nvml.driver_version
+    if is_driver_too_old(build.cuda_build, driver):
+        least = show_version(minimum_driver(build.cuda_build) or ())
+        yield Problem(
+            f"its CUDA {build.cuda_build} needs driver {least} or newer, this is {driver}",
+            (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
+            ("Upgrade the driver.", *advice.gpu_build(machine)),
+        )
+
+
+def _against_gpus(
+    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+) -> Iterator[Problem]:
+    """Compare with every kind of GPU that is here; one that has no code for it cannot use it."""
+    architectures = (trial.architectures if trial else ()) or build.architectures
+    capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
+    for capability in capabilities:
+        known = holds_code_for(architectures, capability)
+        if known is False:
+            said = f"it has code for {', '.join(architectures)}"
+        elif known is None and too_old_for(build.cuda_build, capability):
+            said = f"CUDA {build.cuda_build} has no code for GPUs so old"
+        elif known is None and too_new_for(build.cuda_build, capability):
+            said = f"CUDA {build.cuda_build} is older than this architecture"
+        else:
+            continue
+        yield Problem(
+            f"the GPU has compute capability {capability}, and {said}",
+            (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
+            advice.gpu_build(machine),
+        )
+
+
+def newest_cuda(machine: Machine, by_major: Mapping[int, str], *, otherwise: str) -> str:
+    """Return the name of the newest build that the driver and all GPUs take."""
+    driver = parse_version(machine.nvml.driver_version)
+    own = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
+    if driver is None:
+        return otherwise
+    for major, name in sorted(by_major.items(), reverse=True):
+        oldest = OLDEST_CAPABILITY[major]
+        # Builds for CUDA 12.8 and newer begin with Turing too.
+        fits = all(one is None or one >= max(oldest, (7, 5)) for one in own)
+        if driver >= MINIMUM_DRIVER[major] and fits:
+            return name
+    return otherwise
+
+
+# ------------------------------------------------------------------------------ the document
+
+
+def describe(machine: Machine, findings: Mapping[str, Finding]) -> tuple[Framework, ...]:
+    """Return the frameworks that are installed, as the document lists them."""
+    return tuple(
+        _document(machine, build, findings[build.name])
+        for build in machine.builds.builds or ()
+        if build.name in findings
+    )
+
+
+def _document(machine: Machine, build: BuildReading, finding: Finding) -> Framework:
+    trial = machine.trials.get(build.name)
+    sees: bool | None = None
+    if trial is not None and trial.failure is None:
+        sees = bool(trial.computed)
+    elif build.gpu_build is False:
+        sees = False
+    well = finding.status is CheckStatus.OK
+    return Framework(
+        name=build.name,
+        version=(trial.version if trial else None) or build.version,
+        cuda_build=(trial.cuda_build if trial else None) or build.cuda_build,
+        sees_gpu=sees,
+        reason=None if well else finding.summary,
+    )

@@ -1,0 +1,40 @@
+"""Is the card's own memory of its identity and history intact?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "inforom"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceValidateInforom",),
+    why="With a corrupted InfoROM the card forgets errors and remapped rows, or does not start.",
+    rules=("warn: corrupted",),
+    sources=("NVML API Reference: NVML_ERROR_CORRUPTED_INFOROM", "DCGM diagnostics check it"),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "the InfoROMs are valid", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Let the driver validate it."""
+    missing = unread(health, "inforom_valid")
+    if missing is not None:
+        return missing
+    if health.inforom_valid:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        "its InfoROM is corrupted",
+        (Evidence(source="nvmlDeviceValidateInforom", value="NVML 14"),),
+        ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
+    )

@@ -1,0 +1,124 @@
+"""Can a program run a kernel: allocate, launch, synchronise, compare?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
+from gpucheck.models.evidence import LaunchedReading, LaunchReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import ProbeFailure
+
+ID = "launch"
+LAYER = Layer.LAUNCH
+REQUIRES: tuple[str, ...] = ("cuda-driver", "visibility", "compute-mode")
+
+ABOUT = About(
+    looks_at=(
+        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through CuPy where it is"
+        " installed, else through libcuda with a kernel of our own",
+        "the first GPU that a program sees, the next if that fails; with --deep all of them",
+        "the time of the first launch, which compiles the kernel, apart from the second",
+    ),
+    why="A driver may count its GPUs and still be unable to use them.",
+    rules=(
+        "fail: no GPU ran it or the result is wrong; warn: some did not",
+        "unknown: no result within the deadline",
+    ),
+    sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
+)
+
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "out-of-memory": ("See who has the memory, and ask them: gpucheck list --processes",),
+    "devices-unavailable": (
+        "Set the compute mode to default: sudo nvidia-smi -c 0",
+        "Or wait for the program that has the GPU: gpucheck list --processes",
+    ),
+    "no-kernel-image": ("Install a build that has code for this GPU's architecture.",),
+    "ptx-too-new": ("Upgrade the driver.",),
+    "jit-compiler-missing": (
+        "In a container: NVIDIA_DRIVER_CAPABILITIES must have `compute`.",
+        "On a host: reinstall the driver's libraries.",
+    ),
+    "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "nvlink-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "launch-failed": (KERNEL_LOG, "Reset the GPU: sudo nvidia-smi --gpu-reset"),
+    "unknown": (
+        "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
+        KERNEL_LOG,
+    ),
+    "driver-not-answering": (KERNEL_LOG, "Reboot."),
+}
+UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
+
+
+def check(machine: Machine) -> Finding:
+    """Judge what came of running a kernel."""
+    reading = machine.launch
+    if reading.failure is not None:
+        return _failed(reading.failure, reading)
+    bad = [launch for launch in reading.launches if not launch.right]
+    if not reading.launches:
+        return _failed(ProbeFailure(code="no-device", message="no GPU to run it on"), reading)
+    if bad:
+        return _some_failed(bad, reading)
+    first = reading.launches[0]
+    return _finding(
+        CheckStatus.OK,
+        f"a kernel runs on {count_of(len(reading.launches))} through {reading.through} and its"
+        f" result is right (first launch {_time(first.first_launch_s)})",
+        *_evidence(reading),
+    )
+
+
+def _finding(
+    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+    )
+
+
+def _time(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds * 1000:.3g} ms"
+
+
+def _evidence(reading: LaunchReading) -> list[Evidence]:
+    found = []
+    if reading.cupy_failure is not None:
+        found.append(Evidence(source="CuPy, which was tried first", value=reading.cupy_failure))
+    for launch in reading.launches:
+        if launch.failure is not None:
+            value = launch.failure.message
+        elif launch.right is False:
+            value = "the result is wrong"
+        else:
+            value = f"{_time(launch.first_launch_s)}, then {_time(launch.second_launch_s)}"
+        found.append(Evidence(source=f"launch on CUDA device {launch.ordinal}", value=value))
+    return found
+
+
+def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
+    if failure.code == "not-recorded":
+        return _finding(CheckStatus.SKIP, "not checked: a snapshot cannot run a kernel")
+    code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
+    return _finding(
+        CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        f"no kernel could be run: {failure.message}",
+        Evidence(source=failure.function or "launch", value=code or failure.code),
+        *_evidence(reading),
+        remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
+    )
+
+
+def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
+    count = len(reading.launches)
+    first = bad[0].failure
+    said = "the result is wrong" if first is None else first.message
+    remedy = REMEDIES.get(first.code if first else "launch-failed", (KERNEL_LOG,))
+    if len(bad) == count:
+        summary = f"a kernel could be run on none of {count_of(count)}: {said}"
+        status = CheckStatus.FAIL
+    else:
+        names = ", ".join(str(launch.ordinal) for launch in bad)
+        summary = f"a kernel cannot be run on CUDA device {names}: {said}"
+        status = CheckStatus.WARN
+    return _finding(status, summary, *_evidence(reading), remedy=remedy)

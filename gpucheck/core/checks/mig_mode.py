@@ -1,0 +1,92 @@
+"""Does every GPU in MIG mode have an instance, and is no change of the mode pending?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.visibility import is_mig
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "mig-mode"
+LAYER = Layer.NVML
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetMigMode: current and pending",
+        "nvmlDeviceGetMigDeviceHandleByIndex for every slot",
+    ),
+    why="CUDA sees a split GPU's instances instead of the GPU: without one it sees nothing.",
+    rules=(
+        "fail: MIG is enabled and no GPU has anything that CUDA could see",
+        "warn: a GPU is split and has no instance, or the mode changes with the next reset",
+    ),
+    sources=("NVIDIA MIG User Guide",),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Look at the modes and the instances."""
+    gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
+    if not gpus:
+        return _finding(CheckStatus.SKIP, "no GPU answers")
+    empty = [gpu for gpu in gpus if is_mig(gpu) and _has_none(gpu)]
+    if empty:
+        return _empty(empty, len(gpus))
+    changing = _changing(machine)
+    if changing:
+        return changing
+    split = [gpu for gpu in gpus if is_mig(gpu)]
+    if not split:
+        return _finding(CheckStatus.OK, "no GPU is split by MIG")
+    instances = sum(len(gpu.mig_instances) for gpu in split)
+    where = f"{len(split)} of {count_of(len(gpus))}"
+    return _finding(CheckStatus.OK, f"MIG: {count_of(instances, 'instance')} on {where}")
+
+
+def _changing(machine: Machine) -> Finding | None:
+    pending = [
+        (gpu, health.mig_mode_pending)
+        for gpu, health in machine.gpus
+        if health.mig_mode_pending is not None and health.mig_mode_pending != gpu.mig_enabled
+    ]
+    if not pending:
+        return None
+    gpu, wanted = pending[0]
+    return _finding(
+        CheckStatus.WARN,
+        f"MIG of GPU {gpu.index} is to be turned {'on' if wanted else 'off'}, which takes a reset",
+        Evidence(
+            source="nvmlDeviceGetMigMode", value=f"current {gpu.mig_enabled}, pending {wanted}"
+        ),
+        remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
+    )
+
+
+def _has_none(gpu: GpuReading) -> bool:
+    return not gpu.mig_instances and "mig_instances" not in gpu.unavailable
+
+
+def _finding(
+    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+    )
+
+
+def _empty(empty: list[GpuReading], count: int) -> Finding:
+    names = ", ".join(str(gpu.index) for gpu in empty)
+    return _finding(
+        CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
+        f"MIG is enabled on GPU {names}, but there is no instance: CUDA has nothing to show",
+        *(
+            Evidence(source=f"nvmlDeviceGetMigMode, GPU {gpu.index}", value="enabled, 0 instances")
+            for gpu in empty
+        ),
+        remedy=(
+            f"Make instances: sudo nvidia-smi mig -i {empty[0].index} -cgi <profile> -C"
+            " (nvidia-smi mig -lgip lists the profiles)",
+            f"Or turn MIG off: sudo nvidia-smi -i {empty[0].index} -mig 0",
+        ),
+    )

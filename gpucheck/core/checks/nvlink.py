@@ -1,0 +1,54 @@
+"""Are all NVLinks up?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, Unread, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "nvlink"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetNvLinkState for every link of every GPU",),
+    why="A link that is down halves, or worse, the speed at which two GPUs exchange data.",
+    rules=(
+        "warn: a link is down while another one, of this GPU or any other, is up",
+        "cards without a bridge have all their links down by design: not judged",
+    ),
+    sources=(
+        "NVIDIA Health Validation: max_inactive_nvlinks 0",
+        "AzNHC and DCGM fail on any inactive link",
+    ),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU, knowing whether links are used here at all."""
+    used = any(health.nvlinks_active for _, health in machine.gpus)
+
+    def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+        missing = unread(health, "nvlinks", "nvlinks_active")
+        if missing is not None:
+            return missing
+        links, active = health.nvlinks or 0, health.nvlinks_active or 0
+        if not links:
+            return Unread("not supported by this GPU")
+        if not used:
+            return Unread("no such thing as a link between these GPUs: all of them are down")
+        if active == links:
+            return None
+        return Trouble(
+            CheckStatus.WARN,
+            f"{links - active} of {links} NVLinks are down",
+            (Evidence(source="nvmlDeviceGetNvLinkState", value=f"{active} of {links} active"),),
+            (
+                "Look at them: nvidia-smi nvlink --status",
+                "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",
+            ),
+        )
+
+    return over_gpus(machine, ID, "all NVLinks are up", judge)

@@ -1,0 +1,56 @@
+"""Does every GPU under load use the PCIe generation that its slot can do?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "pcie-generation"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Links slow down at idle; from this load on they should not be.
+BUSY_PERCENT = 50
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration,"
+        " nvmlDeviceGetGpuMaxPcieLinkGeneration",
+        "nvmlDeviceGetUtilizationRates",
+    ),
+    why="Each generation doubles the transfer rate.",
+    rules=(
+        "warn: below the most of slot and card, with at least 50 % load; at idle nothing follows",
+        "a slot that is slower than the card is a remark",
+    ),
+    sources=("gpumedic: generation only from 50 % load", "PCIe links save power at idle"),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "PCIe generations are as they should be", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Judge the generation only under load."""
+    missing = unread(gpu, "pcie_generation", "pcie_generation_max")
+    if missing is not None:
+        return missing
+    now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
+    evidence = (Evidence(source="PCIe generation now, most", value=f"{now}, {most}"),)
+    if now < most and (gpu.utilization_gpu_percent or 0) >= BUSY_PERCENT:
+        return Trouble(
+            CheckStatus.WARN,
+            f"PCIe generation {now} of {most} under load",
+            evidence,
+            ("Reseat the GPU or its riser.", "Set the slot's speed in the BIOS to automatic."),
+        )
+    card = health.pcie_generation_gpu_max
+    if card is not None and card > most:
+        return Trouble(
+            CheckStatus.OK, f"the slot does PCIe generation {most}, the card {card}", evidence
+        )
+    return None

@@ -1,0 +1,50 @@
+"""Does every GPU have all the PCIe lanes that its slot can give?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "pcie-width"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth",),
+    why="Half the lanes are half the transfer rate, and nothing else tells.",
+    rules=("warn: fewer lanes than slot and card can do together",),
+    sources=(
+        "gpumedic, Meta GCM",
+        "the width does not change with the load, as the generation does",
+    ),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "PCIe links have their full width", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Compare the width now with the most."""
+    missing = unread(gpu, "pcie_width", "pcie_width_max")
+    if missing is not None:
+        return missing
+    now, most = gpu.pcie_width or 0, gpu.pcie_width_max or 0
+    if now >= most:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        f"PCIe x{now} of x{most}",
+        (
+            Evidence(source="nvmlDeviceGetCurrPcieLinkWidth", value=str(now)),
+            Evidence(source="nvmlDeviceGetMaxPcieLinkWidth", value=str(most)),
+        ),
+        (
+            "Reseat the GPU or its riser, and clean the contacts.",
+            "Check in the BIOS how the slot's lanes are divided.",
+        ),
+    )

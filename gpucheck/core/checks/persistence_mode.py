@@ -1,0 +1,39 @@
+"""Is persistence mode on where nobody sits at the machine?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "persistence-mode"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetDisplayActive"),
+    why="Without it the driver lets go of an idle GPU, and the next program waits 1 to 3 s for it.",
+    rules=("a remark on GPUs without a display; it is never turned on by gpucheck",),
+    sources=("NVIDIA Driver Persistence", "DCGM diagnostics warn of it"),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "persistence mode is on", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Remark on it; a desktop needs none."""
+    missing = unread(gpu, "persistence_mode")
+    if missing is not None:
+        return missing
+    if gpu.persistence_mode or health.display_active:
+        return None
+    return Trouble(
+        CheckStatus.OK,
+        "persistence mode is off: the first program waits while the GPU wakes",
+        (Evidence(source="nvmlDeviceGetPersistenceMode", value="0"),),
+    )

@@ -1,0 +1,55 @@
+"""Is every GPU's power limit its default, and its supply as it should be?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "power-limit"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Source: nvml.h (NVML_POWER_SOURCE_*).
+SOURCES = {1: "runs on battery", 2: "has an undersized power supply"}
+#: Limits are rounded by the driver.
+TOLERANCE_W = 1.0
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
+        "nvmlDeviceGetPowerSource",
+    ),
+    why="A lowered limit lowers the clocks under load; benchmarks of it are not the card's.",
+    rules=("a lowered limit is a remark; warn: on battery, or an undersized supply",),
+    sources=("NVML API Reference",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "power limits are the defaults", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Compare the enforced limit with the default."""
+    supply = SOURCES.get(health.power_source or 0)
+    if supply is not None:
+        return Trouble(
+            CheckStatus.WARN,
+            supply,
+            (Evidence(source="nvmlDeviceGetPowerSource", value=str(health.power_source)),),
+            ("Connect the power supply that the machine came with.",),
+        )
+    missing = unread(gpu, "power_limit_w") or unread(health, "power_limit_default_w")
+    if missing is not None:
+        return missing
+    now, default = gpu.power_limit_w or 0.0, health.power_limit_default_w or 0.0
+    if now >= default - TOLERANCE_W:
+        return None
+    return Trouble(
+        CheckStatus.OK,
+        f"its power limit is lowered to {now:.0f} W of {default:.0f} W",
+        (Evidence(source="nvmlDeviceGetEnforcedPowerLimit", value=f"{now:.0f} W"),),
+    )

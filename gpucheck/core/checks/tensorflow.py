@@ -1,0 +1,40 @@
+"""Can TensorFlow, as it is installed, use the GPUs?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks import framework
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import Finding, Layer
+
+ID = "tensorflow"
+LAYER = Layer.FRAMEWORK
+REQUIRES: tuple[str, ...] = ()
+
+ABOUT = framework.about(
+    "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
+    "the libraries that TensorFlow opens by name when it looks for GPUs",
+    why="TensorFlow says `Cannot dlopen some GPU libraries` and not which; it then uses the CPU.",
+    sources=(
+        "TensorFlow, tested build configurations",
+        "TensorFlow issues 66987, 89272",
+    ),
+)
+
+
+def _gpu_build(machine: Machine) -> tuple[str, ...]:
+    return (
+        "Install a build for GPUs: pip uninstall tensorflow-cpu;"
+        " pip install 'tensorflow[and-cuda]'",
+    )
+
+
+ADVICE = framework.Advice(
+    title="TensorFlow",
+    gpu_build=_gpu_build,
+    libraries=("Install them: pip install 'tensorflow[and-cuda]'",),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the build by its files, and by what it did where it was tried."""
+    return framework.judge(machine, ID, ADVICE)

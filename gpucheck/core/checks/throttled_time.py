@@ -1,0 +1,48 @@
+"""Were the clocks lowered while we looked?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import GpuReading
+
+ID = "throttled-time"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Counters whose growth is no sign of trouble.
+HARMLESS = ("power cap",)
+ABOUT = About(
+    looks_at=("nvmlDeviceGetFieldValues 74, 269, 270, 271, twice, 0.1 s apart",),
+    why="A single look at the reasons misses short slowdowns; these counters do not.",
+    rules=("warn: a thermal or power brake counter grew; the power cap's is a remark",),
+    sources=("DCGM health: growth of thermal and power violations within its window",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "no time was lost to heat or the power brake", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Compare the two looks."""
+    missing = unread(health, "throttled_ns")
+    if missing is not None:
+        return missing
+    grown = {name: ns for name, ns in (health.throttled_ns or {}).items() if ns > 0}
+    bad = {name: ns for name, ns in grown.items() if name not in HARMLESS}
+    if not bad:
+        return None
+    window_ms = (health.sample_s or 0) * 1000
+    return Trouble(
+        CheckStatus.WARN,
+        f"clocks were lowered by {' and '.join(bad)} while we looked",
+        tuple(
+            Evidence(source=f"{name} counter", value=f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
+            for name, ns in bad.items()
+        ),
+        ("Check air flow, fans, dust and the power supply.",),
+    )

@@ -1,0 +1,79 @@
+"""Is nvidia-uvm there, which CUDA needs and NVML does not?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "uvm-node"
+LAYER = Layer.DEVICE_NODES
+REQUIRES: tuple[str, ...] = ("kernel-module",)
+
+NODE = "/dev/nvidia-uvm"
+MODULE = "/sys/module/nvidia_uvm"
+ABOUT = About(
+    looks_at=(NODE, MODULE),
+    why="nvidia-smi works without it, and CUDA answers 999 (unknown error).",
+    rules=(
+        "fail: the node or the module is missing, or the node is not permitted",
+        "what CUDA can use after all was made when it was first asked: ok",
+    ),
+    sources=(
+        "NVIDIA driver README, chapter on device files",
+        "open-gpu-kernel-modules issue 689, pytorch issue 49081",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Look for the node, the module, and the permission."""
+    if machine.is_wsl or machine.is_jetson:
+        return _finding(CheckStatus.SKIP, "not needed on this kind of machine")
+    nodes = machine.system.nodes
+    unreadable = machine.system.unavailable or nodes.unavailable
+    if unreadable is not None:
+        evidence = Evidence(source=NODE, value=unreadable)
+        return _finding(CheckStatus.UNKNOWN, f"{NODE} could not be looked at", evidence)
+    node = next((node for node in nodes.nodes if node.path == NODE), None)
+    if node is not None and node.accessible is False:
+        return _finding(
+            CheckStatus.FAIL,
+            f"this user may not open {NODE}",
+            Evidence(source=NODE, value=f"mode {node.mode}, owner {node.owner}"),
+            remedy=("Join the group that owns it, then log in again.",),
+        )
+    if node is not None:
+        return _finding(
+            CheckStatus.OK, f"{NODE} is there", Evidence(source=NODE, value=f"mode {node.mode}")
+        )
+    return _missing(machine)
+
+
+def _finding(
+    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+    )
+
+
+def _missing(machine: Machine) -> Finding:
+    loaded = machine.kernel.uvm_loaded
+    evidence = (
+        Evidence(source=NODE, value="absent"),
+        Evidence(source=MODULE, value="loaded" if loaded else "absent"),
+    )
+    if machine.is_container:
+        remedy: tuple[str, ...] = (
+            "Start the container through the NVIDIA runtime (docker run --gpus all …), or pass the"
+            f" node: --device {NODE}",
+            "On the host: sudo nvidia-modprobe -c0 -u",
+        )
+    else:
+        remedy = (
+            "Load it and make its node: sudo nvidia-modprobe -c0 -u",
+            "Or: sudo modprobe nvidia_uvm",
+        )
+    what = NODE if loaded else "the module nvidia_uvm"
+    summary = f"{what} is missing: NVML works without it, CUDA does not"
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy)

@@ -1,0 +1,41 @@
+"""Do GPUs of the same model have the same firmware?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "vbios-versions"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetVbiosVersion, by model",),
+    why="Different firmware may mean different clocks and limits, and one GPU that is slower.",
+    rules=("a remark: GPUs of one model differ",),
+    sources=("AzNHC and Meta GCM compare them with a list",),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Compare within each model."""
+    models: dict[str, dict[str, list[int]]] = {}
+    for gpu, health in machine.gpus:
+        if health.vbios_version is not None and gpu.name is not None:
+            versions = models.setdefault(gpu.name, {})
+            versions.setdefault(health.vbios_version, []).append(gpu.index)
+    if not models:
+        return _finding(CheckStatus.SKIP, "not available: no GPU tells its firmware's version")
+    mixed = {name: versions for name, versions in models.items() if len(versions) > 1}
+    if not mixed:
+        return _finding(CheckStatus.OK, "GPUs of one model have the same firmware")
+    evidence = [
+        Evidence(source=f"{name}: {version}", value="GPU " + ", ".join(map(str, indices)))
+        for name, versions in mixed.items()
+        for version, indices in versions.items()
+    ]
+    return _finding(CheckStatus.OK, "GPUs of one model differ in their firmware", *evidence)
+
+
+def _finding(status: CheckStatus, summary: str, *evidence: Evidence) -> Finding:
+    return Finding(id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence)

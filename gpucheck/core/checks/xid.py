@@ -1,0 +1,98 @@
+"""Did the driver report errors of a GPU (Xid) in the kernel log?"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "xid"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("/dev/kmsg, /var/log/kern.log, /var/log/messages: lines `NVRM: Xid` of this boot",),
+    why="The driver's own account of what went wrong; its numbers say whose fault it was.",
+    rules=(
+        "fail: 48, 62, 64, 74, 79, 95, 119, 120, 140; warn: 63, 94 and any other hardware error",
+        "13, 31, 43, 45 and 68 are errors of programs: a remark",
+        "unknown: the log may not be read, which is not the same as nothing in it",
+    ),
+    sources=(
+        "NVIDIA XID Errors",
+        "DCGM's list of devastating Xids: 48, 64, 74, 79, 95, 119, 120, 140",
+    ),
+)
+
+#: Severe ones and what to do. Source: NVIDIA XID Errors, recommended actions.
+RESET = "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"
+SEVERE: dict[int, str] = {
+    48: RESET,
+    62: RESET,
+    64: RESET,
+    74: "Check the NVLink bridges and switches; then ask the vendor.",
+    79: "Power the machine off and on again; check power and temperature.",
+    95: RESET,
+    119: RESET,
+    120: RESET,
+    140: RESET,
+}
+#: Errors of programs rather than of GPUs.
+OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
+_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\)?[^:]*: (?P<number>[0-9]+)")
+
+
+class Xid(NamedTuple):
+    """One line of the log."""
+
+    number: int
+    pci_bus_id: str
+    line: str
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge the lines; one finding for each number and GPU."""
+    log = machine.system.log
+    if log.lines is None:
+        reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
+        return [_whole(CheckStatus.UNKNOWN, f"not checked: {reason}")]
+    found = {(xid.number, xid.pci_bus_id): xid for xid in map(_parse, log.lines) if xid}
+    bad = [_judge(machine, xid, log.source) for xid in found.values()
+           if xid.number not in OF_PROGRAMS]  # fmt: skip
+    if bad:
+        return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
+    if found:
+        numbers = ", ".join(sorted({str(xid.number) for xid in found.values()}))
+        return [_whole(CheckStatus.OK, f"only errors of programs (Xid {numbers})")]
+    return [_whole(CheckStatus.OK, f"no Xid in {log.source}")]
+
+
+def _parse(line: str) -> Xid | None:
+    match = _LINE.search(line)
+    if match is None:
+        return None
+    bus = match["bus"].lower().rstrip(".:")
+    domain, _, rest = bus.partition(":")
+    name = f"{domain[-4:]}:{rest}" if rest.count(":") else bus
+    return Xid(int(match["number"]), name if "." in name else f"{name}.0", line)
+
+
+def _whole(status: CheckStatus, summary: str) -> Finding:
+    return Finding(id=ID, layer=LAYER, status=status, summary=summary)
+
+
+def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
+    gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == xid.pci_bus_id), None)
+    name = xid.pci_bus_id if gpu is None else f"GPU {gpu.index}"
+    severe = SEVERE.get(xid.number)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.WARN if severe is None else CheckStatus.FAIL,
+        summary=f"{name}: Xid {xid.number} in the kernel log",
+        evidence=(Evidence(source=source, value=xid.line),),
+        remedy=(severe or "Look the number up in NVIDIA's list of XID errors.",),
+        gpu=gpu.uuid if gpu else None,
+    )

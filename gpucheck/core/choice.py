@@ -1,0 +1,284 @@
+"""Which GPUs fit what somebody asked for, which of them are best, and why the others are not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpucheck.core.choice_options import Option, allowed_uuids, options_of, options_on
+from gpucheck.core.choice_rank import best
+from gpucheck.core.selection import select_gpus
+from gpucheck.core.visibility import SEVERAL_MIG_DRIVER, shows_one_instance
+from gpucheck.models.claim import Target
+from gpucheck.models.device import GpuState, Inventory
+from gpucheck.models.errors import BadAnswerError, WrongUseError
+from gpucheck.models.placement import Candidate, ChoiceRequest
+
+_CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What fits: `chosen` holds the best, and is empty where fewer fit than were asked for."""
+
+    chosen: tuple[Option, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    fitting: int = 0
+
+
+def check_request(request: ChoiceRequest) -> None:
+    """Refuse a request that no machine could answer.
+
+    Raises:
+        WrongUseError: a number out of range, or text that is no capability or no expression.
+    """
+    if not 1 <= request.count <= 1024:
+        raise _wrong(
+            code="bad-count", message=f"--count takes 1 or more GPUs, not {request.count}."
+        )
+    if not 1 <= request.share <= 256:
+        raise _wrong(
+            code="bad-share",
+            message=f"--share takes 1 to 256 claims on a card, not {request.share}.",
+        )
+    percent = request.max_utilization_percent
+    if percent is not None and not 0 <= percent <= 100:
+        raise _wrong(
+            code="bad-utilization", message=f"--max-utilization takes 0 to 100, not {percent:g}."
+        )
+    if request.min_compute_capability is not None:
+        capability_of(request.min_compute_capability)
+    _expression(request.name)
+
+
+def capability_of(text: str) -> tuple[int, int]:
+    """Return `9.0` as (9, 0), so that 10.0 is more than 9.0.
+
+    Raises:
+        WrongUseError: it is no compute capability.
+    """
+    found = _CAPABILITY.fullmatch(text)
+    if found is None:
+        message = f"A compute capability is a number such as 9.0, not {text[:40]!a}."
+        raise _wrong(code="bad-compute-capability", message=message)
+    return int(found[1]), int(found[2])
+
+
+def _expression(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except (re.error, RecursionError, OverflowError) as error:
+        message = f"--name takes a regular expression, and {text[:60]!a} is none: {error}."
+        raise _wrong(code="bad-name-expression", message=message) from None
+
+
+def _wrong(*, code: str, message: str) -> WrongUseError:
+    return WrongUseError(code=code, message=message)
+
+
+# ---------------------------------------------------------------------------------- eligibility
+
+
+@dataclass(kw_only=True)
+class Chooser:
+    """Chooses for one request, from the machine as `look` shows it at each survey."""
+
+    request: ChoiceRequest
+    look: Callable[[], Inventory]
+    driver_version: Callable[[], str | None] = lambda: None
+    own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
+    inventory: Inventory | None = None
+    choice: Choice = field(default_factory=Choice)
+    _options: tuple[Option, ...] = ()
+    _unfit: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Return how many are asked for."""
+        return self.request.count
+
+    @property
+    def possible(self) -> Sequence[Target]:
+        """Return what may be given now or later: all that is not ruled out by what it is."""
+        return [
+            option.target
+            for option in self._options
+            if option.target is not None and option.uuid not in self._unfit
+        ]
+
+    def survey(self) -> None:
+        """Look at the machine and rule out what can never fit."""
+        self.inventory = self.look()
+        gpus = self.inventory.gpus
+        self._options = options_of(gpus)
+        excluded = _excluded(self.inventory, self.request.exclude)
+        allowed = allowed_uuids(self.inventory.visibility)
+        self._unfit = {}
+        for option in self._options:
+            reason = _ruled_out(option, self.request, allowed, excluded)
+            if reason is None and option.instance is not None:
+                reason = self._beside_others()
+            if reason is not None:
+                self._unfit[option.uuid] = reason
+
+    def _beside_others(self) -> str | None:
+        if self.request.count > 1 and shows_one_instance(self.driver_version()):
+            return f"before driver {SEVERAL_MIG_DRIVER} a program sees one MIG instance alone"
+        return None
+
+    def choose(self, blocked: Mapping[str, str]) -> Sequence[Target]:
+        """Return the best that fits among what is not blocked."""
+        verdicts = [self._verdict(option, blocked) for option in self._options]
+        fitting = [
+            option
+            for option, verdict in zip(self._options, verdicts, strict=True)
+            if verdict.eligible
+        ]
+        chosen: tuple[Option, ...] = ()
+        if len(fitting) >= self.request.count:
+            topology = self.inventory.topology if self.inventory else None
+            chosen = tuple(best(fitting, self.request, topology))
+        self.choice = Choice(chosen=chosen, candidates=tuple(verdicts), fitting=len(fitting))
+        return [option.target for option in chosen if option.target is not None]
+
+    def _verdict(self, option: Option, blocked: Mapping[str, str]) -> Candidate:
+        reason = (
+            self._unfit.get(option.uuid)
+            or blocked.get(option.uuid)
+            or _too_busy(option, self.request, self.own_pids)
+        )
+        shown = reason or _described(option)
+        return Candidate(
+            uuid=option.uuid,
+            index=option.gpu.index,
+            name=option.name,
+            eligible=reason is None,
+            reason=shown,
+            countable=option.gpu.state is GpuState.OK and not option.gpu.mig.enabled,
+        )
+
+    def failure(self) -> BadAnswerError:
+        """Say how many fit, and why each of the others does not."""
+        fits, count = self.choice.fitting, self.request.count
+        are = "fits" if fits == 1 else "fit"
+        reasons = [
+            f"GPU {item.index}{'' if item.uuid.startswith('GPU-') else f' ({item.uuid})'}: "
+            f"{item.reason}"
+            for item in self.choice.candidates
+            if not item.eligible
+        ]
+        what = "GPU is" if count == 1 else "GPUs are"
+        return BadAnswerError(
+            code="nothing-fits",
+            message=f"{count} {what} asked for and {fits} {are}.",
+            remedy=(*reasons, "Ask for less, or wait with --wait."),
+        )
+
+
+def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
+    """Return the UUIDs that the names mean: of cards by index, UUID or bus id, of instances."""
+    found: set[str] = set()
+    for name in names:
+        if name.casefold().startswith("mig-"):
+            found |= {
+                mig.uuid
+                for gpu in inventory.gpus
+                for mig in gpu.mig.instances
+                if mig.uuid and mig.uuid.casefold().startswith(name.casefold())
+            }
+            continue
+        for gpu in select_gpus(inventory, [name]).gpus:
+            found |= {option.uuid for option in options_on(gpu)}
+    return frozenset(found)
+
+
+def _ruled_out(
+    option: Option,
+    request: ChoiceRequest,
+    allowed: frozenset[str] | None,
+    excluded: frozenset[str],
+) -> str | None:
+    """Say why a card can never be given to this request."""
+    gpu = option.gpu
+    if gpu.state is not GpuState.OK:
+        return "it is lost" if gpu.state is GpuState.LOST else "it does not answer"
+    if option.target is None:
+        return "its UUID cannot be read, so nothing can name it for sure"
+    if gpu.mig.enabled and option.instance is None:
+        return "MIG is enabled on it, but it has no instance"
+    if allowed is not None and not allowed & {option.uuid, gpu.uuid}:
+        return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
+    if allowed is None and gpu.visible is False and option.instance is None:
+        return gpu.hidden_reason or "CUDA does not see it"
+    if option.uuid in excluded:
+        return "it is excluded"
+    if gpu.compute_mode == "prohibited":
+        return "its compute mode forbids every program"
+    return _wrong_kind(option, request)
+
+
+def _wrong_kind(option: Option, request: ChoiceRequest) -> str | None:
+    name = _expression(request.name)
+    if name is not None and not name.search(option.name or ""):
+        return f"its name is {option.name}"
+    wanted = request.min_compute_capability
+    if wanted is not None:
+        capability = option.gpu.compute_capability
+        if capability is None:
+            return "its compute capability cannot be read"
+        if capability_of(capability) < capability_of(wanted):
+            return f"its compute capability is {capability}"
+    total = option.memory_total_bytes
+    least = request.min_free
+    if least is not None and total is not None and least.bytes_of(total) > total:
+        return f"it has only {_size(total)}"
+    return None
+
+
+def _too_busy(option: Option, request: ChoiceRequest, own_pids: frozenset[int]) -> str | None:
+    """Say why a card does not fit now; it may later."""
+    if request.min_free is not None:
+        free, total = option.memory_free_bytes, option.memory_total_bytes
+        if free is None or total is None:
+            return "its free memory cannot be read"
+        if free < request.min_free.bytes_of(total):
+            return f"only {_size(free)} are free"
+    most = request.max_utilization_percent
+    if most is not None:
+        load = option.utilization_percent
+        if load is None:
+            return "a MIG instance tells no load" if option.instance else "its load cannot be read"
+        if load > most:
+            return f"its load is {load} %"
+    others = option.pids - own_pids
+    if others and request.share == 1 and request.min_free is None and most is None:
+        return (
+            f"{_processes(others)} without a claim (--min-free or --max-utilization says "
+            "how busy it may be)"
+        )
+    return None
+
+
+def _processes(pids: frozenset[int]) -> str:
+    shown = ", ".join(str(pid) for pid in sorted(pids)[:3])
+    more = ", ..." if len(pids) > 3 else ""
+    return f"process {shown} is on it" if len(pids) == 1 else f"processes {shown}{more} are on it"
+
+
+def _described(option: Option) -> str:
+    parts = []
+    if option.memory_free_bytes is not None:
+        parts.append(f"{_size(option.memory_free_bytes)} free")
+    if option.utilization_percent is not None:
+        parts.append(f"load {option.utilization_percent} %")
+    if option.instance is None and option.gpu.temperature_c is not None:
+        parts.append(f"{option.gpu.temperature_c} °C")
+    return ", ".join(parts) or "nothing speaks against it"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"

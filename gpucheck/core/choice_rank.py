@@ -1,0 +1,117 @@
+"""Which of the GPUs that fit are the best: freest, idlest, coolest, nearest to us or each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from gpucheck.core.choice_options import Option
+from gpucheck.models.device import Gpu, Topology
+from gpucheck.models.placement import ChoiceRequest, Preference
+
+#: How near two cards are: an NVLink before any PCIe path, then the path with the fewest hops.
+_NEARNESS = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
+_NVLINK_NEARNESS = 100
+
+
+def best(
+    options: Sequence[Option], request: ChoiceRequest, topology: Topology | None
+) -> list[Option]:
+    """Return the `count` best options by the request's preference, by index."""
+    ranked = sorted(options, key=_rank(request.prefer))
+    count = request.count
+    if request.prefer is Preference.NVLINK and count > 1:
+        chosen = _nearest(ranked, count, _link_nearness(topology))
+    elif request.prefer is Preference.NUMA and count > 1:
+        chosen = _nearest(ranked, count, _same_node)
+    else:
+        chosen = ranked[:count]
+    return sorted(chosen, key=_by_index)
+
+
+def _by_index(option: Option) -> tuple[int, str]:
+    return (option.gpu.index, option.uuid)
+
+
+def _rank(preference: Preference) -> Callable[[Option], tuple[float, ...]]:
+    """Return the key that puts the best first; what cannot be read comes last."""
+
+    def rank(option: Option) -> tuple[float, ...]:
+        free = -(option.memory_free_bytes or 0)
+        load = _or_last(option.utilization_percent)
+        tie = (free, load, option.gpu.index)
+        match preference:
+            case Preference.IDLE:
+                return (len(option.pids), load, *tie)
+            case Preference.COOL:
+                return (_or_last(option.gpu.temperature_c), *tie)
+            case Preference.NUMA:
+                return (-_share_of_our_cpus(option.gpu), *tie)
+            case _:
+                return (free, len(option.pids), load, option.gpu.index)
+
+    return rank
+
+
+def _or_last(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _share_of_our_cpus(gpu: Gpu) -> float:
+    """Return which share of the CPUs that we may run on is next to the GPU."""
+    near = cpus_in(gpu.cpu_affinity or "")
+    ours = os.sched_getaffinity(0)
+    return len(near & ours) / len(ours)
+
+
+def cpus_in(text: str) -> frozenset[int]:
+    """Return the CPUs in the kernel's list form, such as `0-55,112-167`; none for other text."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last or first).isdigit() and len(part) < 20:
+            found |= set(range(int(first), min(int(last or first), int(first) + 8192) + 1))
+    return frozenset(found)
+
+
+_Nearness = Callable[[Option, Option], float]
+
+
+def _same_node(one: Option, other: Option) -> float:
+    node = one.gpu.numa_node
+    return float(node is not None and node == other.gpu.numa_node)
+
+
+def _link_nearness(topology: Topology | None) -> _Nearness:
+    kinds = {}
+    for link in topology.links if topology else ():
+        kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or ""
+
+    def nearness(one: Option, other: Option) -> float:
+        kind = kinds.get((one.gpu.index, other.gpu.index), "")
+        if kind.startswith("NV") and kind[2:].isdigit():
+            return _NVLINK_NEARNESS + int(kind[2:])
+        return _NEARNESS.get(kind, 0)
+
+    return nearness
+
+
+def _nearest(ranked: Sequence[Option], count: int, nearness: _Nearness) -> list[Option]:
+    """Return a set of cards that are near each other, grown from each card in turn.
+
+    Adding the nearest one at a time does not always find the best set, but trying all sets of 8
+    among 64 cards would take years.
+    """
+    best_set: list[Option] = []
+    best_sum = -1.0
+    for seed in ranked:
+        grown, total = [seed], 0.0
+        rest = [option for option in ranked if option is not seed]
+        while len(grown) < count:
+            sums = [sum(nearness(member, option) for member in grown) for option in rest]
+            at = max(range(len(rest)), key=lambda place: (sums[place], -place))
+            total += sums[at]
+            grown.append(rest.pop(at))
+        if total > best_sum:
+            best_set, best_sum = grown, total
+    return best_set

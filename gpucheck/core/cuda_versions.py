@@ -1,0 +1,114 @@
+"""Which driver each CUDA needs, and which GPUs each CUDA still has code for.
+
+Sources: NVIDIA, "CUDA Compatibility" (minimum drivers by major version) and "CUDA Toolkit 13.2
+Update 2 Release Notes", table of toolkit and driver versions (Linux); for the architectures the
+release notes of 11.0, 12.0, 12.8 and 13.0.
+"""
+
+from __future__ import annotations
+
+import re
+
+Version = tuple[int, ...]
+
+#: CUDA major -> the oldest Linux driver that runs programs built for it.
+MINIMUM_DRIVER: dict[int, Version] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
+
+#: CUDA minor -> the Linux driver that came with it: below it, new code may not compile (222).
+MATCHING_DRIVER: dict[Version, Version] = {
+    (13, 2): (595, 45, 4),
+    (13, 1): (590, 44, 1),
+    (13, 0): (580, 65, 6),
+    (12, 9): (575, 51, 3),
+    (12, 8): (570, 26),
+    (12, 6): (560, 28, 3),
+    (12, 5): (555, 42, 2),
+    (12, 4): (550, 54, 14),
+    (12, 3): (545, 23, 6),
+    (12, 2): (535, 54, 3),
+    (12, 1): (530, 30, 2),
+    (12, 0): (525, 60, 13),
+    (11, 8): (520, 61, 5),
+    (11, 7): (515, 43, 4),
+    (11, 6): (510, 39, 1),
+    (11, 5): (495, 29, 5),
+    (11, 4): (470, 42, 1),
+    (11, 3): (465, 19, 1),
+    (11, 2): (460, 27, 3),
+    (11, 1): (455, 23),
+    (11, 0): (450, 51, 5),
+}
+
+#: CUDA major -> the oldest compute capability that it has code for.
+OLDEST_CAPABILITY: dict[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
+
+#: Compute capability -> the first CUDA that has code for it; older code only runs as PTX.
+FIRST_CUDA: dict[Version, Version] = {
+    (8, 0): (11, 0),
+    (8, 6): (11, 1),
+    (8, 9): (11, 8),
+    (9, 0): (11, 8),
+    (10, 0): (12, 8),
+    (12, 0): (12, 8),
+}
+
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_CODE = re.compile(r"(sm|compute)_?([0-9]+?)([0-9])[af]?")
+
+
+def parse_version(text: str | None) -> Version | None:
+    """Return "580.95.05" as (580, 95, 5), or None for what is no version."""
+    found = _NUMBERS.match(text or "")
+    return tuple(int(part) for part in found[0].split(".")) if found else None
+
+
+def show_version(version: Version) -> str:
+    """Return (525, 60, 13) as "525.60.13": NVIDIA writes two digits from the second part on."""
+    first, *rest = version
+    return ".".join([str(first), *(f"{part:02d}" for part in rest)])
+
+
+def minimum_driver(cuda: str | None) -> Version | None:
+    """Return the oldest driver for this CUDA version, or None if that is not known."""
+    version = parse_version(cuda)
+    return MINIMUM_DRIVER.get(version[0]) if version else None
+
+
+def is_driver_too_old(cuda: str | None, driver: str | None) -> bool | None:
+    """Return whether a driver is too old for this CUDA; None where the tables do not tell."""
+    least, version = minimum_driver(cuda), parse_version(driver)
+    return None if least is None or version is None else version < least
+
+
+def too_old_for(cuda: str | None, capability: str | None) -> bool:
+    """Return whether this CUDA has dropped the GPU's architecture."""
+    version, own = parse_version(cuda), parse_version(capability)
+    oldest = OLDEST_CAPABILITY.get(version[0]) if version else None
+    return oldest is not None and own is not None and own < oldest
+
+
+def too_new_for(cuda: str | None, capability: str | None) -> bool:
+    """Return whether this CUDA (with its minor version) was before the GPU's architecture."""
+    version, own = parse_version(cuda), parse_version(capability)
+    if version is None or own is None or len(version) < 2:
+        return False
+    known = [first for least, first in FIRST_CUDA.items() if least <= own]
+    return bool(known) and version[:2] < max(known)
+
+
+def holds_code_for(architectures: tuple[str, ...], capability: str | None) -> bool | None:
+    """Return whether a list such as sm_80, compute_90 has code for a GPU.
+
+    Binary code runs on GPUs of the same major version and no smaller minor one, PTX on every newer
+    GPU. None where the list or the GPU is not known. Source: CUDA Programming Guide, "Binary and
+    PTX Compatibility".
+    """
+    own = parse_version(capability)
+    parsed = [match for match in map(_CODE.fullmatch, architectures) if match]
+    if own is None or not parsed:
+        return None
+    for match in parsed:
+        code = (int(match[2]), int(match[3]))
+        if code <= own and (match[1] == "compute" or code[0] == own[0]):
+            return True
+    return False

@@ -1,0 +1,142 @@
+"""Run a placed graph where it is placed, and measure what the copies cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.core.graph import PlacedGraph, transfers_of
+from gpucheck.core.inventory import NEXT_STEP, UNDECIDED
+from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
+from gpucheck.models.graph import GraphOp, OpKind
+from gpucheck.models.placement import PlacedDevice, Placement, Transfer, Value
+from gpucheck.models.snapshot import CudaReading
+from gpucheck.probes.arrays import Array, ArrayDevice, as_our_error, open_cpu, open_gpu
+from gpucheck.probes.clock import Clock
+from gpucheck.probes.interface import Probes
+
+#: A value of more numbers than this is for nobody to read.
+MOST_SHOWN = 4096
+
+
+def run_graph(
+    placed: PlacedGraph,
+    placement: Placement,
+    open_device: Callable[[PlacedDevice], ArrayDevice],
+    clock: Clock,
+) -> Placement:
+    """Run it twice and return the placement with the value and the second run's copying times.
+
+    The first run loads libraries and compiles kernels.
+
+    Raises:
+        GpucheckError: a device cannot be opened, or gave up on the way.
+    """
+    run = _Run(placed, open_device, clock)
+    try:
+        run.once()
+        value = run.once()
+    except GpucheckError:
+        raise
+    except Exception as error:  # NumPy's and CuPy's errors have no common base
+        raise as_our_error(error) from error
+    shown = as_value(value) if value.size <= MOST_SHOWN else None
+    return replace(placement, value=shown, transfers=run.timed_transfers())
+
+
+class _Run:
+    """The devices of a graph, opened once, and the results of the run that is on."""
+
+    def __init__(
+        self,
+        placed: PlacedGraph,
+        open_device: Callable[[PlacedDevice], ArrayDevice],
+        clock: Clock,
+    ) -> None:
+        self._placed = placed
+        self._clock = clock
+        every = {place.resolved: place for place in (*placed.places.values(), placed.host)}
+        self._devices = {name: open_device(place) for name, place in every.items()}
+        self._results: dict[tuple[str, str], Array] = {}
+        self._seconds: dict[tuple[str, str], float] = {}
+
+    def once(self) -> Any:
+        """Run every operation, then fetch the result to the host."""
+        self._results.clear()
+        for op in self._placed.graph.ops:
+            name = self._placed.places[op.name].resolved
+            inputs = [self._at(given, name) for given in op.inputs]
+            self._results[op.name, name] = compute(self._devices[name], op, inputs)
+        return self._at(self._placed.graph.fetch, self._placed.host.resolved)
+
+    def _at(self, name: str, device: str) -> Array:
+        """Return an operation's result on a device, copied there if it is not yet."""
+        if (name, device) not in self._results:
+            home = self._placed.places[name].resolved
+            self._devices[home].wait()
+            began_s = self._clock.now_s()
+            copied = self._devices[device].receive(self._results[name, home])
+            self._seconds[name, device] = self._clock.now_s() - began_s
+            self._results[name, device] = copied
+        return self._results[name, device]
+
+    def timed_transfers(self) -> tuple[Transfer, ...]:
+        """Return the transfers with the time that each took last."""
+        return tuple(
+            replace(move, seconds=self._seconds[move.what, move.to])
+            for move in transfers_of(self._placed)
+        )
+
+
+def open_placed(probes: Probes) -> Callable[[PlacedDevice], ArrayDevice]:
+    """Return what opens the device that an operation is placed on.
+
+    CuPy waits for ever for a driver that hangs, so the driver is asked in a child first.
+    """
+    asked: list[CudaReading] = []
+
+    def open_device(place: PlacedDevice) -> ArrayDevice:
+        if place.kind == "CPU":
+            return open_cpu()
+        if not asked:
+            asked.append(probes.cuda())
+        failure = asked[0].failure
+        if failure is not None:
+            error = InconclusiveError if failure.code in UNDECIDED else MissingError
+            raise error(
+                code=f"cuda-{failure.code.removeprefix('cuda-')}",
+                message=f"The graph cannot run on a GPU: {failure.message}.",
+                remedy=(NEXT_STEP,),
+            )
+        return open_gpu(place.cuda_index or 0)
+
+    return open_device
+
+
+def compute(device: ArrayDevice, op: GraphOp, inputs: list[Array]) -> Array:
+    """Compute one operation on a device that has its inputs."""
+    match op.kind:
+        case OpKind.CONSTANT:
+            return device.constant(op.shape, op.values)
+        case OpKind.MATMUL:
+            return device.matmul(inputs[0], inputs[1])
+        case OpKind.ADD:
+            return device.add(inputs)
+        case OpKind.SOFTMAX:
+            return device.softmax(inputs[0], op.temperature)
+        case OpKind.RELU:
+            return device.relu(inputs[0])
+        case OpKind.SUM:
+            return device.total(inputs[0], op.axis)
+
+
+def as_value(array: Any) -> Value:
+    """Return a host array as nested tuples of numbers."""
+    return _as_tuples(array.tolist())
+
+
+def _as_tuples(value: Any) -> Value:
+    if isinstance(value, list):
+        return tuple(_as_tuples(item) for item in value)
+    return float(value)

@@ -1,0 +1,107 @@
+"""GPUs for a Python program: found or chosen, and held for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.core.choice import check_request
+from gpucheck.core.inventory import ListRequest, take_inventory
+from gpucheck.core.picking import Picked, Wish, hold_named, own_command, pick_gpus
+from gpucheck.core.placement import parse_device, place_devices
+from gpucheck.models.device import Inventory
+from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, WrongUseError
+from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
+from gpucheck.models.report import Answer
+from gpucheck.models.units import parse_amount
+from gpucheck.probes.interface import Probes
+
+
+@contextmanager
+def hold_devices(
+    specs: Sequence[str],
+    request: ChoiceRequest | None,
+    wish: Wish,
+    *,
+    soft: bool,
+    probes: Probes,
+) -> Iterator[tuple[PlacedDevice, ...]]:
+    """Yield the named devices, or for a request the chosen ones; they are ours in the block.
+
+    Raises:
+        WrongUseError: a device string or the request makes no sense.
+        BadAnswerError: there is no such device, or too few can be had.
+        MissingError: there is no GPU, no driver, or no directory for the claims.
+        InconclusiveError: the driver does not answer.
+    """
+    wish = replace(wish, command=own_command(sys.orig_argv))
+    try:
+        if request is not None:
+            picked = pick_gpus(request, wish, probes, os.environ)
+        else:
+            picked = _name(specs, wish, probes, soft=soft)
+    finally:
+        probes.close()
+    try:
+        yield _devices(picked.answer)
+    finally:
+        picked.held.close()
+
+
+def request_of(
+    specs: Sequence[str],
+    *,
+    count: int | None,
+    min_free: str | None = None,
+    prefer: str = Preference.FREE_MEMORY.value,
+    **criteria: Any,
+) -> ChoiceRequest | None:
+    """Return what is to be chosen; None where devices are named instead.
+
+    Raises:
+        WrongUseError: both are asked for, or a value makes no sense.
+    """
+    if specs and count is not None:
+        raise WrongUseError(
+            code="usage", message="Name devices or give a count of GPUs to choose: not both."
+        )
+    if specs:
+        return None
+    try:
+        preference = Preference(prefer)
+    except ValueError:
+        known = ", ".join(Preference)
+        raise WrongUseError(
+            code="usage", message=f"prefer takes {known}, not {str(prefer)[:40]!a}."
+        ) from None
+    request = ChoiceRequest(
+        count=1 if count is None else count,
+        min_free=None if min_free is None else parse_amount(min_free),
+        prefer=preference,
+        **criteria,
+    )
+    check_request(request)
+    return request
+
+
+def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Picked:
+    for spec in specs:
+        parse_device(spec)
+    answer = take_inventory(ListRequest(), probes)
+    failure = answer.error
+    if failure is not None and answer.exit_code is ExitCode.INCONCLUSIVE:
+        raise InconclusiveError(code=failure.code, message=failure.message, remedy=failure.remedy)
+    gpus = answer.result.gpus if isinstance(answer.result, Inventory) else ()
+    placement = place_devices(specs, gpus, soft=soft)
+    return hold_named(Answer(result=placement), gpus, wish, os.environ)
+
+
+def _devices(answer: Answer) -> tuple[PlacedDevice, ...]:
+    failure = answer.error
+    if failure is not None:
+        raise BadAnswerError(code=failure.code, message=failure.message, remedy=failure.remedy)
+    return answer.result.devices if isinstance(answer.result, Placement) else ()

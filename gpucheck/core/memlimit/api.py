@@ -1,0 +1,118 @@
+"""`gpucheck.limit_memory`: the limit for the program that calls it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from gpucheck.core.inventory import list_gpus
+from gpucheck.core.memlimit.hooking import hook_document
+from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.models.memory import MemoryLimit
+from gpucheck.models.units import parse_amount
+from gpucheck.probes import open_probes
+from gpucheck.probes.cupy_pools import active_devices, limit_pools, restore_pools
+from gpucheck.probes.frameworks import FrameworksReading
+from gpucheck.probes.interface import Probes
+from gpucheck.probes.limit_hook import gpucheck_limit_hook as hook
+from gpucheck.probes.other_python import Interpreter
+
+
+class LimitedMemory:
+    """A limit in force. As a context manager it ends with the block, for CuPy and what is not
+    imported yet; PyTorch and TensorFlow keep a limit that they have been given.
+    """
+
+    def __init__(self, plan: MemoryLimit) -> None:
+        self.plan = plan
+        self._variables: dict[str, tuple[str | None, str]] = {}
+        self._pools: dict[int, int] = {}
+        document = hook_document(plan, os.environ)
+        if document is not None and "torch" in sys.modules:
+            document["torch"] = None  # it has read its variable already
+        self._set_variables()
+        if document is not None:
+            self._apply(hook.Limit(document))
+
+    def _set_variables(self) -> None:
+        for name, value in self.plan.environment.items():
+            self._variables[name] = (os.environ.get(name), value)
+            os.environ[name] = value
+
+    def _apply(self, limit: Any) -> None:
+        """Cap what is imported, and let the rest be capped when it is."""
+        for name in hook.HANDLERS:
+            module = sys.modules.get(name)
+            if module is None:
+                continue
+            if name == "cupy":
+                self._pools = limit_pools(module, limit.bytes_of, active_devices())
+            else:
+                hook.limit_now(name, module, limit)
+        hook.uninstall()
+        hook.install(lambda: limit)
+
+    def release(self) -> None:
+        """Undo what can be undone: the environment, the import hook and CuPy's limits."""
+        hook.uninstall()
+        for name, (before, ours) in self._variables.items():
+            if os.environ.get(name) != ours:
+                continue  # the program has changed it since: it is the program's
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            # A device that the block was the first to use had no limit of its own before.
+            fresh = {device: 0 for device in active_devices() if device not in self._pools}
+            restore_pools(cupy, {**fresh, **self._pools})
+        self._variables, self._pools = {}, {}
+
+    def __enter__(self) -> LimitedMemory:
+        """Return the limit, which is in force already."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the limit."""
+        self.release()
+
+
+def limit_memory(
+    amount: str, *, include_overhead: bool = False, probes: Probes | None = None
+) -> LimitedMemory:
+    """Work the limit out for the visible GPUs and put it in force in this process.
+
+    Raises:
+        GpucheckError: a WrongUseError for the amount, a MissingError without a GPU.
+    """
+    wanted = parse_amount(amount)
+    opened = open_probes() if probes is None else probes
+    try:
+        gpus = list_gpus(opened)
+    finally:
+        opened.close()
+    plan = plan_limit(
+        wanted,
+        gpus,
+        environment=os.environ,
+        request=PlanRequest(include_overhead=include_overhead),
+        frameworks=_own_frameworks(),
+    )
+    return LimitedMemory(plan)
+
+
+def _own_frameworks() -> FrameworksReading:
+    """Look up what this interpreter has, without importing it."""
+    from gpucheck.probes.frameworks_child import find_frameworks
+
+    return FrameworksReading(
+        interpreter=Interpreter(path=sys.executable), frameworks=find_frameworks()
+    )

@@ -1,0 +1,95 @@
+"""The environment that carries the import hook into a command, and whether it gets there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpucheck.core.memlimit.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
+from gpucheck.core.memlimit.situation import HookState
+from gpucheck.models.memory import MemoryLimit
+from gpucheck.probes import limit_hook
+from gpucheck.probes.other_python import Interpreter
+
+#: The variable that the hook reads; the hook's file, run by path elsewhere, names it as well.
+HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
+PYTHONPATH = "PYTHONPATH"
+FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime")
+
+
+def hook_folder() -> str:
+    """Return the folder whose `sitecustomize` installs the hook."""
+    return os.fspath(Path(limit_hook.__path__[0]).absolute())
+
+
+def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
+    """Say whether the hook will run in the command, as far as its command line tells."""
+    if not wanted:
+        return HookState(present=False, reason="--no-hook leaves the import hook out")
+    if os.pathsep in hook_folder():
+        reason = f"the import hook's folder has a {os.pathsep!r} in its name"
+        return HookState(present=False, reason=reason)
+    if interpreter is not None and interpreter.isolated:
+        return HookState(present=False, reason="Python's -I and -E read no PYTHONPATH")
+    if interpreter is not None and interpreter.bare:
+        return HookState(present=False, reason="Python's -S runs no sitecustomize")
+    if interpreter is None:
+        reason = "the import hook runs it in every Python that the command starts"
+        return HookState(present=True, reason=reason)
+    return HookState(present=True, reason="the import hook runs it")
+
+
+def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the hook, for a program that would inherit `environment`.
+
+    Empty where a GPU's limit is not known. A limit that is there already is not widened.
+    """
+    document = hook_document(plan, environment)
+    if document is None:
+        return {}
+    _keep_narrower(document, environment.get(HOOK_VARIABLE))
+    theirs = environment.get(PYTHONPATH)
+    # An empty entry would be the current directory.
+    folders = (hook_folder(), theirs) if theirs else (hook_folder(),)
+    return {
+        HOOK_VARIABLE: json.dumps(document, separators=(",", ":")),
+        PYTHONPATH: os.pathsep.join(folders),
+    }
+
+
+def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, object] | None:
+    """Return what the hook needs to know, or None where a GPU's limit is not known."""
+    gpus = [{"uuid": gpu.uuid, "bytes": gpu.allocator_limit_bytes} for gpu in plan.gpus]
+    if any(gpu["bytes"] is None for gpu in gpus):
+        return None
+    after = {**environment, **plan.environment}
+    return {
+        "text": plan.request.text,
+        "visible": after.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": gpus,
+        "frameworks": list(FRAMEWORKS),
+        "torch": _torch(plan, environment),
+    }
+
+
+def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None] | None:
+    """Say what was put into PyTorch's variable, so that an older PyTorch can be spared it."""
+    for name in (TORCH_CONF_OLD, TORCH_CONF):
+        value = plan.environment.get(name, "")
+        if TORCH_KEY in value:
+            return {"variable": name, "value": value, "before": before.get(name)}
+    return None
+
+
+def _keep_narrower(document: dict[str, object], inherited: str | None) -> None:
+    """Lower our limits to those of an outer `memlimit`, GPU by GPU."""
+    try:
+        outer = {gpu["uuid"]: int(gpu["bytes"]) for gpu in json.loads(inherited or "{}")["gpus"]}
+    except (ValueError, KeyError, TypeError):
+        return
+    gpus = document["gpus"]
+    if isinstance(gpus, list):
+        for gpu in gpus:
+            gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))

@@ -1,0 +1,77 @@
+"""JAX: one fraction of CUDA's total for its pool on every device, under one of two names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpucheck.core.memlimit.situation import (
+    Setting,
+    Situation,
+    by_variable,
+    decimal,
+    number_of,
+    shown,
+)
+
+JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+JAX_FRACTION_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+#: The oldest version in which the new name was seen; which one brought it is not documented.
+#: The old name is deprecated there, and still read.
+NEW_NAME_SINCE = (0, 10)
+
+
+def plan(situation: Situation) -> Setting:
+    """Cap JAX's pool, with or without preallocation."""
+    fraction = situation.fraction()
+    if fraction is None:
+        return _set(
+            situation, JAX_FRACTION, None, "it needs a fraction, and a GPU's total is unknown"
+        )
+    name, theirs = _name(situation)
+    if name is None:
+        reason = f"{JAX_FRACTION} and {JAX_FRACTION_OLD} are both set, which JAX refuses; unset one"
+        return _set(situation, JAX_FRACTION, None, reason)
+    ours = decimal(fraction)
+    if situation.environment.get(JAX_ALLOCATOR) == "platform":
+        return _set(situation, name, None, f"{JAX_ALLOCATOR}=platform allocates without a pool")
+    if ours == "0":
+        return _set(situation, name, None, "the fraction rounds to 0")
+    if theirs is None:
+        return _set(situation, name, ours, _reason(situation))
+    value = number_of(theirs)
+    if value is not None and 0 < value <= fraction:
+        return _set(situation, name, theirs, f"{name} is set already and is no wider; it stays")
+    reason = f"replaces {shown(theirs)}, which does not keep to the limit"
+    return _set(situation, name, ours, reason)
+
+
+def _set(situation: Situation, name: str, value: str | None, reason: str) -> Setting:
+    return by_variable(situation, "jax", name, value, reason)
+
+
+def _name(situation: Situation) -> tuple[str | None, str | None]:
+    """Return the name to set and the value it has: JAX refuses to start with both names."""
+    inherited: Mapping[str, str] = situation.environment
+    new, old = inherited.get(JAX_FRACTION), inherited.get(JAX_FRACTION_OLD)
+    if new and old:
+        return None, None
+    if old:
+        return JAX_FRACTION_OLD, old
+    if new:
+        return JAX_FRACTION, new
+    return (JAX_FRACTION_OLD if _knows_only_the_old_name(situation) else JAX_FRACTION), None
+
+
+def _knows_only_the_old_name(situation: Situation) -> bool:
+    version = situation.version("jax") or ""
+    parts = version.split(".")[:2]
+    known = len(parts) == 2 and all(part.isdigit() for part in parts)
+    return known and (int(parts[0]), int(parts[1])) < NEW_NAME_SINCE
+
+
+def _reason(situation: Situation) -> str:
+    pool = "the pool only; memory for collectives comes on top"
+    return (
+        f"one fraction for all GPUs, the smallest of theirs; {pool}" if situation.unlike() else pool
+    )

@@ -1,0 +1,207 @@
+"""From an amount to bytes for each visible GPU, and the settings that hold programs to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gpucheck.core.memlimit import cupy, hard, jax, onnxruntime, pytorch, tensorflow
+from gpucheck.core.memlimit.overhead import estimate_overhead
+from gpucheck.core.memlimit.situation import HookState, Setting, Situation
+from gpucheck.core.placement import visible_devices
+from gpucheck.models.device import Gpu
+from gpucheck.models.errors import MissingError, WrongUseError
+from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead, Software
+from gpucheck.models.placement import CudaDevice
+from gpucheck.models.units import Amount
+from gpucheck.probes.frameworks import FrameworksReading
+from gpucheck.probes.mps import MpsReading
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What is asked besides the amount; `chosen` are UUIDs of --gpu in their order, or all."""
+
+    include_overhead: bool = False
+    chosen: tuple[str | None, ...] | None = None
+
+
+def plan_limit(
+    amount: Amount,
+    gpus: Sequence[Gpu],
+    *,
+    environment: Mapping[str, str] | None = None,
+    request: PlanRequest | None = None,
+    cuda_version: str | None = None,
+    frameworks: FrameworksReading | None = None,
+    mps: MpsReading | None = None,
+    hook: HookState | None = None,
+) -> MemoryLimit:
+    """Work out the limit for each visible GPU and the setting of each framework.
+
+    `environment` is what the limited program would inherit: a limit in it that is tighter stays.
+
+    Raises:
+        WrongUseError: when the amount is more than a card has, or nothing on it.
+        MissingError: when no GPU is visible.
+        InconclusiveError: when it is not known which are visible.
+    """
+    wanted = request or PlanRequest()
+    overhead = estimate_overhead(cuda_version, included=wanted.include_overhead)
+    situation = Situation(
+        amount=amount,
+        limits=_limits(amount, gpus, wanted, overhead),
+        environment={} if environment is None else environment,
+        overhead_included=wanted.include_overhead,
+        frameworks=frameworks or FrameworksReading(),
+        hook=hook or HookState(),
+        mps=mps,
+        oldest_capability=_oldest(gpus),
+    )
+    settings = _settings(situation)
+    return MemoryLimit(
+        request=MemoryRequest(
+            text=amount.text,
+            fraction=None if amount.share is None else float(amount.share),
+            bytes=amount.size_bytes,
+        ),
+        gpus=situation.limits,
+        mechanisms=tuple(setting.mechanism for setting in settings),
+        environment={key: value for each in settings for key, value in each.variables.items()},
+        overhead=overhead,
+        software=None if frameworks is None else _software(frameworks),
+    )
+
+
+def _settings(situation: Situation) -> list[Setting]:
+    return [
+        cupy.plan(situation),
+        jax.plan(situation),
+        *pytorch.plan(situation),
+        *tensorflow.plan(situation),
+        onnxruntime.plan(situation),
+        *hard.plan(situation),
+    ]
+
+
+def _software(reading: FrameworksReading) -> Software:
+    return Software(
+        interpreter=reading.interpreter.path if reading.interpreter else None,
+        python=reading.python,
+        frameworks=None if reading.frameworks is None else dict(reading.frameworks),
+        reason=reading.reason or None,
+    )
+
+
+def _limits(
+    amount: Amount, gpus: Sequence[Gpu], wanted: PlanRequest, overhead: Overhead
+) -> tuple[GpuMemoryLimit, ...]:
+    devices = visible_devices(gpus)
+    if wanted.chosen is not None:
+        by_uuid = {device.uuid: device for device in devices}
+        devices = tuple(by_uuid[uuid] for uuid in dict.fromkeys(wanted.chosen))
+    if not devices:
+        raise _nothing_visible(gpus)
+    free = _free_by_uuid(gpus)
+    return tuple(_limit(amount, device, free.get(device.uuid), overhead) for device in devices)
+
+
+def _free_by_uuid(gpus: Sequence[Gpu]) -> dict[str | None, int | None]:
+    free: dict[str | None, int | None] = {}
+    for gpu in gpus:
+        free[gpu.uuid] = gpu.memory_free_bytes
+        for instance in gpu.mig.instances:
+            total, used = instance.memory_total_bytes, instance.memory_used_bytes
+            free[instance.uuid] = None if total is None or used is None else total - used
+    return free
+
+
+def _limit(
+    amount: Amount, device: CudaDevice, free: int | None, overhead: Overhead
+) -> GpuMemoryLimit:
+    total = device.memory_total_bytes
+    unavailable = {} if free is not None else {"memory_free_bytes": "NVML does not tell it"}
+    if total is None:
+        limit = amount.size_bytes
+        unavailable["memory_total_bytes"] = "NVML reports no total for it"
+        if limit is None:
+            reason = f"{amount.text} of an unknown total"
+            unavailable |= {"limit_bytes": reason, "allocator_limit_bytes": reason}
+    else:
+        limit = _checked(amount, device, total)
+    return GpuMemoryLimit(
+        uuid=device.uuid,
+        memory_total_bytes=total,
+        limit_bytes=limit,
+        allocator_limit_bytes=_for_allocators(amount, device, limit, overhead),
+        context_estimate_bytes=overhead.context_bytes,
+        library_estimate_bytes=overhead.library_bytes,
+        memory_free_bytes=free,
+        cuda_index=device.cuda_index,
+        index=device.index,
+        name=device.name,
+        mig_instance=device.mig_instance,
+        unavailable=unavailable,
+    )
+
+
+def _for_allocators(
+    amount: Amount, device: CudaDevice, limit: int | None, overhead: Overhead
+) -> int | None:
+    """Take off what is allocated beside the allocators, if that was asked for."""
+    if limit is None or not overhead.included:
+        return limit
+    left = limit - overhead.total_bytes
+    if left > 0:
+        return left
+    raise WrongUseError(
+        code="less-than-the-overhead",
+        message=f"{amount.text} of {_what(device)} is {limit} bytes, and a CUDA program takes"
+        f" about {overhead.total_bytes} bytes beside its allocator: nothing is left for it.",
+        remedy=("Write a larger amount, or leave --include-overhead out.",),
+    )
+
+
+def _checked(amount: Amount, device: CudaDevice, total: int) -> int:
+    """Return the limit in bytes, refusing one that the device cannot have."""
+    limit = amount.bytes_of(total)
+    if limit > total:
+        raise WrongUseError(
+            code="more-than-the-card",
+            message=f"{amount.text} is {limit} bytes, more than the {total} bytes of "
+            f"{_what(device)}.",
+            remedy=("Write a smaller amount, or a share such as 90%.",),
+        )
+    if limit == 0:
+        raise WrongUseError(
+            code="bad-amount",
+            message=f"{amount.text} of {_what(device)} is less than one byte.",
+            remedy=("Write a larger share, or bytes such as 8GiB.",),
+        )
+    return limit
+
+
+def _what(device: CudaDevice) -> str:
+    number = device.index if device.cuda_index is None else device.cuda_index
+    kind = "MIG instance" if device.mig_instance else "GPU"
+    return f"{kind} {number} ({ascii(device.name)[1:-1]})" if device.name else f"{kind} {number}"
+
+
+def _oldest(gpus: Sequence[Gpu]) -> tuple[int, int] | None:
+    versions = [
+        (int(major), int(minor))
+        for gpu in gpus
+        if gpu.compute_capability and gpu.visible
+        for major, _, minor in [gpu.compute_capability.partition(".")]
+    ]
+    return min(versions, default=None)
+
+
+def _nothing_visible(gpus: Sequence[Gpu]) -> MissingError:
+    if not gpus:
+        fact = "There is no GPU whose memory could be limited."
+    else:
+        reasons = sorted({gpu.hidden_reason for gpu in gpus if gpu.hidden_reason})
+        why = f": {reasons[0]}" if reasons else ""
+        fact = f"None of the {len(gpus)} GPUs is visible to CUDA{why}."
+    return MissingError(code="no-visible-gpu", message=fact, remedy=("Run: gpucheck detect",))

@@ -1,0 +1,106 @@
+"""From the question of a command line to the answer of `gpucheck memlimit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpucheck.core.inventory import ListRequest, take_inventory
+from gpucheck.core.memlimit.choice import choose_gpus
+from gpucheck.core.memlimit.code import write_code
+from gpucheck.core.memlimit.folklore import warn_of_folklore
+from gpucheck.core.memlimit.hooking import hook_state
+from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.core.memlimit.situation import HookState
+from gpucheck.models.device import Gpu, Inventory
+from gpucheck.models.memory import MemoryLimit
+from gpucheck.models.report import Answer
+from gpucheck.models.units import Amount
+from gpucheck.probes.frameworks import (
+    FrameworksReading,
+    default_interpreter,
+    find_interpreter,
+    read_frameworks,
+)
+from gpucheck.probes.interface import Probes
+from gpucheck.probes.live import ROOT_VARIABLE
+from gpucheck.probes.mps import read_mps
+from gpucheck.probes.other_python import Interpreter
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRequest:
+    """What is asked; `environment` is null where the answer comes from a recording."""
+
+    amount: Amount
+    gpus: tuple[str, ...] = ()
+    include_overhead: bool = False
+    code: str | None = None
+    python: str | None = None
+    hook: bool = True
+    command: tuple[str, ...] | None = None
+    environment: Mapping[str, str] | None = None
+    proofs: tuple[str, ...] = ()
+
+
+def find_limit(request: LimitRequest, probes: Probes) -> Answer:
+    """Plan the limit, and prove it where that is asked.
+
+    Raises:
+        GpucheckError: the amount, a GPU or a framework cannot be had.
+    """
+    answer = take_inventory(ListRequest(), probes)
+    if answer.error is not None or not isinstance(answer.result, Inventory):
+        return answer._replace(result=None)
+    plan = _plan(request, probes, answer, answer.result.gpus)
+    if request.code is not None:
+        plan = dataclasses.replace(plan, code=write_code(request.code, plan))
+    inherited = request.environment if request.environment is not None else probes.environment()
+    warnings = (*answer.warnings, *warn_of_folklore(inherited))
+    answer = answer._replace(result=plan, warnings=warnings)
+    if not request.proofs:
+        return answer
+    from gpucheck.core.memlimit.proof import prove
+
+    return prove(answer, plan, request.proofs, inherited, hook=request.hook)
+
+
+def _plan(
+    request: LimitRequest, probes: Probes, answer: Answer, gpus: Sequence[Gpu]
+) -> MemoryLimit:
+    choice = choose_gpus(request.gpus, gpus)
+    inherited = request.environment
+    interpreter = None if inherited is None else _interpreter(request, inherited)
+    frameworks, mps, hook = None, None, HookState()
+    if inherited is not None:
+        frameworks = read_frameworks(interpreter, inherited)
+        mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
+        if request.command is not None or request.proofs:
+            hook = hook_state(interpreter, wanted=request.hook)
+    else:
+        frameworks = FrameworksReading(reason="not recorded")
+    plan = plan_limit(
+        request.amount,
+        gpus,
+        environment=probes.environment() if inherited is None else inherited,
+        request=PlanRequest(
+            include_overhead=request.include_overhead,
+            chosen=None if choice is None else choice.uuids,
+        ),
+        cuda_version=answer.host.cuda_driver_version,
+        frameworks=frameworks,
+        mps=mps,
+        hook=hook,
+    )
+    if choice is None:
+        return plan
+    return dataclasses.replace(plan, environment={**plan.environment, **choice.environment})
+
+
+def _interpreter(request: LimitRequest, environment: Mapping[str, str]) -> Interpreter | None:
+    if request.python is not None:
+        return Interpreter(path=request.python)
+    if request.command is not None:
+        return find_interpreter(request.command, environment)
+    return default_interpreter(environment)

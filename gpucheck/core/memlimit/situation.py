@@ -1,0 +1,142 @@
+"""What every mechanism needs to know: the limits, the environment, and the software there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gpucheck.models.memory import GpuMemoryLimit, Mechanism, Strength
+from gpucheck.models.units import Amount
+from gpucheck.probes.frameworks import FrameworksReading
+from gpucheck.probes.mps import MpsReading
+
+MIB = 1024**2
+
+#: Decimals of a fraction in a setting; rounded down, it costs less than 0.1 MiB on any card.
+_DECIMALS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookState:
+    """Whether the import hook will be there; null: there is no command that it could be for."""
+
+    present: bool | None = None
+    reason: str = "a line in the program (gpucheck memlimit --code); -- CMD needs none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One plan's circumstances; `environment` is what the limited program would inherit."""
+
+    amount: Amount
+    limits: tuple[GpuMemoryLimit, ...]
+    environment: Mapping[str, str]
+    overhead_included: bool = False
+    frameworks: FrameworksReading
+    hook: HookState
+    mps: MpsReading | None = None
+    oldest_capability: tuple[int, int] | None = None
+
+    def fraction(self) -> Fraction | None:
+        """Return the fraction that keeps every GPU's allocators within the limit, if known."""
+        if self.amount.share is not None and not self.overhead_included:
+            return self.amount.share
+        shares = []
+        for gpu in self.limits:
+            if gpu.allocator_limit_bytes is None or gpu.memory_total_bytes is None:
+                return None
+            shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
+        return min(shares)
+
+    def unlike(self) -> bool:
+        """Return whether one fraction for all GPUs is less than some of them may have."""
+        totals = {gpu.memory_total_bytes for gpu in self.limits}
+        return len(totals) > 1 and (self.amount.share is None or self.overhead_included)
+
+    def version(self, module: str) -> str | None:
+        """Return a framework's version; null where the framework or its version is not known."""
+        known = self.frameworks.frameworks
+        return (known.get(module) or None) if known is not None else None
+
+    def lacks(self, module: str) -> str | None:
+        """Return why a framework is certainly not there, or None."""
+        reading = self.frameworks
+        if reading.frameworks is None or module in reading.frameworks:
+            return None
+        return f"{reading.interpreter.path} has no {module}" if reading.interpreter else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A mechanism and the variables that it adds to the environment."""
+
+    mechanism: Mechanism
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def by_variable(
+    situation: Situation,
+    module: str,
+    name: str,
+    value: str | None,
+    reason: str,
+    *,
+    framework: str | None = None,
+    strength: Strength = Strength.ALLOCATOR,
+) -> Setting:
+    """Return the setting of one environment variable; without a value it is not set.
+
+    It is set for a framework that this interpreter lacks, too: another one may have it.
+    """
+    lacking = situation.lacks(module) if value is not None else None
+    mechanism = Mechanism(
+        framework=framework or module,
+        mechanism=name,
+        setting=None if value is None else f"{name}={shown(value)}",
+        strength=strength,
+        applies=value is not None and lacking is None,
+        reason=f"{lacking}; {reason}" if lacking else reason,
+    )
+    return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
+
+
+def by_hook(
+    situation: Situation, module: str, mechanism: str, line: str | None, reason: str, **names: str
+) -> Setting:
+    """Return the mechanism of a line of code, which the import hook runs where there is one."""
+    lacking = situation.lacks(module)
+    hook = situation.hook
+    applies = line is not None and hook.present is True and lacking is None
+    why = reason if line is None else f"{lacking or hook.reason}; {reason}"
+    return Setting(
+        mechanism=Mechanism(
+            framework=names.get("framework", module),
+            mechanism=mechanism,
+            setting=line,
+            strength=Strength.ALLOCATOR,
+            applies=applies,
+            reason=why,
+        )
+    )
+
+
+def decimal(value: Fraction) -> str:
+    """Write a number of at most 100 as a decimal, rounded down."""
+    whole, rest = divmod(int(value * 10**_DECIMALS), 10**_DECIMALS)
+    return f"{whole}.{rest:0{_DECIMALS}d}".rstrip("0").rstrip(".")
+
+
+def number_of(text: str) -> Fraction | None:
+    """Read a plain decimal; text that is longer or stranger is no limit that we would rely on."""
+    if len(text) > 40 or not text.isascii() or not set(text) <= set("0123456789."):
+        return None
+    try:
+        return Fraction(text)
+    except ValueError:
+        return None
+
+
+def shown(text: str) -> str:
+    """Return outside text unquoted, with control characters made visible."""
+    return ascii(text)[1:-1]

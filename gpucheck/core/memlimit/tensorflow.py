@@ -1,0 +1,67 @@
+"""TensorFlow: logical devices by code; by environment only what it has to leave free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck.core.memlimit.situation import MIB, Setting, Situation, by_hook, by_variable, shown
+
+TF_LEAVE_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
+TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
+
+
+def plan(situation: Situation) -> tuple[Setting, Setting]:
+    """Return the way by the environment and the way by code."""
+    return _by_environment(situation), _by_code(situation)
+
+
+def _by_environment(situation: Situation) -> Setting:
+    """Say how much to leave of what is free now: all that the environment can tell TensorFlow."""
+    needed = []
+    for gpu in situation.limits:
+        if gpu.memory_free_bytes is None or gpu.allocator_limit_bytes is None:
+            reason = "it counts from the free memory, and a GPU's is unknown"
+            return _set(situation, None, reason)
+        needed.append(gpu.memory_free_bytes // MIB - gpu.allocator_limit_bytes // MIB)
+    ours = max(needed)
+    if ours <= 0:
+        return _set(situation, None, "less than the limit is free: there is nothing to leave")
+    theirs = situation.environment.get(TF_LEAVE_FREE)
+    if theirs is not None and theirs.isascii() and theirs.isdigit() and len(theirs) < 15:
+        if int(theirs) >= ours:
+            reason = f"{TF_LEAVE_FREE} is set already and leaves as much; it stays"
+            return _set(situation, theirs, reason)
+        return _set(situation, str(ours), f"replaces {shown(theirs)}, which leaves less")
+    reason = "the MiB to leave of what is free now; another program that starts meanwhile moves it"
+    return _set(situation, str(ours), reason)
+
+
+def _set(situation: Situation, value: str | None, reason: str) -> Setting:
+    return by_variable(situation, "tensorflow", TF_LEAVE_FREE, value, reason)
+
+
+def _by_code(situation: Situation) -> Setting:
+    """Give the line: whole MiB, as its runtime cuts anything else down to an integer."""
+    sizes = [
+        None if gpu.allocator_limit_bytes is None else gpu.allocator_limit_bytes // MIB
+        for gpu in situation.limits
+    ]
+    known = [size for size in sizes if size]
+    usable = len(known) == len(sizes)
+    missing = "a GPU's limit is unknown" if None in sizes else "it counts in whole MiB"
+    reason = "before TensorFlow starts its devices; memory_limit is in MiB"
+    return by_hook(
+        situation,
+        "tensorflow",
+        "set_logical_device_configuration",
+        tensorflow_line(known) if usable else None,
+        reason if usable else missing,
+    )
+
+
+def tensorflow_line(sizes: Sequence[int]) -> str:
+    """Return one statement that caps GPU after GPU at these sizes in MiB."""
+    listed = ", ".join(str(size) for size in sizes)
+    pairs = f'zip(tf.config.list_physical_devices("GPU"), [{listed}])'
+    logical = "tf.config.LogicalDeviceConfiguration(memory_limit=mib)"
+    return f"for gpu, mib in {pairs}: tf.config.set_logical_device_configuration(gpu, [{logical}])"

@@ -1,0 +1,310 @@
+"""GPUs for `place`: find those that fit, choose the best and hold them, or hold named ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpucheck.core.choice import Chooser, check_request
+from gpucheck.core.choice_options import Option
+from gpucheck.core.claims import (
+    Acquisition,
+    ClaimTerms,
+    Held,
+    Waiting,
+    ids_around,
+    scheduler_of,
+)
+from gpucheck.core.inventory import ListRequest, take_inventory
+from gpucheck.core.placement import LOCAL_TASK, environment_for, gpu_names
+from gpucheck.models.claim import Target
+from gpucheck.models.device import Gpu, Inventory
+from gpucheck.models.errors import (
+    BadAnswerError,
+    ExitCode,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+)
+from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
+from gpucheck.models.report import Answer, Failure, Notice
+from gpucheck.probes.claims import ClaimStore, LockDirectory, claims_directory
+from gpucheck.probes.interface import Probes
+
+OnWait = Callable[[Waiting], None]
+
+
+def nobody_listens(_waiting: Waiting) -> None:
+    """Show nothing while waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How somebody wants to come to GPUs.
+
+    `claim` None claims outside of a scheduler's allocation; `hold` false looks at the claims of
+    others and makes none.
+    """
+
+    share: int = 1
+    wait: bool = False
+    timeout_s: float | None = None
+    claim: bool | None = None
+    hold: bool = False
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """An answer and the claims behind it, which last until they are closed or inherited."""
+
+    answer: Answer
+    held: Held
+
+
+def open_store(wish: Wish, environment: Mapping[str, str]) -> ClaimStore | None:
+    """Return where claims are kept, or None where none are to be made or looked at."""
+    claims = wish.claim
+    if claims is None:
+        claims = scheduler_of(environment) is None
+    return open_claims(environment) if claims else None
+
+
+def open_claims(environment: Mapping[str, str]) -> ClaimStore:
+    """Return where the claims on this machine's GPUs are kept."""
+    return LockDirectory(claims_directory(environment))
+
+
+def pick_gpus(
+    request: ChoiceRequest,
+    wish: Wish,
+    probes: Probes,
+    environment: Mapping[str, str],
+    *,
+    on_wait: OnWait = nobody_listens,
+) -> Picked:
+    """Choose GPUs that fit, and hold them where that is wished.
+
+    That too few fit, or not in time, is an answer too: its error tells why, for each card.
+
+    Raises:
+        WrongUseError: the request makes no sense.
+        MissingError: there is no GPU, no driver, or no directory for the claims.
+        InconclusiveError: the driver or whoever has the claims does not answer.
+    """
+    check_request(request)
+    look = _Look(probes, topology=request.prefer is Preference.NVLINK, close_after=wish.wait)
+    chooser = Chooser(request=request, look=look.inventory, driver_version=look.driver_version)
+    store = open_store(wish, environment)
+    acquisition = Acquisition(store, _terms(wish, environment), chooser, on_wait=on_wait)
+    try:
+        _, held = acquisition.run()
+    except BadAnswerError as error:
+        return _nothing(look, chooser, error)
+    devices = tuple(
+        _chosen_device(option, ordinal, request)
+        for ordinal, option in enumerate(chooser.choice.chosen)
+    )
+    placement = Placement(
+        devices=devices,
+        environment=environment_for(devices) | dict(held.environment),
+        claims=held.claims,
+        candidates=chooser.choice.candidates,
+    )
+    notices = _notices(wish, environment, store)
+    return Picked(answer=look.answer_with(placement, notices), held=held)
+
+
+def _nothing(look: _Look, chooser: Chooser, error: BadAnswerError) -> Picked:
+    failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
+    answer = look.answer_with(Placement(candidates=chooser.choice.candidates), ())
+    answer = answer._replace(exit_code=error.exit_code, error=failure)
+    return Picked(answer=answer, held=Held(environment={}))
+
+
+def index_environment(placement: Placement) -> dict[str, str]:
+    """Return the variables with NVML's indices, which mean the same cards under PCI_BUS_ID.
+
+    Raises:
+        BadAnswerError: they would not: MIG splits a number up, and CUDA leaves out a lost card.
+    """
+    uncertain = next((item for item in placement.candidates if not item.countable), None)
+    if uncertain is not None:
+        raise BadAnswerError(
+            code="index-not-certain",
+            message="CUDA may number the cards otherwise than NVML, for GPU "
+            f"{uncertain.index} is split up or does not answer.",
+            remedy=("Take the UUIDs: --format uuid.",),
+        )
+    value = ",".join(str(device.index) for device in placement.devices)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+
+
+def hold_named(
+    answer: Answer,
+    gpus: Sequence[Gpu],
+    wish: Wish,
+    environment: Mapping[str, str],
+    *,
+    on_wait: OnWait = nobody_listens,
+) -> Picked:
+    """Hold the GPUs of a placement that somebody named one by one.
+
+    Raises:
+        BadAnswerError: somebody else holds one of them, and not only until the timeout.
+        MissingError: there is no directory for the claims.
+    """
+    placement = answer.result
+    if not isinstance(placement, Placement):
+        raise TypeError(type(placement).__name__)
+    targets = targets_of(placement.devices, gpus)
+    store = open_store(wish, environment) if targets else None
+    if store is None:
+        notices = _notices(wish, environment, store) if targets else ()
+        warnings = (*answer.warnings, *notices)
+        return Picked(answer=answer._replace(warnings=warnings), held=Held(environment={}))
+    chooser = NamedTargets(targets=targets)
+    _, held = Acquisition(store, _terms(wish, environment), chooser, on_wait=on_wait).run()
+    placement = replace(
+        placement,
+        environment=placement.environment | dict(held.environment),
+        claims=held.claims,
+    )
+    return Picked(answer=answer._replace(result=placement), held=held)
+
+
+def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
+    """Return what the devices are to a claim, each once; the CPU and the nameless are nothing."""
+    cards = {gpu.index: gpu.uuid for gpu in gpus}
+    found = []
+    for device in devices:
+        card = cards.get(device.index) if device.index is not None else None
+        if device.kind == "GPU" and device.uuid and card:
+            instance = device.uuid if device.mig_instance else None
+            found.append(Target(card=card, instance=instance))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(kw_only=True)
+class NamedTargets:
+    """Chooses just the targets that were named, or nothing."""
+
+    targets: tuple[Target, ...]
+    blocked: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> Sequence[Target]:
+        """Return the named targets."""
+        return self.targets
+
+    @property
+    def count(self) -> int:
+        """Return how many were named."""
+        return len(self.targets)
+
+    def survey(self) -> None:
+        """Do nothing: what was named does not depend on the machine's load."""
+
+    def choose(self, blocked: Mapping[str, str]) -> Sequence[Target]:
+        """Return all of them, or nothing if one is blocked."""
+        self.blocked = blocked
+        return () if any(target.uuid in blocked for target in self.targets) else self.targets
+
+    def failure(self) -> BadAnswerError:
+        """Say which are blocked, and by whom."""
+        reasons = [f"{uuid} is {reason}" for uuid, reason in self.blocked.items()]
+        return BadAnswerError(
+            code="gpu-claimed",
+            message=f"The GPU cannot be had: {'; '.join(reasons)}.",
+            remedy=(
+                "Wait for it with --wait, share it with --share N, or go without: --no-claim.",
+            ),
+        )
+
+
+class _Look:
+    """Looks at the machine, as often as it is asked to, and remembers the last answer."""
+
+    def __init__(self, probes: Probes, *, topology: bool, close_after: bool) -> None:
+        self._probes = probes
+        self._request = ListRequest(topology=topology)
+        self._close_after = close_after
+        self._answer = Answer(result=None)
+
+    def inventory(self) -> Inventory:
+        """Take the inventory; raise what stands in its place where there is none."""
+        answer = take_inventory(self._request, self._probes)
+        if self._close_after:
+            # Hundreds may wait at once: none of them keeps a process to ask the driver with.
+            self._probes.close()
+        self._answer = answer
+        if answer.error is not None or not isinstance(answer.result, Inventory):
+            raise _as_error(answer)
+        return answer.result
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version as of the last look."""
+        return self._answer.host.driver_version
+
+    def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
+        """Return the last answer with a placement in the inventory's place."""
+        kept = tuple(
+            notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
+        )
+        return self._answer._replace(result=placement, warnings=(*kept, *notices))
+
+
+def _as_error(answer: Answer) -> GpucheckError:
+    failure = answer.error
+    kind = InconclusiveError if answer.exit_code is ExitCode.INCONCLUSIVE else MissingError
+    if failure is None:
+        return kind(code="no-inventory", message="The GPUs cannot be listed.")
+    return kind(code=failure.code, message=failure.message, remedy=failure.remedy)
+
+
+def _terms(wish: Wish, environment: Mapping[str, str]) -> ClaimTerms:
+    return ClaimTerms(
+        share=wish.share,
+        wait=wish.wait,
+        timeout_s=wish.timeout_s,
+        hold=wish.hold,
+        command=wish.command,
+        around=ids_around(environment),
+    )
+
+
+def _notices(
+    wish: Wish, environment: Mapping[str, str], store: ClaimStore | None
+) -> tuple[Notice, ...]:
+    scheduler = scheduler_of(environment)
+    if store is None and wish.hold and wish.claim is None and scheduler is not None:
+        message = (
+            f"Nothing is claimed: {scheduler} has allocated the GPUs (--claim does it anyway)."
+        )
+        return (Notice(code="no-claim-in-allocation", message=message),)
+    return ()
+
+
+def _chosen_device(option: Option, ordinal: int, request: ChoiceRequest) -> PlacedDevice:
+    """Describe a chosen GPU by the ordinal that it has under the environment of the placement."""
+    gpu = option.gpu
+    return PlacedDevice(
+        spec=f"--count {request.count}",
+        resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
+        kind="GPU",
+        cuda_index=option.instance.cuda_index if option.instance else gpu.cuda_index,
+        index=gpu.index,
+        uuid=option.uuid,
+        name=option.name,
+        pci_bus_id=gpu.pci_bus_id,
+        mig_instance=option.instance is not None,
+        reason=f"it fits and is the best by {request.prefer}",
+        names=gpu_names(ordinal, gpu.index, option.uuid),
+    )
+
+
+def own_command(words: Sequence[str]) -> str:
+    """Return a command line as the record of a claim shows it."""
+    import shlex
+
+    return shlex.join(words)

@@ -1,0 +1,145 @@
+"""What people get wrong about visible GPUs, and what around CUDA explains what is seen.
+
+Nothing here changes what is visible: these are sentences about values that mean something else
+than they seem to. Sources: CUDA Programming Guide, "CUDA Environment Variables"; the container
+toolkit's README; Slurm's gres.conf manual; the MPS guide, "Environment Variables".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpucheck.core.visibility import FASTEST_FIRST, PCI_BUS_ID, looks_like_uuid
+from gpucheck.models.device import EntryStatus, Visibility
+from gpucheck.models.report import Notice
+from gpucheck.models.snapshot import GpuReading
+
+_RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
+_ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d"
+#: No more of a value is repeated.
+_MOST_SHOWN = 60
+
+
+def advise(
+    visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
+) -> list[Notice]:
+    """Return what should be known about the variables, most important first; never raises."""
+    found = [*_about_value(visibility), *_about_order(visibility, gpus)]
+    found += [*_about_slurm(visibility, environment), *_about_containers(visibility, environment)]
+    found += _about_mps(visibility, environment)
+    if visibility.disagreement is not None:
+        found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
+    return found
+
+
+def _notice(code: str, message: str) -> Notice:
+    return Notice(code=code, message=message)
+
+
+def _about_value(visibility: Visibility) -> Iterator[Notice]:
+    text = visibility.cuda_visible_devices
+    if not text:
+        return
+    name = f"CUDA_VISIBLE_DEVICES={_shown(text)}"
+    if text.strip().strip(_QUOTES).casefold() == "all":
+        message = f"{name}: CUDA has no such word and sees no GPU; leave it unset for all."
+        yield _notice("visible-devices-all", message)
+    if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
+        message = f"{name}: there are no ranges, only the first number counts; write 0,1,2."
+        yield _notice("visible-devices-range", message)
+    if any(mark in text for mark in _QUOTES):
+        message = f"{name}: the quotes are part of the value; whoever set it must leave them out."
+        yield _notice("visible-devices-quotes", message)
+    if any(char.isspace() for char in text):
+        message = f"{name}: blanks before a number are skipped, others are not documented."
+        yield _notice("visible-devices-blanks", message)
+
+
+def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+    order = visibility.cuda_device_order
+    if order not in (None, "", FASTEST_FIRST, PCI_BUS_ID):
+        message = (
+            f"CUDA_DEVICE_ORDER={_shown(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
+            "what CUDA makes of it is not documented."
+        )
+        yield _notice("device-order-unknown", message)
+    kinds = {(gpu.name, gpu.pci_device_id) for gpu in gpus}
+    text = visibility.cuda_visible_devices or ""
+    if order != PCI_BUS_ID and len(kinds) > 1 and _ORDINAL.match(text):
+        message = (
+            f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus: "
+            "on this machine of unlike GPUs set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
+        )
+        yield _notice("ordinal-on-unlike-gpus", message)
+
+
+def _about_slurm(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+    if not environment.get("SLURM_JOB_ID"):
+        return
+    text = visibility.cuda_visible_devices
+    given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS")
+    if text is None and not given:
+        yield _notice(
+            "slurm-without-gpus",
+            "This Slurm job asked for no GPU: since 19.05 Slurm then leaves CUDA_VISIBLE_DEVICES "
+            "unset, and CUDA sees every GPU that the job's cgroup does not hide.",
+        )
+    elif text == "NoDevFiles":
+        yield _notice(
+            "slurm-without-gpus", "NoDevFiles is what Slurm before 19.05 gave jobs without a GPU."
+        )
+    elif given and text and not looks_like_uuid(text) and _numbers(text) != _numbers(given):
+        yield _notice(
+            "slurm-numbers",
+            f"Slurm gave the GPUs {_shown(given)} of the node; inside the job they count from 0, "
+            f"which is why CUDA_VISIBLE_DEVICES is {_shown(text)}.",
+        )
+
+
+def _numbers(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _about_containers(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+    wanted = environment.get("NVIDIA_VISIBLE_DEVICES")
+    if wanted is None:
+        return
+    name = f"NVIDIA_VISIBLE_DEVICES={_shown(wanted)}"
+    words = {part.strip() for part in wanted.split(",")} - {""}
+    if not words or "void" in words:
+        message = f"{name}: the container runtime put neither GPUs nor the driver in here."
+        yield _notice("container-without-gpus", message)
+    elif words == {"none"}:
+        message = f"{name}: the container was given the driver's files and no GPU."
+        yield _notice("container-without-gpus", message)
+    elif words != {"all"} and _some_out_of_range(visibility):
+        yield _notice(
+            "container-numbers",
+            f"{name} chose the GPUs when the container was made; in here they count from 0, so "
+            f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} with the host's "
+            "numbers names others or none. UUIDs stay the same.",
+        )
+
+
+def _some_out_of_range(visibility: Visibility) -> bool:
+    return any(
+        entry.status is EntryStatus.DROPPED and entry.reason.startswith("out of range")
+        for entry in visibility.entries
+    )
+
+
+def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+    text = visibility.cuda_visible_devices
+    if environment.get("CUDA_MPS_PIPE_DIRECTORY") and text and not looks_like_uuid(text):
+        yield _notice(
+            "mps-numbers",
+            "With MPS the server's own CUDA_VISIBLE_DEVICES comes first, and the numbers of "
+            f"CUDA_VISIBLE_DEVICES={_shown(text)} count what it leaves, from 0; use UUIDs.",
+        )
+
+
+def _shown(text: str) -> str:
+    """Quote a value from outside, with control characters visible and no more than a line of it."""
+    return ascii(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

@@ -1,0 +1,141 @@
+"""Claims on GPUs: what can be claimed, who holds it, and who waits for it (contract: claims/1)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: More claimants than this on one card is a mistake.
+MOST_SHARES = 256
+
+_NAME = re.compile(
+    r"(?P<card>[A-Za-z0-9-]{1,80})(?:\+(?P<instance>[A-Za-z0-9=-]{1,120}))?"
+    r"(?P<steps>(?:\.[0-9]{1,3}of[0-9]{1,3}){1,8})"
+)
+_CARD = re.compile(r"[A-Za-z0-9-]{1,80}")
+_INSTANCE = re.compile(r"[A-Za-z0-9/-]{1,120}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A whole GPU, or one of its MIG instances, as something that can be claimed."""
+
+    card: str
+    instance: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """Return what CUDA_VISIBLE_DEVICES calls it."""
+        return self.instance or self.card
+
+    @property
+    def has_usable_name(self) -> bool:
+        """Return whether its UUIDs can be part of a file's name."""
+        whole = _CARD.fullmatch(self.card) is not None
+        return whole and (self.instance is None or _INSTANCE.fullmatch(self.instance) is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One of the places on a card: number `slot` of the `share` that may be on it at once."""
+
+    slot: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place that one claim takes.
+
+    A claim made inside another one has more than one step: the places of those around it first.
+    """
+
+    target: Target
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the stem of its lock file; all that decides about a claim is in the name."""
+        instance = self.target.instance
+        inner = f"+{instance.replace('/', '=')}" if instance else ""
+        path = "".join(f".{step.slot}of{step.share}" for step in self.steps)
+        return f"{self.target.card}{inner}{path}"
+
+
+def parse_slot(name: str) -> Slot | None:
+    """Return the slot that the stem of a lock file names, None for any other text."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    instance = found["instance"]
+    target = Target(card=found["card"], instance=instance and instance.replace("=", "/"))
+    pairs = (part.split("of") for part in found["steps"].split(".")[1:])
+    steps = tuple(Step(slot=int(slot), share=int(share)) for slot, share in pairs)
+    if any(not step.slot < step.share <= MOST_SHARES for step in steps):
+        return None
+    return Slot(target=target, steps=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who made a claim; everything is null where the record cannot be read.
+
+    `id` is the claim's own name, which commands started under it find in their environment.
+    """
+
+    id: str | None = None
+    pid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    since: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Return user, process and command in one phrase."""
+        who = self.user or "somebody"
+        process = f" (pid {self.pid}: {self.command})" if self.pid and self.command else ""
+        return f"{who}{process}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSlot:
+    """A slot whose lock the kernel says is held."""
+
+    slot: Slot
+    path: str
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A live place in the queue: `number` counts up, `wants` are the names of what may be given."""
+
+    number: int
+    name: str
+    wants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim as the documents show it; `held` is false where it was only looked at."""
+
+    uuid: str
+    path: str
+    slot: int
+    held: bool
+    waited_s: float | None = None
+    pid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    since: str | None = None
+    share: int = 1
+    gpu_uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimList:
+    """The result of `gpucheck place --claims`: what is held, and how many wait."""
+
+    directory: str
+    claims: tuple[Claim, ...] = ()
+    waiting: int = 0

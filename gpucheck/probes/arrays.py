@@ -1,0 +1,169 @@
+"""Arrays on the CPU (NumPy) and on a GPU (CuPy) that compute a graph's operations.
+
+NumPy and CuPy have the same functions, so one class serves both; what differs is the device that
+must be current and how an array comes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: An array on one device; only the device that made it may use it.
+Array = Any
+
+
+class ArrayDevice(Protocol):
+    """One device as a graph uses it; float32 throughout."""
+
+    def constant(self, shape: tuple[int, ...], values: Sequence[float]) -> Array:
+        """Make an array from all of its numbers in row order, or from one that fills it."""
+        ...
+
+    def receive(self, array: Array) -> Array:
+        """Copy another device's array to this one, and wait until it is here."""
+        ...
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Return the matrix product."""
+        ...
+
+    def add(self, arrays: Sequence[Array]) -> Array:
+        """Return the sum of arrays, broadcast as NumPy does."""
+        ...
+
+    def softmax(self, array: Array, temperature: float) -> Array:
+        """Return softmax(array / temperature) over the last axis."""
+        ...
+
+    def relu(self, array: Array) -> Array:
+        """Return max(array, 0)."""
+        ...
+
+    def total(self, array: Array, axis: int | None) -> Array:
+        """Return the sum over one axis or over all."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all that was asked of the device is done."""
+        ...
+
+
+class ModuleArrays:
+    """A device that a module with NumPy's functions computes on."""
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        current: Callable[[], AbstractContextManager[object]] = nullcontext,
+        wait: Callable[[], None] = lambda: None,
+        fetch: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self._xp = module
+        self._current = current
+        self._wait = wait
+        self._fetch = fetch
+
+    def constant(self, shape: tuple[int, ...], values: Sequence[float]) -> Array:
+        """Make it on this device."""
+        with self._current():
+            if len(values) == 1:
+                return self._xp.full(shape, values[0], dtype="float32")
+            return self._xp.asarray(values, dtype="float32").reshape(shape)
+
+    def receive(self, array: Array) -> Array:
+        """Copy it here: CuPy takes arrays of NumPy and of other devices, NumPy has them fetched."""
+        with self._current():
+            fetched = array if self._fetch is None else self._fetch(array)
+            copied = self._xp.array(fetched, copy=True)
+            self._wait()
+            return copied
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Multiply."""
+        with self._current():
+            return left @ right
+
+    def add(self, arrays: Sequence[Array]) -> Array:
+        """Add one after the other."""
+        with self._current():
+            total = arrays[0]
+            for array in arrays[1:]:
+                total = total + array
+            return total
+
+    def softmax(self, array: Array, temperature: float) -> Array:
+        """Subtract the largest number first, so that no exponential overflows."""
+        with self._current():
+            scaled = array / self._xp.float32(temperature)
+            powers = self._xp.exp(scaled - scaled.max(axis=-1, keepdims=True))
+            return powers / powers.sum(axis=-1, keepdims=True)
+
+    def relu(self, array: Array) -> Array:
+        """Cut off below 0."""
+        with self._current():
+            return self._xp.maximum(array, self._xp.float32(0))
+
+    def total(self, array: Array, axis: int | None) -> Array:
+        """Sum up."""
+        with self._current():
+            return self._xp.asarray(array.sum(axis=axis))
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        with self._current():
+            self._wait()
+
+
+def open_cpu() -> ArrayDevice:
+    """Return the CPU; arrays of a GPU know how to be fetched."""
+
+    def fetch(array: Array) -> HostArray:
+        host: HostArray = array.get() if hasattr(array, "get") else array
+        return host
+
+    return ModuleArrays(import_module("numpy"), fetch=fetch)
+
+
+def open_gpu(cuda_index: int) -> ArrayDevice:
+    """Return a GPU through CuPy.
+
+    Raises:
+        MissingError: CuPy, a library of CUDA's or the GPU is not here.
+    """
+    from gpucheck.probes.cupy_device import open_gpus
+
+    opened = open_gpus([cuda_index])
+    if opened.unavailable is not None:
+        raise MissingError(
+            code="gpu-not-usable",
+            message=f"The graph cannot run on CUDA device {cuda_index}: {opened.unavailable}.",
+            remedy=(
+                "Install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13].",
+                "Without --run the placement is shown and nothing is run.",
+            ),
+        )
+    cupy = import_module("cupy")
+    device = cupy.cuda.Device(cuda_index)
+    return ModuleArrays(cupy, current=lambda: device, wait=device.synchronize)
+
+
+def as_our_error(error: Exception) -> GpucheckError:
+    """Return what a library raised while the graph ran as an error of ours."""
+    text = str(error).strip().partition("\n")[0]
+    kind = type(error).__name__
+    return InconclusiveError(
+        code="graph-failed",
+        message=f"The graph did not run to its end: {kind}: {text}.",
+        remedy=("See who uses the memory: gpucheck list --processes", "Run: gpucheck detect"),
+    )

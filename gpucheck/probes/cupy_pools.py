@@ -1,0 +1,55 @@
+"""The limits of CuPy's default pool in this process, without starting CUDA on any further GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: The driver's answer that all went well.
+_SUCCESS = 0
+
+
+def active_devices() -> list[int]:
+    """Return the ordinals on which this process has a CUDA context, by asking the driver.
+
+    Source: cuDevicePrimaryCtxGetState, which makes no context. Empty where CUDA was not started.
+    """
+    import ctypes
+
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        ask = driver.cuDevicePrimaryCtxGetState
+        count = ctypes.c_int()
+        if driver.cuDeviceGetCount(ctypes.byref(count)) != _SUCCESS:
+            return []
+    except (OSError, AttributeError):
+        return []
+    found = []
+    for ordinal in range(count.value):
+        device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+        driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        asked = ask(device, ctypes.byref(flags), ctypes.byref(active))
+        if asked == _SUCCESS and active.value:
+            found.append(ordinal)
+    return found
+
+
+def limit_pools(cupy: Any, size_of: Callable[[int], int], devices: list[int]) -> dict[int, int]:
+    """Set the limit on these devices, in bytes; return what it was on each (0: no limit)."""
+    before = {}
+    pool = cupy.get_default_memory_pool()
+    for ordinal in devices:
+        with cupy.cuda.Device(ordinal):
+            before[ordinal] = int(pool.get_limit())
+            size = size_of(ordinal)
+            if not 0 < before[ordinal] <= size:
+                pool.set_limit(size=size)
+    return before
+
+
+def restore_pools(cupy: Any, before: dict[int, int]) -> None:
+    """Set the limits that there were."""
+    pool = cupy.get_default_memory_pool()
+    for ordinal, size in before.items():
+        with cupy.cuda.Device(ordinal):
+            pool.set_limit(size=size)

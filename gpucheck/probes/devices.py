@@ -1,0 +1,78 @@
+"""The driver's device files below a root: which there are, and whether this user may open them.
+
+Looking asks nobody but the file system. Opening one may wake a driver that hangs, so that is done
+in a child, and only when a library has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpucheck.models.evidence import NodeOpening, NodeReading, NodesReading
+from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.sysfs import read_text
+
+SCRIPT = str(Path(__file__).with_name("devices_child.py"))
+
+_GPU_NODE = re.compile(r"nvidia(?:ctl|-uvm|[0-9]+)")
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
+
+
+def read_nodes(root: Path) -> NodesReading:
+    """Read the nodes that programs need, and name those that there should be."""
+    folder = root / "dev"
+    try:
+        names = sorted(name for name in os.listdir(folder) if _GPU_NODE.fullmatch(name))  # noqa: PTH208
+    except OSError as error:
+        return NodesReading(unavailable=f"/dev: {error.strerror}", expected=_expected(root))
+    nodes = tuple(_node(folder / name) for name in names)
+    return NodesReading(nodes=nodes, expected=_expected(root))
+
+
+def _node(path: Path) -> NodeReading:
+    shown = f"/dev/{path.name}"
+    try:
+        facts = path.stat()
+    except OSError:
+        return NodeReading(path=shown)
+    return NodeReading(
+        path=shown,
+        mode=f"{stat.S_IMODE(facts.st_mode):04o}",
+        owner=facts.st_uid,
+        group=facts.st_gid,
+        accessible=os.access(path, os.R_OK | os.W_OK),
+    )
+
+
+def _expected(root: Path) -> tuple[str, ...]:
+    """Return the nodes by the minor numbers that the driver's own files give."""
+    minors = []
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        text = read_text(path) or ""
+        found = _MINOR.search(text)
+        if found and "Excluded:\t Yes" not in text:
+            minors.append(int(found[1]))
+    gpus = [f"/dev/nvidia{minor}" for minor in sorted(minors)]
+    return ("/dev/nvidiactl", *gpus, "/dev/nvidia-uvm")
+
+
+def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> tuple[NodeOpening, ...]:
+    """Open each node in a child; a node that could not be tried in time is left out."""
+    child = None
+    opened: list[NodeOpening] = []
+    try:
+        child = Child(SCRIPT, str(root), *paths)
+        for document in child.documents(deadline_s):
+            if "path" not in document:
+                break
+            opened.append(NodeOpening(**document))
+    except (ChildSilentError, ChildDiedError):
+        pass
+    finally:
+        if child is not None:
+            child.close()
+    return tuple(opened)

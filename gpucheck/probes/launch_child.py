@@ -1,0 +1,263 @@
+"""Runs a kernel on a GPU and compares its result: a single file run by path in a child.
+
+With CuPy in this interpreter it goes through CuPy, as a user's program would; without it, or if
+CuPy fails for reasons of its own, through libcuda with the kernel below, which needs no toolkit.
+Standard library only, CuPy where it is installed; it runs in interpreters from Python 3.8 on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from typing import Any
+
+#: x -> 3x + 7 on unsigned integers. The oldest target that drivers of CUDA 11 to 13 take: every
+#: newer GPU compiles it for itself. Source: PTX ISA, "Application Compatibility".
+PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry probe(.param .u64 data, .param .u32 count)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [data];
+    ld.param.u32 %r1, [count];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra DONE;
+    cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    ld.global.u32 %r6, [%rd4];
+    mad.lo.u32 %r7, %r6, 3, 7;
+    st.global.u32 [%rd4], %r7;
+DONE:
+    ret;
+}
+\0"""
+COUNT = 4096
+THREADS = 128
+
+#: What a person needs to know of a failing call; libcuda names the rest itself.
+#: Source: cuda.h (CUresult).
+REASONS = {
+    2: ("out-of-memory", "the GPU has no memory left for another program"),
+    35: ("insufficient-driver", "the driver is older than the CUDA that is asked of it"),
+    46: ("devices-unavailable", "the GPU is busy or in a compute mode that refuses new programs"),
+    100: ("no-device", "the CUDA driver sees no GPU in this environment"),
+    200: ("invalid-image", "the driver does not take the kernel's code"),
+    209: ("no-kernel-image", "the kernel's code does not fit this GPU's architecture"),
+    214: ("ecc-uncorrectable", "the GPU met a memory error that it could not correct"),
+    218: ("invalid-ptx", "the driver cannot compile the kernel"),
+    220: ("nvlink-uncorrectable", "an NVLink met an error that it could not correct"),
+    221: ("jit-compiler-missing", "the driver's compiler libnvidia-ptxjitcompiler.so is missing"),
+    222: ("ptx-too-new", "the kernel's code is newer than the driver"),
+    700: ("illegal-address", "the kernel touched memory that is not its own"),
+    702: ("launch-timeout", "the kernel ran for longer than the display driver allows"),
+    719: ("launch-failed", "the kernel failed on the GPU"),
+    802: ("system-not-ready", "the system is not ready: the fabric manager may not be running"),
+    999: ("unknown", "the CUDA driver reported an unknown error"),
+}
+
+
+class Refusal(Exception):
+    """A call of libcuda did not return CUDA_SUCCESS."""
+
+    def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
+        super().__init__(text)
+        self.function = function
+        self.code = code
+        self.slug = slug
+        self.text = text
+
+    def document(self) -> dict[str, Any]:
+        """Return the refusal as the JSON object that the parent decodes."""
+        return {
+            "code": self.slug,
+            "message": self.text,
+            "function": self.function,
+            "library_code": self.code,
+        }
+
+
+class Driver:
+    """libcuda.so.1 with every error turned into `Refusal`."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            function, slug = "dlopen", "library-not-found"
+            text = "libcuda.so.1 could not be loaded: " + str(error)
+            raise Refusal(function, None, slug, text) from None
+        self.ask("cuInit", 0)
+
+    def ask(self, function: str, *arguments: Any) -> None:
+        """Call one function of libcuda."""
+        call = getattr(self._library, function, None)
+        if call is None:
+            text = "this libcuda has no " + function
+            raise Refusal(function, None, "function-not-found", text)
+        code = int(call(*arguments))
+        if code:
+            slug, text = REASONS.get(code, ("error", "the CUDA driver refused"))
+            raise Refusal(function, code, slug, f"{text} ({function}, CUDA {code})")
+
+    def count(self) -> int:
+        """Return how many devices a program sees."""
+        number = ctypes.c_int()
+        self.ask("cuDeviceGetCount", ctypes.byref(number))
+        return number.value
+
+    def run(self, ordinal: int) -> dict[str, Any]:
+        """Run the kernel twice on one device and compare: the first time the driver compiles it."""
+        device = ctypes.c_int()
+        context = ctypes.c_void_p()
+        self.ask("cuDeviceGet", ctypes.byref(device), ordinal)
+        self.ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        try:
+            self.ask("cuCtxSetCurrent", context)
+            return self._in_context()
+        finally:
+            self._library.cuDevicePrimaryCtxRelease_v2(device)
+
+    def _in_context(self) -> dict[str, Any]:
+        memory = ctypes.c_uint64()
+        size = ctypes.c_size_t(4 * COUNT)
+        values = (ctypes.c_uint32 * COUNT)(*range(COUNT))
+        self.ask("cuMemAlloc_v2", ctypes.byref(memory), size)
+        try:
+            self.ask("cuMemcpyHtoD_v2", memory, values, size)
+            started = time.perf_counter()
+            kernel = self._kernel()
+            self._launch(kernel, memory)
+            first_s = time.perf_counter() - started
+            started = time.perf_counter()
+            self._launch(kernel, memory)
+            second_s = time.perf_counter() - started
+            self.ask("cuMemcpyDtoH_v2", values, memory, size)
+        finally:
+            self._library.cuMemFree_v2(memory)
+        right = all(value == 3 * (3 * x + 7) + 7 for x, value in enumerate(values))
+        return {"right": right, "first_launch_s": first_s, "second_launch_s": second_s}
+
+    def _kernel(self) -> ctypes.c_void_p:
+        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.ask("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX))
+        self.ask("cuModuleGetFunction", ctypes.byref(kernel), module, b"probe")
+        return kernel
+
+    def _launch(self, kernel: ctypes.c_void_p, memory: ctypes.c_uint64) -> None:
+        count = ctypes.c_uint32(COUNT)
+        pointers = (ctypes.c_void_p * 2)(ctypes.addressof(memory), ctypes.addressof(count))
+        blocks = (COUNT + THREADS - 1) // THREADS
+        sizes = [ctypes.c_uint(n) for n in (blocks, 1, 1, THREADS, 1, 1, 0)]
+        self.ask("cuLaunchKernel", kernel, *sizes, ctypes.c_void_p(), pointers, ctypes.c_void_p())
+        self.ask("cuCtxSynchronize")
+
+
+class Cupy:
+    """The same through CuPy."""
+
+    def __init__(self) -> None:
+        # Our own folder is on no path, and the current one is not either: this is the user's CuPy.
+        import cupy
+
+        self._cupy = cupy
+        cupy.cuda.runtime.getDeviceCount()
+
+    def count(self) -> int:
+        """Return how many devices a program sees."""
+        return int(self._cupy.cuda.runtime.getDeviceCount())
+
+    def run(self, ordinal: int) -> dict[str, Any]:
+        """Compute 3x + 7 twice on one device and compare."""
+        cupy = self._cupy
+        times = []
+        with cupy.cuda.Device(ordinal):
+            values = cupy.arange(COUNT, dtype=cupy.uint32)
+            for _ in range(2):
+                started = time.perf_counter()
+                values = values * cupy.uint32(3) + cupy.uint32(7)
+                cupy.cuda.Stream.null.synchronize()
+                times.append(time.perf_counter() - started)
+            found = values.get()
+        right = all(int(value) == 3 * (3 * x + 7) + 7 for x, value in enumerate(found))
+        return {"right": right, "first_launch_s": times[0], "second_launch_s": times[1]}
+
+
+def attempt(door: Driver | Cupy, ordinal: int) -> dict[str, Any]:
+    """Return the document of one device; what was refused is its failure."""
+    document: dict[str, Any] = {"ordinal": ordinal}
+    try:
+        document.update(door.run(ordinal))
+    except Refusal as refusal:
+        document["failure"] = refusal.document()
+    return document
+
+
+def through_cupy(every: bool) -> list[dict[str, Any]]:
+    """Run on the devices through CuPy; any exception is CuPy's to explain."""
+    door = Cupy()
+    return [attempt(door, ordinal) for ordinal in range(door.count() if every else 1)]
+
+
+def through_driver(every: bool) -> list[dict[str, Any]]:
+    """Run on the devices until one has done it, or on all of them."""
+    door = Driver()
+    launches = []
+    for ordinal in range(door.count()):
+        launches.append(attempt(door, ordinal))
+        if launches[-1].get("right") and not every:
+            break
+    return launches
+
+
+def explain(error: BaseException) -> str:
+    """Return an exception as one line."""
+    lines = (type(error).__name__ + ": " + str(error)).splitlines()
+    return " ".join(line.strip() for line in lines if line.strip())[:500]
+
+
+def answer(every: bool, with_cupy: bool) -> dict[str, Any]:
+    """Return the whole reading."""
+    document: dict[str, Any] = {}
+    if with_cupy:
+        try:
+            return {"through": "cupy", "launches": through_cupy(every)}
+        except ImportError as error:
+            if getattr(error, "name", None) != "cupy":
+                document["cupy_failure"] = explain(error)
+        except Exception as error:  # whatever CuPy or one of its libraries has to say
+            document["cupy_failure"] = explain(error)
+    document["through"] = "libcuda"
+    try:
+        document["launches"] = through_driver(every)
+    except Refusal as refusal:
+        document["failure"] = refusal.document()
+    return document
+
+
+def main() -> None:
+    """Print one JSON line; the arguments are `every` or `first`, and `cupy` or `libcuda`."""
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", os.path.dirname(__file__))]  # noqa: PTH120
+    os.chdir("/")
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    document = answer(sys.argv[1] == "every", sys.argv[2] == "cupy")
+    os.write(out, json.dumps(document).encode("ascii") + b"\n")
+
+
+if __name__ == "__main__":
+    main()

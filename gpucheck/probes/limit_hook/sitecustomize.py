@@ -1,0 +1,22 @@
+"""Run by `site` when an interpreter starts below `gpucheck memlimit … -- CMD`.
+
+It installs the import hook, leaves the module search path as the user has it, and then lets the
+user's own `sitecustomize`, if there is one, take this file's place. Any Python may read this file.
+"""
+
+import sys
+
+_FOLDER = __file__.rpartition("/")[0]
+
+if sys.version_info >= (3, 7):  # noqa: UP036
+    try:
+        import gpucheck_limit_hook  # type: ignore[import-not-found]
+
+        gpucheck_limit_hook.install_from_environment()
+    except Exception as error:
+        sys.stderr.write("gpucheck: warning: no memory limit by import hook: %r\n" % (error,))  # noqa: UP031
+
+sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
+# As if this file were not there: without one of the user's, the import fails as it always does.
+sys.modules.pop("sitecustomize", None)
+import sitecustomize  # type: ignore[import-not-found] # noqa: E402, F401

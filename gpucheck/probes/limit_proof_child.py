@@ -1,0 +1,221 @@
+"""Takes GPU memory through one framework until it is refused, and frees it again.
+
+A single file for the interpreter under test (Python 3.8 or newer, standard library only, and the
+framework). It is started with the limited environment, so that the cap is the one of a real run.
+`limit_proof_child.py FRAMEWORK LIMIT_BYTES HOLD_S` writes one JSON object per step, and holds what
+it has got for so long after the refusal, so that its memory can be read from outside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MIB = 1 << 20
+#: So many equal steps lead up to the limit.
+STEPS = 16
+
+
+class Backend:
+    """One framework: how it allocates, what it raises when it is refused, what it counts."""
+
+    def __init__(self, module: str) -> None:
+        self.library = importlib.import_module(module)
+        self.version = str(getattr(self.library, "__version__", ""))
+
+    def allocate(self, size: int) -> Any:
+        """Take `size` bytes and hold them; raises what the framework raises."""
+        raise NotImplementedError
+
+    def free(self, held: list[Any]) -> None:
+        """Give everything back to the framework's allocator and from there to the card."""
+        held.clear()
+
+    def free_bytes(self) -> int | None:
+        """Return what the card has left, null where the framework does not tell."""
+        return None
+
+    def counted_bytes(self) -> int | None:
+        """Return what the allocator counts against its limit, null where it does not tell."""
+        return None
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether this is how the framework says that there is no more memory."""
+        raise NotImplementedError
+
+
+class Cupy(Backend):
+    """The default pool."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self._pool = self.library.get_default_memory_pool()
+
+    def allocate(self, size: int) -> Any:
+        """Allocate uint8: one byte each."""
+        return self.library.empty(size, dtype="uint8")
+
+    def free(self, held: list[Any]) -> None:
+        """Empty the pool too."""
+        held.clear()
+        self._pool.free_all_blocks()
+
+    def free_bytes(self) -> int | None:
+        """Ask the CUDA runtime."""
+        return int(self.library.cuda.runtime.memGetInfo()[0])
+
+    def counted_bytes(self) -> int | None:
+        """Return the pool's total, cached blocks included."""
+        return int(self._pool.total_bytes())
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether it is CuPy's own error, which names the limit."""
+        return isinstance(error, self.library.cuda.memory.OutOfMemoryError)
+
+
+class Torch(Backend):
+    """The caching allocator."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+
+    def allocate(self, size: int) -> Any:
+        """Allocate uint8: one byte each."""
+        return self.library.empty(size, dtype=self.library.uint8, device="cuda")
+
+    def free(self, held: list[Any]) -> None:
+        """Empty the cache too."""
+        held.clear()
+        self.library.cuda.empty_cache()
+
+    def free_bytes(self) -> int | None:
+        """Ask the CUDA runtime."""
+        return int(self.library.cuda.mem_get_info()[0])
+
+    def counted_bytes(self) -> int | None:
+        """Return what the allocator has reserved."""
+        return int(self.library.cuda.memory_reserved())
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether it is PyTorch's own error."""
+        return isinstance(error, self.library.cuda.OutOfMemoryError)
+
+
+class Jax(Backend):
+    """The BFC pool of the first device."""
+
+    def __init__(self) -> None:
+        super().__init__("jax")
+        self._device = self.library.devices("gpu")[0]
+        self._numpy = importlib.import_module("jax.numpy")
+
+    def allocate(self, size: int) -> Any:
+        """Make zeros on the device, and wait: JAX allocates and fails later otherwise."""
+        with self.library.default_device(self._device):
+            return self._numpy.zeros(size, dtype="uint8").block_until_ready()
+
+    def counted_bytes(self) -> int | None:
+        """Return what is in use of the pool."""
+        found = (self._device.memory_stats() or {}).get("bytes_in_use")
+        return None if found is None else int(found)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether it says RESOURCE_EXHAUSTED."""
+        return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+
+
+class Tensorflow(Backend):
+    """The BFC allocator of the first logical GPU."""
+
+    def __init__(self) -> None:
+        super().__init__("tensorflow")
+
+    def allocate(self, size: int) -> Any:
+        """Make zeros on the device, eagerly."""
+        with self.library.device("/GPU:0"):
+            return self.library.zeros([size], dtype=self.library.uint8)
+
+    def counted_bytes(self) -> int | None:
+        """Return what is in use on the first GPU."""
+        return int(self.library.config.experimental.get_memory_info("GPU:0")["current"])
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether it is TensorFlow's own error."""
+        return isinstance(error, self.library.errors.ResourceExhaustedError)
+
+
+BACKENDS = {"cupy": Cupy, "torch": Torch, "jax": Jax, "tensorflow": Tensorflow}
+
+
+def say(**document: Any) -> None:
+    """Write one step."""
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def take(backend: Any, limit: int, hold_s: float) -> None:
+    """Take step by step, one step more than the limit allows, then free and take again."""
+    step = max(1, limit // STEPS // MIB * MIB or limit // STEPS)
+    free = backend.free_bytes()
+    say(step="start", pid=os.getpid(), version=backend.version, free=free, size=step)
+    held: list[Any] = []
+    error = None
+    # Twice as much as is allowed at the most: a cap that does not hold must not fill the card.
+    while len(held) * step <= 2 * limit and error is None:
+        error = attempt(backend, step, held)
+        if error is None:
+            say(step="took", taken=len(held) * step, counted=backend.counted_bytes())
+    if error is None:
+        say(step="end", refused=False, taken=len(held) * step)
+        return
+    say(
+        step="refused",
+        error=f"{type(error).__module__}.{type(error).__qualname__}",
+        message=str(error)[:500],
+        proper=backend.is_refusal(error),
+        free=backend.free_bytes(),
+    )
+    time.sleep(hold_s)
+    count = max(1, len(held) // 2)
+    error = None
+    backend.free(held)
+    again: list[Any] = []
+    while len(again) < count and error is None:
+        error = attempt(backend, step, again)
+    say(step="end", refused=True, restored=error is None)
+
+
+def attempt(backend: Any, size: int, held: list[Any]) -> Exception | None:
+    """Take one step more; return what the framework raised instead."""
+    try:
+        held.append(backend.allocate(size))
+    except Exception as error:
+        # Its traceback would hold on to what was taken.
+        return error.with_traceback(None)
+    return None
+
+
+def main() -> None:
+    """Run one proof."""
+    sys.path[:] = [entry for entry in sys.path if entry != __file__.rpartition("/")[0]]
+    name, limit, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    try:
+        backend = BACKENDS[name]()
+    except Exception as error:
+        say(step="failed", error=type(error).__name__, message=str(error)[:500])
+        return
+    try:
+        take(backend, limit, hold_s)
+    except Exception as error:
+        say(step="failed", error=type(error).__name__, message=str(error)[:500])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The reader of MNIST files: IDX as the data set is published (also gzipped), and Keras' NPZ.
+
+Strict: a file that is cut short, padded, of another type or of another shape is refused with the
+reason, before anything is computed from it. Nothing in a file is ever executed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from gpucheck.models.errors import WrongUseError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Edge of an image in pixels, and number of classes.
+EDGE, CLASSES = 28, 10
+#: More than any file of this kind holds: a header that claims more is wrong, or means harm.
+_MOST_BYTES = 2**30
+#: An IDX file begins with two zeros, the type (8: unsigned bytes) and the number of dimensions.
+_IDX_HEAD = b"\x00\x00\x08"
+_NPZ_NAMES = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mnist:
+    """Images (n, 28, 28) and labels (n,), both unsigned bytes; the test part may be empty."""
+
+    images: HostArray
+    labels: HostArray
+    test_images: HostArray
+    test_labels: HostArray
+
+
+def read_mnist(path: Path) -> Mnist:
+    """Read a data set.
+
+    `path` is an NPZ with x_train, y_train, x_test and y_test, or the IDX file of the training
+    images, beside which the labels' and the test files lie under their usual names.
+
+    Raises:
+        WrongUseError: it cannot be read, or it is not what it claims to be.
+    """
+    try:
+        if path.suffix.lower() == ".npz":
+            return _checked(path, *_read_npz(path))
+        return _checked(path, *_read_idx_set(path))
+    except OSError as error:
+        raise unusable(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def unusable(path: Path, problem: str) -> WrongUseError:
+    """Return the error for a file that cannot be used."""
+    return WrongUseError(
+        code="data-unusable",
+        message=f"The data file {str(path)!r} {problem}.",
+        remedy=("give MNIST's training images in IDX (train-images-idx3-ubyte[.gz]) or its NPZ",),
+    )
+
+
+def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
+    if "images-idx3" not in path.name:
+        raise unusable(path, "is no NPZ, and not named like MNIST's images (…images-idx3…)")
+    labels = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    train = (read_idx(path, 3), read_idx(labels, 1))
+    test = [found.with_name(found.name.replace("train", "t10k")) for found in (path, labels)]
+    if "train" in path.name and all(found.exists() for found in test):
+        return *train, read_idx(test[0], 3), read_idx(test[1], 1)
+    return *train, train[0][:0], train[1][:0]
+
+
+def read_idx(path: Path, dimensions: int) -> HostArray:
+    """Read one IDX file of unsigned bytes, gzipped if it ends in .gz.
+
+    Raises:
+        WrongUseError: it is not such a file, or its length is not what its head says.
+    """
+    import numpy as np
+
+    content = _content(path)
+    head = 4 + 4 * dimensions
+    if content[:4] != _IDX_HEAD + bytes([dimensions]) or len(content) < head:
+        raise unusable(path, f"is no IDX file of unsigned bytes in {dimensions} dimensions")
+    shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, head, 4))
+    wanted = head + math.prod(shape)
+    if len(content) != wanted:
+        text = " x ".join(str(edge) for edge in shape)
+        raise unusable(path, f"holds {len(content)} bytes; {text} needs {wanted}")
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    """Return a file's bytes, unpacked; a file that unpacks to too much is refused."""
+    try:
+        with _opened(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise unusable(path, f"is no whole gzip file: {error}") from None
+    if len(content) > _MOST_BYTES:
+        raise unusable(path, "is larger than any data set of this kind")
+    return content
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return path.open("rb")
+
+
+def _read_npz(path: Path) -> tuple[HostArray, ...]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            missing = [name for name in _NPZ_NAMES if f"{name}.npy" not in members]
+            if missing:
+                raise unusable(path, f"has no {', '.join(missing)}")
+            return tuple(_read_npy(path, archive, name) for name in _NPZ_NAMES)
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
+        raise unusable(path, f"is no whole NPZ: {error}") from None
+
+
+def _read_npy(path: Path, archive: zipfile.ZipFile, name: str) -> HostArray:
+    """Read one array, by its own head and never by unpickling."""
+    import numpy as np
+
+    with archive.open(f"{name}.npy") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            readers = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
+            shape, by_columns, dtype = readers[version](file)
+        except (ValueError, KeyError) as error:
+            raise unusable(path, f"has an unreadable {name}: {error}") from None
+        if dtype.kind not in "ui" or by_columns:
+            raise unusable(path, f"holds {name} as {dtype}, not as whole numbers row by row")
+        size = math.prod(shape) * dtype.itemsize
+        content = file.read(min(size, _MOST_BYTES) + 1)
+    if len(content) != size:
+        raise unusable(path, f"is cut short or padded in {name}")
+    return np.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def _checked(path: Path, *arrays: HostArray) -> Mnist:
+    """Return the arrays as a data set if they belong together."""
+    import numpy as np
+
+    images, labels, test_images, test_labels = arrays
+    for part, shown in ((images, labels), (test_images, test_labels)):
+        if part.ndim != 3 or part.shape[1:] != (EDGE, EDGE):
+            raise unusable(path, f"holds images of shape {part.shape[1:]}, not 28 x 28")
+        if shown.shape != part.shape[:1]:
+            raise unusable(path, f"holds {len(part)} images but {len(shown)} labels")
+        if shown.size and not 0 <= int(shown.min()) <= int(shown.max()) < CLASSES:
+            raise unusable(path, "holds labels outside 0 to 9")
+        if part.size and not 0 <= int(part.min()) <= int(part.max()) <= 255:
+            raise unusable(path, "holds pixels outside 0 to 255")
+    if not len(images):
+        raise unusable(path, "holds no image")
+    return Mnist(
+        images=images.astype(np.uint8, copy=False),
+        labels=labels.astype(np.uint8, copy=False),
+        test_images=test_images.astype(np.uint8, copy=False),
+        test_labels=test_labels.astype(np.uint8, copy=False),
+    )

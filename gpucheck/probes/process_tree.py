@@ -1,0 +1,126 @@
+"""The processes that descend from one: found in /proc, and signalled without mistaking them.
+
+A process id is reused; a process is told by its id and its start time together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """One process: its parent, when it started (clock ticks since boot) and whether it ended."""
+
+    parent: int
+    started: int
+    name: str
+    zombie: bool
+
+
+class ProcessTree:
+    """A process and all that descends from it, also what has lost its parent meanwhile."""
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self._pid = pid
+        self._proc = root / "proc"
+        self._known: dict[int, Stat] = {}
+
+    def refresh(self) -> Mapping[int, Stat]:
+        """Read /proc and return the living members by process id.
+
+        Who was once a descendant stays one: a daemon's parent becomes init when its own has gone.
+        """
+        table = self._read_all()
+        members = {
+            pid: stat
+            for pid, stat in table.items()
+            if pid == self._pid or _is_same(self._known.get(pid), stat)
+        }
+        grown = True
+        while grown:
+            children = {
+                pid: stat
+                for pid, stat in table.items()
+                if stat.parent in members and pid not in members
+            }
+            members |= children
+            grown = bool(children)
+        self._known = {pid: stat for pid, stat in members.items() if not stat.zombie}
+        return dict(self._known)
+
+    def send(self, number: signal.Signals) -> tuple[list[int], list[int]]:
+        """Send a signal to every living member; return whom it reached and who refused it."""
+        reached, refused = [], []
+        for pid, stat in self.refresh().items():
+            try:
+                if self._send(pid, stat, number):
+                    reached.append(pid)
+            except PermissionError:
+                refused.append(pid)
+        return reached, refused
+
+    def _send(self, pid: int, stat: Stat, number: signal.Signals) -> bool:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        except OSError:  # a kernel before 5.3, or a container that forbids the call
+            return self._is_still(pid, stat) and _deliver(number, lambda n: os.kill(pid, n))
+        try:
+            # The descriptor holds on to a process: if it is still ours now, it stays ours.
+            return self._is_still(pid, stat) and _deliver(
+                number, lambda n: signal.pidfd_send_signal(descriptor, n)
+            )
+        finally:
+            os.close(descriptor)
+
+    def _is_still(self, pid: int, stat: Stat) -> bool:
+        return _is_same(_read_stat(self._proc / str(pid)), stat)
+
+    def _read_all(self) -> dict[int, Stat]:
+        found = {}
+        for entry in self._proc.iterdir():
+            if entry.name.isdigit():
+                stat = _read_stat(entry)
+                if stat is not None:
+                    found[int(entry.name)] = stat
+        return found
+
+
+def _deliver(number: signal.Signals, send: Callable[[int], None]) -> bool:
+    """Send a signal, and let a stopped process take it; return whether there was anyone."""
+    try:
+        send(number)
+        if number != signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError):
+                send(signal.SIGCONT)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_same(one: Stat | None, other: Stat | None) -> bool:
+    return one is not None and other is not None and one.started == other.started
+
+
+def _read_stat(directory: Path) -> Stat | None:
+    """Read /proc/PID/stat; the name in it may hold blanks and brackets (man 5 proc)."""
+    try:
+        text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return Stat(
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        name=head.partition("(")[2],
+        zombie=fields[0] in ("Z", "X"),
+    )

@@ -1,0 +1,256 @@
+"""The sensors of GPUs through NVML, read on a timer of its own: a single file run by path.
+
+A benchmark must not be disturbed by being watched: this process reads at its own pace and keeps
+what it has read until it is asked, so that the measuring program needs no thread. The parent
+starts `python -I -S telemetry_child.py DIRECTORY_OF_PYNVML`, writes one request a line and reads
+one JSON line for each:
+
+    {"ask": "start", "uuids": [...], "period_s": 0.05}  -> {"part": "facts", "gpus": [...]}
+    {"ask": "window"}                                   -> {"part": "window", "samples", "counters"}
+    {"ask": "energy", "uuid": ...}                      -> {"part": "energy", "joules": ...}
+
+Times are of CLOCK_MONOTONIC, which all processes of a machine share. The calls go through the door
+in nvml_child.py, loaded from beside this file: nothing of gpucheck is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import sys
+import time
+from typing import Any
+
+#: More readings than this between two questions are not kept: an hour and a half at 20 Hz.
+MOST_SAMPLES = 100_000
+
+#: One reading: the key, pynvml's function and its arguments after the handle.
+READINGS = (
+    ("clock_sm_mhz", (("nvmlDeviceGetClockInfo", (1,)),)),
+    ("clock_memory_mhz", (("nvmlDeviceGetClockInfo", (2,)),)),
+    ("power_mw", (("nvmlDeviceGetPowerUsage", ()),)),
+    ("temperature_c", (("nvmlDeviceGetTemperature", (0,)),)),
+    (
+        "reasons",
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons", ()),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons", ()),
+        ),
+    ),
+    ("pcie_generation", (("nvmlDeviceGetCurrPcieLinkGeneration", ()),)),
+    ("pcie_width", (("nvmlDeviceGetCurrPcieLinkWidth", ()),)),
+)
+
+FACTS = (
+    ("clock_sm_max_mhz", (("nvmlDeviceGetMaxClockInfo", (1,)),)),
+    ("power_limit_mw", (("nvmlDeviceGetEnforcedPowerLimit", ()),)),
+    ("power_limit_default_mw", (("nvmlDeviceGetPowerManagementDefaultLimit", ()),)),
+    ("pcie_generation_max", (("nvmlDeviceGetMaxPcieLinkGeneration", ()),)),
+    ("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth", ()),)),
+)
+
+#: Counters that only grow; nvml.h: error types 0 corrected and 1 uncorrected, counter 0 volatile.
+COUNTERS = (
+    ("energy_mj", (("nvmlDeviceGetTotalEnergyConsumption", ()),)),
+    ("ecc_corrected", (("nvmlDeviceGetTotalEccErrors", (0, 0)),)),
+    ("ecc_uncorrected", (("nvmlDeviceGetTotalEccErrors", (1, 0)),)),
+    ("pcie_replays", (("nvmlDeviceGetPcieReplayCounter", ()),)),
+)
+#: Time in which a policy held the clock down, in nanoseconds (nvml.h, nvmlPerfPolicyType_t).
+POLICIES = (
+    ("power", 0),
+    ("thermal", 1),
+    ("sync-boost", 2),
+    ("board-limit", 3),
+    ("reliability", 5),
+)
+#: Values that only nvmlDeviceGetFieldValues gives (nvml.h): the memory's temperature, and
+#: nanoseconds of slowdown by heat (software, hardware) and by the power brake.
+MEMORY_TEMPERATURE_FIELD = 82
+LIMIT_FIELDS = (("sw-thermal", 269), ("hw-thermal", 270), ("hw-power-brake", 271))
+
+
+def load_door() -> Any:
+    """Return the module nvml_child.py from beside this file."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_child.py")  # noqa: PTH100, PTH118, PTH120 - no pathlib in the child
+    spec = importlib.util.spec_from_file_location("nvml_child", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and the like look their module up by name.
+    sys.modules["nvml_child"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Sensors:
+    """The sensors of one GPU; what was refused once is not asked again, and the reason kept."""
+
+    def __init__(self, door: Any, refusal: type[Exception], uuid: str) -> None:
+        self._door = door
+        self._refusal = refusal
+        self.uuid = uuid
+        self.unavailable: dict[str, str] = {}
+        self._handle: Any = None
+        try:
+            self._handle = door.ask("nvmlDeviceGetHandleByUUID", uuid)
+        except refusal as error:
+            self.unavailable["gpu"] = error.reason()  # type: ignore[attr-defined]
+
+    def read(self, table: Any) -> dict[str, Any]:
+        """Return the values of a table's keys that the driver gives."""
+        found = {}
+        for key, forms in table:
+            value = self._ask(key, forms)
+            if value is not None:
+                found[key] = value
+        return found
+
+    def counters(self) -> dict[str, Any]:
+        """Return everything that only grows, the memory's temperature, and who uses the GPU."""
+        found = self.read(COUNTERS)
+        found["limited_ns"] = limited = {}
+        for name, policy in POLICIES:
+            status = self._ask(f"limited-{name}", (("nvmlDeviceGetViolationStatus", (policy,)),))
+            if status is not None:
+                limited[name] = int(status.violationTime)
+        for name, field in LIMIT_FIELDS:
+            value = self._field(f"limited-{name}", field)
+            if value is not None:
+                limited[name] = value
+        found["temperature_memory_c"] = self._field(
+            "temperature_memory_c", MEMORY_TEMPERATURE_FIELD
+        )
+        remapped = self._ask("remapped_rows", (("nvmlDeviceGetRemappedRows", ()),))
+        if remapped is not None:
+            found["remapped_rows"] = int(remapped[0]) + int(remapped[1])
+        forms = tuple(
+            (f"nvmlDeviceGetComputeRunningProcesses{form}", ()) for form in ("_v3", "_v2", "")
+        )
+        processes = self._ask("processes", forms)
+        if processes is not None:
+            found["processes"] = sorted(int(process.pid) for process in processes)
+        return found
+
+    def energy_j(self) -> float | None:
+        """Return the energy counter in joules."""
+        value = self._ask("energy_mj", COUNTERS[0][1])
+        return None if value is None else float(value) / 1000
+
+    def _field(self, key: str, field: int) -> int | None:
+        values = self._ask(key, (("nvmlDeviceGetFieldValues", ([field],)),))
+        if not values:
+            return None
+        if values[0].nvmlReturn != 0:
+            self.unavailable[key] = f"not given by this GPU (NVML {values[0].nvmlReturn})"
+            return None
+        # nvmlValueType_t: 0 is a double, all others are whole numbers.
+        value = values[0].value
+        kind = values[0].valueType
+        return int((value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal)[kind])
+
+    def _ask(self, key: str, forms: Any) -> Any:
+        """Ask the first form that the driver knows; None if it knows none."""
+        if self._handle is None or key in self.unavailable:
+            return None
+        for function, arguments in forms:
+            try:
+                return self._door.ask(function, self._handle, *arguments)
+            except self._refusal as error:
+                reason = error.reason()  # type: ignore[attr-defined]
+        self.unavailable[key] = reason
+        return None
+
+
+class Watch:
+    """All GPUs that are watched, and what was read of them since the last question."""
+
+    def __init__(self, door: Any, refusal: type[Exception]) -> None:
+        self._door = door
+        self._refusal = refusal
+        self._sensors: list[Sensors] = []
+        self._samples: list[list[Any]] = []
+        self.period_s: float | None = None
+        self._due_s = 0.0
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the document that answers one request."""
+        if request["ask"] == "start":
+            self.period_s = float(request["period_s"])
+            self._sensors = [Sensors(self._door, self._refusal, uuid) for uuid in request["uuids"]]
+            gpus = [
+                {"uuid": one.uuid, **one.read(FACTS), "counters": one.counters()}
+                for one in self._sensors
+            ]
+            self._samples = []
+            return {"part": "facts", "gpus": gpus}
+        if request["ask"] == "energy":
+            for one in self._sensors:
+                if one.uuid == request["uuid"]:
+                    return {"part": "energy", "joules": one.energy_j()}
+            return {"part": "energy", "joules": None}
+        counters = {one.uuid: one.counters() for one in self._sensors}
+        samples, self._samples = self._samples, []
+        unavailable = {one.uuid: one.unavailable for one in self._sensors}
+        return {
+            "part": "window",
+            "samples": samples,
+            "counters": counters,
+            "unavailable": unavailable,
+        }
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Return the seconds until the next reading, None as long as nothing is watched."""
+        return None if self.period_s is None else max(0.0, self._due_s - now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Read every GPU once if it is time."""
+        if self.period_s is None or now_s < self._due_s:
+            return
+        self._due_s = now_s + self.period_s
+        if len(self._samples) >= MOST_SAMPLES:
+            return
+        for one in self._sensors:
+            self._samples.append([now_s, one.uuid, one.read(READINGS)])
+
+
+def serve(watch: Watch, say: Any) -> None:
+    """Answer requests from standard input until it ends, reading sensors in between."""
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], watch.wait_s(time.monotonic()))
+        if ready:
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                say(watch.answer(json.loads(line)))
+        watch.tick(time.monotonic())
+
+
+def main() -> None:
+    """Serve one parent."""
+    if sys.argv[1]:  # an empty entry would be the current directory
+        sys.path.append(sys.argv[1])
+    # The driver's library must not be able to write between our lines.
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def say(document: dict[str, Any]) -> None:
+        out.write(json.dumps(document) + "\n")
+        out.flush()
+
+    nvml_child = load_door()
+    try:
+        door, _ = nvml_child._open_nvml()
+    except nvml_child.Refusal as refusal:
+        say({"part": "failure", "message": refusal.reason()})
+        return
+    serve(Watch(door, nvml_child.Refusal), say)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Imports one framework and asks it to use a GPU: a single file run by path in a child.
+
+It runs in the interpreter that has the framework (Python 3.8 or newer, standard library only
+besides). After the import it says so and waits for a line: imports may run side by side, but
+work on the GPU may not, since frameworks take memory as if they were alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: Frameworks otherwise take most of the memory, or write every step.
+QUIET = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "NVIDIA_TF32_OVERRIDE": "0",
+}
+#: Words of the lines of a framework's log that are about GPUs.
+TELLING = ("cuda", "gpu", "dlopen", "cudnn", "driver", "libcu", "nvml", "nvidia")
+MOST_CHARACTERS = 1000
+
+
+def try_pytorch() -> Callable[[dict[str, Any]], None]:
+    """Import torch; then look for devices and multiply."""
+    import torch
+
+    def work(found: dict[str, Any]) -> None:
+        found["version"] = str(torch.__version__)
+        found["cuda_build"] = torch.version.cuda
+        found["architectures"] = list(torch.cuda.get_arch_list())
+        found["sees_gpu"] = bool(torch.cuda.is_available())
+        if not found["sees_gpu"]:
+            # is_available() keeps the reason to itself; the initialisation tells it.
+            torch.cuda.init()
+            return
+        found["devices"] = [
+            torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())
+        ]
+        left = torch.arange(64.0, device="cuda").reshape(8, 8)
+        found["computed"] = bool(torch.equal((left @ left).cpu(), left.cpu() @ left.cpu()))
+
+    return work
+
+
+def try_tensorflow() -> Callable[[dict[str, Any]], None]:
+    """Import TensorFlow; then list physical devices and multiply."""
+    import tensorflow as tf
+
+    def work(found: dict[str, Any]) -> None:
+        built = tf.sysconfig.get_build_info()
+        found["version"] = str(tf.__version__)
+        found["cuda_build"] = built.get("cuda_version")
+        found["architectures"] = list(built.get("cuda_compute_capabilities", ()))
+        devices = tf.config.list_physical_devices("GPU")
+        found["devices"] = [device.name for device in devices]
+        found["sees_gpu"] = bool(devices)
+        if devices:
+            with tf.device("/GPU:0"):
+                left = tf.reshape(tf.range(64.0), (8, 8))
+                product = tf.matmul(left, left).numpy()
+            left = left.numpy()
+            found["computed"] = bool((product == left @ left).all())
+
+    return work
+
+
+def try_jax() -> Callable[[dict[str, Any]], None]:
+    """Import JAX; then list devices and multiply."""
+    import jax
+
+    def work(found: dict[str, Any]) -> None:
+        found["version"] = str(jax.__version__)
+        devices = [device for device in jax.devices() if device.platform in ("gpu", "cuda")]
+        found["devices"] = [str(device.device_kind) for device in devices]
+        found["sees_gpu"] = bool(devices)
+        if devices:
+            left = jax.device_put(jax.numpy.arange(64.0).reshape(8, 8), devices[0])
+            product = jax.jit(lambda x: (x * 3 + 7).sum())(left)
+            found["computed"] = float(product) == 3 * 2016 + 64 * 7
+
+    return work
+
+
+def try_cupy() -> Callable[[dict[str, Any]], None]:
+    """Import CuPy; then count devices and compute."""
+    import cupy
+
+    def work(found: dict[str, Any]) -> None:
+        found["version"] = str(cupy.__version__)
+        version = cupy.cuda.runtime.runtimeGetVersion()
+        found["cuda_build"] = f"{version // 1000}.{version % 1000 // 10}"
+        count = cupy.cuda.runtime.getDeviceCount()
+        found["sees_gpu"] = count > 0
+        names = [cupy.cuda.runtime.getDeviceProperties(number)["name"] for number in range(count)]
+        found["devices"] = [name.decode("utf-8", "replace") for name in names]
+        values = cupy.arange(64)
+        found["computed"] = int((values * 3 + 7).sum()) == 3 * 2016 + 64 * 7
+
+    return work
+
+
+def try_numba() -> Callable[[dict[str, Any]], None]:
+    """Import Numba's CUDA target; then run a kernel."""
+    import numba
+    import numpy
+    from numba import cuda
+
+    def work(found: dict[str, Any]) -> None:
+        found["version"] = str(numba.__version__)
+        found["sees_gpu"] = bool(cuda.is_available())
+        if not found["sees_gpu"]:
+            found["error"] = str(cuda.cuda_error() or "")
+            return
+        found["devices"] = [str(device.name) for device in cuda.gpus]
+
+        @cuda.jit  # type: ignore[untyped-decorator, unused-ignore]
+        def fill(values: Any) -> None:
+            at = cuda.grid(1)
+            if at < values.size:
+                values[at] = 3 * at + 7
+
+        values = cuda.to_device(numpy.zeros(64, dtype=numpy.int32))
+        fill[1, 64](values)
+        found["computed"] = int(values.copy_to_host().sum()) == 3 * 2016 + 64 * 7
+
+    return work
+
+
+def try_onnxruntime() -> Callable[[dict[str, Any]], None]:
+    """Import ONNX Runtime; then run a model of one operation on the CUDA provider."""
+    import numpy
+    import onnxruntime
+
+    def work(found: dict[str, Any]) -> None:
+        found["version"] = str(onnxruntime.__version__)
+        wanted = "CUDAExecutionProvider"
+        if wanted not in onnxruntime.get_available_providers():
+            have = ", ".join(onnxruntime.get_available_providers())
+            found["error"] = f"this build offers {have} alone"
+            return
+        session = onnxruntime.InferenceSession(doubling_model(), providers=[wanted])
+        # It falls back to the CPU without an error.
+        found["sees_gpu"] = wanted in session.get_providers()
+        if found["sees_gpu"]:
+            values = numpy.arange(4, dtype=numpy.float32)
+            (result,) = session.run(None, {"x": values})
+            found["devices"] = [wanted]
+            found["computed"] = bool((result == values + values).all())
+
+    return work
+
+
+def doubling_model() -> bytes:
+    """Return the ONNX model `y = x + x` for four floats, written by hand. Source: onnx.proto."""
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    def integer(number: int, value: int) -> bytes:
+        return bytes([number << 3, value])
+
+    def tensor(name: bytes) -> bytes:
+        shape = field(2, field(1, integer(1, 4)))
+        return field(1, name) + field(2, field(1, integer(1, 1) + shape))
+
+    node = field(1, b"x") + field(1, b"x") + field(2, b"y") + field(4, b"Add")
+    graph = field(1, node) + field(2, b"g") + field(11, tensor(b"x")) + field(12, tensor(b"y"))
+    return integer(1, 8) + field(7, graph) + field(8, integer(2, 13))
+
+
+TRIALS = {
+    "pytorch": try_pytorch,
+    "tensorflow": try_tensorflow,
+    "jax": try_jax,
+    "cupy": try_cupy,
+    "numba": try_numba,
+    "onnxruntime": try_onnxruntime,
+}
+
+
+class Log:
+    """What the framework's own code writes to standard error, kept in memory."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("log")
+        os.dup2(self._descriptor, 2)
+
+    def telling(self) -> str:
+        """Return the lines about GPUs, the last ones if they are many."""
+        size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        os.lseek(self._descriptor, max(0, size - (1 << 16)), os.SEEK_SET)
+        text = os.read(self._descriptor, 1 << 16).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines()]
+        chosen = [line for line in lines if any(word in line.lower() for word in TELLING)]
+        return " | ".join(dict.fromkeys(chosen))[-MOST_CHARACTERS:]
+
+
+def explain(error: BaseException) -> str:
+    """Return an exception as one line."""
+    lines = (type(error).__name__ + ": " + str(error)).splitlines()
+    return " ".join(line.strip() for line in lines if line.strip())[:MOST_CHARACTERS]
+
+
+def main() -> None:
+    """Import, say so, wait for a line, work, and write what came of it."""
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
+    os.chdir("/")
+    os.environ.update(QUIET)
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    log = Log()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def say(document: dict[str, Any]) -> None:
+        out.write(json.dumps(document) + "\n")
+        out.flush()
+
+    name = sys.argv[1]
+    found: dict[str, Any] = {"name": name, "sees_gpu": False}
+    started = time.perf_counter()
+    try:
+        work = TRIALS[name]()
+    except BaseException as error:
+        say({**found, "error": explain(error)})
+        return
+    found["import_s"] = time.perf_counter() - started
+    say({"imported": True})
+    sys.stdin.readline()
+    started = time.perf_counter()
+    try:
+        work(found)
+    except BaseException as error:
+        found["error"] = explain(error)
+    found["work_s"] = time.perf_counter() - started
+    if not found.get("computed"):
+        texts = [" ".join(text.split()) for text in (found.get("error"), log.telling()) if text]
+        found["error"] = " | ".join(texts)[:MOST_CHARACTERS] or None
+    say(found)
+
+
+if __name__ == "__main__":
+    main()

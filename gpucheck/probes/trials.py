@@ -1,0 +1,106 @@
+"""Our side of the children that import frameworks: imports side by side, work one at a time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpucheck.models.codec import DecodeError, from_plain
+from gpucheck.models.evidence import TrialReading
+from gpucheck.models.snapshot import ProbeFailure
+from gpucheck.probes.builds import user_environment
+from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+
+SCRIPT = str(Path(__file__).with_name("trial_child.py"))
+#: A cold import of a large framework from a slow disk takes tens of seconds.
+IMPORT_S = 120.0
+
+
+class Trial:
+    """One framework's child, from its start to its answer."""
+
+    def __init__(self, name: str, python: str | None, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._child: Child | None = None
+        self._failure: ProbeFailure | None = None
+        self._answer: dict[str, Any] | None = None
+        try:
+            self._child = Child(
+                SCRIPT, name, interpreter=(python or sys.executable,), environment=environment
+            )
+        except ChildDiedError as error:
+            self._fail("trial-died", f"the process that imports {name} {error.how}")
+
+    def import_(self, deadline_s: float) -> None:
+        """Wait until the framework is imported, or until it said why it cannot be."""
+        self._next(deadline_s, "was still being imported after")
+
+    def work(self, deadline_s: float) -> None:
+        """Let it use the GPU, if the import went well."""
+        if self._child is None or self._answer != {"imported": True}:
+            return
+        self._child.ask({})
+        self._next(deadline_s, "did not finish its work on the GPU within")
+
+    def _next(self, deadline_s: float, missed: str) -> None:
+        if self._child is None:
+            return
+        try:
+            self._answer = next(self._child.documents(deadline_s))
+        except ChildSilentError:
+            self._fail("driver-not-answering", f"{self.name} {missed} {deadline_s:g} s")
+        except ChildDiedError as error:
+            self._fail("trial-died", f"the process that runs {self.name} {error.how}")
+
+    def _fail(self, code: str, message: str) -> None:
+        self._failure = ProbeFailure(code=code, message=message)
+        self.close()
+
+    def reading(self) -> TrialReading:
+        """Return what came of it."""
+        if self._failure is not None or self._answer is None:
+            return TrialReading(name=self.name, failure=self._failure)
+        try:
+            return from_plain(TrialReading, self._answer)
+        except DecodeError as error:
+            failure = ProbeFailure(code="trial-died", message=f"an unreadable answer: {error}")
+            return TrialReading(name=self.name, failure=failure)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def run_trials(
+    names: Sequence[str],
+    python: str | None,
+    environment: Mapping[str, str],
+    *,
+    deadline_s: float,
+    tell: Callable[[str], None],
+) -> tuple[TrialReading, ...]:
+    """Try the frameworks; `tell` is told what is being waited for.
+
+    `deadline_s` is for the driver's part; the imports have IMPORT_S together.
+    """
+    for_child = user_environment(environment)
+    trials = [Trial(name, python, for_child) for name in names]
+    try:
+        end = time.monotonic() + max(IMPORT_S, deadline_s)
+        for trial in trials:
+            tell(f"importing {trial.name}")
+            trial.import_(max(0.1, end - time.monotonic()))
+        for trial in trials:
+            tell(f"{trial.name} on the GPU")
+            # The first work on a GPU may compile every kernel for it.
+            trial.work(deadline_s + IMPORT_S / 2)
+            trial.close()
+        return tuple(trial.reading() for trial in trials)
+    finally:
+        for trial in trials:
+            trial.close()

@@ -1,0 +1,17 @@
+"""A memory limit as lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`."""
+
+from __future__ import annotations
+
+from gpucheck.models.memory import MemoryLimit
+from gpucheck.models.report import Report
+from gpucheck.render.base import View
+
+
+def render(report: Report, view: View) -> str:
+    """Return the lines as they are to be pasted."""
+    limit = report.result
+    if limit is None:
+        return ""
+    if not isinstance(limit, MemoryLimit):
+        raise TypeError(type(limit).__name__)
+    return limit.code or ""

@@ -1,0 +1,15 @@
+"""The chosen GPUs as UUIDs with commas: the value of CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+from gpucheck.models.placement import Placement
+from gpucheck.models.report import Report
+from gpucheck.render.base import View
+
+
+def render(report: Report, view: View) -> str:
+    """Return one line, or nothing where nothing was chosen."""
+    placement = report.result
+    if not isinstance(placement, Placement) or not placement.devices:
+        return ""
+    return ",".join(device.uuid or "" for device in placement.devices) + "\n"

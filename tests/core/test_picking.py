@@ -1,0 +1,131 @@
+"""Choosing and holding in one go, from the answer of the machine to the answer of the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpucheck.core.claims import list_claims
+from gpucheck.core.inventory import list_gpus
+from gpucheck.core.picking import Wish, hold_named, index_environment, open_store, pick_gpus
+from gpucheck.core.placement import place_devices
+from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, MissingError
+from gpucheck.models.placement import Candidate, ChoiceRequest, Placement
+from gpucheck.models.report import Answer
+from gpucheck.models.snapshot import NvmlReading, ProbeFailure
+from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
+from gpucheck.probes.claims import LockDirectory
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+HOLD = Wish(hold=True, command="train")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {DIRECTORY_VARIABLE: str(tmp_path / "claims")}
+
+
+def machine(count: int = 2) -> FakeProbes:
+    return FakeProbes(readings=reading_of(*(gpu_reading(index) for index in range(count))))
+
+
+def placement_of(answer: Answer) -> Placement:
+    assert isinstance(answer.result, Placement)
+    return answer.result
+
+
+def test_a_chosen_card_is_held_and_the_command_told(environment: dict[str, str]) -> None:
+    picked = pick_gpus(ChoiceRequest(), HOLD, machine(), environment)
+    placement = placement_of(picked.answer)
+
+    assert placement.environment["CUDA_VISIBLE_DEVICES"] == placement.devices[0].uuid
+    assert placement.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert placement.environment["GPUCHECK_CLAIM_IDS"]
+    assert [claim.uuid for claim in placement.claims] == [placement.devices[0].uuid]
+    assert len(placement.candidates) == 2
+
+    other = pick_gpus(ChoiceRequest(), HOLD, machine(), environment)
+    assert placement_of(other.answer).devices[0].uuid != placement.devices[0].uuid
+
+    third = pick_gpus(ChoiceRequest(), HOLD, machine(), environment)
+    assert third.answer.exit_code is ExitCode.BAD
+    assert third.answer.error is not None
+    assert "held by" in third.answer.error.remedy[0]
+    assert len(placement_of(third.answer).candidates) == 2
+    picked.held.close()
+    other.held.close()
+
+
+def test_a_waiter_does_not_keep_a_process_to_ask_the_driver(environment: dict[str, str]) -> None:
+    probes = machine()
+    wish = Wish(hold=True, wait=True)
+
+    pick_gpus(ChoiceRequest(), wish, probes, environment).held.close()
+
+    assert probes.asked.count("close") == probes.asked.count("nvml")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("library-not-found", MissingError), ("driver-not-answering", InconclusiveError)],
+)
+def test_no_machine_no_choice(
+    environment: dict[str, str], code: str, error: type[Exception]
+) -> None:
+    broken = FakeProbes(readings=NvmlReading(failure=ProbeFailure(code=code, message="so")))
+
+    with pytest.raises(error):
+        pick_gpus(ChoiceRequest(), HOLD, broken, environment)
+
+
+def test_a_scheduler_has_given_them_away(environment: dict[str, str]) -> None:
+    environment["SLURM_JOB_ID"] = "7"
+    picked = pick_gpus(ChoiceRequest(), HOLD, machine(), environment)
+
+    assert picked.held.locks == ()
+    assert [notice.code for notice in picked.answer.warnings] == ["no-claim-in-allocation"]
+    assert open_store(Wish(claim=True), environment) is not None
+    assert open_store(Wish(claim=False), {}) is None
+
+
+class TestNamed:
+    def test_a_named_card_is_held(self, environment: dict[str, str]) -> None:
+        gpus = list_gpus(machine())
+        answer = Answer(result=place_devices(["/gpu:0", "/cpu:0", "0"], gpus, soft=False))
+
+        first = hold_named(answer, gpus, HOLD, environment)
+        assert len(placement_of(first.answer).claims) == 1
+
+        with pytest.raises(BadAnswerError, match=r"cannot be had: .* is held by") as caught:
+            hold_named(answer, gpus, HOLD, environment)
+        assert "--wait" in caught.value.remedy[0]
+        first.held.close()
+
+    def test_the_cpu_needs_no_claim(self, environment: dict[str, str]) -> None:
+        gpus = list_gpus(machine())
+        answer = Answer(result=place_devices(["/cpu:0"], gpus, soft=False))
+
+        assert hold_named(answer, gpus, HOLD, environment).held.locks == ()
+        assert not LockDirectory(Path(environment[DIRECTORY_VARIABLE])).exists()
+
+    def test_two_share_it(self, environment: dict[str, str]) -> None:
+        gpus = list_gpus(machine())
+        answer = Answer(result=place_devices(["/gpu:1"], gpus, soft=False))
+        wish = Wish(hold=True, share=2)
+
+        both = [hold_named(answer, gpus, wish, environment) for _ in range(2)]
+
+        store = LockDirectory(Path(environment[DIRECTORY_VARIABLE]))
+        assert [claim.slot for claim in list_claims(store).claims] == [0, 1]
+        for picked in both:
+            picked.held.close()
+
+
+def test_an_index_is_only_given_where_it_means_the_same() -> None:
+    fine = Candidate(uuid="GPU-0", eligible=True, reason="")
+    split = Candidate(uuid="MIG-0", eligible=False, reason="", index=3, countable=False)
+
+    assert index_environment(Placement(candidates=(fine,)))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    with pytest.raises(BadAnswerError, match="GPU 3"):
+        index_environment(Placement(candidates=(fine, split)))

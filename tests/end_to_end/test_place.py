@@ -1,0 +1,281 @@
+"""`gpucheck place` as a whole, on pretended machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Pretend, Program
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "configs" / "place"
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> dict[str, str]:
+    """Return the variable for claims of this test's own."""
+    return {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
+
+
+@pytest.fixture
+def h100s(pretend: Pretend, claims: dict[str, str]) -> dict[str, str]:
+    """Return eight H100; five of them are busy without a claim."""
+    return pretend("h100x8") | claims
+
+
+def result(program: Program, *words: str, env: dict[str, str], name: str = "place") -> Any:
+    return program("place", *words, "--json", env=env).document(name)["result"]
+
+
+class TestDevices:
+    @pytest.mark.parametrize("spec", ["/gpu:1", "cuda:1", "cuda1", "1", "/device:GPU:1"])
+    def test_every_name_is_the_card_that_cuda_counts(
+        self, program: Program, pretend: Pretend, spec: str
+    ) -> None:
+        found = result(program, spec, env=pretend("mixed-order"))
+
+        (device,) = found["devices"]
+        assert (device["cuda_index"], device["index"]) == (1, 0)
+        assert [op["op"] for op in found["ops"]] == ["Const", "Const", "MatMul"]
+        assert found["value"] is None
+        assert [(t["what"], t["bytes"]) for t in found["transfers"]] == [("MatMul", 16)]
+
+    def test_no_card_is_touched_without_run(
+        self, program: Program, pretend: Pretend, call_log: Path
+    ) -> None:
+        env = pretend("t4") | {"FAKE_CALL_LOG": str(call_log)}
+
+        assert program("place", "/gpu:0", env=env).code == 0
+        assert "\ncu" not in call_log.read_text(encoding="ascii")
+
+    def test_a_missing_device(self, program: Program, pretend: Pretend) -> None:
+        ended = program("place", "/gpu:2", "--json", env=pretend("t4"))
+
+        assert ended.code == 1
+        assert ended.document("place")["error"]["code"] == "no-such-device"
+        assert "Could not satisfy device specification" in ended.said
+
+    def test_a_bad_string_asks_nobody(
+        self, program: Program, pretend: Pretend, call_log: Path
+    ) -> None:
+        env = pretend("t4") | {"FAKE_CALL_LOG": str(call_log)}
+
+        assert program("place", "/gpu:x", env=env).code == 2
+        assert not call_log.exists()
+
+
+class TestGraphs:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("single-gpu", [[22, 28], [49, 64]]),
+            ("manual-cpu", [[22, 28], [49, 64]]),
+            ("one-of-many", [[22, 28], [49, 64]]),
+            ("towers", [[44, 56], [98, 128]]),
+        ],
+    )
+    def test_the_tutorials_run(
+        self, program: Program, pretend: Pretend, name: str, value: object
+    ) -> None:
+        found = result(
+            program,
+            "--graph",
+            str(CASES / f"{name}.toml"),
+            "--run",
+            "--soft",
+            env=pretend("no-driver"),
+        )
+
+        assert found["value"] == value
+
+    def test_the_log_is_tensorflows(self, program: Program, pretend: Pretend) -> None:
+        ended = program("place", "/cpu:0", "--run", env=pretend("no-driver"))
+
+        assert "  MatMul: (MatMul): /job:localhost/replica:0/task:0/device:CPU:0\n" in ended.text
+        assert "Value: [[22, 28], [49, 64]]\n" in ended.text
+
+    def test_advice_names_the_line(self, program: Program, pretend: Pretend) -> None:
+        found = result(program, "--graph", str(CASES / "manual-cpu.toml"), env=pretend("t4"))
+
+        assert "manual-cpu.toml:5: a on /device:GPU:0" in found["advice"][0]
+
+    def test_a_bad_file(self, program: Program, pretend: Pretend, tmp_path: Path) -> None:
+        path = tmp_path / "g.toml"
+        path.write_text("[a]\nop = 'nothing'\n", encoding="ascii")
+        ended = program("place", "--graph", path, "--json", env=pretend("t4"))
+
+        assert ended.code == 2
+        assert "g.toml:2: a: there is no operation nothing" in ended.said
+        assert ended.document("place")["error"]["code"] == "bad-graph"
+
+
+class TestChoosing:
+    def test_uuids_on_stdout_and_reasons_on_stderr(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        ended = program("place", "--count", "2", env=h100s)
+
+        assert ended.code == 0
+        assert ended.text.count("GPU-") == 2
+        assert ended.text.count("\n") == 1
+        assert ended.said.count("without a claim") == 5
+        assert ended.said.count("chosen") == 2
+
+    def test_too_many(self, program: Program, h100s: dict[str, str]) -> None:
+        ended = program("place", "--count", "4", "--json", env=h100s)
+        document = ended.document("place")
+
+        assert ended.code == 1
+        assert document["error"]["code"] == "nothing-fits"
+        assert len(document["result"]["candidates"]) == 8
+
+    def test_index_and_shell(self, program: Program, h100s: dict[str, str]) -> None:
+        by_index = program("place", "--count", "1", "--format", "index", env=h100s).text
+        by_shell = program("place", "--count", "1", "--format", "shell", env=h100s).text
+
+        assert by_index == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=5\n"
+        assert by_shell.startswith("export CUDA_VISIBLE_DEVICES=GPU-")
+
+    def test_strictly_inside_the_inherited_set(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        order = {"CUDA_VISIBLE_DEVICES": "7,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+        found = result(program, "--count", "1", env=h100s | order)
+        assert found["devices"][0]["index"] == 7
+        again = found["environment"]
+        assert result(program, "--count", "1", env=h100s | again)["environment"] == again
+        assert program("place", "--count", "2", env=h100s | order).code == 1
+
+    @pytest.mark.parametrize(
+        "words", [["--name", "A100"], ["--min-compute-capability", "10.0"], ["--min-free", "90GiB"]]
+    )
+    def test_nothing_fits(self, program: Program, h100s: dict[str, str], words: list[str]) -> None:
+        assert program("place", "--count", "1", *words, env=h100s).code == 1
+
+    def test_mig_instances(
+        self, program: Program, pretend: Pretend, claims: dict[str, str]
+    ) -> None:
+        env = pretend("a100-mig") | claims
+        found = result(program, "--count", "1", "--name", "MIG", "--min-free", "1GiB", env=env)
+
+        assert found["devices"][0]["uuid"].startswith("MIG-")
+        assert len(found["candidates"]) == 4
+        ended = program("place", "--count", "1", "--format", "index", env=env)
+        assert (ended.code, ended.text) == (1, "")
+
+    @pytest.mark.parametrize("name", ["no-driver", "hung"])
+    def test_no_machine(
+        self, program: Program, pretend: Pretend, claims: dict[str, str], name: str
+    ) -> None:
+        words = ["--count", "1", "--deadline", "1", "--json"]
+        ended = program("place", *words, env=pretend(name) | claims)
+
+        assert ended.code == (4 if name == "no-driver" else 3)
+        assert ended.document("place")["error"]
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            [],
+            ["/gpu:0", "--count", "1"],
+            ["--count", "1", "--timeout", "1"],
+            ["/gpu:0", "--min-free", "1GiB"],
+            ["--count", "0"],
+            ["--count", "1", "--share", "0"],
+            ["--count", "1", "--prefer", "best"],
+            ["--count", "1", "--exclude", "zz"],
+            ["--count", "1", "--run"],
+            ["--claims", "--from", "x"],
+        ],
+    )
+    def test_wrong_use(self, program: Program, h100s: dict[str, str], words: list[str]) -> None:
+        ended = program("place", *words, "--json", env=h100s)
+
+        assert ended.code == 2
+        assert ended.document("place")["error"]
+
+
+class TestCommands:
+    def test_the_command_holds_what_it_was_given(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        inside = f"echo $CUDA_VISIBLE_DEVICES; {sys.executable} -m gpucheck place --claims --json"
+        ended = program("place", "--count", "1", "--", "sh", "-c", f"{inside}; exit 7", env=h100s)
+        uuid, document = ended.text.splitlines()
+
+        assert ended.code == 7
+        assert f'"uuid": "{uuid}"' in document
+        assert '"command": "sh -c' in document
+        assert result(program, "--claims", env=h100s, name="claims")["claims"] == []
+
+    def test_two_never_get_the_same(self, program: Program, h100s: dict[str, str]) -> None:
+        inner = f"{sys.executable} -m gpucheck place --count 1 -q"
+        outside = f"unset GPUCHECK_CLAIM_IDS CUDA_VISIBLE_DEVICES; {inner}"
+        ended = program(
+            "place", "--count", "2", "--", "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {outside}",
+            env=h100s,
+        )  # fmt: skip
+        held, other = ended.text.splitlines()
+
+        assert other not in held.split(",")
+
+    def test_a_named_card_that_is_held(self, program: Program, h100s: dict[str, str]) -> None:
+        again = f"unset GPUCHECK_CLAIM_IDS CUDA_VISIBLE_DEVICES; {sys.executable} -m gpucheck place"
+        ended = program(
+            "place", "/gpu:5", "--", "sh", "-c",
+            f"{again} /gpu:5 -- true; echo $?; {again} /gpu:5 --no-claim -- true; echo $?",
+            env=h100s,
+        )  # fmt: skip
+
+        assert ended.text == "125\n0\n"
+        assert "is held by" in ended.said
+
+    def test_every_failure_before_it_is_125(self, program: Program, h100s: dict[str, str]) -> None:
+        assert program("place", "--count", "9", "--", "true", env=h100s).code == 125
+        assert program("place", "--claims", "--", "true", env=h100s).code == 125
+        assert program("place", "--count", "1", "--", "/no/such", env=h100s).code == 127
+
+    def test_waiting_ends(self, program: Program, h100s: dict[str, str]) -> None:
+        hold = ("place", "--count", "3", "--", "sleep", "60")
+        with program.start(*hold, env=h100s) as holder:
+            while not result(program, "--claims", env=h100s, name="claims")["claims"]:
+                time.sleep(0.05)
+            words = ("place", "--count", "1", "--wait", "--timeout", "0.3")
+            ended = program(*words, env=h100s)
+            assert ended.code == 1
+            assert "next in line" in ended.said
+            assert "within 0.3 s" in ended.said
+            assert program(*words, "--", "true", env=h100s).code == 125
+            os.kill(holder.pid, signal.SIGKILL)
+            holder.wait(timeout=30)
+            ended = program("place", "--count", "1", "--wait", "--", "echo", "mine", env=h100s)
+            assert (ended.code, ended.text) == (0, "mine\n")
+
+    def test_inside_an_allocation_nothing_is_claimed(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        env = h100s | {"SLURM_JOB_ID": "7"}
+        ended = program("place", "--count", "1", "--", "true", env=env)
+
+        assert ended.code == 0
+        assert "Nothing is claimed: Slurm" in ended.said
+        assert not Path(env["GPUCHECK_CLAIMS_DIR"]).exists()
+
+
+def test_a_snapshot_can_be_asked_too(
+    program: Program, h100s: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "machine.json"
+    assert program("snapshot", file, env=h100s).code == 0
+    words = ("place", "--count", "1", "--from", file)
+
+    assert program(*words, env=h100s).text.startswith("GPU-")
+    assert program(*words, "--", "true", env=h100s).code == 125
+    assert program("place", "/gpu:0", "--run", "--from", file, env=h100s).code == 2

@@ -1,0 +1,128 @@
+"""`gpucheck detect` as people see it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpucheck.core.detect import detect
+from gpucheck.models.finding import (
+    CheckStatus,
+    Detection,
+    Evidence,
+    Finding,
+    Layer,
+    Verdict,
+)
+from gpucheck.models.report import Answer, Report
+from gpucheck.models.snapshot import KernelReading, NvmlReading, ProbeFailure
+from gpucheck.render.base import View
+from gpucheck.render.console import render
+from tests.fakes.probes import FakeProbes
+from tests.fakes.reports import NASTY, eventful_machine, wrap
+from tests.render.console.recorded import recorded
+
+NO_GPU = FakeProbes(
+    readings=NvmlReading(
+        failure=ProbeFailure(code="library-not-found", message="libnvidia-ml.so.1 was not found")
+    ),
+    kernel_reading=KernelReading(pci_devices=(), module_loaded=False),
+)
+DEGRADED = wrap("detect", detect(eventful_machine()))
+UNUSABLE = wrap("detect", detect(NO_GPU))
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize(("name", "report"), [("degraded", DEGRADED), ("unusable", UNUSABLE)])
+def test_whole_report(name: str, report: Report, width: int) -> None:
+    text = render(report, View(width=width))
+
+    assert text == recorded(f"detect-{name}-{width}", text)
+
+
+def test_whole_report_in_ascii_with_all_evidence() -> None:
+    text = render(DEGRADED, View(width=80, unicode=False, verbosity=1))
+
+    assert text.isascii()
+    assert text == recorded("detect-degraded-80-ascii", text)
+
+
+def test_whole_report_in_colour() -> None:
+    text = render(UNUSABLE, View(width=80, color=True))
+
+    assert text == recorded("detect-unusable-80-colour", text)
+
+
+def test_quiet_leaves_out_what_is_fine() -> None:
+    text = render(DEGRADED, View(width=80, verbosity=-1))
+
+    assert "✓" not in text
+    assert text.splitlines()[0].startswith("! nvml: 1 of 4 GPUs do not answer")
+
+
+def test_the_verdict_is_the_last_word() -> None:
+    shown = render(UNUSABLE, View(width=80)).splitlines()
+
+    at = shown.index("GPU not usable: no NVIDIA GPU is on the PCI bus. Do:")
+    assert all(line.startswith(f"  {n}. ") for n, line in enumerate(shown[at + 1 :], start=1))
+
+
+@pytest.mark.parametrize("status", CheckStatus)
+def test_every_status_has_its_mark(status: CheckStatus) -> None:
+    finding = Finding(id="x", layer=Layer.PCI, status=status, summary="text")
+    detection = Detection(
+        usable=None, verdict=Verdict.UNKNOWN, conclusion="c", first_failure=None, checks=(finding,)
+    )
+    report = wrap("detect", Answer(result=detection))
+
+    first = render(report, View()).splitlines()[0]
+    word = render(report, View(unicode=False)).split()[0]
+
+    assert first.split(maxsplit=1)[1] == "pci: text"
+    assert word.lower() == status.value
+
+
+def test_a_report_of_another_command_is_refused() -> None:
+    with pytest.raises(TypeError, match="str"):
+        render(DEGRADED._replace(result="text"), View())
+
+
+FINDINGS = st.builds(
+    Finding,
+    id=NASTY,
+    layer=st.sampled_from(Layer),
+    status=st.sampled_from(CheckStatus),
+    summary=NASTY,
+    evidence=st.lists(st.builds(Evidence, source=NASTY, value=NASTY), max_size=2).map(tuple),
+    remedy=st.lists(NASTY, max_size=2).map(tuple),
+)
+DETECTIONS = st.builds(
+    Detection,
+    usable=st.none(),
+    verdict=st.sampled_from(Verdict),
+    conclusion=NASTY,
+    first_failure=st.none(),
+    checks=st.lists(FINDINGS, max_size=3).map(tuple),
+    remedy=st.lists(NASTY, max_size=3).map(tuple),
+)
+
+
+@settings(deadline=None)
+@given(
+    detection=DETECTIONS,
+    width=st.integers(20, 200),
+    unicode=st.booleans(),
+    verbosity=st.integers(-1, 1),
+)
+def test_any_report_fits_and_steers_nothing(
+    detection: Detection, width: int, *, unicode: bool, verbosity: int
+) -> None:
+    view = View(width=width, unicode=unicode, verbosity=verbosity)
+
+    text = render(wrap("detect", Answer(result=detection)), view)
+
+    assert [line for line in text.splitlines() if cell_len(line) > width] == []
+    assert [char for char in text if not char.isprintable() and char != "\n"] == []
+    assert unicode or text.isascii()
