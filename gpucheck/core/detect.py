@@ -276,11 +276,10 @@ def judge(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     """Return which signs are outweighed, and by what that was seen."""
-    ids = [check.ID for check in CHECKS if check.LAYER in CHAIN]
     for witness, said in ((launch.ID, "yet a kernel runs"), (cuda_driver.ID, "yet CUDA works")):
         found = chain.get(witness)
         if found is not None and found.status in GOOD:
-            return tuple(ids[: ids.index(witness)]), said
+            return tuple(_below(witness)), said
     found = chain.get(nvml.ID)
     if found is not None and found.status in GOOD:
         return nvml.REQUIRES, "yet NVML answers"
@@ -418,10 +417,12 @@ def _layers(findings: Sequence[Finding]) -> Iterable[LayerSummary]:
 
 
 def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
+    if layer is Layer.HEALTH:
+        return _health(own)
     for status in WORST_FIRST:
         alike = [finding.summary for finding in own if finding.status is status]
         if alike:
-            return LayerSummary(layer=layer, status=status, summary="; ".join(alike))
+            return LayerSummary(layer=layer, status=status, summary=_first_of(alike))
     skipped = [finding for finding in own if finding.status is CheckStatus.SKIP]
     unreached = next(filter(_is_unreached, skipped), None)
     well = [finding.summary for finding in own if finding.status is CheckStatus.OK]
@@ -430,7 +431,30 @@ def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
         if layer is Layer.FRAMEWORK:
             summary = "none of the known frameworks is installed"
         return LayerSummary(layer=layer, status=CheckStatus.SKIP, summary=summary)
-    summary = "; ".join(well)
-    if layer is Layer.HEALTH:
-        summary = f"{len(well)} checks of the GPUs' health are well"
+    # The first check of a layer is the one that names it; of frameworks each is as good.
+    summary = "; ".join(well) if layer is Layer.FRAMEWORK else well[0]
     return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
+
+
+def _first_of(summaries: Sequence[str]) -> str:
+    more = len(summaries) - 1
+    return f"{summaries[0]}; and {more} more" if more else summaries[0]
+
+
+def _health(own: Sequence[Finding]) -> LayerSummary:
+    """Return the worst that was found; what was not checked is named beside what is well.
+
+    The kernel log may hardly anywhere be read: that alone makes no GPU's health unknown.
+    """
+    for status in (CheckStatus.FAIL, CheckStatus.WARN):
+        bad = [finding.summary for finding in own if finding.status is status]
+        if bad:
+            return LayerSummary(layer=Layer.HEALTH, status=status, summary=_first_of(bad))
+    well = [finding for finding in own if finding.status is CheckStatus.OK]
+    open_ = [finding for finding in own if finding.status is CheckStatus.UNKNOWN]
+    if not well:
+        worst = open_ or [finding for finding in own if _is_unreached(finding)] or list(own)
+        return LayerSummary(layer=Layer.HEALTH, status=worst[0].status, summary=worst[0].summary)
+    names = ", ".join(dict.fromkeys(finding.id for finding in open_))
+    summary = f"{len(well)} checks find nothing wrong" + (f"; not checked: {names}" * bool(names))
+    return LayerSummary(layer=Layer.HEALTH, status=CheckStatus.OK, summary=summary)

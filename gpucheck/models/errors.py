@@ -62,7 +62,7 @@ class MissingError(GpucheckError):
 
 
 class LaunchError(GpucheckError):
-    """A command could not be started; nothing of it ran (the code is coreutils' 125, 126 or 127)."""
+    """A command could not be started and nothing of it ran (125, 126 or 127, as in coreutils)."""
 
     exit_code = ExitCode.LAUNCH_FAILED
 

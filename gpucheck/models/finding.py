@@ -77,7 +77,7 @@ class Framework(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The result of `gpucheck detect`: verdict, the sentence that says it, steps to try, evidence."""
+    """The result of `gpucheck detect`: verdict, the sentence saying it, steps to try, evidence."""
 
     usable: bool | None
     verdict: Verdict

@@ -71,7 +71,7 @@ class Report(NamedTuple):
 
 
 def status_of(exit_code: ExitCode, *, warnings: bool) -> Status:
-    """Return the envelope's status for an exit code (contract: 0 ok or warn, 1 fail, rest unknown)."""
+    """Return the envelope's status: exit code 0 is ok or warn, 1 is fail, the rest unknown."""
     if exit_code is ExitCode.OK:
         return Status.WARN if warnings else Status.OK
     return Status.FAIL if exit_code is ExitCode.BAD else Status.UNKNOWN

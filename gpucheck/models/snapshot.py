@@ -7,7 +7,7 @@ from gpucheck.models.device import NOTHING
 
 
 class ProbeFailure(NamedTuple):
-    """Why a whole probe has no answer: a kebab-case code, a sentence, and the library's own code."""
+    """Why a whole probe has no answer: a kebab-case code, a sentence, the library's own code."""
 
     code: str
     message: str
@@ -166,7 +166,7 @@ class PciDeviceReading(NamedTuple):
 
 
 class KernelReading(NamedTuple):
-    """The kernel's side: PCI devices and the nvidia modules; null `pci_devices` means unreadable."""
+    """The kernel's side: PCI devices and nvidia modules; null `pci_devices` means unreadable."""
 
     pci_devices: tuple[PciDeviceReading, ...] | None = None
     pci_unavailable: str | None = None

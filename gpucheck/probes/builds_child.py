@@ -41,7 +41,8 @@ FRAMEWORKS = {
 }  # fmt: skip
 JAX_PARTS = (
     "jaxlib",
-    "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt", "jax-rocm-plugin",
+    "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
+    "jax-rocm-plugin",
 )  # fmt: skip
 
 #: What TensorFlow and JAX open by name when they look for GPUs, by CUDA's major version.

@@ -20,7 +20,7 @@ from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml_start import take
 
 if TYPE_CHECKING:
-    from gpucheck.models.evidence import GpuHealthReading, HealthReading
+    from gpucheck.models.evidence import HealthReading
 
 NOT_ANSWERING = "driver-not-answering"
 
@@ -40,13 +40,7 @@ class NvmlSession:
 
     def read_health(self, *, deadline_s: float) -> HealthReading:
         """Ask for the health of every GPU."""
-        from gpucheck.models.evidence import HealthReading
-
-        parts, failure = self._ask({"health": True}, deadline_s)
-        if parts and parts[-1]["part"] == "failure":
-            failure = ProbeFailure(**{k: v for k, v in parts[-1].items() if k != "part"})
-        gpus = tuple(_health(part) for part in parts if part["part"] == "health")
-        return HealthReading(gpus=gpus, failure=failure)
+        return assemble_health(*self._ask({"health": True}, deadline_s))
 
     def _ask(
         self, request: Mapping[str, Any], deadline_s: float
@@ -117,9 +111,17 @@ def _topology(part: dict[str, Any]) -> TopologyReading:
     )
 
 
-def _health(part: dict[str, Any]) -> GpuHealthReading:
-    from gpucheck.models.evidence import GpuHealthReading
+def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> HealthReading:
+    """Put the child's documents about health together into one reading."""
+    from gpucheck.models.evidence import GpuHealthReading, HealthReading
 
-    given = {name: value for name, value in part.items() if name != "part"}
-    failure = given.pop("failure")
-    return GpuHealthReading(**given, failure=ProbeFailure(**failure) if failure else None)
+    gpus: list[GpuHealthReading] = []
+    for part in parts:
+        match part.pop("part"):
+            case "health":
+                broken = part.pop("failure")
+                over = ProbeFailure(**broken) if broken else None
+                gpus.append(GpuHealthReading(**part, failure=over))
+            case "failure":
+                failure = ProbeFailure(**part)
+    return HealthReading(gpus=tuple(gpus), failure=failure)

@@ -102,10 +102,10 @@ class NvmlTelemeter:
     def window(self) -> Window:
         """Return what was read since the last question."""
         answer = self._ask({"ask": "window"})
-        samples = [
+        samples = tuple(
             Sample(time_s=time_s, uuid=uuid, values=values)
             for time_s, uuid, values in answer.get("samples", ())
-        ]
+        )
         return Window(
             samples=samples,
             counters=answer.get("counters", {}),

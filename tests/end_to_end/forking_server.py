@@ -14,7 +14,7 @@ import traceback
 # Before the forks, so that it is paid for once. The library is loaded after, in each of them.
 import pynvml  # noqa: F401
 
-from gpucheck.probes import cuda_child, nvml_child
+from gpucheck.probes import cuda_child, launch_child, nvml_child
 
 
 def run_child(request: dict) -> None:
@@ -26,6 +26,10 @@ def run_child(request: dict) -> None:
             os.environ[name] = value
     if request["child"] == "cuda":
         cuda_child.main()
+        return
+    if request["child"] == "launch":
+        sys.argv = ["launch_child.py", "every", "libcuda"]
+        launch_child.main()
         return
     sys.argv = ["nvml_child.py", ""]
     sys.stdin = io.StringIO(json.dumps(request["question"]) + "\n")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpucheck.models.codec import from_plain
+from gpucheck.models.evidence import HealthReading, LaunchReading
 from gpucheck.models.snapshot import CudaReading, NvmlReading
 from gpucheck.probes.interface import NvmlQuestion
-from gpucheck.probes.nvml import assemble
+from gpucheck.probes.nvml import assemble, assemble_health
 from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import flatten
 from tests.fakes.machine import Machine
@@ -49,6 +50,16 @@ class Forks:
         """Return what NVML says on a machine."""
         request = {"child": "nvml", "question": question._asdict()}
         return assemble(self._ask(machine, request, {}), None)
+
+    def health(self, machine: Machine) -> HealthReading:
+        """Return what NVML says of the health of a machine's GPUs."""
+        request = {"child": "nvml", "question": {"health": True}}
+        return assemble_health(self._ask(machine, request, {}), None)
+
+    def launch(self, machine: Machine) -> LaunchReading:
+        """Return what comes of running a kernel on every GPU of a machine."""
+        (document,) = self._ask(machine, {"child": "launch"}, {})
+        return from_plain(LaunchReading, document)
 
     def cuda(
         self, machine: Machine, variables: Mapping[str, str | None] | None = None

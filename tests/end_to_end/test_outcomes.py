@@ -409,9 +409,11 @@ def test_an_interrupt_at_any_moment(pretend: Pretend, program: Program, delay_ms
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=20)
 
-    assert process.returncode == 130
-    assert b"Traceback" not in stderr
-    assert stdout == b"" or only_document(stdout.decode())["exit_code"] == 130
+    # Python ends itself by the signal, which a shell shows as 130 too, if it came while a text
+    # was being evaluated (as for each named tuple), even where the interrupt was answered.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert stderr == b"gpucheck: interrupted\n"
+    assert only_document(stdout.decode())["exit_code"] == 130
 
 
 # ------------------------------------------------------------------------------------- all outcomes

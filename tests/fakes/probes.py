@@ -55,12 +55,7 @@ class FakeProbes:
     health_reading: HealthReading | None = None
     builds_reading: BuildsReading = BuildsReading(python="/usr/bin/python3", builds=())
     trials: Mapping[str, TrialReading] = field(default_factory=dict)
-    launch_reading: LaunchReading = LaunchReading(
-        through="libcuda",
-        launches=(
-            LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5),
-        ),
-    )
+    launch_reading: LaunchReading | None = None
 
     def time(self) -> str:
         """Return a fixed moment."""
@@ -124,9 +119,15 @@ class FakeProbes:
         return tuple(self.trials.get(name, TrialReading(name=name)) for name in names)
 
     def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
-        """Return the given launch."""
+        """Return the given launch, or one that goes as CUDA does."""
         self.asked.append("launch")
-        return self.launch_reading
+        if self.launch_reading is not None:
+            return self.launch_reading
+        if self.cuda_reading.failure is not None:
+            return LaunchReading(failure=self.cuda_reading.failure)
+        first = LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5)
+        count = self.cuda_reading.device_count or 0
+        return LaunchReading(through="libcuda", launches=(first,) if count else ())
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Return the given people; others are unknown."""

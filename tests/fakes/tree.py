@@ -221,6 +221,7 @@ def _enlist(tree: _Tree, bus_id: str, folder: str, driver: str) -> None:
 
 def _write_modules(tree: _Tree, machine: Machine) -> None:
     driver, kernel = machine.driver, machine.host.kernel
+    tree.folder("sys/module")
     loaded = {gpu.bound_driver.replace("-", "_") for gpu in machine.gpus} - {"none", "nvidia"}
     if driver.module_loaded:
         loaded.add("nvidia")

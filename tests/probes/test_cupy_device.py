@@ -140,6 +140,7 @@ class FakeCupy(ModuleType):
         self.fired: list[bool] = []
         self.launched: list[tuple[Any, ...]] = []
         self.ticks = 0
+        self.ticks_move = True
         self.properties: dict[str, Any] = {
             "name": b"NVIDIA H100 80GB HBM3",
             "major": 9,
@@ -193,7 +194,7 @@ class FakeCupy(ModuleType):
             raise self.count
         return self.count
 
-    def RawKernel(self, source: str, name: str, options: tuple[str, ...]) -> Any:
+    def RawKernel(self, source: str, name: str, options: tuple[str, ...] = ()) -> Any:
         assert name in source
 
         class Kernel:
@@ -203,7 +204,7 @@ class FakeCupy(ModuleType):
             def __call__(_, *launch: Any) -> None:
                 self.launched.append((name, *launch))
                 if name == "tick":
-                    self.ticks += 1
+                    self.ticks += self.ticks_move
                     launch[2][0][...] = (1_000_000 * self.ticks, 1_980_000 * self.ticks)
 
         return Kernel()
@@ -385,7 +386,7 @@ def test_a_host_that_never_keeps_up_is_given_up_on_and_said(cupy: FakeCupy) -> N
 
 
 def test_a_clock_that_was_not_written_is_none(cupy: FakeCupy, monkeypatch: Any) -> None:
-    monkeypatch.setattr(cupy, "ticks", -(10**6))
+    monkeypatch.setattr(cupy, "ticks_move", False)
     device = CupyDevice(0)
 
     assert device.span(lambda: None).sm_clock_mhz is None

@@ -446,7 +446,6 @@ FIELDS = [
 NONSENSE = {"": [["nonsense"]]}
 #: Fields whose content is not fixed.
 ANYTHING = {
-    ("bench", "result.telemetry"),
     ("bench", "result.profile"),
     ("bench", "result.environment"),
 }

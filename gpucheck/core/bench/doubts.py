@@ -16,8 +16,8 @@ from gpucheck.models.bench import Board, Doubt, DtypeSpec, Fill, Measurement
 _FEWEST = 10
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
-#: Correlation of neighbours from which the interval is too narrow to be called a 95 % one.
-_CORRELATED, _FEWEST_FOR_CORRELATION = 0.5, 12
+#: Correlation of neighbours from which even the widened interval holds less than 95 %.
+_CORRELATED, _FEWEST_FOR_CORRELATION = 0.2, 12
 #: Share of the readings, and of the time that the driver counts, from which a limit matters.
 _LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
 #: Measurement and datasheet agree this well: beyond it something else is wrong.
@@ -110,7 +110,7 @@ def _drifting(record: Record, _: Around) -> Doubt | None:
         return None
     return Doubt(
         code="autocorrelated",
-        message="the samples drift: neighbours are alike, so the interval is too narrow",
+        message="the samples drift: neighbours are alike, and the widened interval may still miss",
         next="run it again and compare the medians",
         facts={"autocorrelation": correlation},
     )

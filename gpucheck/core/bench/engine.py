@@ -379,7 +379,7 @@ def row_of(record: Record, around: Around) -> Measurement:
         cold_s=record.cold_s,
         summary=stats.summarise(samples) if samples else None,
         median_s=median_s,
-        ci95_s=stats.median_interval(samples),
+        ci95_s=stats.lasting_interval(samples),
         converged=record.converged,
         throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
         sm_clock_mhz=stats.median(record.sm_clocks_mhz) if record.sm_clocks_mhz else None,

@@ -32,7 +32,7 @@ _BOUND = 1e-4
 _GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
 _TESTED = 2000
 #: How far the generated images' pixels scatter about those of their class.
-_SCATTER = 2.5
+_SCATTER = 1.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ from gpucheck.probes.clock import Clock
 _MOST_LOOPS = 2**24
 #: The error of a row that the time did not reach.
 NO_TIME = "no-time"
-#: A case is not begun any more when the group is so many times its budget late.
-_LATEST_START = 2.0
+#: A case is not begun any more when the group is so many times its budget late, and so many
+#: seconds: preparing and checking take their time whatever the budget.
+_LATEST_START, _LATEST_START_S = 2.0, 3.0
 
 
 class Progress(Protocol):
@@ -217,7 +218,7 @@ class _Run:
             _release(record)
 
     def _start_case(self, record: Record) -> None:
-        if self._left_s() <= -_LATEST_START * self._settings.budget_s:
+        if self._left_s() <= -max(_LATEST_START * self._settings.budget_s, _LATEST_START_S):
             raise _Failed(_no_time(record))
         case = record.case
         case.prepare()

@@ -42,8 +42,8 @@ class Plan:
     trained: bool = False
 
     def label(self, made: CaseLabel) -> CaseLabel:
-        """Return the row's label: the shape is the batch, and the towers are a parameter."""
-        found = replace(made, shape=(self.batch,))
+        """Return the row's label: the shape is a tower's batch, and the towers are a parameter."""
+        found = replace(made, shape=(self.batch // self.towers,))
         if self.kernel != "towers":
             return found
         return replace(found, parameters={"towers": self.towers})

@@ -47,7 +47,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     ),
     "driver-not-answering": (KERNEL_LOG, "Reboot."),
 }
-UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
+UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
 
 
 def check(machine: Machine) -> Finding:

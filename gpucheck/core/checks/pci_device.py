@@ -112,7 +112,7 @@ def _gone(gone: list[str], count: int) -> Finding:
         id=ID,
         layer=LAYER,
         status=CheckStatus.FAIL if every else CheckStatus.WARN,
-        summary=f"{len(gone)} of {count_of(count)} has fallen off the bus: {words}",
+        summary=f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
         evidence=tuple(
             Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
             for bus_id in gone

@@ -34,7 +34,8 @@ def check(machine: Machine) -> Finding:
         summary = f"{VISIBLE} is not set: programs see {_of(seen, total)}"
         return _finding(CheckStatus.OK, summary, *_order(machine))
     visibility = machine.visibility
-    evidence = (*_entries(visibility), *_order(machine))
+    told = Evidence(source=VISIBLE, value=repr(text))
+    evidence = (told, *_entries(visibility), *_order(machine))
     if not seen:
         return _finding(
             CheckStatus.FAIL,

@@ -58,12 +58,17 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     own = [finding for finding in detection.checks if finding.layer is layer.layer]
     told = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
     yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
-    # The only one of its layer has said everything in the layer's own line.
-    alone = len(own) == 1
+    if view.verbosity <= 0 and layer.status is CheckStatus.OK:
+        return
     for finding in told:
-        if not alone:
+        # What the layer's own line has said is not said again.
+        again = finding.summary == layer.summary
+        if not again:
             yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
-        yield from _details(finding)
+        elif finding.id != layer.layer.value:
+            yield _indented(_dim(f"found by {finding.id}"))
+        for detail in _details(finding):
+            yield detail if again else _indented(detail)
 
 
 def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
@@ -74,12 +79,17 @@ def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
     return _hanging(shown, Text(printable(text)))
 
 
+def _dim(text: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(printable(text), style="dim")
+
+
 def _details(finding: Finding) -> Iterator[RenderableType]:
     from rich.text import Text
 
     for item in finding.evidence:
-        line = Text(f"{printable(item.source)}: {printable(item.value)}", style="dim")
-        yield _indented(line)
+        yield _indented(_dim(f"{item.source}: {item.value}"))
     for position, step in enumerate(finding.remedy, start=1):
         yield _indented(_hanging(Text(f"{position}."), Text(printable(step))))
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -278,9 +279,97 @@ def test_stopping_early_costs_the_interval_little_of_its_95_percent(spread: floa
         clock = FakeClock()
         (record,) = run(FakeCase(noise(0.02, 0.02 * spread, seed), clock), clock=clock)
         if record.converged:
-            low, high = stats.median_interval(record.samples_s) or (0, 0)
+            low, high = stats.lasting_interval(record.samples_s) or (0, 0)
             converged += 1
             held += low <= 0.02 <= high
 
     assert converged > 300
-    assert 0.92 <= held / converged <= 0.98
+    assert 0.93 <= held / converged <= 0.975
+
+
+def leaning(memory: float, seed: int) -> Iterator[float]:
+    """Yield times each of which leans on the one before by `memory`."""
+    source = random.Random(seed)
+    state = source.gauss(0, 1)
+    while True:
+        yield 0.02 * (1 + 0.03 * state)
+        state = memory * state + math.sqrt(1 - memory * memory) * source.gauss(0, 1)
+
+
+@pytest.mark.parametrize(("memory", "least"), [(0.3, 0.9), (0.6, 0.88)])
+def test_samples_that_lean_on_each_other_get_a_wider_interval(memory: float, least: float) -> None:
+    plain = lasting = 0
+    for seed in range(300):
+        clock = FakeClock()
+        (record,) = run(FakeCase(leaning(memory, seed), clock), clock=clock)
+        low, high = stats.median_interval(record.samples_s) or (0, 0)
+        plain += low <= 0.02 <= high
+        low, high = stats.lasting_interval(record.samples_s) or (0, 0)
+        lasting += low <= 0.02 <= high
+
+    assert lasting > plain
+    assert lasting / 300 >= least
+
+
+def test_the_clock_the_turns_and_the_facts_are_kept() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(0.02, 1e-5), clock, label=label("gpu:0"))
+    case.sm_clock_mhz = 1500.0
+    case.facts = {"accuracy": 0.9}
+
+    (record,) = run(case, clock=clock)
+
+    assert len(record.sm_clocks_mhz) == len(record.samples_s)
+    assert record.facts == {"accuracy": 0.9}
+    assert record.turns_s
+    assert all(low < high for low, high in record.turns_s)
+
+
+class Meter:
+    """An energy counter that goes up by ten joules at each question."""
+
+    def __init__(self, *answers: float | None) -> None:
+        self._answers = list(answers)
+
+    def joules(self, uuid: str) -> float | None:
+        assert uuid == "GPU-x"
+        return self._answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "per_operation"),
+    [((100.0, 150.0), 1.0), ((None,), None), ((100.0, None), None), ((100.0, 100.0), None)],
+)
+def test_energy_is_divided_by_the_operations_that_took_it(
+    answers: tuple[float | None, ...], per_operation: float | None
+) -> None:
+    clock = FakeClock()
+    case = FakeCase(itertools.repeat(0.02), clock, label=replace(label("gpu:0"), gpu_uuid="GPU-x"))
+    settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
+
+    (record,) = measure([case], settings, clock, silent, Meter(*answers))
+
+    # A second of operations of a fiftieth each.
+    assert record.joules_per_op == (
+        pytest.approx(per_operation, rel=0.05) if per_operation else None
+    )
+
+
+def test_energy_is_not_counted_for_the_processor_nor_when_nobody_asks() -> None:
+    clock = FakeClock()
+    settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
+
+    (cpu,) = measure([FakeCase(noise(0.02, 1e-5), clock)], settings, clock, silent, Meter())
+    (gpu,) = measure([FakeCase(noise(0.02, 1e-5), clock)], SETTINGS, clock, silent, Meter())
+
+    assert cpu.joules_per_op is gpu.joules_per_op is None
+
+
+def test_the_energy_loop_ends_though_the_clock_stands() -> None:
+    clock = FakeClock()
+    case = FakeCase(itertools.repeat(0.02), label=replace(label("gpu:0"), gpu_uuid="GPU-x"))
+    settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
+
+    (record,) = measure([case], settings, clock, silent, Meter(1.0, 2.0))
+
+    assert record.joules_per_op is not None

@@ -85,3 +85,27 @@ def test_autocorrelation_tells_drift_from_noise() -> None:
     assert abs(stats.autocorrelation(noise)) < 0.2
     assert stats.autocorrelation([1.0] * 50) == 0.0
     assert stats.autocorrelation([]) == 0.0
+
+
+@given(st.lists(SECONDS, min_size=6, max_size=100))
+def test_the_lasting_interval_is_never_narrower(samples: list[float]) -> None:
+    low, high = stats.median_interval(samples) or (math.nan, math.nan)
+    wide_low, wide_high = stats.lasting_interval(samples) or (math.nan, math.nan)
+
+    slack = 1e-9 * high
+    assert 0 <= wide_low <= low + slack
+    assert wide_high >= high - slack
+
+
+def test_the_lasting_interval_widens_a_drift_and_leaves_noise_alone() -> None:
+    source = random.Random(3)
+    samples = [source.random() for _ in range(200)]
+
+    def width(interval: tuple[float, float] | None) -> float:
+        low, high = interval or (math.nan, math.nan)
+        return high - low
+
+    plain = width(stats.median_interval(samples))
+    assert width(stats.lasting_interval(samples)) < 1.2 * plain
+    assert width(stats.lasting_interval(sorted(samples))) > 5 * plain
+    assert stats.lasting_interval([1.0] * 5) is None

@@ -81,7 +81,9 @@ def test_every_failure(code: str) -> None:
     assert found.status is expected
     assert found.summary == "the reason"
     number = f"NVML {CODES[code]}" if code in CODES else code
-    assert [(item.source, item.value) for item in found.evidence] == [("nvmlInit", number)]
+    module = [("/sys/module/nvidia/version", "unreadable")] if code == "version-mismatch" else []
+    seen = [(item.source, item.value) for item in found.evidence]
+    assert seen == [("nvmlInit", number), *module]
     assert found.remedy
 
 

@@ -12,9 +12,14 @@ from gpucheck.models.bench import (
     BenchGpu,
     BenchMode,
     BenchResult,
+    Conclusion,
     Doubt,
+    Extent,
+    GpuTelemetry,
     Measurement,
+    Roofline,
     Scope,
+    Telemetry,
     Throughput,
     Verified,
 )
@@ -108,17 +113,25 @@ def words(text: str) -> str:
 def test_a_whole_report_at_80_columns() -> None:
     found = result(replace(CPU, doubts=(BUSY,)), replace(ONE, doubts=(BUSY,)), FUSED, MOVED)
 
+    found = replace(
+        found,
+        measurements=tuple(
+            replace(row, percent_of_copy=percent)
+            for row, percent in zip(found.measurements, (83.4, 91.0, 101.6, None), strict=True)
+        ),
+    )
+
     assert draw(replace(found, environment=replace(ENVIRONMENT, gpus=(GPU,)))) == (
-        "softmax 4096 × 4096, float32, temperature 0.7\n"  # noqa: RUF001  it is a product
-        "  cpu blocked, 4 threads    8.71 ms ±0.4%       15.4 GB/s ✓  █\n"
-        "  cpu blocked, 1 thread     14.8 ms ±0.4%       9.07 GB/s ✓  █\n"
-        "  gpu:0 fused               50.0 µs ±0.4%       2.68 TB/s ✓  ███████████\n"
-        "  gpu:0 fused + transfers   4.00 ms ±0.4%       33.6 GB/s ✓  █\n"
-        "    ! cpu blocked, 4 threads | cpu blocked, 1 thread: other programs took 30 %;\n"
-        "    run it again\n"
+        "softmax 4096 × 4096, float32, temperature 0.7 (% of a copy)\n"
+        "  cpu blocked, 4 threads   8.71 ms ±0.4%      15.4 GB/s  83% ✓  █\n"
+        "  cpu blocked, 1 thread    14.8 ms ±0.4%      9.07 GB/s  91% ✓  █\n"
+        "  gpu:0 fused              50.0 µs ±0.4%      2.68 TB/s 102% ✓  ██████\n"
+        "  gpu:0 fused + transfers  4.00 ms ±0.4%      33.6 GB/s      ✓  █\n"
+        "    ! host-busy (2)\n"
         "  for this size the GPU is 170 times faster if the data stays there, 2.2 times\n"
         "  faster if it moves every time\n"
         "\n"
+        "! host-busy (2 rows, the first): other programs took 30 %; run it again\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
         "gpu:0: NVIDIA H100"
     )
@@ -142,7 +155,7 @@ def test_bars_are_in_proportion_and_grow_with_the_terminal() -> None:
         bars = [line.count("█") for line in draw(found, width=width).splitlines()]
         first, second = [bar for bar in bars if bar]
         assert first == pytest.approx(2 * second, abs=1)
-        assert first > width / 4
+        assert first > width / 5
 
 
 def test_ascii_is_ascii() -> None:
@@ -266,3 +279,125 @@ def test_durations(seconds: float, text: str) -> None:
 )
 def test_rates(value: float, text: str) -> None:
     assert rate(value, "FLOP/s") == text
+
+
+def test_with_v_each_doubt_is_told_in_full_for_its_rows() -> None:
+    found = result(replace(CPU, doubts=(BUSY,)), replace(ONE, doubts=(BUSY,)), FUSED)
+
+    text = words(draw(found, verbosity=1))
+
+    assert "! cpu blocked, 4 threads | cpu blocked, 1 thread: other programs took 30 %" in text
+
+
+def test_a_sweep_stands_under_one_heading_by_its_sizes() -> None:
+    rows = [
+        replace(CPU, kernel="batch", shape=(size,), parameters={}, median_s=size / 1e6)
+        for size in (1, 64, 4096)
+    ]
+
+    text = draw(result(*rows))
+
+    assert text.startswith("batch float32\n")
+    assert "  cpu, 1     " in text
+    assert "  cpu, 4096  " in text
+
+
+def test_conclusions_stand_below_their_kernel() -> None:
+    said = Conclusion(kernel="softmax", device="cpu", code="knee", sentence="it bends at 7")
+    rows = (CPU, replace(FUSED, kernel="copy"))
+
+    lines = draw(replace(result(*rows), conclusions=(said,))).splitlines()
+
+    assert lines.index("  it bends at 7") < next(
+        number for number, line in enumerate(lines) if line.startswith("copy")
+    )
+
+
+def test_each_format_has_its_own_heading_and_its_own_speed_up() -> None:
+    half = replace(FLOAT32, input="bfloat16", math_mode="bf16")
+    found = result(CPU, FUSED, replace(FUSED, dtype=half, median_s=0.000025))
+
+    text = words(draw(found))
+
+    assert "softmax 4096 × 4096, float32" in text
+    assert "softmax 4096 × 4096, bfloat16" in text
+    assert "170 times faster" in text
+    assert "350 times faster" in text
+    assert "the CPU computes in fp32, the GPU in bf16" in text
+
+
+def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
+    row = replace(
+        FUSED,
+        percent_of_peak=81.25,
+        percent_of_peak_at_clock=90.4,
+        percent_of_copy=97.0,
+        limits={"peak": "H100 SXM, datasheet", "copy": "the best copy of this run"},
+        sm_clock_mhz=1755.2,
+        joules_per_op=0.0123,
+        facts={"launched_as": "graph", "accuracy": 0.9184},
+    )
+
+    text = words(draw(result(row), width=160, verbosity=1))
+
+    for said in (
+        "81.2 % of the peak (H100 SXM, datasheet)",
+        "90.4 % at the measured clock",
+        "97.0 % of the best copy of this run",
+        "SM clock 1755 MHz",
+        "0.0123 J for one operation",
+        "launched_as graph",
+        "accuracy 0.9184",
+    ):
+        assert said in text
+
+
+def test_the_sensors_and_the_measured_limits_are_told() -> None:
+    gpu = GpuTelemetry(
+        uuid="GPU-1",
+        reading_count=3,
+        period_s=0.05,
+        clock_sm_mhz=Extent(low=1200, median=1700, high=1980),
+        power_w=Extent(low=90, median=650, high=699),
+        power_limit_w=700,
+        temperature_c=Extent(low=40, median=60, high=66),
+        pcie_generation=5,
+        pcie_width=16,
+        reasons={"power-cap": 0.5, "idle": 0.1},
+    )
+    limit = Roofline(
+        device="cpu",
+        threads=4,
+        copy_bytes_per_s=2.9e10,
+        gemm_flops_per_s=4e11,
+        gemm_dtype="float32",
+    )
+    found = replace(
+        result(CPU),
+        telemetry=Telemetry(gpus=(gpu,)),
+        environment=replace(ENVIRONMENT, rooflines=(limit,), parallel_efficiency=0.93),
+    )
+
+    text = words(draw(found, width=160))
+
+    assert (
+        "GPU-1: SM clock 1200 to 1980 MHz, up to 699 of 700 W, up to 66 C, PCIe 5 x16, "
+        "clock held by power-cap"
+    ) in text
+    assert "limits measured on cpu, 4 threads: copy 29.0 GB/s, float32 product 400 GFLOP/s" in text
+    assert "parallel efficiency 93%" in text
+
+
+def test_missing_sensors_are_told_with_the_reason() -> None:
+    found = replace(result(CPU), telemetry=Telemetry(unavailable="the driver did not answer"))
+
+    assert "no sensors: the driver did not answer" in draw(found)
+    assert "no sensors" not in draw(found, verbosity=-1)
+
+
+def test_a_launch_shows_its_time_alone() -> None:
+    launch = replace(
+        FUSED, kernel="launch", shape=(), throughput=Throughput(value=2e5, unit="launch/s")
+    )
+
+    assert "launch/s" not in draw(result(launch))

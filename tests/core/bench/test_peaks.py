@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.core.bench.formats import FORMATS
+from gpucheck.core.bench.peaks import (
+    Cell,
+    Entry,
+    board_of,
+    bytes_by_formula,
+    clock_of,
+    flops_by_formula,
+    load_table,
+)
+from tests.fakes.bench import FakeClock, FakeGpu
+
+TABLE = load_table()
+CELLS = [
+    pytest.param(board, key, cell, id=f"{board.name} {key}")
+    for board in TABLE.boards
+    for key, cell in board.tflops.items()
+]
+GPU = FakeGpu(FakeClock()).facts
+
+
+def assert_as_documented(cell: Cell, computed: float) -> None:
+    """The formula agrees within 1 %, or is off by as much as the cell says."""
+    off_percent = 100 * (computed / cell.value - 1)
+    if cell.formula_percent is None:
+        assert abs(off_percent) <= 1.0
+    else:
+        assert off_percent == pytest.approx(cell.formula_percent, abs=0.1)
+        assert abs(cell.formula_percent) >= 0.95
+
+
+@pytest.mark.parametrize(("board", "key", "cell"), CELLS)
+def test_every_cell_agrees_with_the_formula_or_says_by_how_much_not(
+    board: Entry, key: str, cell: Cell
+) -> None:
+    rate = TABLE.rates[board.rates][key]
+
+    computed = flops_by_formula(board.sm_count, clock_of(board, key), rate) / 1e12
+
+    assert_as_documented(cell, computed)
+
+
+@pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
+def test_every_bandwidth_agrees_with_the_formula_or_says_by_how_much_not(board: Entry) -> None:
+    computed = bytes_by_formula(board.memory_clock_mhz, board.memory_bus_bits) / 1e9
+
+    assert_as_documented(board.bandwidth, computed)
+
+
+def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
+    cells = [cell for board in TABLE.boards for cell in (board.bandwidth, *board.tflops.values())]
+    ids = [device for board in TABLE.boards for device in board.pci_device_ids]
+
+    assert {cell.source for cell in cells} == {"datasheet", "whitepaper", "formula"}
+    assert all(cell.value > 0 for cell in cells)
+    assert len(ids) == len(set(ids))
+    assert all(len(device) == 4 and int(device, 16) for device in ids)
+
+
+def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
+    h100 = next(board for board in TABLE.boards if board.name == "H100 SXM")
+
+    assert h100.tflops["bfloat16"].value == 989.4
+    assert clock_of(h100, "bfloat16") < clock_of(h100, "float32")
+
+
+def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None:
+    board = board_of(replace(GPU, name="NVIDIA something", pci_device_id="233010DE".lower()))
+
+    assert board is not None
+    assert board.name == "H100 SXM"
+    assert board.source == "datasheet"
+    assert board.flops_per_s["float64"] == 67e12  # on tensor cores
+    assert board.flops_per_s == board.high_flops_per_s
+    assert board.bytes_per_s == 3350e9
+
+
+def test_the_name_helps_only_where_there_is_no_id() -> None:
+    named = replace(GPU, name="NVIDIA L40S", clock_sm_max_mhz=2520.0)
+
+    assert getattr(board_of(named), "name", None) == "L40S"
+    # L40 is part of that name, and another board.
+    assert getattr(board_of(replace(named, name="NVIDIA L40S-Q")), "name", None) != "L40"
+    other = board_of(replace(named, pci_device_id="ffff10de"))
+    assert other is not None
+    assert other.source.startswith("computed")
+
+
+@pytest.mark.parametrize(("capability", "wide"), [("8.6", True), ("8.9", True), ("9.0", False)])
+def test_an_unknown_board_gets_a_range_where_the_capability_does_not_tell(
+    capability: str, wide: bool
+) -> None:
+    gpu = replace(
+        GPU,
+        pci_device_id="ffff10de",
+        compute_capability=capability,
+        sm_count=100,
+        clock_sm_max_mhz=2000.0,
+        clock_memory_max_mhz=10_000.0,
+        memory_bus_bits=256,
+    )
+
+    board = board_of(gpu)
+
+    assert board is not None
+    low, high = board.flops_per_s["bfloat16"], board.high_flops_per_s["bfloat16"]
+    assert (low < high) is wide
+    assert high == 100 * 2e9 * TABLE.rates[capability]["bfloat16"]
+    assert board.bytes_per_s == 640e9
+
+
+def test_a_board_of_which_nothing_is_known_has_no_limit() -> None:
+    assert board_of(replace(GPU, compute_capability="99.0", clock_sm_max_mhz=2000.0)) is None
+    assert board_of(replace(GPU, clock_sm_max_mhz=None)) is None
+
+
+def test_the_formats_of_the_table_are_those_that_are_measured() -> None:
+    measured = set(FORMATS) | {"float8", "float64_tensor"}
+
+    assert all(set(board.tflops) <= measured for board in TABLE.boards)

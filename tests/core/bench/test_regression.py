@@ -1,0 +1,169 @@
+"""The training kernels: their step against float64, towers against one tower, real files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpucheck.core.bench import regression
+from gpucheck.core.bench.training import CpuTraining, GpuTraining, MultiGpuTraining, Plan
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill
+from gpucheck.models.errors import WrongUseError
+from tests.fakes.bench import FakeClock, FakeGpu, order
+from tests.probes.test_mnist import IMAGES, LABELS, write_npz
+
+QUICK = BenchRequest(mode=BenchMode.QUICK)
+ORDER = order((100,), request=QUICK)
+
+
+def train(plan: Plan, steps: int) -> np.ndarray:
+    """Return the weights after so many steps from zero."""
+    case = CpuTraining(ORDER, plan, 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(steps)
+    return case._weights.copy()
+
+
+def test_a_step_is_the_reference_in_float32() -> None:
+    dataset = regression.load_dataset(ORDER, 100)
+
+    found = train(Plan(kernel="train", batch=100), 30)
+
+    expected = regression.reference_weights(dataset, 100, 30)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("towers", [2, 4, 5])
+def test_towers_give_what_one_tower_gives_on_the_whole_batch(towers: int) -> None:
+    one = train(Plan(kernel="towers", batch=200), 20)
+    many = train(Plan(kernel="towers", batch=200, towers=towers), 20)
+
+    np.testing.assert_allclose(many, one, atol=2e-6)
+
+
+def test_training_learns_the_generated_classes() -> None:
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+
+    assert case.check().ok
+    assert 0.5 < case.facts["accuracy"] <= 1.0  # type: ignore[operator]
+    assert case.facts["accuracy_steps"] == 1000
+    assert case.facts["images"] == "generated"
+
+
+@pytest.mark.parametrize("rate", [0.1001, 0.05, -0.1])
+def test_a_step_with_another_learning_rate_is_caught(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpucheck.core.bench.training.RATE", rate)
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+
+    assert not case.check().ok
+
+
+def test_weights_that_went_to_nan_in_the_timed_steps_are_caught() -> None:
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+    case._weights[3, 3] = np.nan
+
+    found = case.check()
+
+    assert not found.ok
+    assert found.error is None
+
+
+def test_the_merge_of_gpus_that_are_there_is_right_too() -> None:
+    clock = FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(3)]
+    plan = Plan(kernel="towers", batch=300, towers=3)
+    case = MultiGpuTraining(ORDER, plan, gpus, "3-towers")
+    case.prepare()
+    case.poison()
+    case.run(3)
+
+    assert case.check().ok
+    assert case.facts["simulated"] == "no"
+    case.release()
+    assert all(gpu.released for gpu in gpus)
+
+
+def test_a_merge_that_forgets_a_tower_is_caught() -> None:
+    clock = FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(2)]
+    case = MultiGpuTraining(ORDER, Plan(kernel="towers", batch=200, towers=2), gpus, "2-towers")
+    case.prepare()
+    case.poison()
+    case._plan = replace(case._plan, towers=1)  # what it merges
+
+    case.run(1)
+
+    assert not case.check().ok
+
+
+def test_towers_on_one_gpu_are_simulated_and_say_so() -> None:
+    case = GpuTraining(
+        ORDER, Plan(kernel="towers", batch=200, towers=2), FakeGpu(FakeClock()), "2-towers"
+    )
+    case.prepare()
+    case.poison()
+    case.run(2)
+
+    assert case.check().ok
+    assert case.facts["simulated"] == "yes"
+    assert case.label.shape == (100,)
+    assert case.label.parameters == {"towers": 2}
+
+
+def test_work_counts_two_products_and_every_image() -> None:
+    work = regression.step_work(100)
+
+    assert work.flops == 2 * 2 * 100 * 785 * 10
+    assert work.amount == 100
+    assert work.unit == "image/s"
+
+
+def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "mnist.npz")
+    given = order((10,), request=replace(QUICK, data_file=str(path)))
+
+    found = regression.load_dataset(given, 10)
+
+    assert found.source == "file"
+    assert found.images.shape == (12, 785)
+    assert np.array_equal(found.images[:6, :-1], (IMAGES.reshape(6, -1) / 255).astype(np.float32))
+    assert np.all(found.images[:, -1] == 1)
+    assert np.array_equal(found.targets.argmax(axis=1), np.tile(LABELS, 2))
+
+
+def test_real_images_without_a_test_part_are_tested_on_the_last_ones(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
+    given = order((10,), request=replace(QUICK, data_file=str(path)))
+
+    assert len(regression.load_dataset(given, 10).test_labels) == 6
+
+
+def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
+    given = order((10,), request=replace(QUICK, data_file=str(tmp_path / "missing.npz")))
+
+    with pytest.raises(WrongUseError):
+        regression.load_dataset(given, 10)
+
+
+def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
+    one = regression.load_dataset(order((100,), request=QUICK), 100)
+    two = regression.load_dataset(order((100,), request=QUICK), 100)
+    zeros = regression.load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
+
+    assert np.array_equal(one.images, two.images)
+    assert not zeros.images[:, :-1].any()

@@ -1,0 +1,240 @@
+"""Every function that detect calls fails with every code: a verdict, never a crash, never "ok"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpucheck.core.detect import detect
+from gpucheck.models.codec import to_plain
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.evidence import HealthReading, LaunchReading
+from gpucheck.models.finding import CheckStatus, Detection, Finding, Verdict
+from gpucheck.models.snapshot import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    PciDeviceReading,
+)
+from gpucheck.probes.interface import NvmlQuestion
+from tests.end_to_end.conftest import ForkServers, Pretend, Program
+from tests.end_to_end.sweeping import NVML_CODES
+from tests.end_to_end.test_faults import CUDA_CODES
+from tests.fakes.machine import Machine, load_machine
+from tests.fakes.probes import FakeProbes
+
+PLAIN = NvmlQuestion()
+GPUS = 2
+
+#: What each health function is asked for: the check that must not be "ok" without it.
+JUDGED_BY = {
+    "nvmlDeviceGetCurrentClocksEventReasons": "clock-throttling",
+    "nvmlDeviceGetTotalEccErrors": "ecc-errors",
+    "nvmlDeviceGetRemappedRows": "row-remapping",
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1": "memory-repair",
+    "nvmlDeviceGetNvLinkState": "nvlink",
+    "nvmlDeviceGetGpuFabricInfoV": "fabric",
+    "nvmlDeviceGetPowerManagementDefaultLimit": "power-limit",
+    "nvmlDeviceGetVbiosVersion": "vbios-versions",
+    "nvmlDeviceGetFieldValues": "throttled-time",
+}
+#: And of the readings that every listing takes.
+JUDGED_BY_LISTING = {
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetCurrPcieLinkWidth": "pcie-width",
+    "nvmlDeviceGetMaxPcieLinkWidth": "pcie-width",
+    "nvmlDeviceGetCurrPcieLinkGeneration": "pcie-generation",
+    "nvmlDeviceGetPersistenceMode": "persistence-mode",
+    "nvmlDeviceGetComputeMode": "compute-mode",
+    "nvmlDeviceGetEnforcedPowerLimit": "power-limit",
+}
+#: The older name of a function is asked after these.
+OLDER_NAME = {"nvmlDeviceGetCurrentClocksEventReasons": {13}}
+#: A refusal that is an answer.
+ANSWERS = {"nvmlDeviceValidateInforom": {14}}
+
+
+def machine_of_two() -> Machine:
+    return load_machine("h100x8").with_gpus(GPUS)
+
+
+def judged(
+    machine: Machine,
+    *,
+    nvml: NvmlReading,
+    health: HealthReading,
+    cuda: CudaReading,
+    launch: LaunchReading | None = None,
+) -> tuple[Detection, ExitCode]:
+    """Return what detect says of readings, and that it is a document."""
+    devices = tuple(
+        PciDeviceReading(pci_bus_id=gpu.pci_bus_id, vendor_id="0x10de", driver="nvidia")
+        for gpu in machine.gpus
+    )
+    kernel = KernelReading(pci_devices=devices, module_loaded=True, uvm_loaded=True)
+    answer = detect(
+        FakeProbes(
+            kernel_reading=kernel,
+            readings=nvml,
+            health_reading=health,
+            cuda_reading=cuda,
+            launch_reading=launch,
+        )
+    )
+    assert isinstance(answer.result, Detection)
+    assert to_plain(answer.result)
+    return answer.result, answer.exit_code
+
+
+def finding(result: Detection, name: str) -> Finding:
+    return next(found for found in result.checks if found.id == name)
+
+
+@pytest.fixture(scope="module")
+def called(
+    pretend: Pretend, program: Program, tmp_path_factory: pytest.TempPathFactory
+) -> set[str]:
+    """Return the functions that one run of the real command calls on two healthy GPUs."""
+    log = tmp_path_factory.mktemp("calls") / "calls.log"
+    env = pretend(machine_of_two()) | {"FAKE_CALL_LOG": str(log)}
+
+    assert program("detect", env=env).code == 0
+
+    return {line.split()[0] for line in log.read_text(encoding="ascii").splitlines()}
+
+
+def test_the_tables_name_functions_that_are_called(called: set[str]) -> None:
+    assert {*JUDGED_BY, *JUDGED_BY_LISTING} <= called
+
+
+def test_every_function_of_nvml_fails_with_every_code(forks: ForkServers, called: set[str]) -> None:
+    machine = machine_of_two()
+    server = forks.on(machine)
+    cuda = server.cuda(machine)
+    failures = []
+    for function in sorted(name for name in called if name.startswith("nvml")):
+        for code in NVML_CODES:
+            broken = machine.broken(fail=[f"{function} {code}"])
+            nvml, health = server.nvml(broken, PLAIN), server.health(broken)
+            result, _ = judged(machine, nvml=nvml, health=health, cuda=cuda)
+            # CUDA works, so that a GPU is usable whatever NVML says.
+            assert result.usable is True, (function, code)
+            check = JUDGED_BY.get(function) or JUDGED_BY_LISTING.get(function)
+            tolerated = OLDER_NAME.get(function, set()) | ANSWERS.get(function, set())
+            if check is None or code in tolerated or function == "nvmlErrorString":
+                continue
+            if finding(result, check).status is CheckStatus.OK:
+                failures.append((function, code, finding(result, check).summary))
+    assert failures == []
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+def test_without_nvml_and_cuda_nothing_is_usable(forks: ForkServers, function: str) -> None:
+    machine = machine_of_two()
+    server = forks.on(machine)
+    cuda = server.cuda(machine.broken(fail=["cuInit 100"]))
+    for code in NVML_CODES:
+        broken = machine.broken(fail=[f"{function} {code}"])
+
+        result, exit_code = judged(
+            machine, nvml=server.nvml(broken, PLAIN), health=server.health(broken), cuda=cuda
+        )
+
+        assert exit_code in (ExitCode.BAD, ExitCode.INCONCLUSIVE), code
+        assert result.usable is not True
+        assert result.remedy
+        assert {f.status for f in result.checks if f.layer == "health"} <= {
+            CheckStatus.SKIP,
+            CheckStatus.UNKNOWN,
+        }
+
+
+def test_every_function_of_the_cuda_driver_fails_with_every_code(
+    forks: ForkServers, called: set[str]
+) -> None:
+    machine = machine_of_two()
+    server = forks.on(machine)
+    nvml, health = server.nvml(machine, PLAIN), server.health(machine)
+    # What only describes a device leaves a gap; the rest decides.
+    decisive = {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDriverGetVersion"}
+    for function in sorted(called & decisive):
+        for code in CUDA_CODES:
+            cuda = server.cuda(machine.broken(fail=[f"{function} {code}"]))
+            launch = LaunchReading(failure=cuda.failure)
+
+            result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
+
+            assert exit_code is ExitCode.BAD, (function, code)
+            assert result.verdict is Verdict.UNUSABLE
+            assert result.first_failure == "cuda-driver"
+            assert result.remedy, (function, code)
+            assert finding(result, "launch").status is CheckStatus.SKIP
+
+
+#: What gives something back is not judged.
+RELEASING = {"cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"}
+#: Asked before the launch by the process that counts devices.
+SHARED = {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDriverGetVersion"}
+
+
+def test_every_step_of_the_launch_fails_with_every_code(
+    forks: ForkServers, called: set[str]
+) -> None:
+    machine = machine_of_two()
+    server = forks.on(machine)
+    nvml, health, cuda = server.nvml(machine, PLAIN), server.health(machine), server.cuda(machine)
+    steps = {"cuLaunchKernel", "cuCtxSynchronize", "cuModuleLoadData", "cuModuleGetFunction",
+             "cuMemAlloc_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuCtxSetCurrent",
+             "cuDevicePrimaryCtxRetain", *RELEASING, *SHARED}  # fmt: skip
+    asked = {name for name in called if name.startswith("cu")}
+    assert steps - asked == set()
+    for function in sorted(steps - {"cuDriverGetVersion"}):
+        for code in CUDA_CODES:
+            launch = server.launch(machine.broken(fail=[f"{function} {code}"]))
+
+            result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
+
+            found = finding(result, "launch")
+            if function in RELEASING:
+                assert found.status is CheckStatus.OK
+                continue
+            assert found.status is CheckStatus.FAIL, (function, code)
+            assert (exit_code, result.first_failure) == (ExitCode.BAD, "launch")
+            assert found.remedy
+
+
+@pytest.mark.parametrize("symbol", ["cuLaunchKernel", "cuModuleLoadData", "cuMemAlloc_v2"])
+def test_a_driver_that_lacks_a_function_cannot_launch(forks: ForkServers, symbol: str) -> None:
+    machine = machine_of_two().broken(missing=[symbol])
+
+    launch = forks.on(machine).launch(machine)
+
+    assert launch.launches[0].failure is not None
+    assert symbol in launch.launches[0].failure.message
+
+
+def test_a_gpu_that_is_lost_in_mid_health_keeps_the_others(forks: ForkServers) -> None:
+    machine = machine_of_two()
+    broken = machine.broken(fail=["nvmlDeviceGetVbiosVersion gpu=0 15"])
+
+    health = forks.on(machine).health(broken)
+
+    lost, well = health.gpus
+    assert lost.failure is not None
+    assert lost.failure.code == "gpu-is-lost"
+    assert lost.vbios_version is None
+    assert (well.failure, well.recovery_action) == (None, 0)
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetNvLinkState"])
+def test_health_that_hangs_ends_with_the_deadline(
+    pretend: Pretend, program: Program, name: str, tmp_path: Path
+) -> None:
+    env = pretend(machine_of_two(), hang=[f"{name} gpu=1"])
+
+    ended = program("detect", "--json", "--deadline", "1", env=env)
+
+    document = ended.document("detect")
+    health = {c["id"]: c["status"] for c in document["result"]["checks"] if c["layer"] == "health"}
+    assert "ok" not in {health[name] for name in ("ecc-errors", "nvlink", "fabric")}
