@@ -30,6 +30,7 @@ from gpucheck.probes.cpu import LinuxCpu
 
 TEMPERATURE = 0.7
 SOFTMAX_EDGE = 4096
+PAUSE_S = 0.3
 BARS = {"matmul": 0.9, "softmax, idiomatic": 1.0, "softmax, preallocated": 0.85}
 
 
@@ -46,8 +47,14 @@ def order_of(shape: tuple[int, ...]) -> CaseOrder:
     )
 
 
-def seconds(work: Callable[[], object], least_s: float = 0.05) -> float:
-    """Return the seconds of one call, from as many as fill `least_s`."""
+def seconds(work: Callable[[], object], least_s: float = 0.1) -> float:
+    """Return the seconds of one call, from as many as fill `least_s`.
+
+    Both libraries' threads spin for a while after their work, on the cores of the one that is next:
+    so there is a pause, and a call that is not counted.
+    """
+    time.sleep(PAUSE_S)
+    work()
     start = time.perf_counter()
     count = 0
     while (now := time.perf_counter()) - start < least_s or not count:
@@ -56,14 +63,14 @@ def seconds(work: Callable[[], object], least_s: float = 0.05) -> float:
     return (now - start) / count
 
 
-def ratio(ours: Callable[[], float], theirs: Callable[[], object], rounds: int) -> list[float]:
+def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> list[float]:
     """Return their time over ours for each round; who begins changes from round to round."""
     found = []
     for number in range(rounds):
         if number % 2:
-            their_s, our_s = seconds(theirs), ours()
+            their_s, our_s = seconds(theirs), seconds(ours)
         else:
-            our_s, their_s = ours(), seconds(theirs)
+            our_s, their_s = seconds(ours), seconds(theirs)
         found.append(their_s / our_s)
     return found
 
@@ -91,7 +98,7 @@ def compare_matmul(torch: object, edge: int, threads: int, rounds: int) -> bool:
     assert case.check().ok
     np.testing.assert_allclose(out.numpy(), case._out, rtol=0, atol=1e-2)
     found = ratio(
-        lambda: case.run(1),
+        case.step,
         lambda: torch.mm(left, right, out=out),  # type: ignore[attr-defined]
         rounds,
     )
@@ -123,8 +130,8 @@ def compare_softmax(torch: object, threads: int, rounds: int) -> bool:
     np.testing.assert_allclose(out.numpy(), case._out, rtol=0, atol=1e-6)
     best = min(idioms, key=lambda name: min(seconds(idioms[name]) for _ in range(3)))
     print(f"torch's best idiomatic form here: {best}")
-    fine = report("softmax, idiomatic", ratio(lambda: case.run(1), idioms[best], rounds))
-    fine &= report("softmax, preallocated", ratio(lambda: case.run(1), preallocated, rounds))
+    fine = report("softmax, idiomatic", ratio(case.step, idioms[best], rounds))
+    fine &= report("softmax, preallocated", ratio(case.step, preallocated, rounds))
     case.release()
     return fine
 
@@ -146,7 +153,7 @@ def main() -> None:
         f"{facts.model}, {chosen.threads} threads; NumPy {np.__version__} with "
         f"{blas.name if blas else 'no BLAS'}; torch {torch.__version__}"
     )
-    with torch.no_grad():
+    with torch.no_grad(), ThreadpoolBlas().limited(chosen.threads):
         fine = compare_matmul(torch, chosen.size, chosen.threads, chosen.rounds)
         fine &= compare_softmax(torch, chosen.threads, chosen.rounds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -348,6 +348,8 @@ def conclude(findings: tuple[Finding, ...], *, partial: bool = False) -> Detecti
         # The last one is closest to the proof: what it leaves open is what is missing.
         verdict = Verdict.UNKNOWN
         cause = beside or _first(findings[::-1], CheckStatus.UNKNOWN, CHAIN)
+        if cause is None and partial:
+            cause = _first(findings, CheckStatus.WARN, frozenset(Layer))
     first = failed or beside
     return Detection(
         usable=USABLE[verdict],
@@ -382,7 +384,7 @@ def _sentence(
     failed = cause.status is CheckStatus.FAIL
     if failed and verdict is Verdict.DEGRADED:
         return f"GPU usable, but {'not well: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
-    if failed and verdict is Verdict.UNKNOWN:
+    if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):
         return cause.summary
     return f"{SENTENCES[verdict]}: {cause.summary}"
 

@@ -22,6 +22,8 @@ from gpucheck.probes.nvml_start import take
 if TYPE_CHECKING:
     from gpucheck.models.evidence import HealthReading
 
+#: Between the two looks at the counters that grow.
+SAMPLE_S = 0.1
 NOT_ANSWERING = "driver-not-answering"
 
 
@@ -40,7 +42,7 @@ class NvmlSession:
 
     def read_health(self, *, deadline_s: float) -> HealthReading:
         """Ask for the health of every GPU."""
-        return assemble_health(*self._ask({"health": True}, deadline_s))
+        return assemble_health(*self._ask({"health": True, "sample_s": SAMPLE_S}, deadline_s))
 
     def _ask(
         self, request: Mapping[str, Any], deadline_s: float

@@ -552,7 +552,7 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
     """Yield the documents that answer one request; the last is `end` or `failure`."""
     try:
         if request.get("health"):
-            yield from _read_health(door, nvml)
+            yield from _read_health(door, nvml, request["sample_s"])
             yield {"part": "end", "nvml_calls": door.calls}
             return
         system = read_system(door)
@@ -570,7 +570,7 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
     yield {"part": "end", "nvml_calls": door.calls}
 
 
-def _read_health(door: Door, nvml: Any) -> Iterator[dict[str, Any]]:
+def _read_health(door: Door, nvml: Any, sample_s: float) -> Iterator[dict[str, Any]]:
     """Load what only `detect` needs from the file beside this one: it would slow every listing."""
     import importlib.util
 
@@ -580,7 +580,7 @@ def _read_health(door: Door, nvml: Any) -> Iterator[dict[str, Any]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield from module.read_health(door, nvml, Refusal)
+    yield from module.read_health(door, nvml, Refusal, sample_s)
 
 
 def _loaded_library() -> str | None:

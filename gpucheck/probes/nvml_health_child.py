@@ -24,8 +24,6 @@ SLOWDOWN_FIELDS = {
 MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
-#: Between the two looks at the counters that grow.
-SAMPLE_S = 0.1
 MOST_LINKS = 64
 #: The code of a link that the GPU does not have: invalid argument, or not offered.
 NO_SUCH_LINK = frozenset({2, 3, 13})
@@ -251,13 +249,13 @@ def _value(field: Any) -> int:
 
 
 def read_health(
-    door: Any, nvml: Any, refusal: type[Any], wait: Callable[[float], None] = time.sleep
+    door: Any, nvml: Any, refusal: type[Any], sample_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield a document for each GPU; the counters are looked at twice, SAMPLE_S apart."""
+    """Yield a document for each GPU; the counters are looked at twice, `sample_s` apart."""
     count = door.ask("nvmlDeviceGetCount")
     readers = [HealthReader(door, nvml, refusal, index) for index in range(count)]
     started = [(reader, time.monotonic(), reader.read()) for reader in readers]
     if started:
-        wait(max(0.0, SAMPLE_S - (time.monotonic() - started[-1][1])))
+        time.sleep(max(0.0, sample_s - (time.monotonic() - started[-1][1])))
     for reader, begun, first in started:
         yield reader.finish(first, time.monotonic() - begun)

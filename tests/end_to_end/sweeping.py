@@ -53,7 +53,7 @@ class Forks:
 
     def health(self, machine: Machine) -> HealthReading:
         """Return what NVML says of the health of a machine's GPUs."""
-        request = {"child": "nvml", "question": {"health": True}}
+        request = {"child": "nvml", "question": {"health": True, "sample_s": 0.0}}
         return assemble_health(self._ask(machine, request, {}), None)
 
     def launch(self, machine: Machine) -> LaunchReading:

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 import gpucheck.probes.telemetry as telemetry
+from gpucheck.probes import open_probes
+from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter, Window
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import load_machine
 
 
 class Refused(Exception):
@@ -206,3 +210,28 @@ def test_the_module_is_loaded_from_beside_the_child(child: Any) -> None:
     assert door.Refusal("f", 3, "not-supported", "no").reason() == "no (NVML 3)"
     assert "gpucheck" not in getattr(door, "__name__", "")
     sys.modules.pop("nvml_child", None)
+
+
+def test_the_real_binding_on_a_pretended_driver(
+    c_compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in build_libraries(load_machine("h100x8"), tmp_path).items():
+        monkeypatch.setenv(name, value)
+    machine = open_probes()
+    uuid = machine.nvml(NvmlQuestion()).gpus[0].uuid
+    machine.close()
+    assert uuid is not None
+    telemeter = NvmlTelemeter(deadline_s=30.0)
+
+    facts = telemeter.start([uuid])
+    window = telemeter.window()
+    joules = telemeter.joules(uuid)
+    telemeter.close()
+
+    assert telemeter.failure is None
+    assert facts[uuid]["clock_sm_max_mhz"] == 1980
+    assert window.counters[uuid]["energy_mj"] > 0
+    assert joules is not None
+    for sample in window.samples:
+        assert sample.uuid == uuid
+        assert sample.values["clock_sm_mhz"] > 0

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.kernel import CaseOrder, Work
-from gpucheck.models.bench import BenchMode, Fill, Verified
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill, Verified
+from gpucheck.probes.mnist import Mnist, read_mnist
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,12 +65,25 @@ def load_dataset(order: CaseOrder, least: int) -> Dataset:
     return order.data.once(f"dataset-{least}", load)
 
 
+def check_data_file(request: BenchRequest) -> None:
+    """Read the data file, if one is named, before anything is measured.
+
+    Raises:
+        WrongUseError: it cannot be used.
+    """
+    if request.data_file is not None:
+        _read(Path(request.data_file))
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Mnist:
+    return read_mnist(path)
+
+
 def _real(path: Path, least: int) -> Dataset:
     import numpy as np
 
-    from gpucheck.probes.mnist import read_mnist
-
-    found = read_mnist(path)
+    found = _read(path)
     times = -(-least // len(found.images))
     tested = (found.test_images, found.test_labels)
     if not len(found.test_labels):

@@ -165,15 +165,28 @@ def _tried(
             *(evidence for problem in problems for evidence in problem.evidence),
             remedy=tuple(step for problem in problems for step in problem.remedy),
         )
-    own = Evidence(source=f"{name} itself", value=trial.error or "it lists no GPU")
+    source, value = f"devices that {name} lists", ", ".join(trial.devices) or "none"
+    if trial.error is not None:
+        source, value = f"{name} itself", trial.error
+    own = Evidence(source=source, value=value)
+    driver = machine.cuda.failure
+    if driver is not None:
+        # Some frameworks call a driver that is not there an insufficient one.
+        summary = f"CUDA does not start: {driver.message}"
+        problems = [*problems, Problem(summary, (), ("Mend what is broken below it first.",))]
     if not problems:
-        summary = (
-            "it lists no GPU" if not trial.sees_gpu else "it sees the GPU, and work on it fails"
-        )
-        problems = [Problem(summary, (), ("See what is wrong below it, in the layers above.",))]
+        summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
+        problems = [Problem(summary, (), _last_resort(name))]
     first, *rest = problems
-    told = first._replace(evidence=(*first.evidence, own))
-    return _wrong(machine, name, shown, [told, *rest])
+    return _wrong(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
+
+
+def _last_resort(name: str) -> tuple[str, ...]:
+    """Return what is left to try where nothing else explains a failure."""
+    return (
+        f"Read what {name} says of itself, here and with its own logging turned on.",
+        "See what it is given: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
+    )
 
 
 # ------------------------------------------------------------------------------ reasons

@@ -13,7 +13,7 @@ from gpucheck.core.bench import regression
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.core.bench.kernels.train import DATA_BYTES
 from gpucheck.core.bench.training import CpuTraining, GpuTraining, Plan
-from gpucheck.models.bench import BenchMode, Conclusion, Measurement
+from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.probes.cupy_device import GpuDevice
 
 #: The share of the best throughput that counts as having reached it.
@@ -30,6 +30,14 @@ class Batch(KernelBase):
     sizes = MappingProxyType(
         {BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 16384}
     )
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a data file that cannot be used.
+
+        Raises:
+            WrongUseError: it cannot be read, or is not MNIST.
+        """
+        regression.check_data_file(request)
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Return the largest batch."""

@@ -29,11 +29,12 @@ class Towers(KernelBase):
     sizes = MappingProxyType({BenchMode.QUICK: 512, BenchMode.DEFAULT: 1024, BenchMode.FULL: 4096})
 
     def validate(self, request: BenchRequest) -> None:
-        """Refuse a number of towers that makes no sense.
+        """Refuse a number of towers that makes no sense, and a data file that cannot be used.
 
         Raises:
-            WrongUseError: fewer than two, or more than any machine has GPUs for.
+            WrongUseError: fewer than two, more than any machine has GPUs for, or an unusable file.
         """
+        regression.check_data_file(request)
         if not 2 <= request.towers <= _MOST_TOWERS:
             raise WrongUseError(
                 code="bad-towers",

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpucheck.core.bench import regression
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.core.bench.training import CpuTraining, GpuTraining, Plan
-from gpucheck.models.bench import BenchMode
+from gpucheck.models.bench import BenchMode, BenchRequest
 from gpucheck.probes.cupy_device import GpuDevice
 
 #: Bytes of the largest generated data set, or of MNIST, as float32.
@@ -25,6 +25,14 @@ class Train(KernelBase):
     id = "train"
     dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     sizes = MappingProxyType(dict.fromkeys(BenchMode, 100))
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a data file that cannot be used.
+
+        Raises:
+            WrongUseError: it cannot be read, or is not MNIST.
+        """
+        regression.check_data_file(request)
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Return the batch."""

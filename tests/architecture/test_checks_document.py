@@ -1,0 +1,59 @@
+"""docs/checks.md says of every check what the check says of itself.
+
+After a change that is meant: `UPDATE_SNAPSHOTS=1 pytest tests/architecture/test_checks_document.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from gpucheck.core.checks import CHECKS, Check
+from tests.architecture.house import ROOT
+
+DOCUMENT = ROOT / "docs" / "checks.md"
+BEGIN = "<!-- generated: what follows is written by tests/architecture/test_checks_document.py -->"
+
+
+def question(check: Check) -> str:
+    return (check.__doc__ or "").partition("\n")[0]
+
+
+def lines() -> Iterator[str]:
+    """Yield the generated part, line by line."""
+    layer = None
+    for check in CHECKS:
+        if check.LAYER is not layer:
+            layer = check.LAYER
+            yield from ("", f"## {layer.value}")
+        about = check.ABOUT
+        yield from ("", f"### {check.ID}", "", question(check), "", about.why, "")
+        yield from (f"- looks at: {item}" for item in about.looks_at)
+        yield from (f"- judges: {item}" for item in about.rules)
+        yield from (f"- source: {item}" for item in about.sources)
+        if check.REQUIRES:
+            yield f"- after: {', '.join(check.REQUIRES)}"
+
+
+def test_document_is_up_to_date() -> None:
+    written = DOCUMENT.read_text(encoding="utf-8")
+    by_hand, mark, _ = written.partition(BEGIN)
+    assert mark, "the document has lost the line that begins its generated part"
+
+    expected = f"{by_hand}{BEGIN}\n" + "\n".join(lines()) + "\n"
+
+    if os.environ.get("UPDATE_SNAPSHOTS") == "1":
+        DOCUMENT.write_text(expected, encoding="utf-8")
+    assert DOCUMENT.read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.ID)
+def test_check_describes_itself(check: Check) -> None:
+    assert question(check).endswith("?")
+    assert check.ABOUT.looks_at
+    assert check.ABOUT.why.endswith((".", ":", ";")), check.ABOUT.why
+    if check.LAYER == "health":
+        assert check.ABOUT.rules
+        assert check.ABOUT.sources

@@ -1,0 +1,30 @@
+"""ecc-errors: uncorrected, the SRAM's threshold, a pending mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.core.checks import ecc_errors
+from gpucheck.models.finding import CheckStatus
+from tests.core.checks.healthy import judge
+
+
+@pytest.mark.parametrize(
+    ("gpu", "health", "status", "says"),
+    [
+        ({}, {}, "ok", "no uncorrected"),
+        ({}, {"ecc_uncorrected_volatile": 1}, "fail", "1 memory errors"),
+        ({}, {"ecc_sram_threshold_exceeded": True}, "fail", "NVIDIA's threshold"),
+        ({}, {"ecc_mode_pending": False}, "warn", "turned off with the next reset"),
+        ({"ecc_mode": False}, {}, "warn", "turned on with the next reset"),
+        ({}, {"ecc_corrected_volatile": 7}, "ok", "7 memory errors were corrected"),
+    ],
+)
+def test_judgement(
+    gpu: dict[str, object], health: dict[str, object], status: str, says: str
+) -> None:
+    found = judge(ecc_errors, gpu, health)
+
+    assert found.status == status
+    assert says in found.summary
+    assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))
