@@ -1,6 +1,6 @@
 """docs/checks.md says of every check what the check says of itself.
 
-After a change that is meant: `UPDATE_SNAPSHOTS=1 pytest tests/architecture/test_checks_document.py`.
+Where a change is meant, `UPDATE_SNAPSHOTS=1 pytest tests/architecture/test_checks_document.py`.
 """
 
 from __future__ import annotations
