@@ -176,7 +176,9 @@ def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
 def _known(words: Iterable[str]) -> frozenset[str]:
     found: set[str] = set()
     for word in words:
-        matching = {check.ID for check in CHECKS if word in (check.ID, check.LAYER.value)}
+        # Some layers have the name of their first check: that one is meant.
+        matching = {check.ID for check in CHECKS if word == check.ID}
+        matching = matching or {check.ID for check in CHECKS if word == check.LAYER.value}
         if not matching:
             message = f"There is no check {word!r}."
             remedy = ("See which there are: gpucheck detect --list-checks",)
@@ -404,10 +406,10 @@ def _exit_code(detection: Detection, framework_asked: str | None) -> ExitCode:
         return ExitCode.INCONCLUSIVE
     if detection.usable:
         return ExitCode.OK
-    statuses = {finding.status for finding in detection.checks}
     complete = len({finding.id for finding in detection.checks}) == len(CHECKS)
-    well = statuses & set(GOOD) and CheckStatus.UNKNOWN not in statuses
-    return ExitCode.OK if well and not complete else ExitCode.INCONCLUSIVE
+    open_ = _first(detection.checks, CheckStatus.UNKNOWN, CHAIN) is not None
+    well = any(finding.status in GOOD for finding in detection.checks)
+    return ExitCode.OK if well and not open_ and not complete else ExitCode.INCONCLUSIVE
 
 
 def _layers(findings: Sequence[Finding]) -> Iterable[LayerSummary]:

@@ -1,0 +1,61 @@
+"""Device files: what is there, what should be, and what opening them says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpucheck.models.evidence import NodeOpening
+from gpucheck.probes.devices import open_nodes, read_nodes
+from tests.fakes.machine import load_machine
+from tests.fakes.tree import write_tree
+
+
+def test_a_machine_s_nodes(tmp_path: Path) -> None:
+    found = read_nodes(write_tree(load_machine("h100x8"), tmp_path))
+
+    paths = [node.path for node in found.nodes]
+    assert paths == sorted(paths)
+    assert set(found.expected) <= set(paths)
+    # Those of the switches and of nvidia-modeset are nobody's way to a GPU.
+    assert all(path.startswith("/dev/nvidia") and "switch" not in path for path in paths)
+    assert {node.mode for node in found.nodes} == {"0666"}
+    assert all(node.accessible for node in found.nodes)
+
+
+def test_without_a_driver_the_usual_ones_are_expected(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+
+    assert read_nodes(tmp_path).expected == ("/dev/nvidiactl", "/dev/nvidia-uvm")
+
+
+def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
+    assert read_nodes(tmp_path).unavailable == "/dev: No such file or directory"
+
+
+def test_opening(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
+
+    found = open_nodes(["/dev/nvidia0", "/dev/nvidia1"], tmp_path, deadline_s=10)
+
+    assert found == (
+        NodeOpening(path="/dev/nvidia0", error=None),
+        NodeOpening(path="/dev/nvidia1", error="ENOENT"),
+    )
+
+
+def test_opening_that_hangs_ends(tmp_path: Path) -> None:
+    assert open_nodes(["/dev/nvidia0"], tmp_path, deadline_s=0.0) == ()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_a_node_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch(mode=0o000)
+
+    (node,) = read_nodes(tmp_path).nodes
+
+    assert node.accessible is False

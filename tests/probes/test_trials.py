@@ -1,0 +1,102 @@
+"""Frameworks in children: side by side, one at a time on the GPU, and never for ever."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucheck.probes import trials
+from gpucheck.probes.builds import read_builds, user_environment
+from gpucheck.probes.trials import run_trials
+
+
+def fake(folder: Path, module: str, text: str) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{module}.py").write_text(text)
+    return {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"}
+
+
+def attempt(
+    environment: dict[str, str], *names: str, deadline_s: float = 20
+) -> dict[str, trials.TrialReading]:
+    said: list[str] = []
+    found = run_trials(names, sys.executable, environment, deadline_s=deadline_s, tell=said.append)
+    assert all(any(name in line for line in said) for name in names)
+    return {trial.name: trial for trial in found}
+
+
+def test_an_import_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+    environment = fake(tmp_path, "torch", "raise OSError('libcudart.so.12: cannot open')\n")
+
+    found = attempt(environment, "pytorch")["pytorch"]
+
+    assert (found.sees_gpu, found.error) == (False, "OSError: libcudart.so.12: cannot open")
+
+
+def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
+    environment = fake(tmp_path, "torch", "import os; os.abort()\n")
+    fake(tmp_path, "jax", "raise ImportError('none')\n")
+
+    found = attempt(environment, "pytorch", "jax")
+
+    assert found["pytorch"].failure is not None
+    assert "SIGABRT" in found["pytorch"].failure.message
+    assert found["jax"].error == "ImportError: none"
+
+
+def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "IMPORT_S", 0.5)
+    environment = fake(tmp_path, "torch", "import time; time.sleep(600)\n")
+
+    found = attempt(environment, "pytorch", deadline_s=0.5)["pytorch"]
+
+    assert found.failure is not None
+    assert found.failure.code == "driver-not-answering"
+
+
+def test_what_a_framework_logs_about_gpus_is_kept(tmp_path: Path) -> None:
+    text = """
+import os
+os.write(2, b"plain chatter\\nCannot dlopen some GPU libraries: libcudnn.so.9\\n")
+os.write(1, b"noise on standard output\\n")
+__version__ = "1"
+def devices(): raise RuntimeError("no gpu")
+"""
+    found = attempt(fake(tmp_path, "jax", text), "jax")["jax"]
+
+    assert found.error is not None
+    assert "libcudnn.so.9" in found.error
+    assert "chatter" not in found.error
+
+
+def test_memory_is_not_taken_in_advance(tmp_path: Path) -> None:
+    text = "import os\nraise SystemExit(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])\n"
+
+    assert attempt(fake(tmp_path, "jax", text), "jax")["jax"].error == "SystemExit: false"
+
+
+# ------------------------------------------------------------------------------ the environment
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [("", ""), (":", ""), (".", ""), ("a:/b", "/b"), ("/b::/c", "/b:/c")],
+)
+def test_the_current_directory_is_on_no_path(path: str, kept: str) -> None:
+    assert user_environment({"PYTHONPATH": path, "HOME": "/h"}) == {
+        "PYTHONPATH": kept,
+        "HOME": "/h",
+    }
+
+
+def test_an_interpreter_that_is_asked_does_nothing_else() -> None:
+    assert user_environment({"PYTHONINSPECT": "1", "PYTHONSTARTUP": "x"}) == {}
+
+
+def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
+    found = read_builds(str(tmp_path / "python"), {})
+
+    assert found.builds is None
+    assert "could not be started" in (found.unavailable or "")
