@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpucheck.cli import output
+from gpucheck.cli.streams import closed_pipe
 from gpucheck.models.errors import GpucheckError
 
 
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return output.interrupted(context)
     except BrokenPipeError:
-        return output.closed_pipe()
+        return closed_pipe()
     except Exception as error:  # the one place that meets a bug of ours
         return output.bug(context, error)
 

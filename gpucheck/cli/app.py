@@ -10,6 +10,7 @@ import typer
 
 from gpucheck import __version__
 from gpucheck.cli import COMMANDS, output
+from gpucheck.cli.streams import write_stdout
 from gpucheck.models.errors import ExitCode
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base of the
@@ -21,7 +22,7 @@ _UsageError: type[Exception] = next(
 
 def _show_version(value: bool) -> None:
     if value:
-        output.write_stdout(f"gpucheck {__version__}\n")
+        write_stdout(f"gpucheck {__version__}\n")
         raise typer.Exit
 
 
@@ -82,7 +83,7 @@ def run(own: list[str], name: str | None, context: output.Context) -> int:
         return output.interrupted(context)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            output.write_stdout(str(getattr(error, "message", error)) + "\n")
+            write_stdout(str(getattr(error, "message", error)) + "\n")
             return int(ExitCode.OK)
         return output.fail(context, output.usage_error(error))
     return int(code or 0)

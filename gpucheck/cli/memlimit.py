@@ -16,9 +16,9 @@ from gpucheck.cli.output import (
     find_only,
     refuse_recording,
     save,
-    write_stderr,
 )
 from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.models.report import Answer, Notice

@@ -1,16 +1,16 @@
-"""The only place that writes to the user: reports, warnings and errors, and their exit codes."""
+"""What a command answers, on its way to the user: reports, warnings, errors, exit codes."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.models.errors import (
     ExitCode,
     GpucheckError,
@@ -24,12 +24,9 @@ from gpucheck.render import FORMATS, open_format
 from gpucheck.render.base import View, printable
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from gpucheck.cli.shared import Shared
     from gpucheck.probes.interface import Probes
 
-STDOUT = "standard output"
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
 
 
@@ -52,143 +49,6 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
         word in ("--json", "--format=json") or (word, after) == ("--format", "json")
         for word, after in pairwise([*arguments, ""])
     )
-
-
-# ---------------------------------------------------------------------------------- streams
-
-
-def write_stdout(text: str) -> None:
-    """Write the report; characters that the locale lacks are escaped rather than fatal.
-
-    Raises:
-        BrokenPipeError: whoever read it has gone.
-        WrongUseError: it is closed, or what it leads to is full.
-    """
-    stream: TextIO | None = sys.stdout
-    if stream is None:
-        raise _unwritable(STDOUT, "it is closed")
-    encoding = stream.encoding or "ascii"
-    try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _give_up_stdout()
-        raise _unwritable(STDOUT, error.strerror or str(error)) from None
-
-
-def write_stderr(line: str) -> None:
-    """Write one line of comment; a closed or full stderr never ends the program."""
-    stream: TextIO | None = sys.stderr
-    if stream is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        encoding = stream.encoding or "ascii"
-        stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        stream.flush()
-
-
-def closed_pipe() -> int:
-    """End quietly after `| head`: whoever closed the pipe has read enough."""
-    _give_up_stdout()
-    return int(ExitCode.OK)
-
-
-def _give_up_stdout() -> None:
-    # Python flushes stdout once more at exit; there must be something to flush into.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def view_for(shared: Shared, **changes: Any) -> View:
-    """Describe the place where the report will be seen."""
-    import shutil
-
-    to_file = shared.output is not None
-    environment = os.environ
-    stream: TextIO | None = sys.stdout
-    on_terminal = not to_file and stream is not None and stream.isatty()
-    terminal = on_terminal and environment.get("TERM") != "dumb"
-    color = terminal or (bool(environment.get("FORCE_COLOR")) and not to_file)
-    view = View(
-        width=max(20, shutil.get_terminal_size((80, 24)).columns),
-        color=color and not environment.get("NO_COLOR"),
-        unicode=to_file or _writes_unicode(stream),
-        verbosity=shared.verbosity,
-    )
-    return view._replace(**changes)
-
-
-def _writes_unicode(stream: TextIO | None) -> bool:
-    encoding = stream.encoding if stream is not None else None
-    return (encoding or "").lower().replace("-", "") == "utf8"
-
-
-# ---------------------------------------------------------------------------------- files
-
-
-def check_writable(path: Path) -> None:
-    """Refuse an output file that cannot be written before anything is measured.
-
-    Raises:
-        WrongUseError: it is a directory, or its directory is missing or not writable.
-    """
-    directory = path.parent
-    problem = None
-    if path.is_dir():
-        problem = "it is a directory"
-    elif not directory.is_dir():
-        problem = f"there is no directory {str(directory)!r}"
-    elif not _is_special(path) and not os.access(directory, os.W_OK | os.X_OK):
-        problem = f"the directory {str(directory)!r} is not writable"
-    if problem is not None:
-        raise _unwritable(repr(str(path)), problem)
-
-
-def _unwritable(place: str, problem: str) -> WrongUseError:
-    return WrongUseError(
-        code="output-not-writable",
-        message=f"The report cannot be written to {place}: {problem}.",
-        remedy=("Name a file in a directory that you may write to.",),
-    )
-
-
-def _is_special(path: Path) -> bool:
-    """Return whether it is a device or pipe, which must be written to and never be replaced."""
-    return path.exists() and not path.is_file()
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write the report in one step: the file is the old one or the new one, never half of it.
-
-    Raises:
-        WrongUseError: the file system refused.
-    """
-    try:
-        if _is_special(path):
-            path.write_text(text, encoding="utf-8")
-            return
-        # A link stays one: the file it leads to is replaced.
-        target = path.resolve()
-        # Beside the file, so that the rename stays in one file system; O_EXCL follows no link.
-        draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                if target.exists():
-                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise _unwritable(repr(str(path)), error.strerror or str(error)) from None
-
-
-# ---------------------------------------------------------------------------------- reports
 
 
 def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Report:
@@ -332,9 +192,6 @@ def refuse_recording(shared: Shared) -> None:
     if shared.recording is not None:
         message = "--from answers from a snapshot: a command cannot be run on that."
         raise WrongUseError(code="command-with-snapshot", message=message)
-
-
-# ---------------------------------------------------------------------------------- failures
 
 
 def _answer_of(error: GpucheckError) -> Answer:

@@ -14,9 +14,9 @@ from gpucheck.cli.output import (
     find_only,
     refuse_recording,
     save,
-    write_stderr,
 )
 from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import ExitCode, LaunchError, WrongUseError
 from gpucheck.models.placement import ChoiceRequest, Placement, Preference
 from gpucheck.models.report import Answer

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, write_stderr
+from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared
+from gpucheck.cli.streams import write_stderr
 from gpucheck.core.snapshot import take_snapshot
 from gpucheck.models.errors import ExitCode, WrongUseError
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpucheck.cli import output
 from gpucheck.cli.shared import Shared
+from gpucheck.cli.streams import closed_pipe, view_for, write_stdout
 from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.report import Answer, Report
 from gpucheck.probes import open_probes
@@ -59,7 +60,7 @@ def watch(
     except KeyboardInterrupt:
         return int(ExitCode.OK)
     except BrokenPipeError:
-        output.closed_pipe()
+        closed_pipe()
         return int(code)
     finally:
         probes.close()
@@ -86,7 +87,7 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
     with live_screen as live:
 
         def redraw(report: Report, changes: dict[str, Any]) -> None:
-            view = output.view_for(shared, **changes)
+            view = view_for(shared, **changes)
             text = open_format("table")(report, view)
             said = report.error.message + "\n" if report.error else ""
             notes = "".join(f"{notice.message}\n" for notice in report.warnings)
@@ -97,6 +98,6 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
 
 
 def _append(report: Report, shared: Shared, changes: dict[str, Any]) -> None:
-    output.write_stdout(open_format(shared.format)(report, output.view_for(shared, **changes)))
+    write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
     if shared.format != "json":
         output.comment(report, quiet=shared.verbosity < 0)

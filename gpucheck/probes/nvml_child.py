@@ -60,8 +60,6 @@ OVER = frozenset({15, 16})
 #: Codes that mean "this form of the question is not known here": the older form is then asked.
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
 NOT_OFFERED = frozenset({3, 13})
-#: What NVML answers for a link that the GPU does not have.
-NO_SUCH_LINK = frozenset({2, 3, 13})
 #: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), for a process's memory that the driver does not tell.
 VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 
@@ -173,8 +171,9 @@ class Door:
         raise said or AssertionError(key)
 
 
-def kernel_bus_id(text: str) -> str:
+def kernel_bus_id(given: bytes | str) -> str:
     """Turn NVML's `00000000:1A:00.0` into the kernel's `0000:1a:00.0`."""
+    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
     domain, _, rest = text.partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"
 
@@ -211,7 +210,7 @@ READINGS: tuple[
         ("pci_bus_id", "pci_device_id"),
         "nvmlDeviceGetPciInfo",
         (),
-        lambda pci: (kernel_bus_id(_text(pci.busId)), f"{pci.pciDeviceId:08x}"),
+        lambda pci: (kernel_bus_id(pci.busId), f"{pci.pciDeviceId:08x}"),
     ),
     (
         ("architecture",),
@@ -292,10 +291,6 @@ def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
         )
         for each in records[: count.value]
     ]
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
@@ -487,72 +482,12 @@ def read_system(door: Door) -> dict[str, Any]:
     return system
 
 
-def read_topology(door: Door, handles: list[Any]) -> dict[str, Any]:
-    """Read the PCIe ancestor of each pair of GPUs and every NVLink of each GPU.
-
-    `handles` are NVML's, or the refusal of a GPU that does not answer.
-    """
-    count = len(handles)
-    pairs = [
-        _pair(door, first, second, handles)
-        for first in range(count)
-        for second in range(first + 1, count)
-    ]
-    links = [link for index in range(count) for link in _nvlinks(door, index, handles[index])]
-    return {"part": "topology", "pairs": pairs, "nvlinks": links}
-
-
-def _pair(door: Door, first: int, second: int, handles: list[Any]) -> dict[str, Any]:
-    pair: dict[str, Any] = {"from": first, "to": second, "level": None, "unavailable": None}
-    try:
-        for handle in (handles[first], handles[second]):
-            if isinstance(handle, Refusal):
-                raise handle
-        pair["level"] = door.ask(
-            "nvmlDeviceGetTopologyCommonAncestor", handles[first], handles[second]
-        )
-    except Refusal as refusal:
-        pair["unavailable"] = refusal.reason()
-    return pair
-
-
-def _nvlinks(door: Door, index: int, handle: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(handle, Refusal):
-        return
-    for link in range(64):  # more than any GPU has; the driver refuses the first that is not there
-        document = {"gpu": index, "link": link, "active": False}
-        try:
-            document["active"] = bool(door.ask("nvmlDeviceGetNvLinkState", handle, link))
-        except Refusal as refusal:
-            if refusal.code not in NO_SUCH_LINK:
-                yield document | {"unavailable": refusal.reason()}
-            return
-        yield document | (_nvlink_peer(door, handle, link) if document["active"] else {})
-
-
-def _nvlink_peer(door: Door, handle: Any, link: int) -> dict[str, Any]:
-    peer: dict[str, Any] = {"remote_type": None, "remote_pci_bus_id": None}
-    try:
-        kind = door.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-        peer["remote_type"] = {0: "gpu", 1: "ibm-npu", 2: "switch"}.get(kind)
-    except Refusal:
-        peer["remote_type"] = None
-    try:
-        remote = door.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        peer["remote_pci_bus_id"] = kernel_bus_id(_text(remote.busId))
-    except Refusal as refusal:
-        if peer["remote_type"] in (None, "gpu"):
-            peer["unavailable"] = refusal.reason()
-    except UNREADABLE as error:
-        peer["unavailable"] = f"the driver's answer could not be read ({type(error).__name__})"
-    return peer
-
-
 def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the documents that answer one request; the last is `end` or `failure`."""
     try:
         if request.get("health"):
-            yield from _read_health(door, nvml, request["sample_s"])
+            module = _load_beside("nvml_health_child")
+            yield from module.read_health(door, nvml, Refusal, request["sample_s"])
             yield {"part": "end", "nvml_calls": door.calls}
             return
         system = read_system(door)
@@ -563,24 +498,25 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
             yield reader.read(process_utilization=bool(request.get("process_utilization")))
             handles.append(reader.handle)
         if request.get("topology"):
-            yield read_topology(door, handles)
+            module = _load_beside("nvml_topology_child")
+            yield module.TopologyReader(door, Refusal, kernel_bus_id, handles).read()
     except Refusal as refusal:
         yield {"part": "failure", **refusal.document()}
         return
     yield {"part": "end", "nvml_calls": door.calls}
 
 
-def _read_health(door: Door, nvml: Any, sample_s: float) -> Iterator[dict[str, Any]]:
-    """Load what only `detect` needs from the file beside this one: it would slow every listing."""
+def _load_beside(name: str) -> ModuleType:
+    """Load what a plain listing does not need, and would wait for, from a file beside this one."""
     import importlib.util
 
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_health_child.py")  # noqa: PTH100, PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("nvml_health_child", path)
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield from module.read_health(door, nvml, Refusal, sample_s)
+    return module
 
 
 def _loaded_library() -> str | None:

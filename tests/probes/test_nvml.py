@@ -26,8 +26,8 @@ from gpucheck.probes.nvml_child import (
     Refusal,
     kernel_bus_id,
     read_system,
-    read_topology,
 )
+from gpucheck.probes.nvml_topology_child import TopologyReader
 from tests.conftest import scrubbed_environment
 
 EVERYTHING = NvmlQuestion(topology=True, process_utilization=True)
@@ -315,11 +315,16 @@ def test_system_versions_may_be_missing_but_the_count_may_not() -> None:
     assert "(NVML 999)" in system["unavailable"]["driver_version"]
 
 
+def read_topology(nvml: FakeNvml, handles: list[Any]) -> dict[str, Any]:
+    """Read the topology as the child does."""
+    return TopologyReader(Door(nvml), Refusal, kernel_bus_id, handles).read()
+
+
 def test_topology_of_a_gpu_that_does_not_answer() -> None:
     lost = Refusal(*("nvmlDeviceGetUUID", 15, "gpu-is-lost", "gone"))
     nvml = FakeNvml(nvmlDeviceGetTopologyCommonAncestor=50, nvmlDeviceGetNvLinkState=error(2))
 
-    found = read_topology(Door(nvml), ["a", lost, "c"])
+    found = read_topology(nvml, ["a", lost, "c"])
 
     assert [(pair["from"], pair["to"], pair["level"]) for pair in found["pairs"]] == [
         (0, 1, None), (0, 2, 50), (1, 2, None),
@@ -349,7 +354,7 @@ def test_the_other_end_of_a_link(answers: dict[str, Any], link: dict[str, Any]) 
         nvmlDeviceGetNvLinkRemotePciInfo=answers["PciInfo"],
     )
 
-    found = read_topology(Door(nvml), ["a"])
+    found = read_topology(nvml, ["a"])
 
     assert found["nvlinks"] == [{"gpu": 0, "link": 0, **link}]
 
