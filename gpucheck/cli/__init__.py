@@ -1,50 +1,14 @@
-"""The command line: parse, call the core, render, exit. The registry of commands is here."""
+"""The command line: parse, call the core, render, exit."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import MappingProxyType
-from typing import NamedTuple
 
 from gpucheck.cli import output
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.streams import closed_pipe
 from gpucheck.models.errors import GpucheckError
-
-
-class Command(NamedTuple):
-    """Where a command is (the module with the function `command`) and its line in --help."""
-
-    module: str
-    summary: str
-
-
-#: Only the command that is called is imported: the overview needs no more than this.
-COMMANDS = MappingProxyType(
-    {
-        "detect": Command(
-            "gpucheck.cli.detect",
-            "Say whether a GPU can be used, and which layer is broken first.",
-        ),
-        "list": Command(
-            "gpucheck.cli.list", "List the GPUs: both numbers, state, processes, topology."
-        ),
-        "place": Command(
-            "gpucheck.cli.place", "Say which device a program gets; after -- run one on it."
-        ),
-        "bench": Command("gpucheck.cli.bench", "Time the CPU against the GPU, and verify both."),
-        "memlimit": Command(
-            "gpucheck.cli.memlimit",
-            "Turn an amount into a GPU memory limit; after -- run under it.",
-        ),
-        "snapshot": Command(
-            "gpucheck.cli.snapshot", "Record this machine to a file that --from answers from."
-        ),
-    }
-)
-
-#: Commands that run another one given after `--`; elsewhere `--` only ends the options.
-RUNS_A_COMMAND = frozenset({"place", "memlimit"})
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from gpucheck import __version__
-from gpucheck.cli import COMMANDS, output
+from gpucheck.cli import output
+from gpucheck.cli.commands import COMMANDS, Command
 from gpucheck.cli.streams import write_stdout
 from gpucheck.models.errors import ExitCode
 
@@ -65,12 +66,19 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, (module, summary) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name == wanted:
-            app.command(name, help=summary)(import_module(module).command)
+            function = import_module(command.module).command
+            app.command(name, help=command.summary, epilog=_examples(command))(function)
         elif wanted is None:
-            app.command(name, help=summary)(_never_run)
+            app.command(name, help=command.summary)(_never_run)
     return app
+
+
+def _examples(command: Command) -> str | None:
+    """Return the end of --help. The mark in front keeps the parser from refilling the lines."""
+    lines = [f"  {line}\n      {purpose}" for line, purpose in command.examples]
+    return "\b\nExamples:\n" + "\n".join(lines) if lines else None
 
 
 def run(own: list[str], name: str | None, context: output.Context) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpucheck.cli import Command
+from gpucheck.cli.commands import Command
 from gpucheck.models.errors import WrongUseError
 
 

@@ -55,7 +55,8 @@ def command(
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
-    from gpucheck.core.detect import DetectRequest, describe_checks, detect
+    from gpucheck.core.detect import detect
+    from gpucheck.core.detect_request import DetectRequest, describe_checks
 
     if list_checks or explain is not None:
         return deliver("detect", shared, lambda _: describe_checks(explain))
@@ -73,7 +74,7 @@ def command(
         with status_line(shown=shared.verbosity >= 0) as tell:
             return detect(probes, request, tell)
 
-    return deliver("detect", shared, find)
+    return deliver("detect", shared, find, told_in_table=True)
 
 
 def _positive(expected: int | None) -> int | None:

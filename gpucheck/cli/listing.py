@@ -14,8 +14,6 @@ from gpucheck.models.report import Answer
 from gpucheck.probes.interface import Probes
 from gpucheck.render.columns import COLUMNS
 
-FORMATS = ("table", "json", "csv")
-
 
 class ListOptions(NamedTuple):
     """The options of `gpucheck list`, with their defaults."""
@@ -54,7 +52,6 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
         return _choose(take_inventory(request, probes), options, order)
 
     show: dict[str, Any] = {
-        "formats": FORMATS,
         "columns": columns,
         "processes": options.processes or options.user is not None,
     }

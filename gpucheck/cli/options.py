@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.shared import Shared
 from gpucheck.models.errors import WrongUseError
 
 
 def _shared(
-    format_: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="table, json or csv (where it has one).")
-    ] = "table",
+    format_: str,  # each command has its own formats: see _format_option
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     output: Annotated[
         Path | None,
@@ -38,7 +37,9 @@ def _shared(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 1 on warnings and where it cannot tell.")
     ] = False,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Show more.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Show more.")
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show less.")] = False,
 ) -> Shared:
     """Collect the shared options."""
@@ -65,9 +66,19 @@ def _shared(
 _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
 
 
+def _format_option(formats: Sequence[str]) -> inspect.Parameter:
+    """Return --format as this command has it."""
+    *others, last = formats
+    known = f"{', '.join(others)} or {last}" if others else last
+    option = typer.Option("--format", metavar="NAME", help=f"{known}.")
+    default = formats[0]
+    return _SHARED_PARAMETERS["format_"].replace(annotation=Annotated[str, option], default=default)
+
+
 def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the shared options to a command, which receives them as its parameter `shared`."""
     signature = inspect.signature(function, eval_str=True)
+    formats = COMMANDS[function.__module__.rpartition(".")[2]].formats
     own = [item for item in signature.parameters.values() if item.name != "shared"]
 
     @functools.wraps(function)
@@ -80,7 +91,7 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
             raise typer.Abort from None
 
     # Typer reads both: the parameters from the signature, their types from the annotations.
-    parameters = [*own, *_SHARED_PARAMETERS.values()]
+    parameters = [*own, _format_option(formats), *list(_SHARED_PARAMETERS.values())[1:]]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}

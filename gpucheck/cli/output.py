@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.models.errors import (
@@ -111,8 +112,9 @@ def write_warnings(notices: Iterable[Notice]) -> None:
         write_stderr(f"gpucheck: warning: {printable(notice.message)}")
 
 
-def check_shared(shared: Shared, formats: Sequence[str], command: str) -> None:
+def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
     """Refuse a format that the command does not have, or an output that cannot be written."""
+    formats = COMMANDS[command].formats if formats is None else formats
     if shared.format not in formats:
         known = ", ".join(name for name in FORMATS if name in formats)
         raise WrongUseError(
@@ -128,13 +130,18 @@ def deliver(
     shared: Shared,
     find: Callable[[Probes], Answer],
     *,
-    formats: Sequence[str] = ("table", "json"),
+    formats: Sequence[str] | None = None,
+    told_in_table: bool = False,
     **view_changes: Any,
 ) -> int:
-    """Open the machine, let `find` answer, render the report, and return the exit code."""
+    """Open the machine, let `find` answer, render the report, and return the exit code.
+
+    `formats` are those of this answer, where it has others than its command says.
+    `told_in_table`: its table says what the warnings say, so that they are not repeated.
+    """
     from gpucheck.probes import open_probes
 
-    check_shared(shared, formats, command)
+    check_shared(shared, command, formats)
     probes = open_probes(shared.recording, deadline_s=shared.deadline_s)
     try:
         answer = find(probes)
@@ -145,7 +152,8 @@ def deliver(
         report = emit(report, shared, view_for(shared, **view_changes))
     except BrokenPipeError:
         closed_pipe()
-    comment(report, quiet=shared.verbosity < 0)
+    told = told_in_table and shared.format == "table" and report.result is not None
+    comment(report, quiet=told or shared.verbosity < 0)
     return int(report.exit_code)
 
 
@@ -157,7 +165,7 @@ def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) ->
     """
     from gpucheck.probes import open_probes
 
-    check_shared(shared, ("table", "json"), command)
+    check_shared(shared, command, ("table", "json"))
     probes = open_probes(deadline_s=shared.deadline_s)
     try:
         answer = find(probes)

@@ -30,10 +30,8 @@ def command(
     if file is not None and shared.output is not None:
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)
-    shared = shared._replace(output=file or shared.output, format="json")
-    code = deliver(
-        "snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact), formats=("json",)
-    )
+    shared = shared._replace(output=file or shared.output)
+    code = deliver("snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact))
     if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
     return code

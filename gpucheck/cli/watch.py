@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,6 @@ def watch(
     find: Callable[[Probes], Answer],
     *,
     every_s: float,
-    formats: Sequence[str],
     **view_changes: Any,
 ) -> int:
     """Show the report every `every_s` seconds; Ctrl-C is the proper end and gives code 0.
@@ -44,7 +43,7 @@ def watch(
             "--watch shows this machine as it changes: it goes with neither --output nor --from."
         )
         raise WrongUseError(code="watch-with-file", message=message)
-    output.check_shared(shared, formats, command)
+    output.check_shared(shared, command)
     gc.enable()
     probes = open_probes(deadline_s=shared.deadline_s)
     code = ExitCode.OK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucheck.cli import COMMANDS
 from gpucheck.cli.app import build_app
+from gpucheck.cli.commands import COMMANDS
 
 COMMAND_NAMES = sorted(COMMANDS)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.cli import COMMANDS
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
 from gpucheck.core.graph_file import read_graph
 from tests.architecture.house import ROOT, name_of

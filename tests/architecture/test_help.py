@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from gpucheck.cli import COMMANDS
+from gpucheck.cli.commands import COMMANDS
 from tests.architecture.commands import COMMAND_NAMES, built_command
+
+#: What a command needs beside its options.
+ANYTHING = {"memlimit": ("30%",), "place": ("--count", "1")}
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
@@ -42,3 +47,29 @@ def test_overview_cuts_no_sentence_short(gpucheck_command) -> None:
 
     assert all(f"\n  {name} " in overview for name in COMMAND_NAMES)
     assert "..." not in overview
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_help_names_the_formats_that_the_command_has(name: str, gpucheck_command) -> None:
+    shown = " ".join(gpucheck_command(name, "--help", env={"COLUMNS": "200"}).stdout.split())
+    *others, last = COMMANDS[name].formats
+    known = f"{', '.join(others)} or {last}" if others else last
+
+    refused = gpucheck_command(name, *ANYTHING.get(name, ()), "--format", "no-such-format")
+
+    assert f"--format NAME {known}. [default: {COMMANDS[name].formats[0]}]" in shown
+    assert refused.code == 2
+    assert all(each in refused.stderr for each in COMMANDS[name].formats)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [(name, line) for name in COMMAND_NAMES for line, _ in COMMANDS[name].examples],
+)
+def test_examples_name_options_that_exist(name: str, line: str, gpucheck_command) -> None:
+    own = shlex.split(line.partition(" -- ")[0])
+    options = {option for item in built_command(name).params for option in item.opts}
+
+    assert own[:2] == ["gpucheck", name]
+    assert {word for word in own if word.startswith("-")} <= options
+    assert f"  {line}\n" in gpucheck_command(name, "--help").stdout

@@ -62,16 +62,23 @@ def test_formats() -> None:
 
 
 def test_commands() -> None:
-    from gpucheck.cli import COMMANDS
+    from gpucheck.cli.commands import COMMANDS
 
     modules = {command.module for command in COMMANDS.values()}
     assert modules == modules_with("command", "cli")
     assert all(command.module == f"gpucheck.cli.{name}" for name, command in COMMANDS.items())
 
 
+def test_formats_of_the_commands_are_registered() -> None:
+    from gpucheck.cli.commands import COMMANDS
+    from gpucheck.render import FORMATS
+
+    assert {each for command in COMMANDS.values() for each in command.formats} <= set(FORMATS)
+
+
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_overview_says_what_the_command_says_of_itself(name: str) -> None:
-    from gpucheck.cli import COMMANDS
+    from gpucheck.cli.commands import COMMANDS
 
     function = import_module(COMMANDS[name].module).command
 

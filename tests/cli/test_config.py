@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.cli import COMMANDS
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
 from gpucheck.models.errors import WrongUseError
 

@@ -59,9 +59,3 @@ def test_the_parser_is_not_even_imported(gpucheck_command) -> None:
 
     assert "gpucheck.cli.listing" in finished.stderr
     assert "typer" not in finished.stderr
-
-
-def test_formats_of_the_list_are_registered() -> None:
-    from gpucheck.render import FORMATS
-
-    assert set(listing.FORMATS) <= set(FORMATS)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.cli import COMMANDS
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.render.base import View
 from gpucheck.render.console import DOCUMENTS, in_ascii, render
 from tests.fakes.reports import list_report

@@ -1,0 +1,82 @@
+"""The registry of commands: where each is, and what --help says of it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command is (the module with the function `command`), and what --help says of it.
+
+    `formats` are what --format takes; `examples` are command lines with what each is for.
+    """
+
+    module: str
+    summary: str
+    formats: tuple[str, ...] = ("table", "json")
+    examples: tuple[tuple[str, str], ...] = ()
+
+
+#: Only the command that is called is imported: the overview needs no more than this.
+COMMANDS = MappingProxyType(
+    {
+        "detect": Command(
+            "gpucheck.cli.detect",
+            "Say whether a GPU can be used, and which layer is broken first.",
+            examples=(
+                ("gpucheck detect", "usable or not, and what to do"),
+                ("gpucheck detect --framework pytorch --deep", "let PyTorch itself try"),
+                ("gpucheck detect --expect-gpus 8 --strict", "a gate for a node's health"),
+            ),
+        ),
+        "list": Command(
+            "gpucheck.cli.list",
+            "List the GPUs: both numbers, state, processes, topology.",
+            formats=("table", "json", "csv"),
+            examples=(
+                ("gpucheck list --processes --watch 2", "who uses them, redrawn"),
+                ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
+            ),
+        ),
+        "place": Command(
+            "gpucheck.cli.place",
+            "Say which device a program gets; after -- run one on it.",
+            formats=("table", "json", "uuid", "index", "shell"),
+            examples=(
+                ("gpucheck place /gpu:0", "which card is that?"),
+                ("gpucheck place --soft --run /gpu:9", "run where it really lands"),
+                ("gpucheck place --count 2 --wait -- python train.py", "on two free GPUs"),
+            ),
+        ),
+        "bench": Command(
+            "gpucheck.cli.bench",
+            "Time the CPU against the GPU, and verify both.",
+            formats=("table", "json"),
+            examples=(
+                ("gpucheck bench --quick", "the first look"),
+                ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
+                ("gpucheck bench --full --json --output node17.json", "everything, kept"),
+            ),
+        ),
+        "memlimit": Command(
+            "gpucheck.cli.memlimit",
+            "Turn an amount into a GPU memory limit; after -- run under it.",
+            formats=("table", "json", "shell"),
+            examples=(
+                ("gpucheck memlimit 30% -- python train.py", "run an unmodified program"),
+                ("gpucheck memlimit 8GiB --code pytorch", "the lines for your own program"),
+                ("gpucheck memlimit 30% --verify", "prove that the cap holds"),
+            ),
+        ),
+        "snapshot": Command(
+            "gpucheck.cli.snapshot",
+            "Record this machine to a file that --from answers from.",
+            formats=("json",),
+            examples=(("gpucheck snapshot --redact machine.json", "for a bug report"),),
+        ),
+    }
+)
+
+#: Commands that run another one given after `--`; elsewhere `--` only ends the options.
+RUNS_A_COMMAND = frozenset({"place", "memlimit"})
