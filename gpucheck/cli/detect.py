@@ -63,8 +63,8 @@ def command(
     request = DetectRequest(
         expect_gpus=_positive(expect_gpus),
         framework=framework,
-        only=split_words(only),
-        skip=split_words(skip),
+        only=_names("--only", only),
+        skip=_names("--skip", skip),
         deep=deep,
         python=_interpreter(python),
     )
@@ -75,6 +75,15 @@ def command(
             return detect(probes, request, tell)
 
     return deliver("detect", shared, find, told_in_table=True)
+
+
+def _names(option: str, values: list[str] | None) -> tuple[str, ...]:
+    """Return the names of checks; an option that names none was not meant to mean all."""
+    names = split_words(values)
+    if values and not names:
+        message = f"{option} names no check."
+        raise WrongUseError(code="no-checks", message=message)
+    return names
 
 
 def _positive(expected: int | None) -> int | None:

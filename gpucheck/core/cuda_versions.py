@@ -14,6 +14,9 @@ Version = tuple[int, ...]
 #: CUDA major -> the oldest Linux driver that runs programs built for it.
 MINIMUM_DRIVER: dict[int, Version] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 
+#: The same for the drivers of Windows, which WSL2 uses; of CUDA 13 none is published.
+MINIMUM_WINDOWS_DRIVER: dict[int, Version] = {11: (452, 39), 12: (528, 33)}
+
 #: CUDA minor -> the Linux driver that came with it: below it, new code may not compile (222).
 MATCHING_DRIVER: dict[Version, Version] = {
     (13, 2): (595, 45, 4),
@@ -68,15 +71,18 @@ def show_version(version: Version) -> str:
     return ".".join([str(first), *(f"{part:02d}" for part in rest)])
 
 
-def minimum_driver(cuda: str | None) -> Version | None:
+def minimum_driver(cuda: str | None, *, windows: bool = False) -> Version | None:
     """Return the oldest driver for this CUDA version, or None if that is not known."""
     version = parse_version(cuda)
-    return MINIMUM_DRIVER.get(version[0]) if version else None
+    table = MINIMUM_WINDOWS_DRIVER if windows else MINIMUM_DRIVER
+    return table.get(version[0]) if version else None
 
 
-def is_driver_too_old(cuda: str | None, driver: str | None) -> bool | None:
+def is_driver_too_old(
+    cuda: str | None, driver: str | None, *, windows: bool = False
+) -> bool | None:
     """Return whether a driver is too old for this CUDA; None where the tables do not tell."""
-    least, version = minimum_driver(cuda), parse_version(driver)
+    least, version = minimum_driver(cuda, windows=windows), parse_version(driver)
     return None if least is None or version is None else version < least
 
 
@@ -94,6 +100,13 @@ def too_new_for(cuda: str | None, capability: str | None) -> bool:
         return False
     known = [first for least, first in FIRST_CUDA.items() if least <= own]
     return bool(known) and version[:2] < max(known)
+
+
+def has_only_ptx(architectures: tuple[str, ...], capability: str | None) -> bool:
+    """Return whether a list has PTX for a GPU and no code that runs as it is."""
+    binaries = tuple(name for name in architectures if not name.startswith("compute"))
+    has_any = holds_code_for(architectures, capability) is True
+    return has_any and not holds_code_for(binaries, capability)
 
 
 def holds_code_for(architectures: tuple[str, ...], capability: str | None) -> bool | None:

@@ -63,11 +63,15 @@ class NodeReading(NamedTuple):
 
 
 class NodesReading(NamedTuple):
-    """The driver's device files; `expected` are those that its own lists call for."""
+    """The driver's device files; `expected` are those that its own lists call for.
+
+    `caps` are the files that give access to MIG instances.
+    """
 
     nodes: tuple[NodeReading, ...] = ()
     expected: tuple[str, ...] = ()
     unavailable: str | None = None
+    caps: tuple[NodeReading, ...] = ()
 
 
 class NodeOpening(NamedTuple):

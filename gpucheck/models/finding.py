@@ -47,7 +47,10 @@ class Evidence(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One check's result; `gpu` is the UUID it speaks of, null for the whole machine."""
+    """One check's result; `gpu` is the UUID it speaks of, null for the whole machine.
+
+    `cause` is a name for what is wrong that programs can rely on, null where nothing is.
+    """
 
     id: str
     layer: Layer
@@ -56,6 +59,7 @@ class Finding(NamedTuple):
     evidence: tuple[Evidence, ...] = ()
     remedy: tuple[str, ...] = ()
     gpu: str | None = None
+    cause: str | None = None
 
 
 class LayerSummary(NamedTuple):
@@ -77,7 +81,10 @@ class Framework(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The result of `gpucheck detect`: verdict, the sentence saying it, steps to try, evidence."""
+    """The result of `gpucheck detect`: verdict, the sentence saying it, steps to try, evidence.
+
+    `cause` is that of the finding that the sentence speaks of.
+    """
 
     usable: bool | None
     verdict: Verdict
@@ -87,15 +94,20 @@ class Detection(NamedTuple):
     remedy: tuple[str, ...] = ()
     frameworks: tuple[Framework, ...] = ()
     layers: tuple[LayerSummary, ...] = ()
+    cause: str | None = None
 
 
 class About(NamedTuple):
-    """What a check looks at, why that matters, by which rules it judges, and who says so."""
+    """What a check looks at, why that matters, by which rules it judges, and who says so.
+
+    `causes` are the names of what it can find wrong.
+    """
 
     looks_at: tuple[str, ...]
     why: str
     rules: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
 
 class CheckDescription(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpucheck.models.evidence import NodeOpening, NodeReading, NodesReading
@@ -19,6 +19,8 @@ from gpucheck.probes.sysfs import read_text
 SCRIPT = str(Path(__file__).with_name("devices_child.py"))
 
 _GPU_NODE = re.compile(r"nvidia(?:ctl|-uvm|[0-9]+)")
+#: As `gpu0/gi1/access 12`; the other lines are for administrators. Source: MIG User Guide.
+_ACCESS = re.compile(r"^gpu\S*/access ([0-9]+)$", re.MULTILINE)
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 
@@ -29,12 +31,21 @@ def read_nodes(root: Path) -> NodesReading:
         names = sorted(name for name in os.listdir(folder) if _GPU_NODE.fullmatch(name))  # noqa: PTH208
     except OSError as error:
         return NodesReading(unavailable=f"/dev: {error.strerror}", expected=_expected(root))
-    nodes = tuple(_node(folder / name) for name in names)
-    return NodesReading(nodes=nodes, expected=_expected(root))
+    nodes = tuple(_node(root, folder / name) for name in names)
+    return NodesReading(nodes=nodes, expected=_expected(root), caps=tuple(_caps(root)))
 
 
-def _node(path: Path) -> NodeReading:
-    shown = f"/dev/{path.name}"
+def _caps(root: Path) -> Iterator[NodeReading]:
+    """Read the files that give access to MIG instances, by the driver's list of their numbers."""
+    listed = read_text(root / "proc/driver/nvidia-caps/mig-minors") or ""
+    for minor in _ACCESS.findall(listed):
+        path = root / f"dev/nvidia-caps/nvidia-cap{minor}"
+        if path.exists():
+            yield _node(root, path)
+
+
+def _node(root: Path, path: Path) -> NodeReading:
+    shown = f"/{path.relative_to(root)}"
     try:
         facts = path.stat()
     except OSError:

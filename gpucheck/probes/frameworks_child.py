@@ -1,7 +1,7 @@
 """Tells which GPU frameworks an interpreter has, without importing any of them.
 
 A single file run by path in that interpreter (Python 3.8 or newer, standard library only), which
-need not have gpucheck. Writes one JSON object.
+need not have gpucheck; builds_child.py builds on it. Writes one JSON object.
 """
 
 from __future__ import annotations
@@ -11,32 +11,59 @@ import json
 import sys
 from importlib import metadata
 
-#: Module -> the distributions that bring it, the likeliest first.
-DISTRIBUTIONS = {
-    "torch": ("torch",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-gpu"),
-    "jax": ("jax",),
-    "cupy": ("cupy-cuda12x", "cupy-cuda13x", "cupy-cuda11x", "cupy"),
-    "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
-}
+#: Framework -> its module, and the distributions that bring it, the likeliest first.
+FRAMEWORKS = {
+    "pytorch": ("torch", ("torch",)),
+    "tensorflow": (
+        "tensorflow",
+        ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tf-nightly-cpu",
+         "tensorflow-rocm", "intel-tensorflow"),
+    ),
+    "jax": ("jax", ("jax",)),
+    "cupy": (
+        "cupy",
+        ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy-cuda118", "cupy-cuda117",
+         "cupy-cuda116", "cupy-cuda115", "cupy-cuda114", "cupy-cuda113", "cupy-cuda112",
+         "cupy-cuda111", "cupy-cuda110", "cupy-rocm-5-0", "cupy-rocm-7-0"),
+    ),
+    "numba": ("numba", ("numba", "numba-cuda")),
+    "onnxruntime": ("onnxruntime", ("onnxruntime-gpu", "onnxruntime")),
+}  # fmt: skip
 
 
-def version_of(names: tuple[str, ...]) -> str:
-    """Return the version of the first distribution that is installed, or an empty text."""
+def installed(names: tuple[str, ...]) -> dict[str, str]:
+    """Return name -> version of the distributions that are installed."""
+    found = {}
     for name in names:
         try:
-            return metadata.version(name) or ""
+            found[name] = metadata.version(name) or ""
         except metadata.PackageNotFoundError:
             continue
-    return ""
+        except Exception:  # a damaged folder of metadata says nothing
+            found[name] = ""
+    return found
+
+
+def folder_of(module: str) -> str | None:
+    """Return a package's folder without importing it, None where there is no such package.
+
+    A folder without `__init__.py`, as an uninstalled package may leave behind, is none.
+    """
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(spec.submodule_search_locations or ()), None)
 
 
 def find_frameworks() -> dict[str, str]:
     """Return the version by module, an empty text where only the version is unknown."""
     return {
-        module: version_of(names)
-        for module, names in DISTRIBUTIONS.items()
-        if module in sys.modules or importlib.util.find_spec(module) is not None
+        module: next(iter(installed(distributions).values()), "")
+        for module, distributions in FRAMEWORKS.values()
+        if module in sys.modules or folder_of(module) is not None
     }
 
 

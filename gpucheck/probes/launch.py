@@ -9,8 +9,8 @@ from pathlib import Path
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.evidence import LaunchReading
 from gpucheck.models.snapshot import ProbeFailure
-from gpucheck.probes.builds import user_environment
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.other_python import user_environment
 
 SCRIPT = str(Path(__file__).with_name("launch_child.py"))
 

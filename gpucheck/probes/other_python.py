@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: A child that is not stuck in the kernel is gone this soon after the kill.
-_REAP_S = 1.0
+from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+
+#: What would make an interpreter do more than run our file.
+_UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PYTHONDEBUG"})
 
 
 class Interpreter(NamedTuple):
@@ -21,9 +19,26 @@ class Interpreter(NamedTuple):
     isolated: bool = False
     bare: bool = False
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start it."""
+        return (self.path, *["-I"] * self.isolated, *["-S"] * self.bare)
+
 
 class OtherPythonError(Exception):
     """The interpreter could not be started, or did not answer in time."""
+
+
+def user_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for another interpreter: the user's, without the current folder.
+
+    An empty or relative entry of PYTHONPATH is the current directory.
+    """
+    kept = {name: value for name, value in environment.items() if name not in _UNWANTED}
+    if "PYTHONPATH" in kept:
+        folders = [entry for entry in kept["PYTHONPATH"].split(":") if entry.startswith("/")]
+        kept["PYTHONPATH"] = ":".join(folders)
+    return kept
 
 
 def run_script(
@@ -41,65 +56,16 @@ def run_script(
     Raises:
         OtherPythonError: it cannot be started, or is not at its end after `deadline_s`.
     """
-    import subprocess
-
-    options = ["-I"] * interpreter.isolated + ["-S"] * interpreter.bare
     path = str(Path(__file__).with_name(script))
     try:
-        child = subprocess.Popen(
-            [interpreter.path, *options, path, *arguments],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    except (OSError, ValueError) as error:
+        child = Child(path, *arguments, interpreter=interpreter.command, environment=environment)
+    except ChildDiedError as error:
+        raise OtherPythonError(error.how) from None
+    try:
+        yield from child.documents(deadline_s)
+    except ChildSilentError as error:
         raise OtherPythonError(str(error)) from None
-    if child.stdout is None:
-        raise AssertionError  # pragma: no cover - a pipe was asked for
-    try:
-        yield from _documents(child.stdout.fileno(), deadline_s)
+    except ChildDiedError:
+        return
     finally:
-        child.stdout.close()
-        child.kill()
-        _reap(child.pid)
-        child.returncode = 0  # so that Popen does not wait for it either
-
-
-def _reap(pid: int) -> None:
-    end = time.monotonic() + _REAP_S
-    while time.monotonic() < end:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-        except ChildProcessError:
-            return
-        time.sleep(0.001)
-
-
-def _documents(descriptor: int, deadline_s: float) -> Iterator[dict[str, Any]]:
-    end = time.monotonic() + deadline_s
-    buffer = b""
-    while True:
-        line, separator, rest = buffer.partition(b"\n")
-        if separator:
-            buffer = rest
-            document = _object(line)
-            if document is not None:
-                yield document
-            continue
-        if not select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
-            problem = f"no answer within {deadline_s:g} s"
-            raise OtherPythonError(problem)
-        chunk = os.read(descriptor, 1 << 16)
-        if not chunk:
-            return
-        buffer += chunk
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
+        child.close()

@@ -11,8 +11,8 @@ from typing import Any
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.evidence import TrialReading
 from gpucheck.models.snapshot import ProbeFailure
-from gpucheck.probes.builds import user_environment
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.other_python import user_environment
 
 SCRIPT = str(Path(__file__).with_name("trial_child.py"))
 #: A cold import of a large framework from a slow disk takes tens of seconds.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpucheck.core.cuda_versions import (
     MATCHING_DRIVER,
     MINIMUM_DRIVER,
+    has_only_ptx,
     holds_code_for,
     is_driver_too_old,
     parse_version,
@@ -93,3 +94,28 @@ def test_any_text(text: str) -> None:
     parse_version(text)
     holds_code_for((text,), text)
     assert is_driver_too_old(text, text) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "only"),
+    [
+        (("sm_60", "compute_70"), "7.5", True),
+        (("sm_60", "compute_90"), "9.0", True),
+        (("sm_90", "compute_90"), "9.0", False),
+        (("sm_80",), "8.6", False),
+        (("sm_80",), "9.0", False),
+        ((), "9.0", False),
+    ],
+)
+def test_code_that_has_to_be_compiled_first(
+    architectures: tuple[str, ...], capability: str, *, only: bool
+) -> None:
+    assert has_only_ptx(architectures, capability) is only
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "old"),
+    [("12.4", "528.33", False), ("12.4", "526.98", True), ("13.0", "400.1", None)],
+)
+def test_drivers_of_windows(cuda: str, driver: str, *, old: bool | None) -> None:
+    assert is_driver_too_old(cuda, driver, windows=True) is old

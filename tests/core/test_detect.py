@@ -9,7 +9,14 @@ import pytest
 from gpucheck.core.checks import CHECKS
 from gpucheck.core.detect import detect
 from gpucheck.models.errors import ExitCode
-from gpucheck.models.evidence import PlatformReading, SystemReading
+from gpucheck.models.evidence import (
+    BuildReading,
+    BuildsReading,
+    LaunchedReading,
+    LaunchReading,
+    PlatformReading,
+    SystemReading,
+)
 from gpucheck.models.finding import CheckStatus, Detection, Verdict
 from gpucheck.models.recording import Snapshot
 from gpucheck.models.report import Answer, Host
@@ -163,15 +170,15 @@ OK, BAD, OPEN = ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE
             id="container without utility capability",
         ),
         pytest.param(
-            MASKED, NVML, CUDA, OK, "degraded", None, "warn warn ok ok",
+            MASKED, NVML, CUDA, OK, "usable", None, "unknown unknown ok ok",
             id="masked bus, CUDA works",
         ),
         pytest.param(
-            MASKED, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "warn warn ok fail",
+            MASKED, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "unknown unknown ok fail",
             id="masked bus, NVML works, CUDA does not",
         ),
         pytest.param(
-            MASKED, HUNG_NVML, CUDA, OPEN, "unknown", None, "warn warn unknown skip",
+            MASKED, HUNG_NVML, CUDA, OPEN, "unknown", None, "unknown unknown unknown skip",
             id="masked bus, NVML hangs",
         ),
         pytest.param(
@@ -319,7 +326,7 @@ def test_cuda_without_a_device_is_a_failure_without_an_error() -> None:
             ON_BUS,
             HALF_LOST,
             CUDA,
-            "GPU usable, with warnings: 1 of 2 GPUs do not answer: it is gone",
+            "GPU usable, with warnings: 1 of 2 GPUs does not answer: it is gone",
         ),
         (EMPTY_BUS, NO_NVML, NO_CUDA, "GPU not usable: no NVIDIA GPU is on the PCI bus"),
         (UNREADABLE, HUNG_NVML, CUDA, "It is not known whether a GPU is usable: NVML broke"),
@@ -345,10 +352,12 @@ def test_a_misread_sign_gives_no_advice() -> None:
 
     by_id = {finding.id: finding for finding in detection(answer).checks}
     pci, module = by_id["pci-device"], by_id["kernel-module"]
-    assert pci.summary == "no NVIDIA GPU is on the PCI bus, yet a kernel runs"
-    assert module.summary == "the nvidia kernel module is not loaded, yet a kernel runs"
-    assert pci.remedy == module.remedy == ()
-    assert [notice.code for notice in answer.warnings] == ["pci-device", "kernel-module"]
+    seen = "as far as can be seen here, yet a kernel runs"
+    assert pci.summary == f"no NVIDIA GPU is on the PCI bus {seen}"
+    assert module.summary == f"the nvidia kernel module is not loaded {seen}"
+    assert (pci.remedy, pci.cause) == (module.remedy, module.cause) == ((), None)
+    assert answer.warnings == ()
+    assert detection(answer).conclusion == "GPU usable"
 
 
 def test_a_missing_nvml_beside_a_working_cuda_keeps_its_advice() -> None:
@@ -379,3 +388,40 @@ def test_what_was_not_recorded_is_not_guessed() -> None:
     assert statuses(answer) == "unknown unknown unknown unknown"
     assert detection(answer).conclusion.endswith("the snapshot did not record it")
     assert detection(answer).remedy == ("Record the machine again: gpucheck snapshot FILE",)
+
+
+# ------------------------------------------------------------------- what CuPy itself has shown
+
+LACKING = BuildReading(
+    name="cupy",
+    distributions=("cupy-cuda12x",),
+    version="14.2.0",
+    cuda_build="12",
+    gpu_build=True,
+    missing_libraries=("libnvrtc.so.12",),
+)
+
+
+@pytest.mark.parametrize(
+    ("through", "status", "sees"),
+    [("cupy", CheckStatus.OK, True), ("libcuda", CheckStatus.WARN, None)],
+)
+def test_a_kernel_that_ran_through_cupy_outweighs_what_its_files_look_like(
+    through: str, status: CheckStatus, sees: bool | None
+) -> None:
+    launches = (LaunchedReading(ordinal=0, right=True, first_launch_s=1e-3, second_launch_s=1e-5),)
+    probes = FakeProbes(
+        readings=NVML,
+        cuda_reading=CUDA,
+        kernel_reading=ON_BUS,
+        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(LACKING,)),
+        launch_reading=LaunchReading(through=through, launches=launches),
+    )
+
+    found = detection(detect(probes))
+
+    (cupy,) = (finding for finding in found.checks if finding.id == "cupy")
+    assert cupy.status is status
+    assert "libnvrtc.so.12" in cupy.summary
+    assert bool(cupy.remedy) is (status is CheckStatus.WARN)
+    assert [framework.sees_gpu for framework in found.frameworks] == [sees]

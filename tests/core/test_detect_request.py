@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.core.checks import CHECKS
-from gpucheck.core.detect import DetectRequest, choose_checks, describe_checks, detect
+from gpucheck.core.detect import detect
+from gpucheck.core.detect_request import DetectRequest, choose_checks, describe_checks
 from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.evidence import BuildReading, BuildsReading, LaunchReading, TrialReading
 from gpucheck.models.finding import Catalogue, CheckStatus, Detection, Verdict
@@ -130,7 +131,7 @@ def test_bad_health_is_1_although_the_gpu_is_usable() -> None:
 
     assert answer.exit_code is ExitCode.BAD
     assert (result(answer).usable, result(answer).first_failure) == (True, "ecc-errors")
-    assert result(answer).conclusion.startswith("GPU usable, but not well: GPU 0: 1 memory errors")
+    assert result(answer).conclusion.startswith("GPU usable, but not well: GPU 0: 1 memory error")
 
 
 # ------------------------------------------------------------------------------ frameworks
@@ -191,7 +192,8 @@ def test_a_kernel_that_runs_outweighs_everything_below() -> None:
     answer = detect(machine(kernel_reading=KernelReading(pci_devices=(), module_loaded=False)))
 
     assert result(answer).usable is True
-    assert status(answer, "pci-device") is CheckStatus.WARN
+    assert status(answer, "pci-device") is CheckStatus.UNKNOWN
+    assert result(answer).conclusion == "GPU usable"
 
 
 def test_a_kernel_that_does_not_end_leaves_it_open() -> None:
@@ -221,3 +223,52 @@ def test_explanation_of_one() -> None:
 def test_explanation_of_none() -> None:
     with pytest.raises(WrongUseError):
         describe_checks("nobody")
+
+
+# ------------------------------------------------------------------------------ causes
+
+
+def test_a_driver_that_stops_answering_about_health_is_warned_of_once() -> None:
+    from gpucheck.models.evidence import HealthReading
+
+    answer = detect(machine(health_reading=HealthReading(failure=HUNG)))
+
+    assert answer.exit_code is ExitCode.OK
+    assert (result(answer).verdict, result(answer).cause) == (
+        Verdict.DEGRADED,
+        "driver-not-answering",
+    )
+    assert [notice.code for notice in answer.warnings] == ["recovery-action"]
+    assert status(answer, "ecc-errors") is CheckStatus.SKIP
+
+
+def test_a_note_is_no_warning_of_the_gpu() -> None:
+    cpu_only = TORCH._replace(gpu_build=False, cuda_build=None)
+    builds = BuildsReading(python="python3", builds=(cpu_only,))
+
+    answer = detect(machine(builds_reading=builds))
+
+    assert (answer.exit_code, result(answer).verdict) == (ExitCode.OK, Verdict.USABLE)
+    assert result(answer).cause == "built-for-cpus"
+    assert result(answer).conclusion == (
+        "GPU usable; note: PyTorch 2.13.0 cannot use a GPU: it is built for CPUs only"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "offered"),
+    [
+        ("pcie", "pcie-width or pcie-generation or pcie-replays"),
+        ("NVML_", "nvml"),
+        ("recovery_action", "recovery-action"),
+        ("zzz", None),
+        ("", None),
+    ],
+)
+def test_what_was_probably_meant_is_offered(word: str, offered: str | None) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        describe_checks(word)
+
+    first, *rest = raised.value.remedy
+    assert ("Perhaps" in first) == (offered is not None) == bool(rest)
+    assert offered is None or offered in first

@@ -1,7 +1,7 @@
 """Frameworks: what detect says of builds that are really installed, and of pretended ones.
 
-Name interpreters that have frameworks in GPUCHECK_TEST_PYTHONS, separated by colons; what none of
-them has is skipped.
+Name interpreters that have frameworks in GPUCHECK_FRAMEWORK_PYTHONS, separated by colons; what none
+of them has is skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODULES = {
 def python_with(name: str) -> str:
     """Return an interpreter that has a framework, or skip."""
     program = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec({name!r}))"
-    for python in (*os.environ.get("GPUCHECK_TEST_PYTHONS", "").split(":"), sys.executable):
+    for python in (*os.environ.get("GPUCHECK_FRAMEWORK_PYTHONS", "").split(":"), sys.executable):
         if python and subprocess.run([python, "-I", "-c", program], check=False).returncode == 0:
             return python
     pytest.skip(f"{name} is not installed")
@@ -281,6 +281,7 @@ def test_two_cupys(site: Site, look: Look) -> None:
     entry, finding = look("cupy")
 
     assert "are both installed and overwrite each other" in entry["reason"]
+    assert finding["cause"] == "twice-installed"
     assert finding["remedy"][0].startswith("Remove every cupy package")
 
 
@@ -292,7 +293,52 @@ def test_cupy_without_its_compiler(site: Site, look: Look) -> None:
     entry, finding = look("cupy")
 
     assert "libnvrtc.so.12" in entry["reason"]
-    assert any("[ctk]" in step for step in finding["remedy"])
+    assert finding["remedy"][0] == "Install them: pip install 'cupy-cuda12x[ctk]'"
+
+
+def test_two_tensorflows_of_which_the_last_is_for_cpus(site: Site, look: Look) -> None:
+    site.package("tensorflow")
+    site.distribution("tensorflow", "2.21.0")
+    site.distribution("tensorflow-cpu", "2.21.0")
+    site.file("tensorflow/python/platform/build_info.py", "build_info = {'is_cuda_build': False}\n")
+
+    entry, finding = look("tensorflow")
+
+    assert finding["cause"] == "twice-installed"
+    assert "built for CPUs only" in entry["reason"]
+    assert "pip uninstall tensorflow-cpu" in finding["remedy"][0]
+
+
+def test_a_build_for_amd(site: Site, look: Look) -> None:
+    site.package("torch")
+    site.file("torch/version.py", "__version__ = '2.13.0'\ncuda = None\nhip = '7.0'\n")
+
+    entry, finding = look("pytorch")
+
+    assert finding["cause"] == "built-for-amd"
+    assert "ROCm 7.0" in entry["reason"]
+
+
+def test_a_build_that_tells_nothing_is_not_ok(site: Site, look: Look) -> None:
+    site.package("torch")
+
+    _, finding = look("pytorch")
+
+    assert (finding["status"], finding["cause"]) == ("unknown", "build-not-known")
+
+
+def test_a_gpu_for_which_every_kernel_is_compiled_first(site: Site, look: Look) -> None:
+    site.package("tensorflow")
+    site.file(
+        "tensorflow/python/platform/build_info.py",
+        "build_info = {'is_cuda_build': True,"
+        " 'cuda_compute_capabilities': ['sm_60', 'compute_70']}\n",
+    )
+
+    _, finding = look("tensorflow")
+
+    assert finding["status"] == "ok"
+    assert "compiled at their first use" in finding["summary"]
 
 
 def test_onnxruntime_twice(site: Site, look: Look) -> None:

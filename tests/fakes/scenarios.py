@@ -21,11 +21,12 @@ SCENARIOS = Path(__file__).resolve().parent.parent / "data" / "scenarios"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What detect has to say: texts are parts of the conclusion's remedy, and of any summary."""
+    """What detect has to say: `remedy` is part of the first step, `says` of any summary."""
 
     exit_code: int
     verdict: str
     first_failure: str = ""
+    cause: str = ""
     remedy: str = ""
     says: str = ""
     statuses: Mapping[str, str] = field(default_factory=dict)

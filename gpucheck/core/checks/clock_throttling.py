@@ -45,6 +45,7 @@ ABOUT = About(
         "NVML API Reference: nvmlClocksEventReasons",
         "DCGM diagnostics fail on 0x8, 0x20, 0x40 and 0x80",
     ),
+    causes=("clocks-lowered",),
 )
 
 
@@ -71,4 +72,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         else "runs at its power limit",
         (Evidence(source="nvmlDeviceGetCurrentClocksEventReasons", value=f"{mask:#x}"),),
         tuple(dict.fromkeys(step for _, _, step in found if step)),
+        cause=None if status is CheckStatus.OK else "clocks-lowered",
     )

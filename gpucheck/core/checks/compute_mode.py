@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "compute-mode"
 LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = Teller(ID, LAYER)
 
 PROHIBITED = "prohibited"
 ABOUT = About(
@@ -18,6 +21,10 @@ ABOUT = About(
         "warn: exclusive, and a program is already on the GPU",
     ),
     sources=("nvidia-smi documentation, Compute Mode", "CUDA Driver API: error 46"),
+    causes=(
+        "compute-prohibited",
+        "compute-exclusive",
+    ),
 )
 
 
@@ -34,22 +41,24 @@ def check(machine: Machine) -> Finding:
             f"the compute mode of GPU {names} prohibits every program",
             *_evidence([gpu.index for gpu in closed], PROHIBITED),
             remedy=(f"Allow programs: sudo nvidia-smi -i {closed[0].index} -c 0",),
+            cause="compute-prohibited",
         )
     taken = [gpu for gpu in gpus if "exclusive" in (gpu.compute_mode or "") and gpu.processes]
     if taken:
         names = ", ".join(str(gpu.index) for gpu in taken)
         return _finding(
             CheckStatus.WARN,
-            f"GPU {names} lets one program in at a time, and there is one already",
+            f"GPU {names}: only one program at a time is let in, and there is one already",
             *_evidence([gpu.index for gpu in taken], taken[0].compute_mode or ""),
             remedy=(
                 "Wait for that program, or see who it is: gpucheck list --processes",
                 f"Or allow several: sudo nvidia-smi -i {taken[0].index} -c 0",
             ),
+            cause="compute-exclusive",
         )
     if all(gpu.compute_mode is None for gpu in gpus):
         reason = gpus[0].unavailable.get("compute_mode", "the driver does not tell")
-        return _finding(CheckStatus.UNKNOWN, f"not checked: {reason}")
+        return _finding(CheckStatus.UNKNOWN, f"not checked: {reason}", cause="not-read")
     return _finding(CheckStatus.OK, "the compute modes let programs in")
 
 
@@ -57,11 +66,3 @@ def _evidence(indices: list[int], mode: str) -> list[Evidence]:
     return [
         Evidence(source=f"nvmlDeviceGetComputeMode, GPU {index}", value=mode) for index in indices
     ]
-
-
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpucheck.core.checks.device_nodes import START_WITH_GPUS
 from gpucheck.core.checks.machine import KERNEL_LOG, VISIBLE, Machine, count_of
+from gpucheck.core.checks.module_trouble import line_with
+from gpucheck.core.checks.nvml import (
+    CGROUP_LOST,
+    CGROUP_LOST_SUMMARY,
+    SLURM,
+    WSL_PATH,
+    has_capability,
+)
+from gpucheck.core.checks.reason import Reason
 from gpucheck.core.inventory import cuda_version
+from gpucheck.models.evidence import NodeReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import CudaReading, ProbeFailure
 
@@ -15,25 +27,8 @@ REQUIRES: tuple[str, ...] = (
 )  # fmt: skip
 
 LIBRARY = "libcuda.so.1"
-ABOUT = About(
-    looks_at=(
-        f"{LIBRARY}: cuDriverGetVersion, cuInit, cuDeviceGetCount, in a child with a deadline",
-        "the file that the loader took for it (/proc/self/maps of the child)",
-        f"once more without {VISIBLE}, if that is set and no GPU is seen",
-    ),
-    why="Every CUDA program begins with these calls, in the same environment.",
-    rules=(
-        "fail: it cannot be loaded, refuses to start, or sees no GPU though nothing hides them",
-        "unknown: no answer within the deadline",
-    ),
-    sources=(
-        "CUDA Driver API: CUresult",
-        "CUDA Toolkit Release Notes 12.9 to 13.x, known issues (KASLR and HMM)",
-        "NVIDIA Fabric Manager User Guide (802)",
-    ),
-)
 
-REMOVE_FROM_PATH = "Take {folder} out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d)."
+SYSTEM_FOLDERS = ("/usr/lib", "/lib")
 MPS = (
     "Restart the MPS daemon: echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d",
     "Or do without it: unset CUDA_MPS_PIPE_DIRECTORY",
@@ -45,7 +40,10 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "In a container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
     ),
     "stub-library": ("Remove the directory .../lib64/stubs from LD_LIBRARY_PATH.",),
-    "insufficient-driver": ("Upgrade the driver, or use a build for an older CUDA.",),
+    "insufficient-driver": (
+        "Upgrade the driver, or use a build for an older CUDA.",
+        "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA.",
+    ),
     "newer-driver-needed": ("Upgrade the driver, or use a build for an older CUDA.",),
     "out-of-memory": ("See who has the memory: gpucheck list --processes",),
     "devices-unavailable": ("Set the compute mode to default: sudo nvidia-smi -c 0",),
@@ -55,10 +53,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "library-broken": ("Reinstall the driver's libraries, all of one version.",),
     "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
     "system-not-ready": ("Start nvidia-fabricmanager of exactly the driver's version.",),
-    "driver-mismatch": ("Reboot; or take libcuda of another version out of the loader path.",),
+    "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
     "compat-not-supported": ("Take the cuda-compat directory out of LD_LIBRARY_PATH.",),
     "mps-connection-failed": MPS,
+    "mps-rpc-failure": MPS,
     "mps-not-ready": MPS,
+    "mps-client-terminated": MPS,
     "mps-too-many-clients": ("End programs that use MPS, then try again.",),
     "mps-no-connections": ("End programs that use MPS, then try again.",),
     "unknown": (
@@ -75,8 +75,48 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 #: Failures that leave it open whether CUDA works.
 UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
 HMM_BUG = "request_free_mem_region"
+_HMM = (
+    "Write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf, then:"
+    " sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
+)
+_HMM_UNSEEN = (
+    "If the kernel log has `request_free_mem_region() err -34`: write"
+    " `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf and reboot.",
+)
+#: Source: cuda.h (CUDA_ERROR_MPS_*).
+MPS_CODES = range(805, 811)
 
-Explanation = tuple[str, tuple[Evidence, ...], tuple[str, ...]]
+ABOUT = About(
+    looks_at=(
+        f"{LIBRARY}: cuDriverGetVersion, cuInit, cuDeviceGetCount, in a child with a deadline",
+        "the file that the loader took for it (/proc/self/maps of the child)",
+        f"once more without {VISIBLE}, if that is set and no GPU is seen",
+    ),
+    why="Every CUDA program begins with these calls, in the same environment.",
+    rules=(
+        "fail: it cannot be loaded, refuses to start, or sees no GPU though nothing hides them",
+        "unknown: no answer within the deadline",
+    ),
+    sources=(
+        "CUDA Driver API: CUresult",
+        "CUDA Toolkit Release Notes 12.9 to 13.x, known issues (KASLR and HMM)",
+        "NVIDIA Fabric Manager User Guide (802)",
+    ),
+    causes=(
+        *REMEDIES,
+        "container-without-compute",
+        "container-without-gpus",
+        "wsl-library-path",
+        "device-cgroup-lost",
+        "slurm-without-gpus",
+        "mig-not-permitted",
+        "no-driver",
+        "fabric-not-ready",
+        "hmm-and-address-randomisation",
+        "error",
+        "cuda-child-died",
+    ),
+)
 
 
 def check(machine: Machine) -> Finding:
@@ -110,63 +150,89 @@ def _works(reading: CudaReading, where: str = "") -> Finding:
 
 
 def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
-    undecided = failure.code in UNDECIDED
     code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
     evidence = [Evidence(source=failure.function or "libcuda", value=code or failure.code)]
     if machine.cuda.library_path is not None:
         evidence.append(Evidence(source=LIBRARY, value=machine.cuda.library_path))
-    explain = EXPLAIN.get(failure.code)
-    summary, more, remedy = (
-        explain(machine, failure)
-        if explain is not None
-        else (failure.message, (), REMEDIES.get(failure.code, (KERNEL_LOG,)))
-    )
+    explain = EXPLAIN.get(failure.code, _plain)
+    cause, summary, more, remedy = explain(machine, failure)
     return Finding(
         id=ID,
         layer=LAYER,
-        status=CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
+        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
         summary=summary,
         evidence=(*evidence, *more),
         remedy=remedy,
+        cause=cause,
     )
 
 
 # ------------------------------------------------------------------------------ explanations
 
 
-def _no_library(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
+    if failure.library_code in MPS_CODES:
+        remedy = REMEDIES.get(failure.code, MPS)
+        name = "CUDA_MPS_PIPE_DIRECTORY"
+        told = _told(machine, name) or (Evidence(source=name, value="unset"),)
+        return Reason(failure.code, failure.message, told, remedy)
+    return Reason(failure.code, failure.message, (), remedy)
+
+
+def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
+    text = machine.environment.get(name)
+    return () if text is None else (Evidence(source=name, value=repr(text)),)
+
+
+def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
-    words = {word.strip() for word in (capabilities or "").split(",")}
     if machine.is_wsl:
-        return (
-            f"{LIBRARY} of the Windows driver is not in the loader's path",
-            (),
-            (
-                "Put /usr/lib/wsl/lib into it: unset LD_LIBRARY_PATH, or add the folder to it.",
-                "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
-            ),
-        )
-    if machine.is_container and capabilities is not None and not words & {"compute", "all"}:
-        return (
+        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
+        return Reason("wsl-library-path", summary, (), WSL_PATH)
+    if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
+        return Reason(
+            "container-without-compute",
             f"{LIBRARY} is missing: the container was started without the `compute` capability",
-            (Evidence(source=name, value=repr(capabilities)),),
-            (f"Start the container with {name}=compute,utility.",),
+            _told(machine, name),
+            (f"Start the container with {name}=compute,utility",),
         )
     if machine.is_container and machine.nvml.failure is not None:
-        return f"{LIBRARY} is missing in this container", (), START_WITH_GPUS
-    return failure.message, (), REMEDIES[failure.code]
+        summary = f"{LIBRARY} is missing in this container"
+        return Reason("container-without-gpus", summary, (), START_WITH_GPUS)
+    return _plain(machine, failure)
 
 
-def _no_device(machine: Machine, failure: ProbeFailure) -> Explanation:
-    remedy = REMEDIES[failure.code]
-    if VISIBLE in machine.environment:
-        told = Evidence(source=VISIBLE, value=repr(machine.environment[VISIBLE]))
+def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
+    plain = _plain(machine, failure)
+    told = _told(machine, VISIBLE)
+    if told:
         first = f"Unset {VISIBLE}, or name a GPU that exists: gpucheck list"
-        return failure.message, (told,), (first, *remedy)
+        return plain._replace(evidence=told, remedy=(first, *plain.remedy))
+    closed = [cap for cap in machine.system.nodes.caps if cap.accessible is False]
+    if closed and any(gpu.mig_instances for gpu in machine.nvml.gpus):
+        return _mig_denied(closed)
     if "SLURM_JOB_ID" in machine.environment:
-        remedy = ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).", *remedy)
-    return failure.message, _refused(machine), remedy
+        return plain._replace(
+            cause="slurm-without-gpus", evidence=_refused(machine), remedy=(*SLURM, *plain.remedy)
+        )
+    return plain._replace(evidence=_refused(machine))
+
+
+def _mig_denied(closed: Sequence[NodeReading]) -> Reason:
+    return Reason(
+        "mig-not-permitted",
+        "this user may not use the MIG instances: their access files are not permitted",
+        tuple(
+            Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed
+        ),
+        (
+            "Ask the administrator for access: the files that belong to an instance stand in"
+            " /proc/driver/nvidia-caps/mig-minors",
+            "In a container: pass the instance (docker run --gpus 'device=0:0', or its UUID).",
+        ),
+    )
 
 
 def _refused(machine: Machine) -> tuple[Evidence, ...]:
@@ -177,9 +243,37 @@ def _refused(machine: Machine) -> tuple[Evidence, ...]:
     )
 
 
-def _wrong_library(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
+    """35 is what CUDA says of a driver that is too old, and of none at all."""
+    plain = _plain(machine, failure)
+    version = machine.cuda.driver_version
+    said = Evidence(source="cuDriverGetVersion", value="?" if version is None else str(version))
+    if version != 0:
+        return plain._replace(evidence=(said,))
+    return Reason(
+        "no-driver",
+        f"there is no driver behind {LIBRARY} (its version reads as 0)",
+        (said,),
+        REMEDIES["library-not-found"],
+    )
+
+
+def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
+    """46: somebody has the GPU for himself, or nobody may have it."""
+    plain = _plain(machine, failure)
+    modes = [gpu for gpu in machine.nvml.gpus if gpu.compute_mode not in (None, "default")]
+    evidence = tuple(
+        Evidence(source=f"nvmlDeviceGetComputeMode, GPU {gpu.index}", value=str(gpu.compute_mode))
+        for gpu in modes
+    )
+    busy = ("See who has it, and wait or ask: gpucheck list --processes",)
+    return plain._replace(evidence=evidence, remedy=(*busy, *plain.remedy))
+
+
+def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
     """34, 803, 804: another libcuda than the driver's own comes first."""
     path = machine.cuda.library_path
+    folder = (path or "").rpartition("/")[0]
     own = next(
         (
             lib
@@ -188,22 +282,24 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Explanation:
         ),
         None,
     )
-    evidence = [Evidence(source="LD_LIBRARY_PATH", value=repr(machine.environment[name]))
-                for name in ("LD_LIBRARY_PATH",) if name in machine.environment]  # fmt: skip
+    evidence = list(_told(machine, "LD_LIBRARY_PATH"))
     if machine.kernel.module_version is not None:
         loaded = Evidence(source="/sys/module/nvidia/version", value=machine.kernel.module_version)
         evidence.append(loaded)
     if own is not None:
         evidence.append(Evidence(source="the driver's own", value=own.path))
-    remedy = list(REMEDIES[failure.code])
-    if path is not None:
-        remedy.insert(0, REMOVE_FROM_PATH.format(folder=path.rpartition("/")[0] or "/"))
+    remedy = REMEDIES[failure.code]
+    # The system's own folders hold the driver's library: there it is the module that is old.
+    if folder and not folder.startswith(SYSTEM_FOLDERS):
+        remedy = (f"Take {folder} out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d).",)
+    if failure.code == "driver-mismatch":
+        remedy = (*dict.fromkeys((*remedy, *REMEDIES[failure.code])),)
     if failure.code == "compat-not-supported":
-        remedy.append("Or upgrade the driver: then no compatibility library is needed.")
-    return failure.message, tuple(evidence), tuple(remedy)
+        remedy = (*remedy, "Or upgrade the driver: then no compatibility library is needed.")
+    return Reason(failure.code, failure.message, tuple(evidence), remedy)
 
 
-def _not_ready(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
     """802: the fabric manager, confidential computing, or a kernel bug."""
     bug = _hmm_bug(machine)
     if bug is not None:
@@ -211,7 +307,8 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Explanation:
     switches = machine.system.nvswitches
     if switches:
         version = machine.nvml.driver_version or machine.kernel.module_version
-        return (
+        return Reason(
+            "fabric-not-ready",
             "the NVSwitch fabric is not ready: the fabric manager does not run, or is of another"
             " version than the driver",
             (Evidence(source="PCI class 0x0680 of vendor 0x10de", value=f"{switches} NVSwitches"),),
@@ -220,54 +317,59 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Explanation:
                 f"It must be of exactly the driver's version{f' {version}' if version else ''}.",
             ),
         )
-    return (
-        "the system is not ready: the fabric manager or confidential computing is not set up",
-        (),
+    return Reason(
+        failure.code,
+        "the system is not ready: confidential computing or a fabric manager is not set up",
+        (Evidence(source="PCI class 0x0680 of vendor 0x10de", value="no NVSwitch"),),
         (
-            *REMEDIES[failure.code],
             "In confidential computing: sudo nvidia-smi conf-compute -srs 1",
+            *REMEDIES[failure.code],
+            *_HMM_UNSEEN * _may_be_hmm(machine),
             KERNEL_LOG,
         ),
     )
 
 
-def _hmm_bug(machine: Machine) -> Explanation | None:
+def _hmm_bug(machine: Machine) -> Reason | None:
     """Recognise the kernels on which nvidia-uvm cannot find room for its memory map."""
-    line = next((line for line in machine.system.log.lines or () if HMM_BUG in line), None)
+    line = line_with(machine.system.log, HMM_BUG)
     if line is None:
         return None
-    return (
+    return Reason(
+        "hmm-and-address-randomisation",
         "nvidia-uvm met a known conflict with the kernel's address randomisation",
         (Evidence(source=machine.system.log.source, value=line),),
-        (
-            "Put `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf, then:"
-            " sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
-            "Or boot with `nokaslr`.",
-        ),
+        (*_HMM, "Or boot with `nokaslr`."),
     )
 
 
-def _unknown(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _may_be_hmm(machine: Machine) -> bool:
+    """Return whether that bug is possible although the log, which may not be read, hides it."""
+    avoided = "nokaslr" in machine.system.platform.boot_parameters
+    switched_off = machine.system.module.hmm_disabled is not False
+    return machine.system.log.lines is None and not avoided and not switched_off
+
+
+def _unknown(machine: Machine, failure: ProbeFailure) -> Reason:
     bug = _hmm_bug(machine)
     if bug is not None:
         return bug
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
-        return (
-            "the container may no longer open the GPU's device files: its device cgroup lost them",
-            refused,
-            ("Recreate the container.",),
-        )
-    return failure.message, refused, REMEDIES[failure.code]
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+    remedy = (*REMEDIES[failure.code], *_HMM_UNSEEN * _may_be_hmm(machine))
+    return Reason(failure.code, failure.message, refused, remedy)
 
 
-def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Explanation:
-    return failure.message, _refused(machine), REMEDIES[failure.code]
+def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Reason:
+    return _plain(machine, failure)._replace(evidence=_refused(machine))
 
 
 EXPLAIN = {
     "library-not-found": _no_library,
     "no-device": _no_device,
+    "insufficient-driver": _too_old,
+    "devices-unavailable": _unavailable,
     "stub-library": _wrong_library,
     "driver-mismatch": _wrong_library,
     "compat-not-supported": _wrong_library,

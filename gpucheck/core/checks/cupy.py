@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "cupy"
@@ -23,10 +24,18 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     return (f"Remove every cupy package (pip uninstall …), then: pip install '{cuda}[ctk]'",)
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    package = f"cupy-cuda{build.cuda_build or 12}x"
+    return (
+        f"Install them: pip install '{package}[ctk]'",
+        "Or set CUDA_PATH to a CUDA toolkit of that version.",
+    )
+
+
 ADVICE = framework.Advice(
     title="CuPy",
     gpu_build=_gpu_build,
-    libraries=("Install them: pip install 'cupy-cuda12x[ctk]' (or cuda13x, as CuPy is)",),
+    libraries=_libraries,
 )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.evidence import NodeReading, NodesReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "device-nodes"
 LAYER = Layer.DEVICE_NODES
 REQUIRES: tuple[str, ...] = ("kernel-module",)
+
+_finding = Teller(ID, LAYER)
 
 CONTROL = "/dev/nvidiactl"
 ABOUT = About(
@@ -28,6 +31,13 @@ ABOUT = About(
     sources=(
         "NVIDIA driver README, chapter on device files and nvidia-modprobe",
         "NVIDIA Container Toolkit, environment variables",
+    ),
+    causes=(
+        "no-dxg",
+        "container-without-gpus",
+        "nodes-missing",
+        "nodes-not-permitted",
+        "nodes-not-readable",
     ),
 )
 _GPU = re.compile(r"/dev/nvidia[0-9]+")
@@ -55,6 +65,7 @@ def check(machine: Machine) -> Finding:
             "the device files could not be looked at",
             Evidence(source="/dev", value=unreadable),
             remedy=("Run gpucheck where /dev can be read.",),
+            cause="nodes-not-readable",
         )
     gpus = [node for node in nodes.nodes if _GPU.fullmatch(node.path)]
     control = next((node for node in nodes.nodes if node.path == CONTROL), None)
@@ -70,14 +81,6 @@ def check(machine: Machine) -> Finding:
     )
 
 
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )
-
-
 def _wsl(machine: Machine) -> Finding:
     if machine.system.platform.dxg or machine.system.unavailable is not None:
         return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
@@ -89,6 +92,7 @@ def _wsl(machine: Machine) -> Finding:
             "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
             "Check in .wslconfig that gpuSupport is not false.",
         ),
+        cause="no-dxg",
     )
 
 
@@ -110,6 +114,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
             "Make them: sudo nvidia-modprobe -c0 -u",
             "At every boot: sudo systemctl enable --now nvidia-persistenced",
         ),
+        cause="nodes-missing",
     )
 
 
@@ -129,7 +134,13 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
         summary = f"the container was started without GPUs: {name}={asked!r} asks for none"
     else:
         summary = "the container was started without GPUs"
-    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=START_WITH_GPUS)
+    return _finding(
+        CheckStatus.FAIL,
+        summary,
+        *evidence,
+        remedy=START_WITH_GPUS,
+        cause="container-without-gpus",
+    )
 
 
 def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
@@ -156,6 +167,7 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
         f"this user may not open {', '.join(node.path for node in denied)}",
         *evidence,
         remedy=tuple(remedy),
+        cause="nodes-not-permitted",
     )
 
 
@@ -170,4 +182,5 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
         f"device files are missing: {', '.join(absent)}",
         *(Evidence(source=path, value="absent") for path in absent),
         remedy=("Make them: sudo nvidia-modprobe -c0 -u",),
+        cause="nodes-missing",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.machine import Machine, count_of
 from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
 from gpucheck.models.evidence import GpuHealthReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
@@ -27,6 +27,11 @@ ABOUT = About(
         "DCGM diagnostics and Meta GCM fail from 1 uncorrected volatile error on",
         "NVIDIA GPU memory error management",
     ),
+    causes=(
+        "ecc-uncorrected",
+        "sram-threshold",
+        "ecc-change-pending",
+    ),
 )
 
 
@@ -40,7 +45,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     if health.ecc_uncorrected_volatile:
         return Trouble(
             CheckStatus.FAIL,
-            f"{health.ecc_uncorrected_volatile} memory errors could not be corrected",
+            f"{count_of(health.ecc_uncorrected_volatile, 'memory error')} could not be corrected",
             (
                 Evidence(
                     source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
@@ -51,6 +56,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
                 "Drain the GPU, then: sudo nvidia-smi --gpu-reset",
                 "If they come back: run the vendor's field diagnostics and replace the GPU.",
             ),
+            cause="ecc-uncorrected",
         )
     if health.ecc_sram_threshold_exceeded:
         return Trouble(
@@ -58,6 +64,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "its on-chip memory had more errors than NVIDIA's threshold",
             (Evidence(source="nvmlDeviceGetSramEccErrorStatus", value="threshold exceeded"),),
             ("Ask the vendor to replace the GPU.",),
+            cause="sram-threshold",
         )
     pending = health.ecc_mode_pending
     if pending is not None and gpu.ecc_mode is not None and pending != gpu.ecc_mode:
@@ -66,12 +73,14 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             f"ECC is to be turned {'on' if pending else 'off'} with the next reset",
             (Evidence(source="nvmlDeviceGetEccMode", value=f"{gpu.ecc_mode}, pending {pending}"),),
             ("Reset the GPU when nothing runs on it: sudo nvidia-smi --gpu-reset",),
+            cause="ecc-change-pending",
         )
     missing = unread(health, "ecc_uncorrected_volatile")
     if missing is not None:
         return missing
     if health.ecc_corrected_volatile:
         return Trouble(
-            CheckStatus.OK, f"{health.ecc_corrected_volatile} memory errors were corrected"
+            CheckStatus.OK,
+            f"memory errors that were corrected: {health.ecc_corrected_volatile}",
         )
     return None

@@ -42,6 +42,7 @@ def check(machine: Machine) -> Finding:
             summary="what kind of machine this is, is not known",
             evidence=(Evidence(source="snapshot", value=machine.system.unavailable),),
             remedy=("Record the machine again: gpucheck snapshot FILE",),
+            cause="not-recorded",
         )
     names = list(_kinds(machine)) or ["bare metal"]
     words = ", ".join(names)

@@ -20,6 +20,10 @@ ABOUT = About(
     why="Until the fabric manager has set it up, CUDA answers 802 (system not ready).",
     rules=("fail: not completed, or with an error status; warn: unhealthy or limited",),
     sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
+    causes=(
+        "fabric-not-ready",
+        "fabric-unhealthy",
+    ),
 )
 
 
@@ -51,9 +55,11 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
                 "Start it: sudo systemctl start nvidia-fabricmanager",
                 "It must be of exactly the driver's version.",
             ),
+            cause="fabric-not-ready",
         )
     said = HEALTH.get(health.fabric_health or 0)
     if said is None:
         return None
     step = "Look at the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
-    return Trouble(CheckStatus.WARN, f"the NVLink fabric is {said}", evidence, (step,))
+    summary = f"the NVLink fabric is {said}"
+    return Trouble(CheckStatus.WARN, summary, evidence, (step,), cause="fabric-unhealthy")

@@ -19,6 +19,7 @@ ABOUT = About(
     why="Many cards stop their fans while they are cool; a hot one with still fans is broken.",
     rules=("warn: fan speed 0 % from 75 C on",),
     sources=("a rule of gpucheck's own: the other tools judge no fan",),
+    causes=("fans-stand-still",),
 )
 
 
@@ -41,4 +42,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         f"its fans stand still at {gpu.temperature_c} C",
         (Evidence(source="nvmlDeviceGetFanSpeed", value="0 %"),),
         ("Check that the fans turn, and what is set for them (nvidia-settings).",),
+        cause="fans-stand-still",
     )

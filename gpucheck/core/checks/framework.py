@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.checks.reason import Reason
 from gpucheck.core.cuda_versions import (
     MINIMUM_DRIVER,
     OLDEST_CAPABILITY,
+    has_only_ptx,
     holds_code_for,
     is_driver_too_old,
     minimum_driver,
@@ -36,20 +38,30 @@ RULES = (
 )
 
 
+CAUSES = (
+    "built-for-cpus",
+    "built-for-amd",
+    "twice-installed",
+    "parts-do-not-fit",
+    "libraries-missing",
+    "driver-too-old",
+    "no-code-for-the-gpu",
+    "lists-no-gpu",
+    "fails-on-the-gpu",
+    "not-installed",
+    "not-tried",
+    "build-not-known",
+    "interpreter-silent",
+    "trial-died",
+)
+
+
 class Advice(NamedTuple):
     """What helps: a build for GPUs, or the libraries that it lacks."""
 
     title: str
     gpu_build: Callable[[Machine], tuple[str, ...]]
-    libraries: tuple[str, ...]
-
-
-class Problem(NamedTuple):
-    """One reason why a framework cannot use the GPU."""
-
-    summary: str
-    evidence: tuple[Evidence, ...]
-    remedy: tuple[str, ...]
+    libraries: Callable[[BuildReading], tuple[str, ...]]
 
 
 def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
@@ -58,7 +70,9 @@ def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
         "its build against the driver's version and the GPUs' compute capabilities",
         "with --deep or --framework: an import in a child and an operation on the GPU",
     )
-    return About(looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources)
+    return About(
+        looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources, causes=CAUSES
+    )
 
 
 def judge(machine: Machine, name: str, advice: Advice) -> Finding:
@@ -68,7 +82,12 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
         said = builds.unavailable or "the interpreter gave no answer"
         asked = machine.wish.framework == name or machine.wish.python is not None
         status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
-        return _finding(name, status, f"{advice.title} not checked: {said}")
+        return _finding(
+            name,
+            status,
+            f"{advice.title} not checked: {said}",
+            cause="interpreter-silent" if asked else None,
+        )
     build = machine.build(name)
     if build is None:
         return _not_installed(machine, name, advice)
@@ -86,14 +105,35 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
         return _tried(machine, name, shown, trial, problems)
     if problems:
         return _wrong(machine, name, shown, problems)
-    cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
+    return _not_tried(machine, name, shown, build)
+
+
+def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
+    """Say what the files tell; whether it works is another question."""
     untried = name in machine.wish.tried
-    why = "not tried, as the driver does not answer" if untried else "--deep tries it"
+    why = "not tried: the driver does not answer" if untried else "--deep tries it"
+    if build.gpu_build is None:
+        summary = f"what {shown} was built for is not known ({why})"
+        return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
+    cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     return _finding(
         name,
         CheckStatus.UNKNOWN if untried else CheckStatus.OK,
-        f"{shown} is a build{cuda} for GPUs ({why})",
+        f"{shown} is a build{cuda} for GPUs{_compiled_later(machine, build)} ({why})",
         *_files(build),
+        cause="not-tried" if untried else None,
+    )
+
+
+def _compiled_later(machine: Machine, build: BuildReading) -> str:
+    """Remark on GPUs for which the driver has to compile every kernel when it is first used."""
+    capabilities = {gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability}
+    late = sorted(each for each in capabilities if has_only_ptx(build.architectures, each))
+    if not late:
+        return ""
+    return (
+        f", without code of its own for compute capability {late[0]}: its kernels are compiled at"
+        " their first use, which can take half an hour"
     )
 
 
@@ -103,6 +143,7 @@ def _finding(
     summary: str,
     *evidence: Evidence,
     remedy: tuple[str, ...] = (),
+    cause: str | None = None,
 ) -> Finding:
     return Finding(
         id=name,
@@ -111,6 +152,7 @@ def _finding(
         summary=summary,
         evidence=evidence,
         remedy=remedy,
+        cause=cause,
     )
 
 
@@ -124,6 +166,7 @@ def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
         f"{advice.title} is not installed in {where}",
         Evidence(source=where, value="no such package"),
         remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine)),
+        cause="not-installed",
     )
 
 
@@ -142,19 +185,20 @@ def _said(trial: TrialReading) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _wrong(machine: Machine, name: str, shown: str, problems: list[Problem]) -> Finding:
+def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> Finding:
     status = CheckStatus.FAIL if machine.wish.framework == name else CheckStatus.WARN
     return _finding(
         name,
         status,
-        f"{shown} cannot use the GPU: {'; '.join(problem.summary for problem in problems)}",
+        f"{shown} cannot use a GPU: {'; '.join(problem.summary for problem in problems)}",
         *(evidence for problem in problems for evidence in problem.evidence),
         remedy=tuple(dict.fromkeys(step for problem in problems for step in problem.remedy)),
+        cause=problems[0].cause,
     )
 
 
 def _tried(
-    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Problem]
+    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Reason]
 ) -> Finding:
     """Say what came of a trial that did not end well."""
     if trial.failure is not None:
@@ -164,6 +208,7 @@ def _tried(
             f"{shown} could not be tried: {trial.failure.message}",
             *(evidence for problem in problems for evidence in problem.evidence),
             remedy=tuple(step for problem in problems for step in problem.remedy),
+            cause=trial.failure.code,
         )
     source, value = f"devices that {name} lists", ", ".join(trial.devices) or "none"
     if trial.error is not None:
@@ -172,11 +217,14 @@ def _tried(
     driver = machine.cuda.failure
     if driver is not None:
         # Some frameworks call a driver that is not there an insufficient one.
-        summary = f"CUDA does not start: {driver.message}"
-        problems = [*problems, Problem(summary, (), ("Mend what is broken below it first.",))]
+        missing = driver.code == "library-not-found"
+        said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
+        below = ("Mend what is broken below it: gpucheck detect",)
+        problems = [*problems, Reason(driver.code, f"CUDA does not start: {said}", (), below)]
     if not problems:
+        cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"
         summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
-        problems = [Problem(summary, (), _last_resort(name))]
+        problems = [Reason(cause, summary, (), _last_resort(name))]
     first, *rest = problems
     return _wrong(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
 
@@ -194,29 +242,32 @@ def _last_resort(name: str) -> tuple[str, ...]:
 
 def _problems(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
-) -> Iterator[Problem]:
-    if build.gpu_build is False:
-        yield Problem(
-            "it is built for CPUs only" if not build.notes else build.notes[0],
-            _files(build),
-            advice.gpu_build(machine),
-        )
-        return
+) -> Iterator[Reason]:
+    amd = next((note for note in build.notes if "AMD" in note), None)
     for note in build.notes:
-        yield Problem(note, _files(build), advice.gpu_build(machine))
+        if note is not amd:
+            cause = "twice-installed" if "overwrite" in note else "parts-do-not-fit"
+            yield Reason(cause, note, _files(build), advice.gpu_build(machine))
+    if build.gpu_build is False:
+        cause = "built-for-cpus" if amd is None else "built-for-amd"
+        summary = amd or "it is built for CPUs only"
+        yield Reason(cause, summary, _files(build), advice.gpu_build(machine))
+        return
     if build.missing_libraries:
         names = ", ".join(build.missing_libraries)
         evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
-        yield Problem(f"libraries are missing: {names}", evidence, advice.libraries)
+        summary = f"libraries are missing: {names}"
+        yield Reason("libraries-missing", summary, evidence, advice.libraries(build))
     yield from _against_driver(machine, build, advice)
     yield from _against_gpus(machine, build, trial, advice)
 
 
-def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Problem]:
+def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Reason]:
     driver = machine.nvml.driver_version
-    if is_driver_too_old(build.cuda_build, driver):
-        least = show_version(minimum_driver(build.cuda_build) or ())
-        yield Problem(
+    if is_driver_too_old(build.cuda_build, driver, windows=machine.is_wsl):
+        least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
+        yield Reason(
+            "driver-too-old",
             f"its CUDA {build.cuda_build} needs driver {least} or newer, this is {driver}",
             (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
             ("Upgrade the driver.", *advice.gpu_build(machine)),
@@ -225,7 +276,7 @@ def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> It
 
 def _against_gpus(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
-) -> Iterator[Problem]:
+) -> Iterator[Reason]:
     """Compare with every kind of GPU that is here; one that has no code for it cannot use it."""
     architectures = (trial.architectures if trial else ()) or build.architectures
     capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
@@ -239,7 +290,8 @@ def _against_gpus(
             said = f"CUDA {build.cuda_build} is older than this architecture"
         else:
             continue
-        yield Problem(
+        yield Reason(
+            "no-code-for-the-gpu",
             f"the GPU has compute capability {capability}, and {said}",
             (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
             advice.gpu_build(machine),

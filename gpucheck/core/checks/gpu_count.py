@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "gpu-count"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
+_finding = Teller(ID, LAYER)
+
 ABOUT = About(
     looks_at=("NVML: the GPUs that answer", "--expect-gpus N"),
     why="A GPU that fell off the bus leaves a machine that works, with one GPU less.",
     rules=("fail: another number answers than --expect-gpus says",),
     sources=("NVSentinel issue 684: GPUs that vanish without a word in the log",),
+    causes=("other-gpu-count",),
 )
 
 
@@ -37,12 +41,5 @@ def check(machine: Machine) -> Finding:
             "See which one is missing: gpucheck list",
             "Power the machine off and on again; check seating and cables.",
         ),
-    )
-
-
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
+        cause="other-gpu-count",
     )

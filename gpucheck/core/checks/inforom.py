@@ -17,6 +17,7 @@ ABOUT = About(
     why="With a corrupted InfoROM the card forgets errors and remapped rows, or does not start.",
     rules=("warn: corrupted",),
     sources=("NVML API Reference: NVML_ERROR_CORRUPTED_INFOROM", "DCGM diagnostics check it"),
+    causes=("inforom-corrupted",),
 )
 
 
@@ -37,4 +38,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         "its InfoROM is corrupted",
         (Evidence(source="nvmlDeviceValidateInforom", value="NVML 14"),),
         ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
+        cause="inforom-corrupted",
     )

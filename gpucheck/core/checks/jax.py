@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "jax"
@@ -23,13 +24,17 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     return (f"Install the plugin: pip install -U 'jax[{cuda}]'",)
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    return (
+        f"Install them with the plugin: pip install -U 'jax[cuda{build.cuda_build or 12}]'",
+        "Unset LD_LIBRARY_PATH, which may hide the right ones.",
+    )
+
+
 ADVICE = framework.Advice(
     title="JAX",
     gpu_build=_gpu_build,
-    libraries=(
-        "Install them with the plugin: pip install -U 'jax[cuda12]' (or cuda13)",
-        "Unset LD_LIBRARY_PATH, which may hide the right ones.",
-    ),
+    libraries=_libraries,
 )
 
 

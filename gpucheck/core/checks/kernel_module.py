@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
-from gpucheck.models.evidence import KernelLogReading
+from gpucheck.core.checks.module_trouble import (
+    TOLD_CAUSES,
+    line_with,
+    told_by_log,
+    wrong_flavour,
+)
+from gpucheck.core.checks.reason import Reason
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import PciDeviceReading
 
@@ -12,6 +18,34 @@ LAYER = Layer.KERNEL
 REQUIRES: tuple[str, ...] = ("pci-device",)
 
 SOURCE = "/sys/module/nvidia"
+
+#: Who may hold a GPU instead, and what to do about it.
+FOR_A_VM = (
+    "It is reserved for a virtual machine: use it there.",
+    "If that is not intended: remove its id from vfio-pci.ids or pci-stub.ids (kernel command line,"
+    " modprobe.d) and reboot.",
+)
+SIGN = (
+    "Enroll the key that signed it: sudo mokutil --import KEY.der; reboot and confirm.",
+    "Or install the driver that your distribution has signed.",
+    "Or turn Secure Boot off in the firmware.",
+)
+OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
+    "nouveau": (
+        "Blacklist nouveau: write `blacklist nouveau` and `options nouveau modeset=0` into"
+        " /etc/modprobe.d/blacklist-nouveau.conf",
+        "Rebuild the initramfs (sudo update-initramfs -u, or sudo dracut --force) and reboot.",
+        "Install NVIDIA's driver, if it is not: its package also blacklists nouveau.",
+    ),
+    "nova_core": (
+        "Blacklist nova, nova_core and nova_drm (/etc/modprobe.d), rebuild the initramfs and"
+        " reboot.",
+        "Or update the kernel: newer packages no longer bind it by themselves.",
+    ),
+    "vfio-pci": FOR_A_VM,
+    "pci-stub": FOR_A_VM,
+}
+
 ABOUT = About(
     looks_at=(
         "/sys/bus/pci/devices/<id>/driver: who holds the GPU",
@@ -21,8 +55,8 @@ ABOUT = About(
     ),
     why="Without its module there are no device files, and both NVML and CUDA refuse.",
     rules=(
-        "fail: another driver holds a GPU, the module is not loaded, or it took none of the GPUs",
-        "warn: it left out some of them",
+        "fail: another driver holds every GPU, the module is not loaded, or it took none of them",
+        "warn: another driver holds some of the GPUs, or it left out some of them",
         "the open flavour needs Turing or newer, Blackwell needs the open flavour",
     ),
     sources=(
@@ -30,27 +64,19 @@ ABOUT = About(
         "open-gpu-kernel-modules: messages of nv.c and osapi.c",
         "PCI ids: Turing starts at 0x1e00, Blackwell at 0x2900 (pci.ids)",
     ),
-)
-
-#: Who may hold a GPU instead, and what to do about it.
-OTHER_DRIVERS = {
-    "nouveau": "Blacklist nouveau (modprobe.d), rebuild the initramfs and reboot.",
-    "nova_core": "Blacklist nova, nova_core and nova_drm (modprobe.d) and reboot.",
-    "vfio-pci": "It is reserved for a virtual machine; if not intended, bind it to nvidia again.",
-    "pci-stub": "It is reserved for a virtual machine; if not intended, bind it to nvidia again.",
-}
-FIRST_TURING = 0x1E00
-FIRST_BLACKWELL = 0x2900
-
-#: What the driver writes to the kernel log, and what that means in one phrase.
-TOLD_BY_LOG = (
-    ("Key was rejected", "the kernel refused the module's signature"),
-    ("Required key not available", "the kernel refused the module's signature"),
-    ("not supported by open nvidia.ko", "the open module does not support this GPU"),
-    ("is not supported by the NVIDIA", "this driver release does not support this GPU"),
-    ("probe routine was not called", "another driver had taken the GPU"),
-    ("RmInitAdapter failed", "the driver could not initialise the GPU"),
-    ("has fallen off the bus", "the GPU has fallen off the bus"),
+    causes=(
+        *(f"held-by-{name.replace('_', '-')}" for name in OTHER_DRIVERS),
+        "driver-not-installed",
+        "module-not-built",
+        "module-blocked",
+        "module-not-loaded",
+        "module-of-the-host",
+        "secure-boot",
+        "gpu-excluded",
+        "gpu-not-taken",
+        *TOLD_CAUSES,
+        "modules-not-readable",
+    ),
 )
 
 
@@ -61,9 +87,11 @@ def check(machine: Machine) -> Finding:
         return _skip("WSL2: the Windows driver is used, Linux needs no module")
     if machine.is_jetson:
         return _skip("Jetson: the driver is part of the board's own kernel")
-    for device in kernel.pci_devices or ():
-        if device.driver in OTHER_DRIVERS:
-            return _held(device.pci_bus_id, device.driver)
+    held = [device for device in kernel.pci_devices or () if device.driver in OTHER_DRIVERS]
+    every = len(held) == len(kernel.pci_devices or ())
+    # A container sees the bus of its host, and what others have of it.
+    if held and (every or (kernel.module_loaded and not machine.is_container)):
+        return _held(held, len(kernel.pci_devices or ()))
     if kernel.module_loaded is None:
         return Finding(
             id=ID,
@@ -74,6 +102,7 @@ def check(machine: Machine) -> Finding:
                 Evidence(source="/sys/module", value=kernel.pci_unavailable or "unreadable"),
             ),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
+            cause="modules-not-readable",
         )
     return _loaded(machine) if kernel.module_loaded else _absent(machine)
 
@@ -82,14 +111,27 @@ def _skip(summary: str) -> Finding:
     return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
 
 
-def _held(pci_bus_id: str, driver: str) -> Finding:
+def _held(held: list[PciDeviceReading], count: int) -> Finding:
+    """Another driver has GPUs: of some of several, that may well be meant."""
+    driver = held[0].driver or ""
+    if len(held) == count == 1:
+        summary = f"{held[0].pci_bus_id} is held by {driver}, not by nvidia"
+    else:
+        names = ", ".join(device.pci_bus_id for device in held)
+        summary = f"{len(held)} of {count_of(count)} are held by {driver}, not by nvidia: {names}"
     return Finding(
         id=ID,
         layer=LAYER,
-        status=CheckStatus.FAIL,
-        summary=f"{pci_bus_id} is held by {driver}, not by nvidia",
-        evidence=(Evidence(source=f"/sys/bus/pci/devices/{pci_bus_id}/driver", value=driver),),
-        remedy=(OTHER_DRIVERS[driver],),
+        status=CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
+        summary=summary,
+        evidence=tuple(
+            Evidence(
+                source=f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", value=device.driver or ""
+            )
+            for device in held
+        ),
+        remedy=OTHER_DRIVERS[driver],
+        cause=f"held-by-{driver.replace('_', '-')}",
     )
 
 
@@ -98,11 +140,12 @@ def _held(pci_bus_id: str, driver: str) -> Finding:
 
 def _absent(machine: Machine) -> Finding:
     """Say why the module is not there, by the first sign that explains it."""
-    for explain in (_of_the_host, _refused, _blocked, _not_built, _not_installed, _not_loaded):
+    for explain in CAUSES_OF_ABSENCE:
         found = explain(machine)
         if found is not None:
             return found
     return _missing(
+        "module-not-loaded",
         "the nvidia kernel module is not loaded",
         Evidence(source=SOURCE, value="absent"),
         remedy=(
@@ -112,7 +155,7 @@ def _absent(machine: Machine) -> Finding:
     )
 
 
-def _missing(summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
+def _missing(cause: str, summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
     return Finding(
         id=ID,
         layer=LAYER,
@@ -120,6 +163,7 @@ def _missing(summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Find
         summary=summary,
         evidence=evidence,
         remedy=remedy,
+        cause=cause,
     )
 
 
@@ -127,6 +171,7 @@ def _of_the_host(machine: Machine) -> Finding | None:
     if not machine.is_container:
         return None
     return _missing(
+        "module-of-the-host",
         "the nvidia kernel module is not loaded on the container's host",
         Evidence(source=SOURCE, value="absent"),
         remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),
@@ -134,26 +179,41 @@ def _of_the_host(machine: Machine) -> Finding | None:
 
 
 def _refused(machine: Machine) -> Finding | None:
-    """Secure Boot, where the module is there, or the log's word that its signature was refused."""
-    installed = machine.system.module.installed
-    line = _line_with(machine.system.log, "Key was rejected", "Required key not available")
-    on = machine.system.platform.secure_boot is True
-    if line is None and not (on and installed):
+    """Take the log's word that the module's signature was refused."""
+    log = machine.system.log
+    line = line_with(log, "Key was rejected|Required key not available")
+    if line is None:
         return None
-    evidence = [Evidence(source="firmware variable SecureBoot", value="1" if on else "?")]
-    if installed:
-        evidence.append(Evidence(source="modules.dep", value=installed[0]))
-    if line is not None:
-        evidence.append(Evidence(source=machine.system.log.source, value=line))
     return _missing(
-        "Secure Boot is on and the nvidia module, which is installed, is not loaded:"
-        " it refuses modules without a known signature",
-        *evidence,
+        "secure-boot",
+        "the kernel refuses the nvidia module, whose signature it does not know (Secure Boot)",
+        Evidence(source=log.source, value=line),
+        _secure_boot(machine),
+        remedy=SIGN,
+    )
+
+
+def _suspected(machine: Machine) -> Finding | None:
+    """Suspect Secure Boot, where the module is there and nothing else explains its absence."""
+    installed = machine.system.module.installed
+    if machine.system.platform.secure_boot is not True or not installed:
+        return None
+    return _missing(
+        "secure-boot",
+        "the nvidia module is installed, but not loaded: Secure Boot is on and may refuse it",
+        _secure_boot(machine),
+        Evidence(source="modules.dep", value=installed[0]),
         remedy=(
-            "Enroll the key that signed it: sudo mokutil --import KEY.der; reboot and confirm.",
-            "Or install the driver that your distribution has signed.",
-            "Or turn Secure Boot off in the firmware.",
+            "See what it says: sudo modprobe nvidia (`Key was rejected`: it is Secure Boot)",
+            *SIGN,
         ),
+    )
+
+
+def _secure_boot(machine: Machine) -> Evidence:
+    on = machine.system.platform.secure_boot
+    return Evidence(
+        source="firmware variable SecureBoot", value="unreadable" if on is None else str(int(on))
     )
 
 
@@ -167,6 +227,7 @@ def _blocked(machine: Machine) -> Finding | None:
                 for line in blocked]  # fmt: skip
     evidence += [Evidence(source="/proc/cmdline", value=word) for word in words]
     return _missing(
+        "module-blocked",
         "the nvidia kernel module is kept from loading",
         *evidence,
         remedy=(
@@ -186,6 +247,7 @@ def _not_built(machine: Machine) -> Finding | None:
                  for name in module.other_kernels]  # fmt: skip
     evidence += [Evidence(source="/var/lib/dkms", value=name) for name in module.dkms_versions]
     return _missing(
+        "module-not-built",
         f"the driver is installed, but its module is not built for the running kernel {running}",
         *evidence,
         remedy=(
@@ -200,6 +262,7 @@ def _not_installed(machine: Machine) -> Finding | None:
         return None
     running = machine.host.kernel or "this one"
     return _missing(
+        "driver-not-installed",
         "the NVIDIA driver is not installed: there is no nvidia module on disk",
         Evidence(source=f"/lib/modules/{running}/modules.dep", value="no nvidia.ko"),
         Evidence(source=SOURCE, value="absent"),
@@ -215,6 +278,7 @@ def _not_loaded(machine: Machine) -> Finding | None:
     if not installed:
         return None
     return _missing(
+        "module-not-loaded",
         "the nvidia kernel module is installed for this kernel, but not loaded",
         Evidence(source="modules.dep", value=installed[0]),
         Evidence(source=SOURCE, value="absent"),
@@ -222,10 +286,16 @@ def _not_loaded(machine: Machine) -> Finding | None:
     )
 
 
-def _line_with(log: KernelLogReading, *words: str) -> str | None:
-    """Return the newest line of the kernel log that has one of these words."""
-    lines = reversed(log.lines or ())
-    return next((line for line in lines if any(word in line for word in words)), None)
+#: The first that explains it is the one that is told.
+CAUSES_OF_ABSENCE = (
+    _of_the_host,
+    _refused,
+    _blocked,
+    _not_built,
+    _not_installed,
+    _suspected,
+    _not_loaded,
+)
 
 
 # ------------------------------------------------------------------------------ loaded
@@ -272,63 +342,39 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
             for gpu in excluded
         ),
         remedy=("Remove NVreg_ExcludedGpus from modprobe.d or the kernel's command line; reboot.",),
+        cause="gpu-excluded",
     )
 
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
     """The module is loaded, and its own list lacks GPUs that the bus has."""
-    every = len(left) == count
-    summary, remedy = _why_left_out(machine, left)
-    evidence = [
-        Evidence(
-            source="/proc/driver/nvidia/gpus",
-            value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not in it",
-        )
-        for device in left
-    ]
-    flavour = machine.system.module.flavour
-    if flavour is not None:
-        evidence.append(Evidence(source="/proc/driver/nvidia/version", value=flavour))
-    line = _line_with(machine.system.log, *(words for words, _ in TOLD_BY_LOG))
-    if line is not None:
-        evidence.append(Evidence(source=machine.system.log.source, value=line))
+    trouble = wrong_flavour(machine, left) or told_by_log(machine)
+    cause, summary, evidence, remedy = trouble or Reason(
+        "gpu-not-taken",
+        "",
+        (),
+        (
+            KERNEL_LOG,
+            "Check that this driver release supports the GPU; reinstall it as one version and"
+            " reboot.",
+        ),
+    )
+    what = f"the nvidia module is loaded, but did not take {count_of(len(left))}"
     return Finding(
         id=ID,
         layer=LAYER,
-        status=CheckStatus.FAIL if every else CheckStatus.WARN,
-        summary=summary,
-        evidence=tuple(evidence),
+        status=CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
+        summary=f"{what}: {summary}" if summary else what,
+        evidence=(
+            *(
+                Evidence(
+                    source="/proc/driver/nvidia/gpus",
+                    value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not in it",
+                )
+                for device in left
+            ),
+            *evidence,
+        ),
         remedy=remedy,
+        cause=cause,
     )
-
-
-def _why_left_out(machine: Machine, left: list[PciDeviceReading]) -> tuple[str, tuple[str, ...]]:
-    flavour = machine.system.module.flavour
-    number = _number(left[0])
-    if flavour == "open" and number is not None and number < FIRST_TURING:
-        return (
-            "the open kernel module is loaded, which supports no GPU older than Turing",
-            ("Install the proprietary flavour of a driver branch that still supports this GPU.",),
-        )
-    if flavour == "proprietary" and number is not None and number >= FIRST_BLACKWELL:
-        return (
-            "the proprietary kernel module is loaded, and Blackwell GPUs need the open one",
-            ("Install the driver's open flavour (package names end in -open); reboot.",),
-        )
-    log = machine.system.log
-    line = _line_with(log, *(words for words, _ in TOLD_BY_LOG))
-    said = next((meaning for words, meaning in TOLD_BY_LOG if line and words in line), None)
-    summary = f"the nvidia module is loaded, but did not take {count_of(len(left))}"
-    if said is not None:
-        summary = f"{summary}: {said}"
-    return summary, (
-        KERNEL_LOG,
-        "Check that this driver release supports the GPU; reinstall it as one version and reboot.",
-    )
-
-
-def _number(device: PciDeviceReading) -> int | None:
-    try:
-        return int(device.device_id or "", 16)
-    except ValueError:
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.evidence import LaunchedReading, LaunchReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import ProbeFailure
@@ -11,20 +12,10 @@ ID = "launch"
 LAYER = Layer.LAUNCH
 REQUIRES: tuple[str, ...] = ("cuda-driver", "visibility", "compute-mode")
 
-ABOUT = About(
-    looks_at=(
-        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through CuPy where it is"
-        " installed, else through libcuda with a kernel of our own",
-        "the first GPU that a program sees, the next if that fails; with --deep all of them",
-        "the time of the first launch, which compiles the kernel, apart from the second",
-    ),
-    why="A driver may count its GPUs and still be unable to use them.",
-    rules=(
-        "fail: no GPU ran it or the result is wrong; warn: some did not",
-        "unknown: no result within the deadline",
-    ),
-    sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
-)
+#: The evidence that names what ran the kernel.
+THROUGH = "through"
+
+_finding = Teller(ID, LAYER)
 
 REMEDIES: dict[str, tuple[str, ...]] = {
     "out-of-memory": ("See who has the memory, and ask them: gpucheck list --processes",),
@@ -49,6 +40,36 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }
 UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
 
+ABOUT = About(
+    looks_at=(
+        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through CuPy where it is"
+        " installed, else through libcuda with a kernel of our own",
+        "the first GPU that a program sees, the next if that fails; with --deep all of them",
+        "the time of the first launch, which compiles the kernel, apart from the second",
+    ),
+    why="A driver may count its GPUs and still be unable to use them.",
+    rules=(
+        "fail: no GPU ran it or the result is wrong; warn: some did not",
+        "unknown: no result within the deadline",
+    ),
+    sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
+    causes=(
+        *REMEDIES,
+        "wrong-result",
+        "no-device",
+        "library-not-found",
+        "function-not-found",
+        "insufficient-driver",
+        "system-not-ready",
+        "invalid-image",
+        "invalid-ptx",
+        "illegal-address",
+        "launch-timeout",
+        "launch-died",
+        "error",
+    ),
+)
+
 
 def check(machine: Machine) -> Finding:
     """Judge what came of running a kernel."""
@@ -69,12 +90,9 @@ def check(machine: Machine) -> Finding:
     )
 
 
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )
+def went_through(finding: Finding) -> str | None:
+    """Return what ran the kernel of this check's finding: cupy, libcuda, or None for nothing."""
+    return next((each.value for each in finding.evidence if each.source == THROUGH), None)
 
 
 def _time(seconds: float | None) -> str:
@@ -93,6 +111,8 @@ def _evidence(reading: LaunchReading) -> list[Evidence]:
         else:
             value = f"{_time(launch.first_launch_s)}, then {_time(launch.second_launch_s)}"
         found.append(Evidence(source=f"launch on CUDA device {launch.ordinal}", value=value))
+    if reading.launches and reading.through is not None:
+        found.append(Evidence(source=THROUGH, value=reading.through))
     return found
 
 
@@ -106,6 +126,7 @@ def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
         Evidence(source=failure.function or "launch", value=code or failure.code),
         *_evidence(reading),
         remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
+        cause=failure.code,
     )
 
 
@@ -115,10 +136,12 @@ def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
     said = "the result is wrong" if first is None else first.message
     remedy = REMEDIES.get(first.code if first else "launch-failed", (KERNEL_LOG,))
     if len(bad) == count:
-        summary = f"a kernel could be run on none of {count_of(count)}: {said}"
+        where = "" if count == 1 else f" on any of {count_of(count)}"
+        summary = f"no kernel could be run{where}: {said}"
         status = CheckStatus.FAIL
     else:
         names = ", ".join(str(launch.ordinal) for launch in bad)
         summary = f"a kernel cannot be run on CUDA device {names}: {said}"
         status = CheckStatus.WARN
-    return _finding(status, summary, *_evidence(reading), remedy=remedy)
+    cause = first.code if first else "wrong-result"
+    return _finding(status, summary, *_evidence(reading), remedy=remedy, cause=cause)

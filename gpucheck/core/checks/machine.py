@@ -41,7 +41,7 @@ class Wish(NamedTuple):
     python: str | None = None
 
 
-def _say_nothing(text: str) -> None:
+def say_nothing(text: str) -> None:
     """Take the progress where nobody is watching."""
 
 
@@ -52,7 +52,7 @@ class Machine:
         self,
         probes: Probes,
         wish: Wish | None = None,
-        tell: Callable[[str], None] = _say_nothing,
+        tell: Callable[[str], None] = say_nothing,
     ) -> None:
         self._probes = probes
         self.wish = wish or Wish()
@@ -110,7 +110,13 @@ class Machine:
     @cached_property
     def visibility(self) -> Visibility:
         """What the variables leave visible, with the driver's word where the rules are open."""
-        return see_visibility(self.nvml.gpus, self.environment, self._probes, ask_driver=False)
+        return see_visibility(
+            self.nvml.gpus,
+            self.environment,
+            self._probes,
+            ask_driver=False,
+            driver_version=self.nvml.driver_version,
+        )
 
     @cached_property
     def builds(self) -> BuildsReading:

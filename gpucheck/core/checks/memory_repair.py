@@ -19,6 +19,10 @@ ABOUT = About(
     why="The driver itself says that the GPU needs a repair, or is past it.",
     rules=("fail: unrepairable; warn: a repair is pending",),
     sources=("NVML API Reference", "DCGM diagnostics fail on the flag"),
+    causes=(
+        "memory-unrepairable",
+        "repair-pending",
+    ),
 )
 
 
@@ -35,6 +39,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "the driver says that its memory cannot be repaired",
             (Evidence(source="nvmlDeviceGetUnrepairableMemoryFlag_v1", value="1"),),
             ("Ask the vendor to replace the GPU.",),
+            cause="memory-unrepairable",
         )
     if health.repair_pending:
         return Trouble(
@@ -42,5 +47,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "the driver wants to repair it at the next reset",
             (Evidence(source="nvmlDeviceGetRepairStatus", value="pending"),),
             ("When nothing runs on it: sudo nvidia-smi --gpu-reset",),
+            cause="repair-pending",
         )
     return unread(health, "memory_unrepairable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.checks.reason import Teller
 from gpucheck.core.visibility import is_mig
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import GpuReading
@@ -10,6 +11,8 @@ from gpucheck.models.snapshot import GpuReading
 ID = "mig-mode"
 LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = Teller(ID, LAYER)
 
 ABOUT = About(
     looks_at=(
@@ -22,6 +25,10 @@ ABOUT = About(
         "warn: a GPU is split and has no instance, or the mode changes with the next reset",
     ),
     sources=("NVIDIA MIG User Guide",),
+    causes=(
+        "mig-without-instance",
+        "mig-change-pending",
+    ),
 )
 
 
@@ -60,19 +67,12 @@ def _changing(machine: Machine) -> Finding | None:
             source="nvmlDeviceGetMigMode", value=f"current {gpu.mig_enabled}, pending {wanted}"
         ),
         remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
+        cause="mig-change-pending",
     )
 
 
 def _has_none(gpu: GpuReading) -> bool:
     return not gpu.mig_instances and "mig_instances" not in gpu.unavailable
-
-
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )
 
 
 def _empty(empty: list[GpuReading], count: int) -> Finding:
@@ -89,4 +89,5 @@ def _empty(empty: list[GpuReading], count: int) -> Finding:
             " (nvidia-smi mig -lgip lists the profiles)",
             f"Or turn MIG off: sudo nvidia-smi -i {empty[0].index} -mig 0",
         ),
+        cause="mig-without-instance",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "numba"
@@ -21,13 +22,17 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     return ("Install Numba with its CUDA target: pip install 'numba-cuda[cu12]' (or cu13)",)
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    return (
+        "Install them: pip install 'numba-cuda[cu12]' (or cu13)",
+        "Or set CUDA_HOME to a CUDA toolkit.",
+    )
+
+
 ADVICE = framework.Advice(
     title="Numba",
     gpu_build=_gpu_build,
-    libraries=(
-        "Install them: pip install 'numba-cuda[cu12]' (or cu13)",
-        "Or set CUDA_HOME to a CUDA toolkit.",
-    ),
+    libraries=_libraries,
 )
 
 

@@ -23,6 +23,7 @@ ABOUT = About(
         "NVIDIA Health Validation: max_inactive_nvlinks 0",
         "AzNHC and DCGM fail on any inactive link",
     ),
+    causes=("nvlink-down",),
 )
 
 
@@ -43,12 +44,13 @@ def check(machine: Machine) -> list[Finding]:
             return None
         return Trouble(
             CheckStatus.WARN,
-            f"{links - active} of {links} NVLinks are down",
+            f"NVLinks that are down: {links - active} of {links}",
             (Evidence(source="nvmlDeviceGetNvLinkState", value=f"{active} of {links} active"),),
             (
                 "Look at them: nvidia-smi nvlink --status",
                 "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",
             ),
+            cause="nvlink-down",
         )
 
     return over_gpus(machine, ID, "all NVLinks are up", judge)

@@ -6,29 +6,17 @@ import re
 
 from gpucheck.core.checks.device_nodes import START_WITH_GPUS
 from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
+from gpucheck.core.checks.module_trouble import TOLD_CAUSES, told_by_log, wrong_flavour
+from gpucheck.core.checks.reason import Reason
 from gpucheck.core.inventory import UNDECIDED
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
-from gpucheck.models.snapshot import NvmlReading, ProbeFailure
+from gpucheck.models.snapshot import GpuReading, NvmlReading, ProbeFailure
 
 ID = "nvml"
 LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
 
 LIBRARY = "libnvidia-ml.so.1"
-ABOUT = About(
-    looks_at=(
-        f"{LIBRARY}: nvmlInit and every GPU's readings, in a child process with a deadline",
-        "if it refuses: the library's file, /sys/module/nvidia/version, and whether the device"
-        " files can be opened",
-    ),
-    why="It is how every tool learns of the GPUs; its error codes tell most broken drivers apart.",
-    rules=(
-        "fail: it cannot be loaded or refuses, or no GPU answers",
-        "warn: some GPUs do not answer, or the PCI bus has more than it lists",
-        "unknown: no answer within the deadline",
-    ),
-    sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
-)
 
 REBOOT = "Reboot."
 #: What helps, by the failure's code.
@@ -47,7 +35,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "WSL2: update the Windows driver, then: wsl --update",
         "In a container: the device cgroup may block the GPU; recreate the container.",
     ),
-    "unknown": ("In a container that worked before: recreate it (its device cgroup was lost).",),
+    "unknown": (KERNEL_LOG, REBOOT),
     "insufficient-power": ("Attach the GPU's external power cables.",),
     "gpu-is-lost": ("Power the machine off and on again; if it comes back, replace the GPU.",),
     "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
@@ -61,15 +49,48 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "gpu-not-found": ("With a scheduler: request a GPU.", KERNEL_LOG),
     "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
-#: Codes after which it is worth knowing whether the device files can be opened at all.
-OPEN_AFTER = frozenset({"unknown", "no-permission", "operating-system", "no-gpu", "gpu-not-found"})
-
+CGROUP_LOST_SUMMARY = (
+    "the container may no longer open the GPU's device files: its device cgroup lost them"
+)
+SLURM = ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).",)
+WSL_PATH = (
+    "Put /usr/lib/wsl/lib into it: unset LD_LIBRARY_PATH, or add the folder to it.",
+    "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
+)
 CGROUP_LOST = (
     "Recreate the container (a systemd reload on the host took its devices away).",
     "So that it lasts: use CDI (--device nvidia.com/gpu=all), or the host's Docker with"
     " native.cgroupdriver=cgroupfs.",
 )
 _VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)")
+
+ABOUT = About(
+    looks_at=(
+        f"{LIBRARY}: nvmlInit and every GPU's readings, in a child process with a deadline",
+        "if it refuses: the library's file, /sys/module/nvidia/version, and whether the device"
+        " files can be opened",
+    ),
+    why="It is how every tool learns of the GPUs; its error codes tell most broken drivers apart.",
+    rules=(
+        "fail: it cannot be loaded or refuses, or no GPU answers",
+        "warn: some GPUs do not answer, or the PCI bus has more than it lists",
+        "unknown: no answer within the deadline",
+    ),
+    sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
+    causes=(
+        *REMEDIES,
+        "container-without-utility",
+        "container-without-gpus",
+        "library-not-in-the-path",
+        "wsl-library-path",
+        "windows-blocks",
+        "device-cgroup-lost",
+        "device-cgroup",
+        "slurm-without-gpus",
+        "gpus-missing",
+        *TOLD_CAUSES,
+    ),
+)
 
 
 def check(machine: Machine) -> Finding:
@@ -90,17 +111,8 @@ def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     undecided = failure.code in UNDECIDED
     code = "" if failure.library_code is None else f"NVML {failure.library_code}"
     said = Evidence(source=failure.function or "NVML", value=code or failure.code)
-    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
-    summary, more = failure.message, tuple[Evidence, ...]()
-    explain = {
-        "library-not-found": _no_library,
-        "version-mismatch": _two_versions,
-        "operating-system": _blocked,
-    }.get(failure.code)
-    if explain is not None:
-        summary, more, remedy = explain(machine, failure)
-    elif failure.code in OPEN_AFTER:
-        summary, more, remedy = _perhaps_refused(machine, failure, remedy)
+    explain = EXPLAIN.get(failure.code, _plain)
+    cause, summary, more, remedy = explain(machine, failure)
     return Finding(
         id=ID,
         layer=LAYER,
@@ -108,54 +120,54 @@ def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
         summary=summary,
         evidence=(said, *more),
         remedy=remedy,
+        cause=cause,
     )
 
 
-Explanation = tuple[str, tuple[Evidence, ...], tuple[str, ...]]
+def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
+    return Reason(failure.code, failure.message, (), remedy)
 
 
-def _no_library(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
     found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
     evidence = tuple(Evidence(source=lib.path, value="present, not loaded") for lib in found)
-    name = "NVIDIA_DRIVER_CAPABILITIES"
-    capabilities = machine.environment.get(name)
     if machine.is_wsl:
-        return (
-            f"{LIBRARY} of the Windows driver is not in the loader's path",
-            evidence,
-            (
-                "Put /usr/lib/wsl/lib into it: unset LD_LIBRARY_PATH, or add the folder to it.",
-                "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
-            ),
-        )
-    if machine.is_container and capabilities is not None and not _has(capabilities, "utility"):
-        told = Evidence(source=name, value=repr(capabilities))
-        return (
-            f"{LIBRARY} is missing: the container was started without the `utility` capability",
-            (*evidence, told),
-            (f"Start the container with {name}=compute,utility.",),
-        )
+        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
+        return Reason("wsl-library-path", summary, evidence, WSL_PATH)
     if machine.is_container:
-        return (
-            f"{LIBRARY} is missing: the container was started without GPUs",
-            evidence,
-            START_WITH_GPUS,
-        )
+        return _no_library_in_container(machine, evidence)
     if found:
-        return (
+        return Reason(
+            "library-not-in-the-path",
             f"{LIBRARY} is on disk, but the loader does not find or take it",
             evidence,
             ("Renew the loader's list: sudo ldconfig", "Reinstall the driver's libraries."),
         )
-    return failure.message, evidence, REMEDIES[failure.code]
+    return _plain(machine, failure)
 
 
-def _has(capabilities: str, wanted: str) -> bool:
+def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -> Reason:
+    name = "NVIDIA_DRIVER_CAPABILITIES"
+    capabilities = machine.environment.get(name)
+    if capabilities is not None and not has_capability(capabilities, "utility"):
+        return Reason(
+            "container-without-utility",
+            f"{LIBRARY} is missing: the container was started without the `utility` capability",
+            (*evidence, Evidence(source=name, value=repr(capabilities))),
+            (f"Start the container with {name}=compute,utility",),
+        )
+    summary = f"{LIBRARY} is missing: the container was started without GPUs"
+    return Reason("container-without-gpus", summary, evidence, START_WITH_GPUS)
+
+
+def has_capability(capabilities: str, wanted: str) -> bool:
+    """Return whether NVIDIA_DRIVER_CAPABILITIES asks for something."""
     words = {word.strip() for word in capabilities.split(",")}
     return bool(words & {wanted, "all"})
 
 
-def _two_versions(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
     loaded = machine.kernel.module_version
     path = machine.nvml.library_path or next(
         (
@@ -180,16 +192,18 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Explanation:
         "Reboot, so that the kernel module of the installed driver is loaded.",
         "Or stop all that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
         " nvidia; sudo modprobe nvidia",
+        "So that it does not come back: keep unattended upgrades away from the driver's packages.",
     ]
     if machine.is_container:
         remedy.insert(0, "Restart the container: the host's driver was upgraded under it.")
-    return summary, tuple(evidence), tuple(remedy)
+    return Reason(failure.code, summary, tuple(evidence), tuple(remedy))
 
 
-def _blocked(machine: Machine, failure: ProbeFailure) -> Explanation:
+def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
     if not machine.is_wsl:
-        return _perhaps_refused(machine, failure, REMEDIES[failure.code])
-    return (
+        return _perhaps_refused(machine, failure)
+    return Reason(
+        "windows-blocks",
         "Windows blocks the access to the GPU",
         (),
         (
@@ -200,29 +214,50 @@ def _blocked(machine: Machine, failure: ProbeFailure) -> Explanation:
     )
 
 
-def _perhaps_refused(
-    machine: Machine, failure: ProbeFailure, remedy: tuple[str, ...]
-) -> Explanation:
+def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
+    """The driver runs and has no GPU: it could not start them, or may not show them."""
+    refused = _perhaps_refused(machine, failure)
+    if refused.cause != failure.code:
+        return refused
+    devices = machine.kernel.pci_devices or ()
+    trouble = wrong_flavour(machine, devices) or told_by_log(machine)
+    if trouble is None:
+        return refused
+    return trouble._replace(summary=f"{failure.message}: {trouble.summary}")
+
+
+def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Reason:
     """Try to open the device files: a cgroup shows only there."""
     refused = [opening for opening in machine.openings if opening.error is not None]
     evidence = tuple(
         Evidence(source=f"open {opening.path}", value=opening.error or "") for opening in refused
     )
+    plain = _plain(machine, failure)._replace(evidence=evidence)
+    if failure.code == "no-permission":
+        plain = plain._replace(summary="NVML refuses this user (no permission)")
+    if failure.code == "unknown" and machine.is_container:
+        before = f"If it worked before: {CGROUP_LOST[0][0].lower()}{CGROUP_LOST[0][1:]}"
+        plain = plain._replace(remedy=(before, *CGROUP_LOST[1:], *plain.remedy))
     if not any(opening.error == "EPERM" for opening in refused):
-        return failure.message, evidence, remedy
+        return plain
     if machine.is_container:
-        return (
-            "the container may no longer open the GPU's device files: its device cgroup lost them",
-            evidence,
-            CGROUP_LOST,
-        )
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, evidence, CGROUP_LOST)
     if "SLURM_JOB_ID" in machine.environment:
-        return (
-            "this Slurm job may not open the GPU's device files",
-            evidence,
-            ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).",),
-        )
-    return "the system refuses to open the GPU's device files", evidence, remedy
+        summary = "this Slurm job may not open the GPU's device files"
+        return Reason("slurm-without-gpus", summary, evidence, SLURM)
+    summary = "the system refuses to open the GPU's device files"
+    return plain._replace(cause="device-cgroup", summary=summary)
+
+
+EXPLAIN = {
+    "library-not-found": _no_library,
+    "version-mismatch": _two_versions,
+    "operating-system": _blocked,
+    "unknown": _perhaps_refused,
+    "no-permission": _perhaps_refused,
+    "no-gpu": _no_gpu,
+    "gpu-not-found": _no_gpu,
+}
 
 
 # ------------------------------------------------------------------------------ answered
@@ -232,30 +267,49 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     silent = [gpu for gpu in reading.gpus if gpu.failure is not None]
     count = reading.gpu_count or 0
     first = silent[0].failure if silent else None
-    status = CheckStatus.OK
-    remedy: tuple[str, ...] = ()
-    evidence = [
-        Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
-        for gpu in silent
-        if gpu.failure is not None
-    ]
-    on_bus = len(machine.kernel.pci_devices or ())
+    # Those that another driver holds are that check's business; a container sees its host's bus.
+    on_bus = [d for d in machine.kernel.pci_devices or () if d.driver in (None, "nvidia")]
     if first is not None:
-        status = CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN
-        summary = f"{len(silent)} of {count} GPUs do not answer: {first.message}"
-        remedy = REMEDIES.get(first.code, (KERNEL_LOG,))
-    elif on_bus > count and not machine.is_container:
-        status = CheckStatus.WARN
-        summary = f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
-        evidence.append(Evidence(source="nvmlDeviceGetCount", value=str(count)))
-        remedy = (KERNEL_LOG, "Power the machine off and on again.")
-    else:
-        summary = f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
+            summary=f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
+            evidence=tuple(
+                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
+                for gpu in silent
+                if gpu.failure is not None
+            ),
+            remedy=REMEDIES.get(first.code, (KERNEL_LOG,)),
+            cause=first.code,
+        )
+    if len(on_bus) > count and not machine.is_container:
+        return _fewer(machine, count, len(on_bus))
     return Finding(
         id=ID,
         layer=LAYER,
-        status=status,
-        summary=summary,
-        evidence=tuple(evidence),
-        remedy=remedy,
+        status=CheckStatus.OK,
+        summary=f"driver {reading.driver_version or '?'} answers for {count_of(count)}",
+    )
+
+
+def _do(silent: list[GpuReading]) -> str:
+    return "does" if len(silent) == 1 else "do"
+
+
+def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
+    trouble = told_by_log(machine)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.WARN,
+        summary=f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
+        + (f": {trouble.summary}" if trouble else ""),
+        evidence=(
+            Evidence(source="nvmlDeviceGetCount", value=str(count)),
+            Evidence(source="/sys/bus/pci/devices", value=str(on_bus)),
+            *(trouble.evidence if trouble else ()),
+        ),
+        remedy=trouble.remedy if trouble else (KERNEL_LOG, "Power the machine off and on again."),
+        cause=trouble.cause if trouble else "gpus-missing",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "onnxruntime"
@@ -22,10 +23,14 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     return ("Install a build for GPUs: pip uninstall onnxruntime; pip install onnxruntime-gpu",)
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    return ("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",)
+
+
 ADVICE = framework.Advice(
     title="ONNX Runtime",
     gpu_build=_gpu_build,
-    libraries=("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",),
+    libraries=_libraries,
 )
 
 

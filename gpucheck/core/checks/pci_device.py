@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.checks.module_trouble import COLD_START
+from gpucheck.models.evidence import PciDetailReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import PciDeviceReading
 
@@ -10,7 +12,10 @@ ID = "pci-device"
 LAYER = Layer.PCI
 REQUIRES: tuple[str, ...] = ()
 
+#: What a laptop's graphics switch says when the NVIDIA GPU is off.
+OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
+SUSPENDED = "suspended"
 ABOUT = About(
     looks_at=(
         f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
@@ -18,13 +23,17 @@ ABOUT = About(
         "`power/runtime_status`: a suspended GPU wakes when it is asked",
     ),
     why="Below every driver: what the bus does not show, no driver can use.",
-    rules=("fail: no GPU, or none whose registers can be read", "warn: some cannot be read"),
+    rules=(
+        "fail: no GPU, or none whose registers can be read; warn: some cannot be read",
+        "a suspended GPU is none of them: its registers may read as all ones while it sleeps",
+    ),
     sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
-)
-
-FALLEN = (
-    "Power the machine off (not just a reboot) and on again.",
-    "Check power cables, riser and temperature; if it comes back, replace the GPU.",
+    causes=(
+        "no-gpu-on-the-bus",
+        "gpu-switched-off",
+        "fell-off-the-bus",
+        "bus-not-readable",
+    ),
 )
 
 
@@ -44,6 +53,7 @@ def check(machine: Machine) -> Finding:
             summary="the PCI bus could not be read",
             evidence=(Evidence(source=SOURCE, value=reason),),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
+            cause="bus-not-readable",
         )
     return _found(machine, devices) if devices else _none(machine)
 
@@ -60,7 +70,7 @@ def _none(machine: Machine) -> Finding:
     ]
     evidence = [Evidence(source=SOURCE, value="no 0x10de display controller")]
     profile = machine.system.platform.prime_profile
-    if profile in ("intel", "off"):
+    if profile in OFF:
         evidence.append(Evidence(source="/etc/prime-discrete", value=profile))
         remedy.insert(0, "The laptop's GPU is switched off: sudo prime-select on-demand; reboot.")
     if machine.system.platform.hypervisor:
@@ -72,6 +82,7 @@ def _none(machine: Machine) -> Finding:
         summary="no NVIDIA GPU is on the PCI bus",
         evidence=tuple(evidence),
         remedy=tuple(remedy),
+        cause="gpu-switched-off" if profile in OFF else "no-gpu-on-the-bus",
     )
 
 
@@ -80,7 +91,9 @@ def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
     gone = [
         device.pci_bus_id
         for device in devices
-        if (detail := details.get(device.pci_bus_id)) is not None and detail.answers is False
+        if (detail := details.get(device.pci_bus_id)) is not None
+        and detail.answers is False
+        and not _sleeps(detail)
     ]
     if gone:
         return _gone(gone, len(devices))
@@ -93,16 +106,15 @@ def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
             Evidence(
                 source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
                 value=f"device {device.device_id or 'of unknown id'}"
-                + (
-                    ", suspended"
-                    if device.pci_bus_id in details
-                    and details[device.pci_bus_id].runtime_status == "suspended"
-                    else ""
-                ),
+                + f", {SUSPENDED}" * _sleeps(details.get(device.pci_bus_id)),
             )
             for device in devices
         ),
     )
+
+
+def _sleeps(detail: PciDetailReading | None) -> bool:
+    return detail is not None and detail.runtime_status == SUSPENDED
 
 
 def _gone(gone: list[str], count: int) -> Finding:
@@ -117,5 +129,6 @@ def _gone(gone: list[str], count: int) -> Finding:
             Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
             for bus_id in gone
         ),
-        remedy=FALLEN,
+        remedy=COLD_START,
+        cause="fell-off-the-bus",
     )

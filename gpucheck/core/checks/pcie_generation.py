@@ -26,6 +26,7 @@ ABOUT = About(
         "a slot that is slower than the card is a remark",
     ),
     sources=("gpumedic: generation only from 50 % load", "PCIe links save power at idle"),
+    causes=("pcie-slow",),
 )
 
 
@@ -47,6 +48,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             f"PCIe generation {now} of {most} under load",
             evidence,
             ("Reseat the GPU or its riser.", "Set the slot's speed in the BIOS to automatic."),
+            cause="pcie-slow",
         )
     card = health.pcie_generation_gpu_max
     if card is not None and card > most:

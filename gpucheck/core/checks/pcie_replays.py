@@ -23,6 +23,7 @@ ABOUT = About(
         "warn: more replays a minute than GT/s x 60 / 1000 x lanes, and at least 2 while we looked",
     ),
     sources=("DCGM health: the same rate (Gen3 x16: 8, Gen4 x16: 16, Gen5 x16: 31 a minute)",),
+    causes=("pcie-replays",),
 )
 
 
@@ -50,4 +51,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             Evidence(source="replays since the driver started", value=str(health.pcie_replays)),
         ),
         ("Reseat the GPU or its riser, and clean the contacts.",),
+        cause="pcie-replays",
     )

@@ -20,6 +20,7 @@ ABOUT = About(
         "gpumedic, Meta GCM",
         "the width does not change with the load, as the generation does",
     ),
+    causes=("pcie-narrow",),
 )
 
 
@@ -47,4 +48,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "Reseat the GPU or its riser, and clean the contacts.",
             "Check in the BIOS how the slot's lanes are divided.",
         ),
+        cause="pcie-narrow",
     )

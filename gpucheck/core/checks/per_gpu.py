@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.inventory import HUNG
 from gpucheck.models.evidence import GpuHealthReading
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import GpuReading
@@ -19,12 +20,13 @@ NOT_OFFERED = ("not supported", "does not offer", "too old to ask", "does not co
 
 
 class Trouble(NamedTuple):
-    """What is wrong with one GPU; a `status` of OK makes it a remark."""
+    """What is wrong with one GPU; a `status` of OK makes it a remark, which has no cause."""
 
     status: CheckStatus
     summary: str
     evidence: tuple[Evidence, ...] = ()
     remedy: tuple[str, ...] = ()
+    cause: str | None = None
 
 
 class Unread(NamedTuple):
@@ -47,32 +49,39 @@ def unread(reading: GpuReading | GpuHealthReading, *fields: str) -> Unread | Non
 
 def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
     """Judge every GPU that answers; `well` says what holds of those that have nothing."""
-    if machine.health.failure is not None and not machine.gpus:
-        failure = machine.health.failure
-        return [_whole(check_id, CheckStatus.UNKNOWN, f"not checked: {failure.message}")]
     judged = [(gpu, judge(gpu, health)) for gpu, health in machine.gpus]
     troubles = [_finding(check_id, gpu, said) for gpu, said in judged if isinstance(said, Trouble)]
     if any(found.status is not CheckStatus.OK for found in troubles):
         return [found for found in troubles if found.status is not CheckStatus.OK]
+    failure = machine.health.failure
+    if failure is not None:
+        # Of the GPUs that were not reached nothing is known, whatever the others said.
+        summary = f"not checked: {failure.message}"
+        cause = HUNG if failure.code == HUNG else "not-read"
+        return [_whole(check_id, CheckStatus.UNKNOWN, summary, cause=cause)]
+    gaps = [(gpu.index, said.reason) for gpu, said in judged if isinstance(said, Unread)]
+    unread_ones = [(index, reason) for index, reason in gaps if not _is_not_offered(reason)]
+    if unread_ones:
+        names = ", ".join(str(index) for index, _ in unread_ones)
+        where = "" if len(unread_ones) == len(judged) else f" on GPU {names}"
+        summary = f"not checked{where}: {unread_ones[0][1]}"
+        return [_whole(check_id, CheckStatus.UNKNOWN, summary, cause="not-read")]
     if troubles:
         return troubles
-    gaps = [said.reason for _, said in judged if isinstance(said, Unread)]
     if len(gaps) < len(judged):
         return [_whole(check_id, CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
-    return [_unread(check_id, gaps)]
+    summary = f"not available: {gaps[0][1]}" if gaps else "no GPU answers"
+    return [_whole(check_id, CheckStatus.SKIP, summary)]
 
 
-def _unread(check_id: str, reasons: list[str]) -> Finding:
-    if not reasons:
-        return _whole(check_id, CheckStatus.SKIP, "no GPU answers")
-    reason = reasons[0]
-    if any(word in reason for word in NOT_OFFERED):
-        return _whole(check_id, CheckStatus.SKIP, f"not available: {reason}")
-    return _whole(check_id, CheckStatus.UNKNOWN, f"not checked: {reason}")
+def _is_not_offered(reason: str) -> bool:
+    return any(word in reason for word in NOT_OFFERED)
 
 
-def _whole(check_id: str, status: CheckStatus, summary: str) -> Finding:
-    return Finding(id=check_id, layer=Layer.HEALTH, status=status, summary=summary)
+def _whole(
+    check_id: str, status: CheckStatus, summary: str, *, cause: str | None = None
+) -> Finding:
+    return Finding(id=check_id, layer=Layer.HEALTH, status=status, summary=summary, cause=cause)
 
 
 def _finding(check_id: str, gpu: GpuReading, trouble: Trouble) -> Finding:
@@ -84,4 +93,5 @@ def _finding(check_id: str, gpu: GpuReading, trouble: Trouble) -> Finding:
         evidence=trouble.evidence,
         remedy=trouble.remedy,
         gpu=gpu.uuid,
+        cause=trouble.cause,
     )

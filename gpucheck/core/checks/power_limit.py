@@ -24,6 +24,7 @@ ABOUT = About(
     why="A lowered limit lowers the clocks under load; benchmarks of it are not the card's.",
     rules=("a lowered limit is a remark; warn: on battery, or an undersized supply",),
     sources=("NVML API Reference",),
+    causes=("power-supply",),
 )
 
 
@@ -41,6 +42,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             supply,
             (Evidence(source="nvmlDeviceGetPowerSource", value=str(health.power_source)),),
             ("Connect the power supply that the machine came with.",),
+            cause="power-supply",
         )
     missing = unread(gpu, "power_limit_w") or unread(health, "power_limit_default_w")
     if missing is not None:

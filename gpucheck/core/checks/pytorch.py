@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "pytorch"
@@ -26,10 +27,14 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     )
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    return ("Install it again with its libraries: pip install --force-reinstall torch",)
+
+
 ADVICE = framework.Advice(
     title="PyTorch",
     gpu_build=_gpu_build,
-    libraries=("Install it again with its libraries: pip install --force-reinstall torch",),
+    libraries=_libraries,
 )
 
 

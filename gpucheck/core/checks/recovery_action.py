@@ -31,6 +31,7 @@ ABOUT = About(
     why="The driver's own word on what it takes to make the GPU work again.",
     rules=("fail: reset, reboot, drain and reset; warn: drain peers, recover the IMEX domain",),
     sources=("nvml.h: nvmlDeviceGpuRecoveryAction_t", "DCGM diagnostics: 1, 2 and 4 fail, 3 warns"),
+    causes=("recovery-action-N",),
 )
 
 
@@ -54,4 +55,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         f"the driver asks for {what}",
         (Evidence(source="recovery action", value=str(action)),),
         (step,),
+        cause=f"recovery-action-{action}",
     )

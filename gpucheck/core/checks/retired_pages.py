@@ -22,6 +22,10 @@ ABOUT = About(
         "NVIDIA Dynamic Page Retirement",
         "DCGM diagnostics: fail from 63 on, warn on pending",
     ),
+    causes=(
+        "pages-retired",
+        "page-pending",
+    ),
 )
 
 
@@ -42,6 +46,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             f"{pages} pages of memory are retired, and 64 can be",
             (Evidence(source="nvmlDeviceGetRetiredPages", value=str(pages)),),
             ("Ask the vendor to replace the GPU.",),
+            cause="pages-retired",
         )
     if health.retired_pages_pending:
         return Trouble(
@@ -49,5 +54,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "a bad page of memory is retired at the next reset",
             (Evidence(source="nvmlDeviceGetRetiredPagesPendingStatus", value="pending"),),
             ("When nothing runs on it: sudo nvidia-smi --gpu-reset",),
+            cause="page-pending",
         )
     return None

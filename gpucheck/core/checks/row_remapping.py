@@ -25,6 +25,11 @@ ABOUT = About(
         "NVIDIA GPU memory error management: row remapping",
         "DCGM, gpud, Meta GCM and AzNHC fail on a failed remapping; DCGM on 512 rows",
     ),
+    causes=(
+        "row-not-replaced",
+        "rows-replaced",
+        "row-pending",
+    ),
 )
 
 
@@ -46,6 +51,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "a bad row of memory could not be replaced",
             (Evidence(source=source, value="failed"),),
             ("Ask the vendor to replace the GPU.",),
+            cause="row-not-replaced",
         )
     if rows >= MANY_ROWS:
         return Trouble(
@@ -53,6 +59,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             f"{rows} rows of memory had to be replaced",
             (Evidence(source=source, value=f"uncorrected {rows}"),),
             ("Ask the vendor to replace the GPU.",),
+            cause="rows-replaced",
         )
     if health.remapped_rows_pending:
         return Trouble(
@@ -60,5 +67,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             "a bad row of memory is replaced at the next reset",
             (Evidence(source=source, value="pending"),),
             ("When nothing runs on it: sudo nvidia-smi --gpu-reset",),
+            cause="row-pending",
         )
     return None

@@ -33,6 +33,10 @@ ABOUT = About(
         "the card's own limits, by NVML",
         "gpud: above GPU_MAX or MEM_MAX is degraded; gpumedic: 5 C below slowdown, 83 and 90 else",
     ),
+    causes=(
+        "gpu-hot",
+        "memory-hot",
+    ),
 )
 
 
@@ -81,4 +85,6 @@ def _trouble(status: CheckStatus, summary: str, now: int, limit: int | None) -> 
     evidence = [Evidence(source="temperature", value=f"{now} C")]
     if limit is not None:
         evidence.append(Evidence(source="the card's limit", value=f"{limit} C"))
-    return Trouble(status, summary, tuple(evidence), ("Check air flow, fans and dust.",))
+    steps = ("Check air flow, fans and dust.",)
+    cause = "memory-hot" if summary.startswith("memory") else "gpu-hot"
+    return Trouble(status, summary, tuple(evidence), steps, cause)

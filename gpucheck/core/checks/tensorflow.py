@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
+from gpucheck.models.evidence import BuildReading
 from gpucheck.models.finding import Finding, Layer
 
 ID = "tensorflow"
@@ -28,10 +29,18 @@ def _gpu_build(machine: Machine) -> tuple[str, ...]:
     )
 
 
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    version = f"=={build.version}" if build.version else ""
+    return (
+        f"Install them with it: pip install 'tensorflow[and-cuda]{version}'",
+        "If they are there: link them into tensorflow's folder, as its installation guide says.",
+    )
+
+
 ADVICE = framework.Advice(
     title="TensorFlow",
     gpu_build=_gpu_build,
-    libraries=("Install them: pip install 'tensorflow[and-cuda]'",),
+    libraries=_libraries,
 )
 
 

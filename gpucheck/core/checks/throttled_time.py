@@ -19,6 +19,7 @@ ABOUT = About(
     why="A single look at the reasons misses short slowdowns; these counters do not.",
     rules=("warn: a thermal or power brake counter grew; the power cap's is a remark",),
     sources=("DCGM health: growth of thermal and power violations within its window",),
+    causes=("time-throttled",),
 )
 
 
@@ -45,4 +46,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             for name, ns in bad.items()
         ),
         ("Check air flow, fans, dust and the power supply.",),
+        cause="time-throttled",
     )

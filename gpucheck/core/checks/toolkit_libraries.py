@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.reason import Reason
 from gpucheck.core.cuda_versions import (
     MATCHING_DRIVER,
     is_driver_too_old,
@@ -13,28 +15,45 @@ from gpucheck.core.cuda_versions import (
     show_version,
     too_old_for,
 )
+from gpucheck.core.inventory import cuda_version
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "toolkit-libraries"
 LAYER = Layer.TOOLKIT
 REQUIRES: tuple[str, ...] = ()
 
+REQUIRE = "NVIDIA_REQUIRE_CUDA"
+_REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
+#: Kind of library -> the cause, and what it is.
+IN_FRONT = {
+    "stub": ("stub-in-front", "the toolkit's stub"),
+    "compat": ("compat-in-front", "a compatibility library"),
+}
 ABOUT = About(
     looks_at=(
         "LD_LIBRARY_PATH, /etc/ld.so.conf.d and the system's folders: every libcuda.so.1 in them",
         "/usr/local/cuda*/version.json",
+        f"{REQUIRE}: what a container's image was made for",
     ),
     why="A stub or compatibility libcuda in front of the driver's own breaks CUDA; a toolkit newer"
     " than the driver builds programs that do not run. Frameworks bring their own libraries.",
     rules=(
-        "warn: a stub or compat libcuda comes first",
+        "warn: a stub or compat libcuda comes first; on WSL2 there is one of a Linux driver",
         "warn: a toolkit's major version needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13,"
-        " 13: 580)",
+        " 13: 580; of Windows' drivers 11: 452.39, 12: 528.33), or a container's image does",
         "warn: a toolkit has no code for a GPU that is here (CUDA 13: below 7.5)",
     ),
     sources=(
         "NVIDIA, CUDA Compatibility: minimum driver versions",
         "CUDA Toolkit Release Notes: toolkit and driver versions; CUDA 13.0: dropped architectures",
+    ),
+    causes=(
+        "stub-in-front",
+        "compat-in-front",
+        "linux-driver-in-wsl",
+        "toolkit-newer-than-driver",
+        "toolkit-without-architecture",
+        "image-newer-than-driver",
     ),
 )
 
@@ -44,15 +63,16 @@ def check(machine: Machine) -> Finding:
     if machine.system.unavailable is not None:
         summary = f"not checked: {machine.system.unavailable}"
         return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
-    troubles = [*_in_front(machine), *_toolkits(machine)]
+    troubles = [*_in_front(machine), *_of_linux(machine), *_toolkits(machine), *_image(machine)]
     if troubles:
         return Finding(
             id=ID,
             layer=LAYER,
             status=CheckStatus.WARN,
-            summary="; ".join(summary for summary, _, _ in troubles),
-            evidence=tuple(evidence for _, evidence, _ in troubles),
-            remedy=tuple(dict.fromkeys(remedy for _, _, remedy in troubles)),
+            summary="; ".join(trouble.summary for trouble in troubles),
+            evidence=tuple(item for trouble in troubles for item in trouble.evidence),
+            remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
+            cause=troubles[0].cause,
         )
     return Finding(
         id=ID, layer=LAYER, status=CheckStatus.OK, summary=_summary(machine),
@@ -60,27 +80,43 @@ def check(machine: Machine) -> Finding:
     )  # fmt: skip
 
 
-Trouble = tuple[str, Evidence, str]
-
-
-def _in_front(machine: Machine) -> Iterator[Trouble]:
+def _in_front(machine: Machine) -> Iterator[Reason]:
     """Find a libcuda before the driver's own that is none of a driver."""
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
             continue
-        if library.kind not in ("stub", "compat"):
-            return
-        folder = library.path.rpartition("/")[0]
-        what = "the toolkit's stub" if library.kind == "stub" else "a compatibility library"
-        yield (
-            f"the first libcuda in the loader's path is {what}",
-            Evidence(source=library.name, value=library.path),
-            f"Take {folder} out of LD_LIBRARY_PATH.",
-        )
+        if library.kind in IN_FRONT:
+            cause, what = IN_FRONT[library.kind]
+            folder = library.path.rpartition("/")[0]
+            yield Reason(
+                cause,
+                f"the first libcuda in the loader's path is {what}",
+                (Evidence(source=library.name, value=library.path),),
+                (f"Take {folder} out of LD_LIBRARY_PATH.",),
+            )
         return
 
 
-def _toolkits(machine: Machine) -> Iterator[Trouble]:
+def _of_linux(machine: Machine) -> Iterator[Reason]:
+    """On WSL2, find the libraries of a Linux driver, which may get in the way of Windows' own."""
+    found = [
+        library
+        for library in machine.system.libraries.found
+        if library.kind == "driver" and library.path.startswith("/usr/lib")
+    ]
+    if machine.is_wsl and found:
+        yield Reason(
+            "linux-driver-in-wsl",
+            "a Linux NVIDIA driver is installed in WSL2, which uses that of Windows",
+            tuple(Evidence(source=library.name, value=library.path) for library in found),
+            (
+                "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
+                " installed); then, in Windows: wsl --shutdown",
+            ),
+        )
+
+
+def _toolkits(machine: Machine) -> Iterator[Reason]:
     driver = machine.nvml.driver_version
     oldest = min(
         (gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability),
@@ -88,20 +124,42 @@ def _toolkits(machine: Machine) -> Iterator[Trouble]:
         default=None,
     )
     for toolkit in machine.system.libraries.toolkits:
-        evidence = Evidence(source=toolkit.path, value=toolkit.version or "?")
-        if is_driver_too_old(toolkit.version, driver):
-            least = show_version(minimum_driver(toolkit.version) or ())
-            yield (
+        evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"),)
+        if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
+            least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+            yield Reason(
+                "toolkit-newer-than-driver",
                 f"CUDA {toolkit.version} needs driver {least} or newer, this is {driver}",
                 evidence,
-                "Upgrade the driver, or build with an older toolkit.",
+                ("Upgrade the driver, or build with an older toolkit.",),
             )
         elif too_old_for(toolkit.version, oldest):
-            yield (
+            yield Reason(
+                "toolkit-without-architecture",
                 f"CUDA {toolkit.version} has no code for compute capability {oldest}",
                 evidence,
-                "Build for this GPU with a CUDA 12 toolkit.",
+                ("Build for this GPU with a CUDA 12 toolkit.",),
             )
+
+
+def _image(machine: Machine) -> Iterator[Reason]:
+    """Compare what the container's image asks for with what the driver offers."""
+    asked = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
+    if asked is None or machine.nvml.failure is not None:
+        return
+    # Not NVML's word: with a compatibility library the driver offers more than its own.
+    offered = machine.cuda.driver_version
+    if not offered:
+        return
+    wanted = (int(asked[1]), int(asked[2]))
+    if wanted > (offered // 1000, offered % 1000 // 10):
+        yield Reason(
+            "image-newer-than-driver",
+            f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
+            f" and the driver offers {cuda_version(offered)}",
+            (Evidence(source=REQUIRE, value=repr(machine.environment[REQUIRE])),),
+            ("Upgrade the host's driver, or use an image for an older CUDA.",),
+        )
 
 
 def _summary(machine: Machine) -> str:
@@ -112,7 +170,7 @@ def _summary(machine: Machine) -> str:
 
 
 def _remarks(machine: Machine) -> Iterator[Evidence]:
-    driver = parse_version(machine.nvml.driver_version)
+    driver = None if machine.is_wsl else parse_version(machine.nvml.driver_version)
     for toolkit in machine.system.libraries.toolkits:
         value = toolkit.version or "?"
         version = parse_version(toolkit.version)

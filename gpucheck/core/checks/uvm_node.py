@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "uvm-node"
 LAYER = Layer.DEVICE_NODES
 REQUIRES: tuple[str, ...] = ("kernel-module",)
+
+_finding = Teller(ID, LAYER)
 
 NODE = "/dev/nvidia-uvm"
 MODULE = "/sys/module/nvidia_uvm"
@@ -22,6 +25,12 @@ ABOUT = About(
         "NVIDIA driver README, chapter on device files",
         "open-gpu-kernel-modules issue 689, pytorch issue 49081",
     ),
+    causes=(
+        "uvm-module-missing",
+        "uvm-node-missing",
+        "uvm-not-permitted",
+        "nodes-not-readable",
+    ),
 )
 
 
@@ -33,7 +42,12 @@ def check(machine: Machine) -> Finding:
     unreadable = machine.system.unavailable or nodes.unavailable
     if unreadable is not None:
         evidence = Evidence(source=NODE, value=unreadable)
-        return _finding(CheckStatus.UNKNOWN, f"{NODE} could not be looked at", evidence)
+        return _finding(
+            CheckStatus.UNKNOWN,
+            f"{NODE} could not be looked at",
+            evidence,
+            cause="nodes-not-readable",
+        )
     node = next((node for node in nodes.nodes if node.path == NODE), None)
     if node is not None and node.accessible is False:
         return _finding(
@@ -41,20 +55,13 @@ def check(machine: Machine) -> Finding:
             f"this user may not open {NODE}",
             Evidence(source=NODE, value=f"mode {node.mode}, owner {node.owner}"),
             remedy=("Join the group that owns it, then log in again.",),
+            cause="uvm-not-permitted",
         )
     if node is not None:
         return _finding(
             CheckStatus.OK, f"{NODE} is there", Evidence(source=NODE, value=f"mode {node.mode}")
         )
     return _missing(machine)
-
-
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )
 
 
 def _missing(machine: Machine) -> Finding:
@@ -76,4 +83,5 @@ def _missing(machine: Machine) -> Finding:
         )
     what = NODE if loaded else "the module nvidia_uvm"
     summary = f"{what} is missing: NVML works without it, CUDA does not"
-    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy)
+    cause = "uvm-node-missing" if loaded else "uvm-module-missing"
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)

@@ -36,6 +36,7 @@ ABOUT = About(
     why="They are set once for a search and forgotten.",
     rules=("warn: one of them is set to anything but 0",),
     sources=("DCGM diagnostics, the variables that its software test warns of",),
+    causes=("variables-set",),
 )
 
 
@@ -61,4 +62,5 @@ def check(machine: Machine) -> Finding:
             Evidence(source=name, value=repr(machine.environment[name])) for name, _ in found
         ),
         remedy=(f"If you do not need it: unset {' '.join(name for name, _ in found)}",),
+        cause="variables-set",
     )

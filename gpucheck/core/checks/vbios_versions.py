@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "vbios-versions"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = Teller(ID, LAYER)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetVbiosVersion, by model",),
@@ -35,7 +38,3 @@ def check(machine: Machine) -> Finding:
         for version, indices in versions.items()
     ]
     return _finding(CheckStatus.OK, "GPUs of one model differ in their firmware", *evidence)
-
-
-def _finding(status: CheckStatus, summary: str, *evidence: Evidence) -> Finding:
-    return Finding(id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence)

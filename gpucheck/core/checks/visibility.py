@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import VISIBLE, Machine, count_of
+from gpucheck.core.checks.nvml import SLURM
+from gpucheck.core.checks.reason import Teller
 from gpucheck.models.device import EntryStatus, Visibility
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
@@ -10,7 +12,14 @@ ID = "visibility"
 LAYER = Layer.VISIBILITY
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
+_finding = Teller(ID, LAYER)
+
 ORDER = "CUDA_DEVICE_ORDER"
+#: Values whose meaning nobody guesses.
+ODD = {
+    "NoDevFiles": "Slurm writes this where a job asked for no GPU",
+    '""': "these are two quotation marks, which name no GPU; an empty value has none",
+}
 ABOUT = About(
     looks_at=(VISIBLE, ORDER, "what CUDA sees with them and without"),
     why="One wrong entry hides every GPU behind it, and an empty value all of them.",
@@ -21,6 +30,10 @@ ABOUT = About(
     sources=(
         "CUDA Programming Guide, CUDA Environment Variables",
         "MIG User Guide, CUDA Device Enumeration",
+    ),
+    causes=(
+        "hidden-by-variable",
+        "entries-dropped",
     ),
 )
 
@@ -41,10 +54,8 @@ def check(machine: Machine) -> Finding:
             CheckStatus.FAIL,
             f"{VISIBLE}={text!r} hides every GPU: {_why(text, visibility)}",
             *evidence,
-            remedy=(
-                f"Unset it (unset {VISIBLE}), or name a GPU that exists: gpucheck list",
-                "A scheduler that set it gave this job no GPU: request one.",
-            ),
+            remedy=_show_one(machine, text),
+            cause="hidden-by-variable",
         )
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
     if dropped:
@@ -54,17 +65,10 @@ def check(machine: Machine) -> Finding:
             f" programs see {_of(seen, machine.nvml.gpu_count)}",
             *evidence,
             remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows what there is",),
+            cause="entries-dropped",
         )
     summary = f"{VISIBLE}={text!r}: programs see {_of(seen, machine.nvml.gpu_count)}"
     return _finding(CheckStatus.OK, summary, *evidence)
-
-
-def _finding(
-    status: CheckStatus, summary: str, *evidence: Evidence, remedy: tuple[str, ...] = ()
-) -> Finding:
-    return Finding(
-        id=ID, layer=LAYER, status=status, summary=summary, evidence=evidence, remedy=remedy
-    )
 
 
 def _of(seen: int, total: int | None) -> str:
@@ -84,9 +88,18 @@ def _order(machine: Machine) -> tuple[Evidence, ...]:
     return (Evidence(source=ORDER, value=repr(machine.environment[ORDER])),)
 
 
+def _show_one(machine: Machine, text: str) -> tuple[str, ...]:
+    unset = f"Unset it (unset {VISIBLE}), or name a GPU that exists: gpucheck list"
+    if text == "NoDevFiles" or "SLURM_JOB_ID" in machine.environment:
+        return (*SLURM, unset)
+    return (unset, "A scheduler that set it gave this job no GPU: request one.")
+
+
 def _why(text: str, visibility: Visibility) -> str:
     if text == "":
         return "an empty value means none"
+    if text in ODD:
+        return ODD[text]
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
     if dropped:
         return f"{dropped[0].text!r}: {dropped[0].reason}"

@@ -24,6 +24,7 @@ ABOUT = About(
         "NVIDIA XID Errors",
         "DCGM's list of devastating Xids: 48, 64, 74, 79, 95, 119, 120, 140",
     ),
+    causes=("xid-N",),
 )
 
 #: Severe ones and what to do. Source: NVIDIA XID Errors, recommended actions.
@@ -80,7 +81,8 @@ def _parse(line: str) -> Xid | None:
 
 
 def _whole(status: CheckStatus, summary: str) -> Finding:
-    return Finding(id=ID, layer=LAYER, status=status, summary=summary)
+    cause = "not-read" if status is CheckStatus.UNKNOWN else None
+    return Finding(id=ID, layer=LAYER, status=status, summary=summary, cause=cause)
 
 
 def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
@@ -95,4 +97,5 @@ def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
         evidence=(Evidence(source=source, value=xid.line),),
         remedy=(severe or "Look the number up in NVIDIA's list of XID errors.",),
         gpu=gpu.uuid if gpu else None,
+        cause=f"xid-{xid.number}",
     )

@@ -30,7 +30,7 @@ MARKS = {
 }
 WRONG = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
 #: Details stand to the right of the mark and the layer's line.
-INDENT = (0, 0, 0, 4)
+INDENT = 4
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -60,15 +60,17 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
     if view.verbosity <= 0 and layer.status is CheckStatus.OK:
         return
+    # What the layer's own line has said is not said again.
+    same = [finding for finding in told if finding.summary == layer.summary]
+    names = list(dict.fromkeys(finding.id for finding in same))
+    if names not in ([], [layer.layer.value]):
+        yield _unbroken(f"found by {', '.join(names)}", 1, style="dim")
+    for finding in same:
+        yield from _details(finding, 1)
     for finding in told:
-        # What the layer's own line has said is not said again.
-        again = finding.summary == layer.summary
-        if not again:
+        if finding not in same:
             yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
-        elif finding.id != layer.layer.value:
-            yield _indented(_dim(f"found by {finding.id}"))
-        for detail in _details(finding):
-            yield detail if again else _indented(detail)
+            yield from _details(finding, 2)
 
 
 def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
@@ -79,35 +81,33 @@ def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
     return _hanging(shown, Text(printable(text)))
 
 
-def _dim(text: str) -> RenderableType:
-    from rich.text import Text
-
-    return Text(printable(text), style="dim")
-
-
-def _details(finding: Finding) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _details(finding: Finding, depth: int) -> Iterator[RenderableType]:
     for item in finding.evidence:
-        yield _indented(_dim(f"{item.source}: {item.value}"))
+        yield _unbroken(f"{item.source}: {item.value}", depth, style="dim")
     for position, step in enumerate(finding.remedy, start=1):
-        yield _indented(_hanging(Text(f"{position}."), Text(printable(step))))
+        yield _unbroken(f"{position}. {step}", depth)
+
+
+def _unbroken(text: str, depth: int = 0, *, style: str = "") -> Text:
+    """Return what people copy (paths, commands, settings) as one line, however long it is."""
+    from rich.text import Text
+
+    indented = " " * (depth * INDENT) + printable(text)
+    return Text(indented, style=style, no_wrap=True, overflow="ignore")
 
 
 def _indented(body: RenderableType) -> RenderableType:
     from rich.padding import Padding
 
-    return Padding(body, INDENT)
+    return Padding(body, (0, 0, 0, INDENT))
 
 
 def _verdict(detection: Detection) -> Iterator[RenderableType]:
     """The last line: what it comes to, and the first thing to do."""
-    from rich.text import Text
-
     color = {Verdict.USABLE: "green", Verdict.UNUSABLE: "red"}.get(detection.verdict, "yellow")
-    text = Text(printable(detection.conclusion), style=f"bold {color}")
+    text = _unbroken(detection.conclusion, style=f"bold {color}")
     if detection.remedy:
-        text.append(f". Do: {printable(detection.remedy[0])}")
+        text.append(f". Do: {printable(detection.remedy[0])}", style="not bold default")
     yield text
 
 
@@ -149,6 +149,7 @@ def _explanation(check: CheckDescription) -> Iterator[RenderableType]:
         ("Looks at", about.looks_at),
         ("Why", (about.why,)),
         ("Judges", about.rules),
+        ("Causes", (", ".join(about.causes),) if about.causes else ()),
         ("Sources", about.sources),
         ("After", (", ".join(check.requires),) if check.requires else ()),
     )

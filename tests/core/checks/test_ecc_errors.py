@@ -13,11 +13,11 @@ from tests.core.checks.healthy import judge
     ("gpu", "health", "status", "says"),
     [
         ({}, {}, "ok", "no uncorrected"),
-        ({}, {"ecc_uncorrected_volatile": 1}, "fail", "1 memory errors"),
+        ({}, {"ecc_uncorrected_volatile": 1}, "fail", "1 memory error could"),
         ({}, {"ecc_sram_threshold_exceeded": True}, "fail", "NVIDIA's threshold"),
         ({}, {"ecc_mode_pending": False}, "warn", "turned off with the next reset"),
         ({"ecc_mode": False}, {}, "warn", "turned on with the next reset"),
-        ({}, {"ecc_corrected_volatile": 7}, "ok", "7 memory errors were corrected"),
+        ({}, {"ecc_corrected_volatile": 7}, "ok", "that were corrected: 7"),
     ],
 )
 def test_judgement(

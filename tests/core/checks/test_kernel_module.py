@@ -40,12 +40,36 @@ def test_loaded_without_a_version() -> None:
 
 @pytest.mark.parametrize("driver", sorted(OTHER_DRIVERS))
 def test_another_driver_holds_a_gpu(driver: str) -> None:
-    found = look(held_by("nvidia", driver))
+    found = look(held_by(driver))
 
     assert found.status is CheckStatus.FAIL
-    assert found.summary == f"0000:02:00.0 is held by {driver}, not by nvidia"
+    assert found.summary == f"0000:01:00.0 is held by {driver}, not by nvidia"
     assert found.evidence[0].value == driver
-    assert found.remedy == (OTHER_DRIVERS[driver],)
+    assert found.remedy == OTHER_DRIVERS[driver]
+    assert found.cause == f"held-by-{driver.replace('_', '-')}"
+
+
+def test_another_driver_that_holds_some_leaves_the_others() -> None:
+    found = look(held_by("nvidia", "vfio-pci"))
+
+    assert found.status is CheckStatus.WARN
+    assert found.summary == "1 of 2 GPUs are held by vfio-pci, not by nvidia: 0000:02:00.0"
+
+
+def test_without_the_module_what_one_gpu_is_held_by_is_not_the_reason() -> None:
+    found = look(held_by(None, "vfio-pci")._replace(module_loaded=False))
+
+    assert found.cause == "module-not-loaded"
+
+
+def test_a_container_sees_what_others_hold() -> None:
+    class Container(FakeProbes):
+        def host(self) -> Host:
+            return Host(os="Debian GNU/Linux 12", container="docker")
+
+    kernel = held_by("nvidia", "vfio-pci")
+
+    assert check(Machine(Container(kernel_reading=kernel))).status is CheckStatus.OK
 
 
 def test_another_driver_explains_more_than_a_missing_module() -> None:

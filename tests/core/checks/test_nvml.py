@@ -42,7 +42,7 @@ def test_some_gpus_are_silent() -> None:
     found = look(reading_of(gpu_reading(0), gpu_reading(1, failure=LOST)))
 
     assert found.status is CheckStatus.WARN
-    assert found.summary == "1 of 2 GPUs do not answer: it fell off the bus"
+    assert found.summary == "1 of 2 GPUs does not answer: it fell off the bus"
     assert [(item.source, item.value) for item in found.evidence] == [
         ("NVML, GPU 1", "it fell off the bus")
     ]
@@ -79,7 +79,9 @@ def test_every_failure(code: str) -> None:
 
     expected = CheckStatus.UNKNOWN if code in UNDECIDED else CheckStatus.FAIL
     assert found.status is expected
-    assert found.summary == "the reason"
+    own = {"no-permission": "NVML refuses this user (no permission)"}
+    assert found.summary == own.get(code, "the reason")
+    assert found.cause == code
     number = f"NVML {CODES[code]}" if code in CODES else code
     module = [("/sys/module/nvidia/version", "unreadable")] if code == "version-mismatch" else []
     seen = [(item.source, item.value) for item in found.evidence]

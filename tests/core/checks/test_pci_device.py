@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
 from gpucheck.core.checks.pci_device import check
+from gpucheck.models.evidence import PciDetailReading, SystemReading
 from gpucheck.models.finding import CheckStatus, Finding
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import KernelReading, PciDeviceReading
@@ -61,3 +62,28 @@ def test_wsl_has_no_gpu_on_its_bus() -> None:
     found = check(Machine(Wsl(kernel_reading=KernelReading(pci_devices=()))))
 
     assert found.status is CheckStatus.SKIP
+
+
+def with_details(*details: PciDetailReading) -> Finding:
+    kernel = KernelReading(pci_devices=tuple(device(16 + n) for n in range(len(details))))
+    system = SystemReading(pci=details)
+    return check(Machine(FakeProbes(kernel_reading=kernel, system_reading=system)))
+
+
+def test_one_that_reads_all_ones_is_gone() -> None:
+    gone = PciDetailReading(pci_bus_id="0000:10:00.0", answers=False, runtime_status="active")
+    there = PciDetailReading(pci_bus_id="0000:11:00.0", answers=True)
+
+    assert with_details(gone).status is CheckStatus.FAIL
+    found = with_details(gone, there)
+    assert (found.status, found.cause) == (CheckStatus.WARN, "fell-off-the-bus")
+    assert found.summary == "0000:10:00.0 (1 of 2 GPUs) fell off the bus"
+
+
+def test_one_that_sleeps_is_not_gone() -> None:
+    asleep = PciDetailReading(pci_bus_id="0000:10:00.0", answers=False, runtime_status="suspended")
+
+    found = with_details(asleep)
+
+    assert found.status is CheckStatus.OK
+    assert found.evidence[0].value == "device 0x2330, suspended"

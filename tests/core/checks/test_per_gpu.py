@@ -69,3 +69,22 @@ def test_without_a_gpu_that_answers_nothing_is_judged() -> None:
     (found,) = pcie_width.check(Machine(FakeProbes(readings=reading_of())))
 
     assert found.status is CheckStatus.SKIP
+
+
+def test_a_gpu_that_could_not_be_read_is_named() -> None:
+    gap = healthy(1, remapped_rows_failed=None, unavailable=DENIED)
+
+    (found,) = pairs_of((gpu_reading(0), healthy(0)), (gpu_reading(1), gap), check=row_remapping)
+
+    assert found.status is CheckStatus.UNKNOWN
+    assert found.summary == "not checked on GPU 1: no permission to read it (NVML 4)"
+
+
+def test_what_came_before_the_driver_stopped_is_no_clean_bill() -> None:
+    failure = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")
+    partial = HealthReading(gpus=(healthy(0),), failure=failure)
+    probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)), health_reading=partial)
+
+    (found,) = row_remapping.check(Machine(probes))
+
+    assert (found.status, found.cause) == (CheckStatus.UNKNOWN, "driver-not-answering")

@@ -1,0 +1,170 @@
+"""What the findings come to: a verdict, the sentence that says it, a line for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpucheck.core.checks import CHECKS, cuda_driver, launch
+from gpucheck.core.detect_judgement import CHAIN, GOOD, is_unreached
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.finding import (
+    CheckStatus,
+    Detection,
+    Finding,
+    Layer,
+    LayerSummary,
+    Verdict,
+)
+
+SENTENCES = {
+    Verdict.USABLE: "GPU usable",
+    Verdict.DEGRADED: "GPU usable, with warnings",
+    Verdict.UNUSABLE: "GPU not usable",
+    Verdict.UNKNOWN: "It is not known whether a GPU is usable",
+}
+USABLE = {
+    Verdict.USABLE: True,
+    Verdict.DEGRADED: True,
+    Verdict.UNUSABLE: False,
+    Verdict.UNKNOWN: None,
+}
+BESIDE = frozenset(Layer) - CHAIN
+#: Layers whose warnings are about the GPU rather than about a program that uses it.
+BELOW = (CHAIN | {Layer.HEALTH}) - {Layer.VISIBILITY}
+#: From the worst to the best: a layer is as good as the worst that was found in it.
+WORST_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
+
+
+def conclude(findings: tuple[Finding, ...], *, partial: bool = False) -> Detection:
+    """Turn the findings into the verdict, the sentence that says it, and the steps to try.
+
+    `partial`: not all checks were run, so that there may be no proof.
+    """
+    failed = _first(findings, CheckStatus.FAIL, CHAIN)
+    beside = _first(findings, CheckStatus.FAIL, BESIDE)
+    cause: Finding | None
+    if failed is not None:
+        verdict, cause = Verdict.UNUSABLE, failed
+    elif _is_proven(findings):
+        warned = _first(findings, CheckStatus.WARN, BELOW)
+        verdict = Verdict.DEGRADED if warned or beside else Verdict.USABLE
+        cause = beside or warned or _first(findings, CheckStatus.WARN, frozenset(Layer))
+    else:
+        # The last one is closest to the proof: what it leaves open is what is missing.
+        verdict = Verdict.UNKNOWN
+        cause = beside or _first(findings[::-1], CheckStatus.UNKNOWN, CHAIN)
+        if cause is None and partial:
+            cause = _first(findings, CheckStatus.WARN, frozenset(Layer))
+    first = failed or beside
+    return Detection(
+        usable=USABLE[verdict],
+        verdict=verdict,
+        conclusion=_sentence(verdict, cause, findings, partial=partial),
+        remedy=cause.remedy if cause else (),
+        first_failure=first.id if first else None,
+        checks=findings,
+        layers=tuple(_layers(findings)),
+        cause=cause.cause if cause else None,
+    )
+
+
+def _is_proven(findings: Sequence[Finding]) -> bool:
+    """Return whether a kernel ran, or where that was not tried, CUDA sees a GPU."""
+    by_id = {finding.id: finding for finding in findings}
+    ran = by_id.get(launch.ID)
+    if ran is not None and ran.status is not CheckStatus.SKIP:
+        return ran.status in GOOD
+    sees = by_id.get(cuda_driver.ID)
+    return sees is not None and sees.status in GOOD
+
+
+def _sentence(
+    verdict: Verdict, cause: Finding | None, findings: Sequence[Finding], *, partial: bool
+) -> str:
+    if verdict is Verdict.UNKNOWN and partial and cause is None:
+        if any(finding.status in GOOD for finding in findings):
+            return "What was asked for is well; whether a GPU is usable was not asked"
+        return "Nothing of what was asked for could be looked at"
+    if cause is None:
+        return SENTENCES[verdict]
+    failed = cause.status is CheckStatus.FAIL
+    if failed and verdict is Verdict.DEGRADED:
+        return f"GPU usable, but {'not well: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
+    if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):
+        return cause.summary
+    if verdict is Verdict.USABLE:
+        return f"{SENTENCES[verdict]}; note: {cause.summary}"
+    return f"{SENTENCES[verdict]}: {cause.summary}"
+
+
+def _first(
+    findings: Sequence[Finding], status: CheckStatus, layers: frozenset[Layer]
+) -> Finding | None:
+    return next((f for f in findings if f.status is status and f.layer in layers), None)
+
+
+def exit_code_of(detection: Detection, framework_asked: str | None) -> ExitCode:
+    """Return 0 usable, 1 anything failed, 3 unknown; of chosen checks, 0 if they are all well."""
+    if detection.first_failure is not None:
+        return ExitCode.BAD
+    asked = next((f for f in detection.checks if f.id == framework_asked), None)
+    if asked is not None and asked.status not in GOOD:
+        return ExitCode.INCONCLUSIVE
+    if detection.usable:
+        return ExitCode.OK
+    complete = len({finding.id for finding in detection.checks}) == len(CHECKS)
+    open_ = _first(detection.checks, CheckStatus.UNKNOWN, CHAIN) is not None
+    well = any(finding.status in GOOD for finding in detection.checks)
+    return ExitCode.OK if well and not open_ and not complete else ExitCode.INCONCLUSIVE
+
+
+def _layers(findings: Sequence[Finding]) -> Iterable[LayerSummary]:
+    """Return each layer that was looked at, as good as the worst that was found in it."""
+    for layer in Layer:
+        own = [finding for finding in findings if finding.layer is layer]
+        if own:
+            yield _layer(layer, own)
+
+
+def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
+    if layer is Layer.HEALTH:
+        return _health(own)
+    for status in WORST_FIRST:
+        alike = [finding.summary for finding in own if finding.status is status]
+        if alike:
+            return LayerSummary(layer=layer, status=status, summary=_first_of(alike))
+    skipped = [finding for finding in own if finding.status is CheckStatus.SKIP]
+    unreached = next(filter(is_unreached, skipped), None)
+    well = [finding.summary for finding in own if finding.status is CheckStatus.OK]
+    if unreached is not None or not well:
+        summary = (unreached or skipped[0]).summary
+        if layer is Layer.FRAMEWORK:
+            summary = "none of the known frameworks is installed"
+        return LayerSummary(layer=layer, status=CheckStatus.SKIP, summary=summary)
+    # The first check of a layer is the one that names it; of frameworks each is as good.
+    summary = "; ".join(well) if layer is Layer.FRAMEWORK else well[0]
+    return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
+
+
+def _first_of(summaries: Sequence[str]) -> str:
+    more = len(summaries) - 1
+    return f"{summaries[0]}; and {more} more" if more else summaries[0]
+
+
+def _health(own: Sequence[Finding]) -> LayerSummary:
+    """Return the worst that was found; what was not checked is named beside what is well.
+
+    The kernel log may hardly anywhere be read: that alone makes no GPU's health unknown.
+    """
+    for status in (CheckStatus.FAIL, CheckStatus.WARN):
+        bad = [finding.summary for finding in own if finding.status is status]
+        if bad:
+            return LayerSummary(layer=Layer.HEALTH, status=status, summary=_first_of(bad))
+    well = [finding for finding in own if finding.status is CheckStatus.OK]
+    open_ = [finding for finding in own if finding.status is CheckStatus.UNKNOWN]
+    if not well:
+        worst = open_ or [finding for finding in own if is_unreached(finding)] or list(own)
+        return LayerSummary(layer=Layer.HEALTH, status=worst[0].status, summary=worst[0].summary)
+    names = ", ".join(dict.fromkeys(finding.id for finding in open_))
+    summary = f"{len(well)} checks find nothing wrong" + (f"; not checked: {names}" * bool(names))
+    return LayerSummary(layer=Layer.HEALTH, status=CheckStatus.OK, summary=summary)

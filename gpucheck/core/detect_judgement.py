@@ -1,0 +1,152 @@
+"""Which finding is to blame: what was seen outweighs signs, consequences are not causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpucheck.core.checks import CHECKS, cuda_driver, launch, nvml
+from gpucheck.core.checks.machine import KERNEL_LOG
+from gpucheck.core.inventory import HUNG
+from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+
+#: Layers whose failure means that no program can use a GPU.
+CHAIN = frozenset(
+    {
+        Layer.ENVIRONMENT,
+        Layer.PCI,
+        Layer.KERNEL,
+        Layer.DEVICE_NODES,
+        Layer.NVML,
+        Layer.CUDA_DRIVER,
+        Layer.VISIBILITY,
+        Layer.LAUNCH,
+    }
+)
+#: Layers that the driver itself may mend when it is first asked.
+MADE_ON_DEMAND = frozenset({Layer.DEVICE_NODES})
+#: Layers that are known by signs alone, which a sandbox may hide.
+KNOWN_BY_SIGNS = frozenset({Layer.PCI, Layer.KERNEL})
+UNREACHED = "not reached: "
+GOOD = (CheckStatus.OK, CheckStatus.WARN)
+
+
+def is_hung(finding: Finding) -> bool:
+    """Return whether a library was asked and did not answer."""
+    return any(evidence.value == HUNG for evidence in finding.evidence)
+
+
+def not_reached(cause: Finding) -> str:
+    """Return the summary of what was not looked at because of another finding."""
+    return f"{UNREACHED}{cause.summary}"
+
+
+def is_unreached(finding: Finding) -> bool:
+    """Return whether a finding was skipped because of another one."""
+    return finding.status is CheckStatus.SKIP and finding.summary.startswith(UNREACHED)
+
+
+def judge(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Give the blame to the first broken layer; let what was observed outweigh the signs.
+
+    If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a sign that was misread:
+    in a sandbox the PCI bus may be masked. It becomes unknown. The same holds below NVML, if that
+    answers or hangs. What requires a failure that remains and went wrong as well is its
+    consequence: it becomes a skip.
+    """
+    # Only these are required by others, and of each of them there is one.
+    chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
+    names, said = _observation(chain)
+    for name in set(names) & set(chain):
+        chain[name] = _outweighed(chain[name], said)
+    judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
+    return tuple(_said_once(_proven_by_launch(judged, chain.get(launch.ID))))
+
+
+def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
+    """Let a framework that ran the kernel be well, whatever its files look like."""
+    through = launch.went_through(launched) if launched and launched.status in GOOD else None
+    return [
+        finding._replace(
+            status=CheckStatus.OK,
+            summary=f"{finding.summary}, yet a kernel runs through it",
+            remedy=(),
+            cause=None,
+        )
+        if finding.id == through and finding.status in (CheckStatus.WARN, CheckStatus.UNKNOWN)
+        else finding
+        for finding in findings
+    ]
+
+
+def _said_once(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Warn once of a driver that stopped answering on the way to the GPUs' health."""
+    first: Finding | None = None
+    for finding in findings:
+        if finding.layer is not Layer.HEALTH or finding.cause != HUNG:
+            yield finding
+        elif first is None:
+            first = finding._replace(
+                status=CheckStatus.WARN,
+                evidence=(Evidence(source="NVML", value=HUNG),),
+                remedy=(KERNEL_LOG, "Reboot when nothing runs on the GPUs."),
+            )
+            yield first
+        else:
+            yield finding._replace(status=CheckStatus.SKIP, summary=not_reached(first), cause=None)
+
+
+def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
+    """Return which signs are outweighed, and by what that was seen."""
+    for witness, said in ((launch.ID, "yet a kernel runs"), (cuda_driver.ID, "yet CUDA works")):
+        found = chain.get(witness)
+        if found is not None and found.status in GOOD:
+            return tuple(_below(witness)), said
+    found = chain.get(nvml.ID)
+    if found is not None and found.status in GOOD:
+        return nvml.REQUIRES, "yet NVML answers"
+    if found is not None and is_hung(found):
+        return nvml.REQUIRES, "yet there is a driver, which does not answer"
+    return (), ""
+
+
+def _outweighed(finding: Finding, observation: str) -> Finding:
+    if finding.status is not CheckStatus.FAIL:
+        return finding
+    if finding.layer in MADE_ON_DEMAND:
+        summary = f"{finding.summary} as far as could be seen at first, {observation}"
+        return finding._replace(status=CheckStatus.OK, summary=summary, remedy=(), cause=None)
+    if finding.layer in KNOWN_BY_SIGNS:
+        # What a misread sign advises would mislead, and what works needs no warning.
+        summary = f"{finding.summary} as far as can be seen here, {observation}"
+        return finding._replace(status=CheckStatus.UNKNOWN, summary=summary, remedy=(), cause=None)
+    # NVML is wanted for its own sake.
+    summary = f"{finding.summary}, {observation}"
+    return finding._replace(status=CheckStatus.WARN, summary=summary)
+
+
+def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
+    """Return the finding, or a skip where it went wrong above the first broken layer."""
+    cause = next((chain[name] for name in _below(finding.id) if _has_failed(chain, name)), None)
+    wrong = finding.status in (CheckStatus.FAIL, CheckStatus.UNKNOWN) or is_unreached(finding)
+    if cause is None or not wrong:
+        return finding
+    return finding._replace(
+        status=CheckStatus.SKIP, summary=not_reached(cause), remedy=(), cause=None
+    )
+
+
+def _has_failed(chain: Mapping[str, Finding], name: str) -> bool:
+    return name in chain and chain[name].status is CheckStatus.FAIL
+
+
+def _below(name: str) -> list[str]:
+    """Return what a check requires, and what that requires, the lowest first."""
+    requires = {check.ID: check.REQUIRES for check in CHECKS}
+    found: set[str] = set()
+    waiting = list(requires[name])
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting.extend(requires[each])
+    return [check.ID for check in CHECKS if check.ID in found]

@@ -1,0 +1,33 @@
+"""compute-mode: GPUs that let nobody in, or one program at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.core.checks import compute_mode
+from gpucheck.core.checks.machine import Machine
+from gpucheck.models.finding import CheckStatus
+from gpucheck.models.snapshot import (
+    ProcessReading,
+)
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+
+def test_an_exclusive_gpu_that_is_taken() -> None:
+    taken = gpu_reading(
+        0, compute_mode="exclusive-process", processes=(ProcessReading(pid=1, type="compute"),)
+    )
+
+    found = compute_mode.check(Machine(FakeProbes(readings=reading_of(taken))))
+
+    assert found.status is CheckStatus.WARN
+    assert "gpucheck list --processes" in found.remedy[0]
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, "fail"), (2, "warn")])
+def test_prohibited(count: int, status: str) -> None:
+    rows = [
+        gpu_reading(n, compute_mode="prohibited" if n == 0 else "default") for n in range(count)
+    ]
+
+    assert compute_mode.check(Machine(FakeProbes(readings=reading_of(*rows)))).status == status
