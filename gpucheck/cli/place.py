@@ -76,7 +76,8 @@ def command(
     shared: Shared,
 ) -> int:
     """Say which device a program gets; after -- run one on it."""
-    from gpucheck.cli.placing import PlaceOptions, place
+    from gpucheck.cli.place_options import PlaceOptions
+    from gpucheck.cli.placing import place
 
     source = ctx.get_parameter_source("format_")
     options = PlaceOptions(

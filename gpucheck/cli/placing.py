@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from gpucheck.cli.output import (
     Context,
@@ -15,10 +15,11 @@ from gpucheck.cli.output import (
     refuse_recording,
     save,
 )
+from gpucheck.cli.place_options import PlaceOptions, check, wrong
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import ExitCode, LaunchError, WrongUseError
-from gpucheck.models.placement import ChoiceRequest, Placement, Preference
+from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
 from gpucheck.models.report import Answer
 from gpucheck.probes.interface import Probes
 from gpucheck.render.base import printable
@@ -29,36 +30,15 @@ if TYPE_CHECKING:
     from gpucheck.core.picking import Picked, Wish
     from gpucheck.models.device import Gpu
     from gpucheck.models.graph import Graph
+    from gpucheck.models.units import Amount
 
-#: `place --count` gives what can be put into a variable.
-COUNT_FORMATS = ("uuid", "index", "shell", "table", "json")
-
-
-class PlaceOptions(NamedTuple):
-    """The command's own options, as they were given."""
-
-    specs: tuple[str, ...] = ()
-    soft: bool = False
-    run: bool = False
-    graph: Path | None = None
-    count: int | None = None  # type: ignore[assignment]  # hides tuple.count
-    min_free: str | None = None
-    max_utilization: float | None = None
-    min_compute_capability: str | None = None
-    name: str | None = None
-    exclude: tuple[str, ...] = ()
-    prefer: str = Preference.FREE_MEMORY.value
-    share: int = 1
-    wait: bool = False
-    timeout_s: float | None = None
-    claim: bool | None = None
-    claims: bool = False
-    format_given: bool = False
+#: How often a line says that we still wait, where nothing else is to be said.
+_REMINDER_S = 60.0
 
 
 def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
     """Do what the options ask for, after checking that they ask for one thing."""
-    _check(options, context)
+    check(options, context)
     if context.child is not None:
         refuse_recording(shared)
     if options.claims:
@@ -70,55 +50,6 @@ def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
     return _place_named(options, shared, context)
 
 
-def _check(options: PlaceOptions, context: Context) -> None:
-    modes = {
-        "a device": bool(options.specs),
-        "--count": options.count is not None,
-        "--graph": options.graph is not None,
-        "--claims": options.claims,
-    }
-    asked = [name for name, given in modes.items() if given]
-    child = context.child is not None
-    if not asked:
-        raise _wrong(
-            fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
-        )
-    if len(asked) > 1:
-        raise _wrong(fact=f"{' and '.join(asked)} are two questions: ask one of them.")
-    if child and (options.graph or options.claims or options.run):
-        what = "--run" if options.run else asked[0]
-        raise _wrong(fact=f"{what} takes no command after `--`.")
-    if options.timeout_s is not None:
-        if not options.wait:
-            raise _wrong(fact="--timeout says how long to wait: it needs --wait.")
-        if not 0 <= options.timeout_s < float("inf"):
-            raise _wrong(fact=f"--timeout takes seconds, not {options.timeout_s:g}.")
-    if not 1 <= options.share <= 256:
-        raise _wrong(fact=f"--share takes 1 to 256 claims on a card, not {options.share}.")
-    if options.count is None:
-        _check_choosing_options(options)
-    elif options.run:
-        raise _wrong(fact="--run runs a graph: name devices, or give --graph.")
-
-
-def _check_choosing_options(options: PlaceOptions) -> None:
-    given = {
-        "--min-free": options.min_free is not None,
-        "--max-utilization": options.max_utilization is not None,
-        "--min-compute-capability": options.min_compute_capability is not None,
-        "--name": options.name is not None,
-        "--exclude": bool(options.exclude),
-        "--prefer": options.prefer != Preference.FREE_MEMORY,
-    }
-    lonely = next((name for name, is_given in given.items() if is_given), None)
-    if lonely is not None:
-        raise _wrong(fact=f"{lonely} is for choosing: it needs --count N.")
-
-
-def _wrong(*, fact: str) -> WrongUseError:
-    return WrongUseError(code="usage", message=fact, remedy=("See: gpucheck place --help",))
-
-
 # ---------------------------------------------------------------------------------- claims
 
 
@@ -127,12 +58,12 @@ def _show_claims(shared: Shared) -> int:
     from gpucheck.core.picking import open_claims
 
     if shared.recording is not None:
-        raise _wrong(fact="--claims looks at this machine: a snapshot has no claims.")
+        raise wrong(fact="--claims looks at this machine: a snapshot has no claims.")
 
     def find(probes: Probes) -> Answer:
         return Answer(result=list_claims(open_claims(os.environ)), host=probes.host())
 
-    return deliver("claims", shared, find)
+    return deliver("claims", shared, find, formats=("table", "json"))
 
 
 # ---------------------------------------------------------------------------------- choosing
@@ -158,43 +89,41 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
     wanted = shared if given else shared._replace(format="uuid")
 
     def find_and_explain(probes: Probes) -> Answer:
-        answer = find(probes)
-        if wanted.format == "index":
-            answer = with_indices(answer)
+        answer = _for_format(find(probes), wanted)
         if wanted.format not in ("table", "json") and answer.error is None:
             # stdout is for a variable.
             _explain(answer, shared)
+            if shared.verbosity >= 0:
+                write_stderr("gpucheck: Nothing is held: add -- COMMAND to hold them for it.")
         return answer
 
-    return deliver("place", wanted, find_and_explain, formats=COUNT_FORMATS)
+    return deliver("place", wanted, find_and_explain)
 
 
-def with_indices(answer: Answer) -> Answer:
-    """Return the answer with NVML's indices in the place of UUIDs in its environment.
-
-    Raises:
-        BadAnswerError: an index would not mean the same card to CUDA.
-    """
-    from gpucheck.core.picking import index_environment
+def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu] | None = None) -> Answer:
+    """Return the answer with what the format shows, or fail where that would not be certain."""
+    from gpucheck.core.placement import check_nameable, environment_by_index
 
     placement = answer.result
     if not isinstance(placement, Placement) or not placement.devices:
         return answer
-    environment = index_environment(placement)
-    return answer._replace(result=dataclasses.replace(placement, environment=environment))
+    if shared.format == "index":
+        environment = environment_by_index(placement, gpus)
+        return answer._replace(result=dataclasses.replace(placement, environment=environment))
+    if shared.format in ("uuid", "shell"):
+        check_nameable(placement.devices, by_uuid=shared.format == "uuid")
+    return answer
 
 
 def _request(options: PlaceOptions) -> ChoiceRequest:
-    from gpucheck.models.units import parse_amount
-
     try:
         prefer = Preference(options.prefer)
     except ValueError:
         known = ", ".join(Preference)
-        raise _wrong(fact=f"--prefer takes {known}, not {options.prefer[:40]!a}.") from None
+        raise wrong(fact=f"--prefer takes {known}, not {options.prefer[:40]!a}.") from None
     return ChoiceRequest(
         count=options.count or 0,
-        min_free=None if options.min_free is None else parse_amount(options.min_free),
+        min_free=None if options.min_free is None else _amount(options.min_free),
         max_utilization_percent=options.max_utilization,
         min_compute_capability=options.min_compute_capability,
         name=options.name,
@@ -202,6 +131,16 @@ def _request(options: PlaceOptions) -> ChoiceRequest:
         prefer=prefer,
         share=options.share,
     )
+
+
+def _amount(text: str) -> Amount:
+    from gpucheck.models.units import parse_amount
+
+    try:
+        return parse_amount(text)
+    except WrongUseError:
+        fact = f"--min-free takes an amount above 0 such as 8GiB or 30%, not {text[:40]!a}."
+        raise wrong(fact=fact) from None
 
 
 def _wish(options: PlaceOptions, shared: Shared, context: Context) -> Wish:
@@ -223,18 +162,32 @@ def _environment(shared: Shared, probes: Probes) -> Mapping[str, str]:
 
 
 def _reporter(shared: Shared) -> Callable[[Waiting], None]:
-    """Return what says how the waiting goes, each time that it changes."""
-    said: list[str] = []
+    """Return what says how the waiting goes: when that changes, and else each minute."""
+    last = [""]
+    said_s = [0.0]
 
     def report(waiting: Waiting) -> None:
         before = {0: "next in line", 1: "1 is before us"}
         place = before.get(waiting.ahead, f"{waiting.ahead} are before us")
-        line = f"gpucheck: waiting, {place}: {waiting.reason}"
-        if shared.verbosity >= 0 and said[-1:] != [line]:
-            said.append(line)
-            write_stderr(printable(line))
+        line = f"{place}: {waiting.reason}"
+        is_new = last[0] != line
+        if shared.verbosity < 0 or not (is_new or waiting.waited_s - said_s[0] >= _REMINDER_S):
+            return
+        length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
+        last[0], said_s[0] = line, waiting.waited_s
+        write_stderr(printable(f"gpucheck: waiting{length}, {line}"))
 
     return report
+
+
+def _outcome(device: PlacedDevice) -> str:
+    """Say in a line what the command gets: by its number there, or by the name that was given."""
+    if device.kind != "GPU":
+        return f"{device.spec} is the CPU"
+    what = f"GPU {device.index} ({device.name}, {device.uuid})"
+    if device.spec.startswith("--count"):
+        return f"{device.resolved.rpartition('device:')[2]} is {what}"
+    return f"{device.spec} is {what}"
 
 
 def _explain(answer: Answer, shared: Shared) -> None:
@@ -247,15 +200,18 @@ def _explain(answer: Answer, shared: Shared) -> None:
         verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
         line = f"gpucheck: GPU {item.index} {item.name or ''} {item.uuid}: {verdict}: {item.reason}"
         write_stderr(printable(line))
+    for advice in placement.advice:
+        write_stderr(printable(f"gpucheck: {advice}"))
 
 
 # ---------------------------------------------------------------------------------- devices
 
 
 def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int:
+    from gpucheck.core.device_strings import parse_device
     from gpucheck.core.graph import towers
     from gpucheck.core.picking import hold_named
-    from gpucheck.core.placement import parse_device, place_devices
+    from gpucheck.core.placement import place_devices
 
     for spec in options.specs:
         parse_device(spec)
@@ -275,7 +231,7 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
         shown = dataclasses.replace(
             drawn, devices=named.devices, environment=named.environment, advice=()
         )
-        return answer._replace(result=shown)
+        return _for_format(answer._replace(result=shown), shared, gpus)
 
     if context.child is not None:
         answer = _find_for_command(shared, find)
@@ -312,14 +268,15 @@ def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
         answer, gpus = _look(probes)
         if gpus is None:
             return answer
-        return answer._replace(result=_draw(graph, gpus, options, probes))
+        drawn = _draw(graph, gpus, options, probes)
+        return _for_format(answer._replace(result=drawn), shared, gpus)
 
     return deliver("place", shared, find)
 
 
 def _check_run(options: PlaceOptions, shared: Shared) -> None:
     if options.run and shared.recording is not None:
-        raise _wrong(fact="--run runs on this machine: leave --from out.")
+        raise wrong(fact="--run runs on this machine: leave --from out.")
 
 
 def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Probes) -> Placement:
@@ -361,8 +318,7 @@ def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoR
         _explain(answer, shared)
     if shared.verbosity >= 0:
         for device in placement.devices:
-            card = f" ({device.name}, {device.uuid})" if device.uuid else ""
-            write_stderr(printable(f"gpucheck: {device.spec} is {device.resolved}{card}"))
+            write_stderr(printable(f"gpucheck: {_outcome(device)}"))
     environment = {**os.environ, **placement.environment}
     keep = frozenset(context.keep) | frozenset(held.descriptors)
     replace(context.child or (), environment, keep_descriptors=keep)

@@ -11,10 +11,14 @@ from gpucheck.core.choice_options import Option, allowed_uuids, options_of, opti
 from gpucheck.core.choice_rank import best
 from gpucheck.core.selection import select_gpus
 from gpucheck.core.visibility import SEVERAL_MIG_DRIVER, shows_one_instance
-from gpucheck.models.claim import Target
+from gpucheck.models.claim import MOST_SHARES, Target
 from gpucheck.models.device import GpuState, Inventory
 from gpucheck.models.errors import BadAnswerError, WrongUseError
 from gpucheck.models.placement import Candidate, ChoiceRequest
+
+_UNCLAIMED = "without a claim"
+#: What to do about cards that somebody uses without a claim.
+ALLOW_COMPANY = "A GPU in use fits if --min-free or --max-utilization says how busy it may be."
 
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
@@ -27,6 +31,11 @@ class Choice:
     candidates: tuple[Candidate, ...] = ()
     fitting: int = 0
 
+    @property
+    def has_company(self) -> bool:
+        """Return whether a card was left out only because somebody uses it without a claim."""
+        return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
+
 
 def check_request(request: ChoiceRequest) -> None:
     """Refuse a request that no machine could answer.
@@ -38,10 +47,10 @@ def check_request(request: ChoiceRequest) -> None:
         raise _wrong(
             code="bad-count", message=f"--count takes 1 or more GPUs, not {request.count}."
         )
-    if not 1 <= request.share <= 256:
+    if not 1 <= request.share <= MOST_SHARES:
         raise _wrong(
             code="bad-share",
-            message=f"--share takes 1 to 256 claims on a card, not {request.share}.",
+            message=f"--share takes 1 to {MOST_SHARES} claims on a card, not {request.share}.",
         )
     percent = request.max_utilization_percent
     if percent is not None and not 0 <= percent <= 100:
@@ -130,9 +139,9 @@ class Chooser:
             return f"before driver {SEVERAL_MIG_DRIVER} a program sees one MIG instance alone"
         return None
 
-    def choose(self, blocked: Mapping[str, str]) -> Sequence[Target]:
-        """Return the best that fits among what is not blocked."""
-        verdicts = [self._verdict(option, blocked) for option in self._options]
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        """Return the best that fits among what is not blocked; nothing while others are first."""
+        verdicts = [self._verdict(option, blocked, behind) for option in self._options]
         fitting = [
             option
             for option, verdict in zip(self._options, verdicts, strict=True)
@@ -145,11 +154,12 @@ class Chooser:
         self.choice = Choice(chosen=chosen, candidates=tuple(verdicts), fitting=len(fitting))
         return [option.target for option in chosen if option.target is not None]
 
-    def _verdict(self, option: Option, blocked: Mapping[str, str]) -> Candidate:
+    def _verdict(self, option: Option, blocked: Mapping[str, str], behind: int) -> Candidate:
         reason = (
             self._unfit.get(option.uuid)
             or blocked.get(option.uuid)
             or _too_busy(option, self.request, self.own_pids)
+            or _queued(behind)
         )
         shown = reason or _described(option)
         return Candidate(
@@ -165,18 +175,29 @@ class Chooser:
         """Say how many fit, and why each of the others does not."""
         fits, count = self.choice.fitting, self.request.count
         are = "fits" if fits == 1 else "fit"
-        reasons = [
-            f"GPU {item.index}{'' if item.uuid.startswith('GPU-') else f' ({item.uuid})'}: "
-            f"{item.reason}"
-            for item in self.choice.candidates
-            if not item.eligible
-        ]
         what = "GPU is" if count == 1 else "GPUs are"
+        company = [ALLOW_COMPANY] if self.choice.has_company else []
+        later = "Ask for less, or wait with --wait."
+        if len(self.possible) < count:
+            later = "Ask for less: waiting would not help."
         return BadAnswerError(
             code="nothing-fits",
             message=f"{count} {what} asked for and {fits} {are}.",
-            remedy=(*reasons, "Ask for less, or wait with --wait."),
+            remedy=(*_reasons(self.choice.candidates), *company, later),
         )
+
+
+def _reasons(candidates: Sequence[Candidate]) -> list[str]:
+    """Return why candidates are not eligible, each reason once."""
+    found: dict[str, list[str]] = {}
+    for item in candidates:
+        name = "" if item.uuid.startswith("GPU-") else f" ({item.uuid})"
+        if not item.eligible:
+            found.setdefault(item.reason, []).append(f"{item.index}{name}")
+    return [
+        f"GPU{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
+        for reason, names in found.items()
+    ]
 
 
 def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
@@ -256,11 +277,14 @@ def _too_busy(option: Option, request: ChoiceRequest, own_pids: frozenset[int]) 
             return f"its load is {load} %"
     others = option.pids - own_pids
     if others and request.share == 1 and request.min_free is None and most is None:
-        return (
-            f"{_processes(others)} without a claim (--min-free or --max-utilization says "
-            "how busy it may be)"
-        )
+        return f"{_processes(others)} {_UNCLAIMED}"
     return None
+
+
+def _queued(behind: int) -> str | None:
+    if behind == 0:
+        return None
+    return f"{'another process waits' if behind == 1 else f'{behind} others wait'} for it already"
 
 
 def _processes(pids: frozenset[int]) -> str:

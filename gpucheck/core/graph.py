@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpucheck.core.placement import environment_for, parse_device, resolve
+from gpucheck.core.device_strings import parse_device
+from gpucheck.core.placement import environment_for, resolve
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import BadAnswerError
 from gpucheck.models.graph import Graph, GraphOp, OpKind
@@ -87,7 +88,7 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
     except BadAnswerError as error:
         if graph.path is None:
             raise
-        where = graph.path if op.line is None else f"{graph.path}:{op.line}"
+        where = graph.path if op.device_line is None else f"{graph.path}:{op.device_line}"
         raise BadAnswerError(
             code=error.code,
             message=f"{where}: Cannot assign a device for operation {op.name}: {error.message}",

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpucheck.core.graph_lines import Source, find_lines, shown
-from gpucheck.core.placement import parse_device
+from gpucheck.core.device_strings import parse_device
+from gpucheck.core.toml_file import Source, find_lines, parse_toml, read_text, shown
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.graph import Graph, GraphOp, OpKind
 
-LARGEST_FILE_BYTES = 1 << 20
 MOST_OPS = 1000
 MOST_DIMENSIONS = 4
 #: Half a gigabyte in float32.
@@ -44,8 +42,6 @@ _KEYS = {
 }
 _EVERY_OP = {"op", "device"}
 
-_TOML_LINE = re.compile(r"\(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
-
 
 def read_graph(path: Path) -> Graph:
     """Read and check a graph file.
@@ -53,29 +49,7 @@ def read_graph(path: Path) -> Graph:
     Raises:
         WrongUseError: with the file, the line and the problem.
     """
-    name = shown(str(path))
-    try:
-        if not path.is_file():
-            raise _unreadable(path=name, problem="it is not a file")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else str(error)
-        raise _unreadable(path=name, problem=str(problem)) from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise _unreadable(path=name, problem="it is larger than 1 MiB")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise _unreadable(path=f"{name}:{line}", problem="it is not UTF-8") from None
-    return parse_graph(text, name)
-
-
-def _unreadable(*, path: str, problem: str) -> WrongUseError:
-    return WrongUseError(
-        code="graph-unreadable", message=f"The graph {path} cannot be read: {problem}."
-    )
+    return parse_graph(read_text(path, "graph"), shown(str(path)))
 
 
 def parse_graph(text: str, path: str) -> Graph:
@@ -84,8 +58,8 @@ def parse_graph(text: str, path: str) -> Graph:
     Raises:
         WrongUseError: with the file, the line and the problem.
     """
-    document = _parse_toml(text, path)
-    source = Source(path=path, lines=find_lines(text))
+    document = parse_toml(text, path, "graph")
+    source = Source(path=path, lines=find_lines(text), noun="graph")
     fetch = document.pop("fetch", None)
     description = document.pop("description", "")
     if not isinstance(description, str):
@@ -103,28 +77,21 @@ def parse_graph(text: str, path: str) -> Graph:
     return Graph(ops=tuple(known.values()), fetch=name, path=path)
 
 
-def _parse_toml(text: str, path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        problem, where = "its lists are too deep", path
-    except ValueError as error:
-        said = _TOML_LINE.search(str(error))
-        where = f"{path}:{said['line']}" if said else path
-        problem = shown(_TOML_LINE.sub("", str(error)).strip())
-    raise WrongUseError(code="bad-graph", message=f"{where}: {problem}.")
-
-
 # ---------------------------------------------------------------------------------- operations
 
 
 def _read_op(name: str, table: object, source: Source) -> GraphOp:
     if not isinstance(table, dict):
-        raise source.error(
-            name, problem=f"{shown(name)} is no operation: write a table [{shown(name)}]"
-        )
+        # The tables of a list `[[a]]` are a[0], a[1] and so on.
+        at = f"{name}[0]" if isinstance(table, list) and source.line_of(f"{name}[0]") else name
+        problem = f"{shown(name)} is no operation: write a table [{shown(name)}]"
+        raise source.error(at, problem=problem)
     if not _NAME.fullmatch(name):
         raise source.error(name, problem="a name has letters, digits and _ . / - only")
+    if table and all(isinstance(inner, dict) for inner in table.values()):
+        inner = f"{name}.{next(iter(table))}"
+        problem = f'a name with a dot stands in quotes: write ["{shown(inner)}"]'
+        raise source.error(inner, problem=problem)
     kind = _kind_of(name, table, source)
     strangers = sorted(set(table) - _KEYS[kind] - _EVERY_OP)
     if strangers:
@@ -145,6 +112,7 @@ def _read_op(name: str, table: object, source: Source) -> GraphOp:
         temperature=_temperature(name, table, source),
         axis=_axis(name, table, source),
         line=source.line_of(name),
+        device_line=source.line_of(name, "device"),
     )
 
 
@@ -372,7 +340,7 @@ def _fetched(fetch: object, ops: Mapping[str, GraphOp], source: Source) -> str:
     if fetch is None:
         return list(ops)[-1]
     if not isinstance(fetch, str) or fetch not in ops:
-        raise source.error(op="fetch", problem="fetch names no operation of this graph")
+        raise source.error(table="fetch", problem="fetch names no operation of this graph")
     return fetch
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +41,24 @@ def run_graph(
         raise
     except Exception as error:  # NumPy's and CuPy's errors have no common base
         raise as_our_error(error) from error
-    shown = as_value(value) if value.size <= MOST_SHOWN else None
-    return replace(placement, value=shown, transfers=run.timed_transfers())
+    few = value.size <= MOST_SHOWN
+    return replace(
+        placement,
+        ran=True,
+        value=as_value(value) if few else None,
+        transfers=run.timed_transfers(),
+        advice=(*placement.advice, *_remarks(value)),
+    )
+
+
+def _remarks(value: Any) -> Iterator[str]:
+    """Say why the value cannot be shown in full."""
+    import numpy as np
+
+    if value.size > MOST_SHOWN:
+        yield f"The value has {value.size} numbers, which is too many to show."
+    if not np.isfinite(value).all():
+        yield "Not every number of the value is finite: one was too large for float32."
 
 
 class _Run:

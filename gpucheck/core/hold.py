@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.core.choice import check_request
+from gpucheck.core.device_strings import parse_device
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.picking import Picked, Wish, hold_named, own_command, pick_gpus
-from gpucheck.core.placement import parse_device, place_devices
+from gpucheck.core.placement import place_devices
+from gpucheck.models.claim import MOST_SHARES
 from gpucheck.models.device import Inventory
 from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, WrongUseError
 from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
@@ -38,18 +40,33 @@ def hold_devices(
         MissingError: there is no GPU, no driver, or no directory for the claims.
         InconclusiveError: the driver does not answer.
     """
+    _check(wish)
     wish = replace(wish, command=own_command(sys.orig_argv))
+    picked: Picked | None = None
     try:
-        if request is not None:
-            picked = pick_gpus(request, wish, probes, os.environ)
-        else:
-            picked = _name(specs, wish, probes, soft=soft)
-    finally:
-        probes.close()
-    try:
+        try:
+            if request is not None:
+                picked = pick_gpus(request, wish, probes, os.environ)
+            else:
+                picked = _name(specs, wish, probes, soft=soft)
+        finally:
+            probes.close()
         yield _devices(picked.answer)
     finally:
-        picked.held.close()
+        if picked is not None:
+            picked.held.close()
+
+
+def _check(wish: Wish) -> None:
+    problem = None
+    if not 1 <= wish.share <= MOST_SHARES:
+        problem = f"share takes 1 to {MOST_SHARES} claims on a card, not {wish.share}."
+    elif wish.timeout_s is not None and not wish.wait:
+        problem = "timeout_s says how long to wait: it needs wait=True."
+    elif wish.timeout_s is not None and not 0 <= wish.timeout_s < float("inf"):
+        problem = f"timeout_s takes seconds, not {wish.timeout_s:g}."
+    if problem is not None:
+        raise WrongUseError(code="usage", message=problem)
 
 
 def request_of(

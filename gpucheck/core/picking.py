@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.core.choice import Chooser, check_request
+from gpucheck.core.choice import ALLOW_COMPANY, Chooser, check_request
 from gpucheck.core.choice_options import Option
-from gpucheck.core.claims import (
-    Acquisition,
-    ClaimTerms,
-    Held,
-    Waiting,
-    ids_around,
-    scheduler_of,
-)
+from gpucheck.core.claim_rules import ids_around, scheduler_of
+from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.placement import LOCAL_TASK, environment_for, gpu_names
 from gpucheck.models.claim import Target
@@ -110,6 +104,7 @@ def pick_gpus(
         environment=environment_for(devices) | dict(held.environment),
         claims=held.claims,
         candidates=chooser.choice.candidates,
+        advice=(ALLOW_COMPANY,) if chooser.choice.has_company else (),
     )
     notices = _notices(wish, environment, store)
     return Picked(answer=look.answer_with(placement, notices), held=held)
@@ -120,24 +115,6 @@ def _nothing(look: _Look, chooser: Chooser, error: BadAnswerError) -> Picked:
     answer = look.answer_with(Placement(candidates=chooser.choice.candidates), ())
     answer = answer._replace(exit_code=error.exit_code, error=failure)
     return Picked(answer=answer, held=Held(environment={}))
-
-
-def index_environment(placement: Placement) -> dict[str, str]:
-    """Return the variables with NVML's indices, which mean the same cards under PCI_BUS_ID.
-
-    Raises:
-        BadAnswerError: they would not: MIG splits a number up, and CUDA leaves out a lost card.
-    """
-    uncertain = next((item for item in placement.candidates if not item.countable), None)
-    if uncertain is not None:
-        raise BadAnswerError(
-            code="index-not-certain",
-            message="CUDA may number the cards otherwise than NVML, for GPU "
-            f"{uncertain.index} is split up or does not answer.",
-            remedy=("Take the UUIDs: --format uuid.",),
-        )
-    value = ",".join(str(device.index) for device in placement.devices)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
 
 
 def hold_named(
@@ -191,6 +168,7 @@ class NamedTargets:
 
     targets: tuple[Target, ...]
     blocked: Mapping[str, str] = field(default_factory=dict)
+    behind: int = 0
 
     @property
     def possible(self) -> Sequence[Target]:
@@ -205,14 +183,17 @@ class NamedTargets:
     def survey(self) -> None:
         """Do nothing: what was named does not depend on the machine's load."""
 
-    def choose(self, blocked: Mapping[str, str]) -> Sequence[Target]:
-        """Return all of them, or nothing if one is blocked."""
-        self.blocked = blocked
-        return () if any(target.uuid in blocked for target in self.targets) else self.targets
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        """Return all of them, or nothing if one is blocked or others are first."""
+        self.blocked, self.behind = blocked, behind
+        return () if blocked or behind else self.targets
 
     def failure(self) -> BadAnswerError:
         """Say which are blocked, and by whom."""
         reasons = [f"{uuid} is {reason}" for uuid, reason in self.blocked.items()]
+        if not reasons:
+            many = "another process waits" if self.behind == 1 else f"{self.behind} others wait"
+            reasons = [f"{many} for it already"]
         return BadAnswerError(
             code="gpu-claimed",
             message=f"The GPU cannot be had: {'; '.join(reasons)}.",

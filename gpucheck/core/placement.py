@@ -1,147 +1,24 @@
 """Which device a string such as `/gpu:0`, `cuda:1` or `0` means on this machine.
 
-TensorFlow's grammar as version 2.21 parses it: type names in any case, keywords (`job`,
-`replica`, `task`, `device`) in lower case. Besides it PyTorch's `cuda:1`, Theano's `cuda0` and
-`gpu,0`, and the plain index of CuPy and JAX. Soft placement follows TensorFlow's
-placement rules: type and id are both dropped, job, replica and task are kept.
+Soft placement follows TensorFlow's placement rules: type and id are both dropped, job, replica and
+task are kept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpucheck.core.device_strings import malformed, parse_device, quoted, shown
 from gpucheck.models.device import Gpu, GpuState
-from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError
+from gpucheck.models.errors import BadAnswerError, InconclusiveError
 from gpucheck.models.placement import (
     CudaDevice,
-    DeviceGrammar,
     DeviceSpec,
     PlacedDevice,
     Placement,
 )
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
-
-#: Types that TensorFlow knows by their bare name; any other needs the long form `/device:TYPE:N`.
-SHORT_TYPES = ("CPU", "GPU", "TPU", "CUSTOM")
-
-#: No device string needs more.
-_LONGEST_TEXT = 1000
-
-_PYTORCH = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
-_THEANO = re.compile(r"(?:cuda|gpu)([0-9]+)|gpu,([0-9]+)")
-_INDEX = re.compile(r"[0-9]+")
-
-
-def parse_device(text: str) -> DeviceSpec:
-    """Take a device string apart.
-
-    Raises:
-        WrongUseError: where no grammar accepts it, in TensorFlow's words.
-    """
-    if len(text) > _LONGEST_TEXT:
-        raise _malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
-    if _INDEX.fullmatch(text):
-        return _gpu_spec(text, DeviceGrammar.INDEX, text)
-    if (found := _PYTORCH.fullmatch(text)) is not None:
-        return _gpu_spec(text, DeviceGrammar.PYTORCH, found[1])
-    if (found := _THEANO.fullmatch(text)) is not None:
-        return _gpu_spec(text, DeviceGrammar.THEANO, found[1] or found[2])
-    return _parse_tensorflow(text)
-
-
-def _gpu_spec(text: str, grammar: DeviceGrammar, digits: str | None) -> DeviceSpec:
-    index = None if digits is None else int(digits)
-    return DeviceSpec(text=text, grammar=grammar, kind="GPU", index=index)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Parts:
-    """What has been read of a TensorFlow string so far."""
-
-    job: str | None = None
-    replica: str | None = None
-    task: str | None = None
-    kind: str | None = None
-    index: int | None = None
-
-
-def _parse_tensorflow(text: str) -> DeviceSpec:
-    parts = _Parts()
-    for component in text.split("/"):
-        match component.split(":"):
-            case ["", *_]:
-                continue
-            case ["job", job]:
-                parts.job = job
-            case ["replica", number]:
-                parts.replica = number
-            case ["task", number]:
-                parts.task = number
-            case ["device", kind, index]:
-                _set_device(parts, text, kind, index)
-            case [kind, *rest] if len(rest) <= 1 and kind.upper() in SHORT_TYPES:
-                _set_device(parts, text, kind, rest[0] if rest else "*")
-            case [attribute, *_]:
-                raise _unknown_attribute(text, attribute)
-    return DeviceSpec(
-        text=text,
-        job=parts.job,
-        # Read last, as TensorFlow does: of several only the last one need be a number.
-        replica=None if parts.replica is None else _integer(text, parts.replica),
-        task=None if parts.task is None else _integer(text, parts.task),
-        kind=parts.kind,
-        index=parts.index,
-    )
-
-
-def _set_device(parts: _Parts, text: str, kind: str, index: str) -> None:
-    if parts.kind is not None:
-        raise _malformed(
-            fact="Multiple device types are not allowed while parsing the device spec: "
-            f"{_shown(text)}."
-        )
-    parts.kind = kind.upper() if kind.upper() in SHORT_TYPES else kind
-    parts.index = None if index == "*" else _integer(text, index)
-
-
-def _integer(text: str, number: str) -> int:
-    """Read a number as Python's int() does, which is how TensorFlow reads it."""
-    try:
-        return int(number)
-    except ValueError as error:
-        raise _malformed(
-            fact=f"invalid literal for int() with base 10: {_quoted(number)} in the device spec "
-            f"{_quoted(text)}."
-        ) from error
-
-
-def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
-    hints = {
-        "cuda": "Write cuda:N without a slash as PyTorch does, or /gpu:N.",
-        "device": "Write /device:GPU:0 with both a type and an index.",
-    }
-    lowered = attribute.strip().lower()
-    if lowered in ("job", "replica", "task", "device") and attribute != lowered:
-        hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
-    else:
-        hint = hints.get(lowered, "Write /gpu:0, /device:GPU:0, cuda:0 or 0.")
-    return _malformed(
-        fact=f"Unknown attribute {_quoted(attribute)} is encountered while parsing the device "
-        f"spec: {_quoted(text)}.",
-        remedy=hint,
-    )
-
-
-def _malformed(*, fact: str, remedy: str = "Write /gpu:0, /cpu:0, cuda:0 or 0.") -> WrongUseError:
-    return WrongUseError(code="bad-device", message=fact, remedy=(remedy,))
-
-
-def _quoted(text: str) -> str:
-    """Quote outside text, with control characters made visible and no more than a line of it."""
-    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
@@ -232,12 +109,14 @@ def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> P
 
 
 _CPU = "CPU:0"
+#: An empty list would hide all GPUs too, but scripts that failed leave it behind as well.
+NO_GPU = "-1"
 
 
 def _check_numbers(spec: DeviceSpec) -> None:
     if any(number is not None and number < 0 for number in (spec.index, spec.replica, spec.task)):
-        raise _malformed(
-            fact=f"Malformed device specification {_quoted(spec.text)}: a number in it is negative."
+        raise malformed(
+            fact=f"Malformed device specification {quoted(spec.text)}: a number in it is negative."
         )
 
 
@@ -256,7 +135,7 @@ def _check_task(spec: DeviceSpec) -> None:
     )
     raise BadAnswerError(
         code="no-such-task",
-        message=f"{_shown(full.canonical)} unknown device.",
+        message=f"{shown(full.canonical)} unknown device.",
         remedy=(f"This process is {LOCAL_TASK}; leave job, replica and task out.",),
     )
 
@@ -320,7 +199,7 @@ def _placed(
 
 def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
     if soft:
-        asked = _shown(spec.canonical)
+        asked = shown(spec.canonical)
         return f"there is no {asked}; soft placement drops type and id, which leaves {what}"
     if spec.kind is None:
         return f"nothing was asked for, and {what} is the best device"
@@ -370,29 +249,65 @@ def _no_such_device(
         remedy.append(f"{count} hidden from CUDA; gpucheck list shows why.")
     return BadAnswerError(
         code="no-such-device",
-        message=f"Could not satisfy device specification {_quoted(asked.canonical)}. "
+        message=f"Could not satisfy device specification {quoted(asked.canonical)}. "
         f"enable_soft_placement=0. Supported device types [{types}]. "
         f"All available devices [{', '.join(available)}].",
         remedy=tuple(remedy),
     )
 
 
-def _shown(text: str) -> str:
-    """Return outside text unquoted, with control characters made visible."""
-    return _quoted(text)[1:-1]
-
-
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
     """Return the variables that leave just these GPUs visible, in this order.
 
     By UUID, which no order can change; by NVML's index, which is that of PCI_BUS_ID, where a
-    card has none. Without a GPU the list is empty, which hides all of them.
+    card has none. Without a GPU all of them are hidden, by the word that cannot be a mistake.
     """
     gpus = list({(gpu.index, gpu.uuid): gpu for gpu in devices if gpu.kind == "GPU"}.values())
-    if all(gpu.uuid for gpu in gpus):
+    if not gpus:
+        value = NO_GPU
+    elif all(gpu.uuid for gpu in gpus):
         value = ",".join(gpu.uuid for gpu in gpus if gpu.uuid)
     elif any(gpu.mig_instance for gpu in gpus):
         return {}
     else:
         value = ",".join(str(gpu.index) for gpu in gpus)
     return {"CUDA_VISIBLE_DEVICES": value, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def environment_by_index(placement: Placement, gpus: Sequence[Gpu] | None = None) -> dict[str, str]:
+    """Return the variables with NVML's indices, which mean the same cards under PCI_BUS_ID.
+
+    `gpus` are all that there are, where the placement has no candidates that tell.
+
+    Raises:
+        BadAnswerError: they would not: MIG splits a number up, and CUDA leaves out a lost card.
+    """
+    if gpus is None:
+        doubtful = [item.index for item in placement.candidates if not item.countable]
+    else:
+        doubtful = [gpu.index for gpu in gpus if gpu.state is not GpuState.OK or gpu.mig.enabled]
+    if doubtful and any(device.kind == "GPU" for device in placement.devices):
+        raise BadAnswerError(
+            code="index-not-certain",
+            message="CUDA may number the cards otherwise than NVML, for GPU "
+            f"{doubtful[0]} is split up or does not answer.",
+            remedy=("Take the UUIDs: --format uuid.",),
+        )
+    indices = (str(device.index) for device in placement.devices if device.kind == "GPU")
+    value = ",".join(dict.fromkeys(indices)) or NO_GPU
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+
+
+def check_nameable(devices: Sequence[PlacedDevice], *, by_uuid: bool) -> None:
+    """Refuse to name GPUs in a variable that have no name there.
+
+    Raises:
+        BadAnswerError: a UUID cannot be read; of a whole card the index may do.
+    """
+    nameless = [device for device in devices if device.kind == "GPU" and not device.uuid]
+    if nameless and (by_uuid or any(device.mig_instance for device in nameless)):
+        raise BadAnswerError(
+            code="uuid-not-known",
+            message=f"The UUID of GPU {nameless[0].index} cannot be read.",
+            remedy=("Take the index: --format index.", "Run: gpucheck detect"),
+        )

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpucheck.core.visibility import FASTEST_FIRST, PCI_BUS_ID, looks_like_uuid
+from gpucheck.core.visibility import FASTEST_FIRST, PCI_BUS_ID
+from gpucheck.core.visibility_entries import looks_like_uuid
 from gpucheck.models.device import EntryStatus, Visibility
 from gpucheck.models.report import Notice
 from gpucheck.models.snapshot import GpuReading
 
 _RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
 _ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
+#: What people write who want no GPU to be seen: CUDA has no such words, and stops at them.
+_NOBODY = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 #: No more of a value is repeated.
 _MOST_SHOWN = 60
@@ -27,11 +30,48 @@ def advise(
 ) -> list[Notice]:
     """Return what should be known about the variables, most important first; never raises."""
     found = [*_about_value(visibility), *_about_order(visibility, gpus)]
+    says_it = any(item.code == "visible-devices-all" for item in found)
+    if not says_it and not hides_on_purpose(visibility):
+        found += _about_entries(visibility, gpus)
     found += [*_about_slurm(visibility, environment), *_about_containers(visibility, environment)]
     found += _about_mps(visibility, environment)
     if visibility.disagreement is not None:
         found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
     return found
+
+
+def hides_on_purpose(visibility: Visibility) -> bool:
+    """Return whether somebody has said in so many words that no GPU is to be seen.
+
+    That is no mistake. An empty value is none of these: it is also what a script leaves behind
+    that failed to find GPUs.
+    """
+    text = visibility.cuda_visible_devices
+    return text is not None and _NOBODY.fullmatch(text) is not None
+
+
+def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+    """Say which entry is dropped first, and where nothing is left, that nothing is."""
+    text = visibility.cuda_visible_devices
+    if text == "" and gpus:
+        message = (
+            f"CUDA_VISIBLE_DEVICES is set and empty, which hides {_all_of(gpus)}: unset it to see "
+            "them, or write -1 if they are to be hidden."
+        )
+        yield _notice("visible-devices-empty", message)
+    entry = next((item for item in visibility.entries if item.status == "dropped"), None)
+    if entry is None:
+        return
+    effect = f", so CUDA sees none of the {len(gpus)} GPUs" if visibility.visible == () else ""
+    message = (
+        f"CUDA_VISIBLE_DEVICES={_shown(text or '')}: the entry {_shown(entry.text)} is dropped: "
+        f"{entry.reason}{effect if len(gpus) > 1 else ''}."
+    )
+    yield _notice("visible-devices-entry", message)
+
+
+def _all_of(gpus: Sequence[GpuReading]) -> str:
+    return "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
 
 
 def _notice(code: str, message: str) -> Notice:
@@ -67,7 +107,8 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
         yield _notice("device-order-unknown", message)
     kinds = {(gpu.name, gpu.pci_device_id) for gpu in gpus}
     text = visibility.cuda_visible_devices or ""
-    if order != PCI_BUS_ID and len(kinds) > 1 and _ORDINAL.match(text):
+    counts = _ORDINAL.match(text) and not hides_on_purpose(visibility)
+    if order != PCI_BUS_ID and len(kinds) > 1 and counts:
         message = (
             f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus: "
             "on this machine of unlike GPUs set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."

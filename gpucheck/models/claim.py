@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 #: More claimants than this on one card is a mistake.
 MOST_SHARES = 256
@@ -76,9 +77,21 @@ def parse_slot(name: str) -> Slot | None:
     return Slot(target=target, steps=steps)
 
 
+class ProcessState(StrEnum):
+    """What became of the process that made a claim.
+
+    `ended`: what it has started holds the claim on. `elsewhere`: its number belongs to another PID
+    namespace, as inside a container.
+    """
+
+    RUNNING = "running"
+    ENDED = "ended"
+    ELSEWHERE = "elsewhere"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who made a claim; everything is null where the record cannot be read.
+    """Who made a claim or waits for one; everything is null where the record cannot be read.
 
     `id` is the claim's own name, which commands started under it find in their environment.
     """
@@ -88,13 +101,20 @@ class Holder:
     user: str | None = None
     command: str | None = None
     since: str | None = None
+    process: ProcessState | None = None
 
     @property
     def described(self) -> str:
         """Return user, process and command in one phrase."""
         who = self.user or "somebody"
-        process = f" (pid {self.pid}: {self.command})" if self.pid and self.command else ""
-        return f"{who}{process}"
+        if self.pid is None:
+            return who
+        remark = {
+            ProcessState.ENDED: ", which has ended, but not what it started",
+            ProcessState.ELSEWHERE: " of another PID namespace",
+        }
+        process = f"pid {self.pid}{remark.get(self.process, '') if self.process else ''}"
+        return f"{who} ({process}: {self.command})" if self.command else f"{who} ({process})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +128,14 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A live place in the queue: `number` counts up, `wants` are the names of what may be given."""
+    """A live place in the queue: `number` counts up, `wants` are the names of what may be given.
+
+    None wants whatever there is: whoever drew the ticket has not looked at the machine yet.
+    """
 
     number: int
     name: str
-    wants: frozenset[str]
+    wants: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +148,7 @@ class Claim:
     held: bool
     waited_s: float | None = None
     pid: int | None = None
+    process: ProcessState | None = None
     user: str | None = None
     command: str | None = None
     since: str | None = None
@@ -133,9 +157,21 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """Somebody who waits for a GPU."""
+
+    pid: int | None = None
+    process: ProcessState | None = None
+    user: str | None = None
+    command: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimList:
-    """The result of `gpucheck place --claims`: what is held, and how many wait."""
+    """The result of `gpucheck place --claims`: what is held, and who waits, first come first."""
 
     directory: str
     claims: tuple[Claim, ...] = ()
     waiting: int = 0
+    queue: tuple[Waiter, ...] = ()

@@ -22,7 +22,8 @@ class GraphOp:
     """One operation on float32 arrays.
 
     `device` is a device string, or null for `auto`. `values` holds a constant's numbers in row
-    order, or one number that fills it. `line` is where the operation stands in its file.
+    order, or one number that fills it. `line` is where the operation stands in its file, and
+    `device_line` where its device does.
     """
 
     name: str
@@ -34,6 +35,7 @@ class GraphOp:
     temperature: float = 1.0
     axis: int | None = None
     line: int | None = None
+    device_line: int | None = None
 
     @property
     def size_bytes(self) -> int:

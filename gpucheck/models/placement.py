@@ -153,13 +153,15 @@ Value = float | tuple["Value", ...]
 class Placement:
     """The result of `gpucheck place`.
 
-    `environment` holds what makes a program see the GPUs of `devices` and no other. `advice` names
-    placements that would copy less.
+    `environment` holds what makes a program see the GPUs of `devices` and no other. `ran` says
+    whether the operations have been computed. `advice` names placements that would copy less, and
+    what is to be known about the value.
     """
 
     devices: tuple[PlacedDevice, ...] = ()
     ops: tuple[PlacedOp, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    ran: bool = False
     value: Value | None = None
     environment: dict[str, str] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()

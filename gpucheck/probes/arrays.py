@@ -65,14 +65,14 @@ class ModuleArrays:
         self,
         module: Any,
         *,
+        bring: Callable[[Array], Array],
         current: Callable[[], AbstractContextManager[object]] = nullcontext,
         wait: Callable[[], None] = lambda: None,
-        fetch: Callable[[Array], Array] | None = None,
     ) -> None:
         self._xp = module
+        self._bring = bring
         self._current = current
         self._wait = wait
-        self._fetch = fetch
 
     def constant(self, shape: tuple[int, ...], values: Sequence[float]) -> Array:
         """Make it on this device."""
@@ -82,10 +82,9 @@ class ModuleArrays:
             return self._xp.asarray(values, dtype="float32").reshape(shape)
 
     def receive(self, array: Array) -> Array:
-        """Copy it here: CuPy takes arrays of NumPy and of other devices, NumPy has them fetched."""
+        """Copy it here."""
         with self._current():
-            fetched = array if self._fetch is None else self._fetch(array)
-            copied = self._xp.array(fetched, copy=True)
+            copied = self._bring(array)
             self._wait()
             return copied
 
@@ -126,13 +125,15 @@ class ModuleArrays:
 
 
 def open_cpu() -> ArrayDevice:
-    """Return the CPU; arrays of a GPU know how to be fetched."""
+    """Return the CPU."""
+    numpy = import_module("numpy")
 
-    def fetch(array: Array) -> HostArray:
-        host: HostArray = array.get() if hasattr(array, "get") else array
-        return host
+    def bring(array: Array) -> HostArray:
+        copied: HostArray = array.get() if hasattr(array, "get") else numpy.array(array, copy=True)
+        return copied
 
-    return ModuleArrays(import_module("numpy"), fetch=fetch)
+    # As on a GPU: what is too large becomes infinite, and nobody is warned on stderr.
+    return ModuleArrays(numpy, bring=bring, current=lambda: numpy.errstate(all="ignore"))
 
 
 def open_gpu(cuda_index: int) -> ArrayDevice:
@@ -149,13 +150,19 @@ def open_gpu(cuda_index: int) -> ArrayDevice:
             code="gpu-not-usable",
             message=f"The graph cannot run on CUDA device {cuda_index}: {opened.unavailable}.",
             remedy=(
-                "Install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13].",
+                *opened.remedy,
                 "Without --run the placement is shown and nothing is run.",
             ),
         )
     cupy = import_module("cupy")
     device = cupy.cuda.Device(cuda_index)
-    return ModuleArrays(cupy, current=lambda: device, wait=device.synchronize)
+
+    def bring(array: Array) -> Array:
+        # copy() is what CuPy documents for an array of another GPU: it needs no access from one
+        # to the other, which an operation on both would.
+        return array.copy() if isinstance(array, cupy.ndarray) else cupy.asarray(array)
+
+    return ModuleArrays(cupy, bring=bring, current=lambda: device, wait=device.synchronize)
 
 
 def as_our_error(error: Exception) -> GpucheckError:
@@ -165,5 +172,9 @@ def as_our_error(error: Exception) -> GpucheckError:
     return InconclusiveError(
         code="graph-failed",
         message=f"The graph did not run to its end: {kind}: {text}.",
-        remedy=("See who uses the memory: gpucheck list --processes", "Run: gpucheck detect"),
+        remedy=(
+            "See who uses the memory: gpucheck list --processes"
+            if "Memory" in kind
+            else "Run: gpucheck detect",
+        ),
     )

@@ -1,38 +1,46 @@
-"""The files of claims: opened without trusting anybody, made in one step, read with doubt."""
+"""The files of claims: opened without trusting anybody, and made in one step."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import random
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpucheck.models.claim import Holder, Slot
+from gpucheck.models.claim import Slot
 from gpucheck.models.errors import MissingError
+from gpucheck.probes.claim_records import LARGEST_RECORD_BYTES, parsed
 
 #: Another directory for the lock files; everybody who is to share the GPUs must name the same.
 DIRECTORY_VARIABLE = "GPUCHECK_CLAIMS_DIR"
 
 #: /run/lock is where lock files belong and is emptied at boot. Where it is not open to all (Red
-#: Hat's systems) /tmp is; systemd's tidying leaves files with a lock on them alone.
+#: Hat's systems) /tmp is.
 PARENTS = (Path("/run/lock"), Path("/tmp"))
 NAME = "gpucheck-claims"
 OPEN_TO_ALL = stat.S_ISVTX | 0o777
 
+#: The sticky bit of a file tells systemd's tidying of /tmp to leave it alone, however old it is: a
+#: lock file that is removed while it is held could be held twice. A lock alone is respected only
+#: by systemd 254 and later.
+FILE_MODE = stat.S_ISVTX | 0o644
+
 READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGEST_RECORD_BYTES = 64 << 10
-_LONGEST_COMMAND = 400
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LONGEST_PAUSE_S = 0.03
 #: Another user's `mkdir` may not have got its final mode yet.
 DIRECTORY_ATTEMPTS = 50
+
+#: Files under this name are not finished.
+_DRAFT = ".draft-"
+_OLDEST_DRAFT_S = 60.0
 
 
 def open_directory(path: Path) -> int:
@@ -50,8 +58,10 @@ def open_directory(path: Path) -> int:
             pass
         except OSError as error:
             raise untrusted(path, f"it cannot be made: {error.strerror}") from None
+        if unfinished:
+            _open_to_all(path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | _FOLDER)
         except FileNotFoundError:
             continue
         except PermissionError:
@@ -61,25 +71,34 @@ def open_directory(path: Path) -> int:
             followed = error.errno in (errno.ELOOP, errno.ENOTDIR)
             problem = "it is a link or no directory" if followed else str(error.strerror)
             raise untrusted(path, problem) from None
-        if _is_ready(fd, unfinished=unfinished):
+        if _is_safe(fd):
             return fd
         os.close(fd)
         time.sleep(LONGEST_PAUSE_S)
     raise untrusted(path, "you may not write to it, or it is not sticky (chmod 1777)")
 
 
-def _is_ready(fd: int, *, unfinished: bool) -> bool:
-    """Return whether all may use the directory, or we alone; one that we made gets its mode.
+def _open_to_all(path: Path) -> None:
+    """Give a directory that we made its mode, whatever the umask left of it.
 
-    A directory that somebody chose keeps the mode that they gave it.
+    One that somebody chose keeps the mode that they gave it.
     """
-    status = os.fstat(fd)
-    if unfinished and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700:
-        os.fchmod(fd, OPEN_TO_ALL)
-        return True
-    shared = status.st_mode & 0o022
-    if shared and not status.st_mode & stat.S_ISVTX:
-        return False  # whoever else may write there could take our files away
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_PATH | _FOLDER)
+        try:
+            status = os.fstat(fd)
+            ours = status.st_uid == os.geteuid()
+            if ours and not stat.S_IMODE(status.st_mode) & ~0o700:
+                Path(f"/proc/self/fd/{fd}").chmod(OPEN_TO_ALL)
+        finally:
+            os.close(fd)
+
+
+def _is_safe(fd: int) -> bool:
+    """Return whether we may use the directory, and nobody but its owner can take files away."""
+    mode = os.fstat(fd).st_mode
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        return False
     return os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True)
 
 
@@ -87,7 +106,7 @@ def untrusted(path: Path, problem: str) -> MissingError:
     """Return the error for a directory or a file that cannot be used."""
     return MissingError(
         code="claims-directory-unusable",
-        message=f"The directory for claims {str(path)!r} cannot be used: {problem}.",
+        message=f"The directory for claims cannot be used: {str(path)!r}: {problem}.",
         remedy=(
             f"Name a directory in {DIRECTORY_VARIABLE} that is the same for all users of the GPUs.",
             "Or go without: --no-claim.",
@@ -101,7 +120,9 @@ def open_or_make(folder: int, name: str, path: Path) -> int:
         try:
             fd = os.open(name, READ_ONLY, dir_fd=folder)
         except FileNotFoundError:
-            _close(make(folder, name, b"", lock=False))
+            made = make(folder, name, b"", path=path, lock=False)
+            if made is not None:
+                os.close(made)
             continue
         except OSError as error:
             raise untrusted(path / name, str(error.strerror)) from None
@@ -112,41 +133,88 @@ def open_or_make(folder: int, name: str, path: Path) -> int:
     raise untrusted(path / name, "it comes and goes")
 
 
-def make(folder: int, name: str, text: bytes, *, lock: bool) -> int | None:
-    """Make a file with its final mode and content in one step; None if there is one by now."""
-    draft = draft_name()
-    fd = os.open(draft, NEW_FILE, 0o600, dir_fd=folder)
+def make(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> int | None:
+    """Make a file with its final mode and content in one step; None if there is one by now.
+
+    Raises:
+        MissingError: the file system does not take it.
+    """
+    draft = _draft_name()
+    fd = -1
     try:
-        os.fchmod(fd, 0o644)
-        os.write(fd, text)
+        fd = os.open(draft, NEW_FILE, 0o600, dir_fd=folder)
+        _fill(fd, content)
         if lock:
             fcntl.flock(fd, fcntl.LOCK_EX)
         os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
+    except BaseException as error:
+        if fd >= 0:
+            os.close(fd)
+        if isinstance(error, FileExistsError):
+            return None
+        if isinstance(error, OSError):
+            raise untrusted(path / name, str(error.strerror)) from None
         raise
     finally:
         unlink(folder, draft)
     return fd
 
 
-def draft_name() -> str:
+def replace(folder: int, name: str, content: bytes) -> None:
+    """Put a file in the place of one of ours in one step; if that fails there is none.
+
+    It fails on a full disk, or where another user has put a file of that name. No record is better
+    than one that names somebody else.
+    """
+    draft = _draft_name()
+    try:
+        fd = os.open(draft, NEW_FILE, 0o600, dir_fd=folder)
+        try:
+            _fill(fd, content)
+        finally:
+            os.close(fd)
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        unlink(folder, draft)
+        unlink(folder, name)
+
+
+def rewrite(fd: int, content: bytes) -> None:
+    """Put other content into a file that nobody reads at this moment, if that can be done."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, content, 0)
+
+
+def _fill(fd: int, content: bytes) -> None:
+    os.fchmod(fd, FILE_MODE)
+    if os.write(fd, content) < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _draft_name() -> str:
     """Return a name that nobody else uses, for a file that is not finished."""
-    return f".draft-{os.getpid()}-{random.getrandbits(64):016x}"
+    return f"{_DRAFT}{os.getpid()}-{random.getrandbits(64):016x}"
 
 
-def _close(fd: int | None) -> None:
-    if fd is not None:
-        os.close(fd)
+def clear_drafts(folder: int, names: Iterable[str]) -> None:
+    """Remove what was killed before it was finished, as far as it is ours."""
+    for name in names:
+        if not name.startswith(_DRAFT):
+            continue
+        with contextlib.suppress(OSError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if time.time() - status.st_mtime > _OLDEST_DRAFT_S:
+                os.unlink(name, dir_fd=folder)
 
 
 def unlink(folder: int, name: str) -> None:
     """Remove a file, if there is one and it may be removed."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
+
+
+# ---------------------------------------------------------------------------------- locks
 
 
 def try_lock(fd: int, kind: int) -> bool:
@@ -156,6 +224,16 @@ def try_lock(fd: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def let_go(fd: int) -> None:
+    """Unlock and close a descriptor.
+
+    Closing alone would leave the lock with a process that another thread forked meanwhile.
+    """
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def is_held(folder: int, name: str) -> bool:
@@ -170,6 +248,32 @@ def is_held(folder: int, name: str) -> bool:
         # Shared, so that two who look at once do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH)
     finally:
+        let_go(fd)
+
+
+class FileRecord(NamedTuple):
+    """What a file says, empty if it is no record, and whose file it is."""
+
+    record: dict[str, Any]
+    user_id: int
+    modified_ns: int
+
+
+def read_record(folder: int, name: str) -> FileRecord | None:
+    """Read what somebody wrote in a file; None where there is no file to be read."""
+    try:
+        fd = os.open(name, READ_ONLY, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        record = parsed(os.read(fd, LARGEST_RECORD_BYTES))
+        return FileRecord(record, status.st_uid, status.st_mtime_ns)
+    except OSError:
+        return None
+    finally:
         os.close(fd)
 
 
@@ -180,71 +284,3 @@ def is_same_file(fd: int, folder: int, slot: Slot) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(named, os.fstat(fd))
-
-
-# ---------------------------------------------------------------------------------- records
-
-
-def as_json(record: Mapping[str, object]) -> bytes:
-    """Return a record as the bytes of its file."""
-    return json.dumps(record).encode("ascii")
-
-
-def plain(holder: Holder) -> dict[str, object]:
-    """Return a holder as its record says it; the user is told by the owner of the file."""
-    command = holder.command
-    if command is not None and len(command) > _LONGEST_COMMAND:
-        command = command[: _LONGEST_COMMAND - 3] + "..."
-    return {"id": holder.id, "pid": holder.pid, "command": command, "since": holder.since}
-
-
-def read_record(folder: int, name: str) -> tuple[dict[str, Any], os.stat_result | None]:
-    """Read what somebody wrote; whatever is not a small JSON object in a file is an empty one."""
-    try:
-        fd = os.open(name, READ_ONLY, dir_fd=folder)
-    except OSError:
-        return {}, None
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return {}, None
-        record = json.loads(os.read(fd, _LARGEST_RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}, status
-    finally:
-        os.close(fd)
-    return (record if isinstance(record, dict) else {}), status
-
-
-def holder_of(record: Mapping[str, Any], user_id: int) -> Holder:
-    """Return the holder that a record of this user names, as far as it can be believed."""
-    pid = record.get("pid")
-    return Holder(
-        id=_text(record, "id"),
-        pid=pid if isinstance(pid, int) and 0 < pid < 2**31 else None,
-        user=user_name(user_id),
-        command=_text(record, "command"),
-        since=_text(record, "since"),
-    )
-
-
-def _text(record: Mapping[str, Any], key: str) -> str | None:
-    value = record.get(key)
-    return value[:_LONGEST_COMMAND] if isinstance(value, str) else None
-
-
-def texts(record: Mapping[str, Any], key: str) -> frozenset[str]:
-    """Return the texts of a list in a record; anything else is left out."""
-    value = record.get(key)
-    items = value if isinstance(value, list) else []
-    return frozenset(item for item in items if isinstance(item, str))
-
-
-def user_name(user_id: int) -> str:
-    """Return the user's name, or the number where it has none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except (KeyError, OverflowError):
-        return str(user_id)

@@ -22,10 +22,10 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpucheck.models.claim import HeldSlot, Holder, Slot, Ticket, parse_slot
 from gpucheck.models.errors import InconclusiveError
@@ -33,49 +33,73 @@ from gpucheck.probes.claim_files import (
     DIRECTORY_VARIABLE,
     LONGEST_PAUSE_S,
     NAME,
-    NEW_FILE,
     OPEN_TO_ALL,
     PARENTS,
-    as_json,
-    draft_name,
-    holder_of,
+    FileRecord,
+    clear_drafts,
     is_held,
     is_same_file,
+    let_go,
     make,
     open_directory,
     open_or_make,
-    plain,
     read_record,
-    texts,
+    replace,
+    rewrite,
     try_lock,
     unlink,
     untrusted,
 )
+from gpucheck.probes.claim_records import holder_of, texts, written
 
 _GATE = "gate.lock"
-_TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,18})\.[0-9]{1,20}\.lock")
+#: A ticket changes its name when it is known what it is for: who waits for that sees it go.
+_TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,18})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
 
 #: How long the gate may be closed to us before something must be wrong with who holds it.
 GATE_DEADLINE_S = 30.0
-_TURN_DEADLINE_S = 120.0
 _SHORTEST_PAUSE_S = 0.001
 
 
 class Lock:
     """A lock that we hold; it lasts until the last copy of its descriptor is closed."""
 
-    def __init__(self, descriptor: int, release: Callable[[], None] | None = None) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._release = release
 
     def close(self) -> None:
         """Give up our copy of the descriptor."""
-        if self.descriptor < 0:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Place:
+    """A place in the queue: the ticket is dead as soon as this is closed."""
+
+    def __init__(self, folder: int, descriptor: int, ticket: Ticket, holder: Holder) -> None:
+        self._folder = os.dup(folder)
+        self._descriptor = descriptor
+        self._holder = holder
+        self.ticket = ticket
+
+    def settle(self, wants: frozenset[str]) -> None:
+        """Say what we wait for, now that we know; only behind the gate."""
+        rewrite(self._descriptor, written(self._holder, wants=sorted(wants)))
+        old = self.ticket.name
+        name = old.replace(".new.", ".")
+        with contextlib.suppress(OSError):
+            os.rename(old, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            self.ticket = Ticket(number=self.ticket.number, name=name, wants=wants)
+
+    def close(self) -> None:
+        """Leave the queue."""
+        if self._descriptor < 0:
             return
-        if self._release is not None:
-            self._release()
-        os.close(self.descriptor)
-        self.descriptor = -1
+        unlink(self._folder, self.ticket.name)
+        let_go(self._descriptor)
+        os.close(self._folder)
+        self._descriptor = -1
 
 
 class Gate(Protocol):
@@ -85,16 +109,23 @@ class Gate(Protocol):
         """Return every slot that somebody holds."""
         ...
 
-    def tickets(self) -> Sequence[Ticket]:
-        """Return the live tickets, in the order they were drawn; dead ones of ours are removed."""
+    def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
+        """Return the live tickets, below a number, as they were drawn; ours that died are removed.
+
+        What is left of files that somebody was killed over is removed too.
+        """
+        ...
+
+    def queue(self) -> Sequence[Holder]:
+        """Return who waits, in the order in which they came."""
         ...
 
     def take(self, slot: Slot, holder: Holder) -> Lock | None:
         """Take a slot and write down who has it; None if somebody holds it after all."""
         ...
 
-    def enqueue(self, wants: frozenset[str], holder: Holder) -> tuple[Ticket, Lock]:
-        """Draw the next ticket; it is dead as soon as its lock is closed."""
+    def enqueue(self, holder: Holder) -> Place:
+        """Draw the next ticket; what it is for may be said later."""
         ...
 
     def path_of(self, slot: Slot) -> str:
@@ -119,12 +150,8 @@ class ClaimStore(Protocol):
         """
         ...
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Wait for a turn to ask the driver: hundreds at once would not be answered in time."""
-        ...
-
     def is_live(self, ticket: Ticket) -> bool:
-        """Return whether whoever drew this ticket still waits; needs no gate."""
+        """Return whether whoever drew this ticket still waits for the same; needs no gate."""
         ...
 
     def exists(self) -> bool:
@@ -163,8 +190,14 @@ class LockDirectory:
         return self._path
 
     def exists(self) -> bool:
-        """Return whether there is a directory at all."""
-        return self._path.is_dir()
+        """Return whether there is anything at all, be it usable or not."""
+        try:
+            self._path.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
 
     @contextlib.contextmanager
     def gate(self) -> Iterator[LockedDirectory]:
@@ -176,27 +209,9 @@ class LockDirectory:
                 self._wait_for(held)
                 yield LockedDirectory(folder, self._path)
             finally:
-                os.close(held)
+                let_go(held)
         finally:
             os.close(folder)
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Hold one of as many locks as there are CPUs; after a while go ahead without one."""
-        folder = open_directory(self._path)
-        turns = []
-        try:
-            places = range(os.cpu_count() or 1)
-            turns = [open_or_make(folder, f"turn-{place}.lock", self._path) for place in places]
-            end_s = time.monotonic() + _TURN_DEADLINE_S
-            while not any(try_lock(turn, fcntl.LOCK_EX) for turn in turns):
-                if time.monotonic() > end_s:
-                    break
-                time.sleep(LONGEST_PAUSE_S * (0.5 + random.random()))
-            yield
-        finally:
-            for turn in (*turns, folder):
-                os.close(turn)
 
     def is_live(self, ticket: Ticket) -> bool:
         """Look at one ticket's lock."""
@@ -212,7 +227,7 @@ class LockDirectory:
     def _wait_for(self, gate: int) -> None:
         end_s = time.monotonic() + self._gate_deadline_s
         pause_s = _SHORTEST_PAUSE_S
-        while not try_lock(gate, fcntl.LOCK_EX):
+        while not self._try(gate):
             if time.monotonic() > end_s:
                 raise InconclusiveError(
                     code="claims-busy",
@@ -222,6 +237,13 @@ class LockDirectory:
                 )
             time.sleep(pause_s * (0.5 + random.random()))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _try(self, gate: int) -> bool:
+        try:
+            return try_lock(gate, fcntl.LOCK_EX)
+        except OSError as error:  # NFS, for one, locks no file that was opened to be read
+            problem = f"its file system does not lock files ({error.strerror})"
+            raise untrusted(self._path, problem) from None
 
 
 class LockedDirectory:
@@ -251,65 +273,58 @@ class LockedDirectory:
         """Return the lock file's path."""
         return str(self._path / f"{slot.name}.lock")
 
-    def tickets(self) -> Sequence[Ticket]:
+    def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
         """Read the live tickets and clear the dead ones away, as far as they are ours."""
+        names = self._names()
+        clear_drafts(self._folder, names)
+        live = self._live_tickets(names, before)
+        return [
+            Ticket(number=number, name=name, wants=texts(read.record, "wants"))
+            for number, name, read in live
+        ]
+
+    def queue(self) -> Sequence[Holder]:
+        """Read who drew the live tickets."""
+        live = self._live_tickets(self._names(), None)
+        return [holder_of(read.record, read.user_id) for _, _, read in live]
+
+    def _live_tickets(
+        self, names: Sequence[str], before: int | None
+    ) -> list[tuple[int, str, FileRecord]]:
+        drawn = ((_TICKET.fullmatch(name), name) for name in names)
+        numbered = sorted((int(match["number"]), name) for match, name in drawn if match)
         found = []
-        for name in self._names():
-            match = _TICKET.fullmatch(name)
-            if match is None:
-                continue
-            if is_held(self._folder, name):
-                record, _ = read_record(self._folder, name)
-                found.append(
-                    Ticket(number=int(match["number"]), name=name, wants=texts(record, "wants"))
-                )
-            else:
+        for number, name in numbered:
+            if before is not None and number >= before:
+                break
+            if not is_held(self._folder, name):
                 unlink(self._folder, name)
-        return sorted(found, key=lambda ticket: (ticket.number, ticket.name))
+            elif (read := read_record(self._folder, name)) is not None:
+                found.append((number, name, read))
+        return found
 
     def take(self, slot: Slot, holder: Holder) -> Lock | None:
         """Lock the slot's file, then write the record."""
         fd = open_or_make(self._folder, f"{slot.name}.lock", self._path)
         if not try_lock(fd, fcntl.LOCK_EX) or not is_same_file(fd, self._folder, slot):
-            os.close(fd)
+            let_go(fd)
             return None
-        self._write_record(slot, holder)
+        # Our own record of this slot; those of other users are not ours to write.
+        replace(self._folder, f"{slot.name}.{os.geteuid()}.json", written(holder))
         return Lock(fd)
 
-    def enqueue(self, wants: frozenset[str], holder: Holder) -> tuple[Ticket, Lock]:
+    def enqueue(self, holder: Holder) -> Place:
         """Make a ticket that is locked from the moment it has its name."""
         drawn = (_TICKET.fullmatch(name) for name in self._names())
         last = max((int(found["number"]) for found in drawn if found), default=0)
         # A clock that all processes share goes on where no ticket is left to count from.
         number = max(last + 1, time.monotonic_ns())
-        name = f"ticket-{number:018d}.{os.getpid()}.lock"
-        text = as_json({"wants": sorted(wants), **plain(holder)})
-        fd = make(self._folder, name, text, lock=True)
+        name = f"ticket-{number:018d}.{os.getpid()}.new.lock"
+        fd = make(self._folder, name, written(holder), path=self._path, lock=True)
         if fd is None:  # pragma: no cover - the gate is ours, so nobody made it meanwhile
             raise untrusted(self._path, "somebody changes it without asking at its gate")
-        folder = os.dup(self._folder)
-
-        def leave() -> None:
-            unlink(folder, name)
-            os.close(folder)
-
-        return Ticket(number=number, name=name, wants=wants), Lock(fd, leave)
-
-    def _write_record(self, slot: Slot, holder: Holder) -> None:
-        """Replace our own record of this slot in one step; those of others are not ours."""
-        draft = draft_name()
-        fd = os.open(draft, NEW_FILE, 0o600, dir_fd=self._folder)
-        try:
-            os.fchmod(fd, 0o644)
-            os.write(fd, as_json(plain(holder)))
-        finally:
-            os.close(fd)
-        os.rename(
-            draft,
-            f"{slot.name}.{os.geteuid()}.json",
-            src_dir_fd=self._folder,
-            dst_dir_fd=self._folder,
-        )
+        ticket = Ticket(number=number, name=name, wants=None)
+        return Place(self._folder, fd, ticket, holder)
 
     def _holder(self, slot: Slot, names: Sequence[str]) -> Holder:
         """Return who took the slot last: the newest of the users' records.
@@ -317,16 +332,12 @@ class LockedDirectory:
         The user is the owner of the record, which nobody can feign.
         """
         pattern = re.compile(re.escape(slot.name) + r"\.(?P<user>[0-9]{1,10})\.json")
-        newest: tuple[int, dict[str, Any], int] | None = None
+        newest: FileRecord | None = None
         for name in names:
             match = pattern.fullmatch(name)
-            if match is None:
+            read = read_record(self._folder, name) if match else None
+            if match is None or read is None or read.user_id != int(match["user"]):
                 continue
-            record, status = read_record(self._folder, name)
-            if status is None or status.st_uid != int(match["user"]):
-                continue
-            if newest is None or status.st_mtime_ns >= newest[0]:
-                newest = (status.st_mtime_ns, record, status.st_uid)
-        if newest is None:
-            return Holder()
-        return holder_of(newest[1], newest[2])
+            if newest is None or read.modified_ns >= newest.modified_ns:
+                newest = read
+        return Holder() if newest is None else holder_of(newest.record, newest.user_id)

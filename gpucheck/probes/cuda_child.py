@@ -39,9 +39,11 @@ REASONS = {
     803: ("driver-mismatch", "libcuda and the loaded kernel module differ in version"),
     804: ("compat-not-supported", "a forward-compatibility libcuda is used on a GPU without it"),
     805: ("mps-connection-failed", "the MPS daemon could not be reached"),
+    806: ("mps-rpc-failure", "the MPS server did not answer the program's call"),
     807: ("mps-not-ready", "the MPS server is not ready for new clients"),
     808: ("mps-too-many-clients", "the MPS server has as many clients as it can take"),
     809: ("mps-no-connections", "the GPU has no connections left for another MPS client"),
+    810: ("mps-client-terminated", "the MPS server ended this program's connection"),
     999: ("unknown", "the CUDA driver reported an unknown error"),
 }
 

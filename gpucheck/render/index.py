@@ -1,4 +1,4 @@
-"""The chosen GPUs by index, never without the order that gives the indices their meaning."""
+"""The GPUs by index, never without the order that gives the indices their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chosen GPUs as UUIDs with commas: the value of CUDA_VISIBLE_DEVICES."""
+"""The GPUs as UUIDs with commas, just as CUDA_VISIBLE_DEVICES takes them."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def render(report: Report, view: View) -> str:
     placement = report.result
     if not isinstance(placement, Placement) or not placement.devices:
         return ""
-    return ",".join(device.uuid or "" for device in placement.devices) + "\n"
+    return placement.environment.get("CUDA_VISIBLE_DEVICES", "") + "\n"

@@ -25,7 +25,7 @@ from gpucheck.models.device import (
     Visibility,
     VisibilityEntry,
 )
-from gpucheck.models.errors import WrongUseError
+from gpucheck.models.errors import BadAnswerError, WrongUseError
 from gpucheck.models.placement import ChoiceRequest, Preference
 from gpucheck.models.units import parse_amount
 
@@ -276,3 +276,33 @@ class TestWords:
 
         with pytest.raises(WrongUseError):
             check_request(ChoiceRequest(**wrong))  # type: ignore[arg-type]
+
+
+def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
+    inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
+
+    def failure(count: int) -> BadAnswerError:
+        chooser = Chooser(request=ChoiceRequest(count=count), look=lambda: inventory)
+        chooser.survey()
+        chooser.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
+        return chooser.failure()
+
+    assert failure(2).remedy == (
+        "GPUs 0, 1: held by x",
+        "Ask for less, or wait with --wait.",
+    )
+    assert failure(3).remedy[-1] == "Ask for less: waiting would not help."
+
+
+def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
+    busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
+    chooser = Chooser(
+        request=ChoiceRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
+    )
+    chooser.survey()
+
+    assert chooser.choose({}, behind=2) == []
+    assert [item.reason for item in chooser.choice.candidates] == [
+        "2 others wait for it already",
+        "process 7 is on it without a claim",
+    ]

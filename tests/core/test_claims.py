@@ -1,107 +1,25 @@
-"""The rules of sharing, and the queue: many callers in one process, each with locks of its own."""
+"""Claiming and the queue: many callers in one process, each with locks of its own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpucheck.core.claims import (
-    Acquisition,
-    ClaimTerms,
-    Held,
-    Waiting,
-    ids_around,
-    list_claims,
-    room_on,
-    scheduler_of,
-)
-from gpucheck.models.claim import HeldSlot, Holder, Slot, Step, Target
+from gpucheck.core import claims as core_claims
+from gpucheck.core.claim_rules import ids_around
+from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting, list_claims
+from gpucheck.models.claim import Holder, Slot, Target
 from gpucheck.models.errors import BadAnswerError
-from gpucheck.probes.claims import LockDirectory
+from gpucheck.probes.claims import LockDirectory, LockedDirectory
 
 CARD = Target(card="GPU-1")
 OTHER = Target(card="GPU-2")
-INSTANCE = Target(card="GPU-1", instance="MIG-1")
-NOBODY: frozenset[str] = frozenset()
-
-
-def held(target: Target, *steps: tuple[int, int], by: str = "x") -> HeldSlot:
-    slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
-    return HeldSlot(slot=slot, path="", holder=Holder(id=by, user=by))
-
-
-def steps(
-    target: Target, *others: HeldSlot, share: int = 1, around: frozenset[str] = NOBODY
-) -> list[tuple[int, int]] | None:
-    room = room_on(target, others, share=share, around=around)
-    return room.slot and [(step.slot, step.share) for step in room.slot.steps]
-
-
-class TestRules:
-    def test_a_free_card(self) -> None:
-        assert steps(CARD) == [(0, 1)]
-        assert steps(CARD, held(OTHER, (0, 1))) == [(0, 1)]
-
-    def test_alone_means_alone(self) -> None:
-        assert steps(CARD, held(CARD, (0, 1))) is None
-        assert steps(CARD, held(CARD, (0, 1)), share=8) is None
-        assert steps(CARD, held(CARD, (3, 8))) is None
-        assert room_on(CARD, [held(CARD, (0, 1))], share=1, around=NOBODY).reason == "held by x"
-
-    def test_sharers_share(self) -> None:
-        two = [held(CARD, (0, 4)), held(CARD, (2, 4))]
-
-        assert steps(CARD, *two, share=4) == [(1, 4)]
-        assert steps(CARD, *two, share=3) == [(1, 3)]
-        assert steps(CARD, *two, share=2) is None
-
-    def test_the_smallest_wish_counts(self) -> None:
-        assert steps(CARD, held(CARD, (0, 2)), held(CARD, (1, 8)), share=8) is None
-
-    @pytest.mark.parametrize(("one", "two"), [(CARD, INSTANCE), (INSTANCE, CARD)])
-    def test_a_card_and_its_instances_exclude_each_other(self, one: Target, two: Target) -> None:
-        assert steps(one, held(two, (0, 4)), share=4) is None
-
-    def test_two_instances_of_a_card(self) -> None:
-        other = Target(card="GPU-1", instance="MIG-2")
-
-        assert steps(INSTANCE, held(other, (0, 1))) == [(0, 1)]
-
-    def test_inside_ones_own_claim(self) -> None:
-        outer = held(CARD, (0, 1), by="me")
-        inner = held(CARD, (0, 1), (0, 1), by="child")
-
-        assert steps(CARD, outer, around=frozenset({"me"})) == [(0, 1), (0, 1)]
-        assert steps(CARD, outer, inner, around=frozenset({"me"})) is None
-        assert steps(CARD, outer, inner, around=frozenset({"me", "child"})) == [(0, 1)] * 3
-
-    def test_what_an_inner_claim_holds_is_held_when_the_outer_one_is_gone(self) -> None:
-        assert steps(CARD, held(CARD, (0, 1), (0, 1))) is None
-
-    def test_a_uuid_that_is_no_file_name(self) -> None:
-        assert room_on(Target(card="a/b"), [], share=1, around=NOBODY).slot is None
-
-    @given(
-        st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30),
-    )
-    def test_nobody_ever_has_more_company_than_they_asked_for(
-        self, visits: list[tuple[int, bool]]
-    ) -> None:
-        present: list[HeldSlot] = []
-        for share, leaves in visits:
-            room = room_on(CARD, present, share=share, around=NOBODY)
-            if room.slot is not None:
-                present.append(HeldSlot(slot=room.slot, path="", holder=Holder()))
-            if leaves and present:
-                present.pop(0)
-            steps_now = [item.slot.steps[0] for item in present]
-            assert len({step.slot for step in steps_now}) == len(present)
-            assert all(len(present) <= step.share for step in steps_now)
 
 
 class Any:
@@ -111,19 +29,24 @@ class Any:
         self.possible: Sequence[Target] = cards
         self.count = count
         self.blocked: Mapping[str, str] = {}
+        self.behind = 0
         self.surveys = 0
         self.busy: set[str] = set()
 
     def survey(self) -> None:
         self.surveys += 1
 
-    def choose(self, blocked: Mapping[str, str]) -> Sequence[Target]:
-        self.blocked = blocked
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        self.blocked, self.behind = blocked, behind
+        if behind:
+            return []
         free = [t for t in self.possible if t.uuid not in blocked and t.uuid not in self.busy]
         return free[: self.count] if len(free) >= self.count else []
 
     def failure(self) -> BadAnswerError:
-        return BadAnswerError(code="nothing-fits", message=f"No: {dict(self.blocked)}")
+        return BadAnswerError(
+            code="nothing-fits", message=f"No: {dict(self.blocked)} {self.behind} wait"
+        )
 
 
 @pytest.fixture
@@ -197,8 +120,6 @@ class TestAcquisition:
     def test_a_lost_race_takes_the_next_best(
         self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from gpucheck.probes.claims import LockedDirectory
-
         take_really = LockedDirectory.take
 
         def lose(self: LockedDirectory, slot: Slot, holder: Holder) -> object:
@@ -269,18 +190,24 @@ class TestWaiting:
         assert list_claims(store).waiting == 0
         first.close()
 
+    def test_nobody_waits_for_what_can_never_be(self, store: LockDirectory) -> None:
+        with pytest.raises(BadAnswerError, match="No:"):
+            wait_for(store, Any(CARD, count=2), Scripted())
+
+        assert list_claims(store).waiting == 0
+
     def test_nobody_overtakes(self, store: LockDirectory) -> None:
         """While one waits, neither a later waiter nor somebody who just asks gets the card."""
         first = take(store, Any(CARD))
         served: list[str] = []
 
         def a_third_asks() -> None:
-            with pytest.raises(BadAnswerError, match="waits"):
+            with pytest.raises(BadAnswerError, match="1 wait"):
                 wait_for(store, Any(CARD), Scripted(), timeout_s=1)
 
         def somebody_just_asks() -> None:
             first.close()
-            with pytest.raises(BadAnswerError, match="another process waits for it already"):
+            with pytest.raises(BadAnswerError, match="1 wait"):
                 take(store, Any(CARD))
             take(store, Any(OTHER)).close()  # nobody waits for that one
             served.append("passer-by")
@@ -293,12 +220,13 @@ class TestWaiting:
     def test_the_queue_goes_on_when_a_waiter_dies(self, store: LockDirectory) -> None:
         first = take(store, Any(CARD))
         with store.gate() as gate:
-            _, place = gate.enqueue(frozenset({"GPU-1"}), Holder())
+            place = gate.enqueue(Holder())
+            place.settle(frozenset({"GPU-1"}))
         heard: list[Waiting] = []
 
         mine = wait_for(store, Any(CARD), Scripted(place.close, first.close), heard)
 
-        assert [waiting.ahead for waiting in heard] == [1, 0]
+        assert [ahead for ahead, _ in groupby(heard, lambda waiting: waiting.ahead)] == [1, 0]
         mine.close()
 
     def test_a_card_that_is_busy_without_a_claim_is_looked_at_again(
@@ -334,10 +262,128 @@ class TestWaiting:
         first.close()
 
 
-def test_schedulers() -> None:
-    assert scheduler_of({}) is None
-    assert scheduler_of({"SLURM_JOB_ID": ""}) is None
-    assert scheduler_of({"SLURM_JOB_ID": "7"}) == "Slurm"
+class TestFirstComeFirstServed:
+    def test_who_came_first_is_served_first_however_slowly_they_look(
+        self, store: LockDirectory
+    ) -> None:
+        """The card is free all the time, but the first one has not even looked at it yet."""
+        with store.gate() as gate:
+            first = gate.enqueue(Holder())
+        heard: list[Waiting] = []
+        chooser = Any(CARD)
+        mine = wait_for(store, chooser, Scripted(int, first.close), heard)
+
+        assert {waiting.ahead for waiting in heard} == {1}
+        assert chooser.surveys == 2
+        mine.close()
+
+    def test_who_came_first_and_wants_another_card_is_in_nobodys_way(
+        self, store: LockDirectory
+    ) -> None:
+        with store.gate() as gate:
+            first = gate.enqueue(Holder())
+
+        def settle() -> None:
+            with store.gate():
+                first.settle(frozenset({"GPU-2"}))
+
+        mine = wait_for(store, Any(CARD), Scripted(int, settle))
+
+        assert [claim.uuid for claim in mine.claims] == ["GPU-1"]
+        assert list_claims(store).waiting == 1
+        mine.close()
+        first.close()
+
+    def test_who_does_not_wait_is_not_kept_by_somebody_who_only_looks(
+        self, store: LockDirectory
+    ) -> None:
+        with store.gate() as gate:
+            first = gate.enqueue(Holder())
+
+        take(store, Any(CARD)).close()
+        first.close()
+
+    def test_they_look_in_the_order_in_which_they_came(
+        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(core_claims, "_SURVEYS_AT_ONCE", 1)
+        with store.gate() as gate:
+            first = gate.enqueue(Holder())
+        chooser = Any(CARD)
+        surveys: list[int] = []
+
+        def settle() -> None:
+            surveys.append(chooser.surveys)
+            with store.gate():
+                first.settle(frozenset({"GPU-2"}))
+
+        wait_for(store, chooser, Scripted(int, settle)).close()
+
+        assert surveys == [0]
+        assert chooser.surveys == 1
+        first.close()
+
+    def test_a_timeout_before_the_first_look(
+        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(core_claims, "_SURVEYS_AT_ONCE", 1)
+        with store.gate() as gate:
+            first = gate.enqueue(Holder())
+
+        with pytest.raises(BadAnswerError, match="came before look first"):
+            wait_for(store, Any(CARD), Scripted(), timeout_s=1)
+        first.close()
+
+    def test_nobody_sees_us_wait_for_what_we_have(self, store: LockDirectory) -> None:
+        seen: list[int] = []
+
+        class Watched(LockDirectory):
+            @contextmanager
+            def gate(self) -> Iterator[LockedDirectory]:
+                with super().gate() as gate:
+                    yield gate
+                    seen.append(len(gate.held()) * 10 + len(gate.tickets()))
+
+        wait_for(Watched(store.directory), Any(CARD), Scripted()).close()
+
+        assert seen == [1, 1, 10]
+
+    def test_the_queue_says_who_waits(self, store: LockDirectory) -> None:
+        first = take(store, Any(CARD))
+        listed = []
+
+        def look() -> None:
+            listed.append(list_claims(store))
+            first.close()
+
+        wait_for(store, Any(CARD), Scripted(look), command="train --fast").close()
+        (waiter,) = listed[0].queue
+
+        assert (waiter.pid, waiter.command) == (os.getpid(), "train --fast")
+        assert waiter.process == "running"
+
+
+def test_threads_are_callers_like_any_others(store: LockDirectory) -> None:
+    present: list[str] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(3):
+            held = take(store, Any(CARD, OTHER), wait=True)
+            uuid = held.claims[0].uuid
+            present.append(uuid)
+            most.append(present.count(uuid))
+            present.remove(uuid)
+            held.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert most == [1] * 12
+    assert list_claims(store).claims == ()
 
 
 def test_no_directory_is_nobody(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class TestTutorials:
         with pytest.raises(BadAnswerError) as caught:
             run("one-of-many.toml", GPUS[:1])
 
-        assert "one-of-many.toml:5: Cannot assign a device for operation a:" in caught.value.message
+        assert "one-of-many.toml:9: Cannot assign a device for operation a:" in caught.value.message
         assert "device:GPU:0]" in caught.value.message
 
     @pytest.mark.parametrize(("specs", "value"), [(["0"], ONE), (["/gpu:0", "cuda:1"], TWO)])
@@ -138,7 +138,7 @@ class Recorder(ModuleArrays):
     def __init__(self, name: str, log: list[str]) -> None:
         import numpy
 
-        super().__init__(numpy)
+        super().__init__(numpy, bring=numpy.copy)
         self.name, self.log = name, log
 
     def matmul(self, left: object, right: object) -> object:

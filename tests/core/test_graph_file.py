@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.core.graph_file import parse_graph, read_graph
-from gpucheck.core.graph_lines import find_lines
+from gpucheck.core.toml_file import find_lines
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.graph import Graph, OpKind
 
@@ -148,6 +148,10 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
             "a -> c -> b -> a",
         ),
         ("[a]\nop = 'relu'\ninputs = ['a']", 3, "a -> a"),
+        ("\n[[a]]\nop = 'constant'\nvalue = 1", 2, "write a table [a]"),
+        ("a = []", 1, "write a table [a]"),
+        ("\n[a.b]\nop = 'constant'\nvalue = 1", 2, 'write ["a.b"]'),
+        ("a = {}", 1, "it has no op"),
     ],
 )
 def test_an_error_names_its_line(text: str, line: int | None, why: str) -> None:

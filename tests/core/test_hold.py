@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,98 @@ def test_an_error_in_the_block_frees_them(store: LockDirectory) -> None:
         work()
 
     assert list_claims(store).claims == ()
+
+
+def test_a_block_inside_a_block_gets_other_gpus(store: LockDirectory) -> None:
+    with (
+        hold_devices((), ChoiceRequest(), HOLD, soft=False, probes=machine()) as (outer,),
+        hold_devices((), ChoiceRequest(), HOLD, soft=False, probes=machine()) as (inner,),
+    ):
+        assert outer.uuid != inner.uuid
+
+    assert list_claims(store).claims == ()
+
+
+def test_threads_get_different_gpus(store: LockDirectory) -> None:
+    wait = replace(HOLD, wait=True)
+    present: list[str | None] = []
+    most: list[int] = []
+
+    def work() -> None:
+        with hold_devices((), ChoiceRequest(), wait, soft=False, probes=machine()) as (device,):
+            present.append(device.uuid)
+            most.append(present.count(device.uuid))
+            present.remove(device.uuid)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert most == [1] * 6
+    assert list_claims(store).claims == ()
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_no_descriptor_is_left_open(store: LockDirectory, wait: bool) -> None:
+    wish = replace(HOLD, wait=wait, timeout_s=0.0 if wait else None)
+
+    def work() -> None:
+        with hold_devices((), ChoiceRequest(), wish, soft=False, probes=machine()):
+            with (
+                pytest.raises(BadAnswerError),
+                hold_devices((), ChoiceRequest(count=2), wish, soft=False, probes=machine()),
+            ):
+                pass
+            with (
+                pytest.raises(KeyError),
+                hold_devices(("/gpu:1",), None, wish, soft=False, probes=machine()),
+            ):
+                raise KeyError
+
+    work()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    work()
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_what_was_started_in_the_block_does_not_hold_on(store: LockDirectory) -> None:
+    with hold_devices((), ChoiceRequest(), HOLD, soft=False, probes=machine()):
+        child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert list_claims(store).claims == ()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_function_can_be_decorated(store: LockDirectory) -> None:
+    @hold_devices((), ChoiceRequest(count=2), HOLD, soft=False, probes=machine())
+    def work() -> int:
+        return len(list_claims(store).claims)
+
+    assert [work(), work()] == [2, 2]
+    assert list_claims(store).claims == ()
+
+
+@pytest.mark.parametrize(
+    ("wish", "problem"),
+    [
+        (Wish(share=0), "share takes 1 to 256"),
+        (Wish(timeout_s=1), "needs wait=True"),
+        (Wish(wait=True, timeout_s=-1), "takes seconds, not -1"),
+        (Wish(wait=True, timeout_s=float("nan")), "takes seconds, not nan"),
+    ],
+)
+def test_a_wish_that_makes_no_sense(store: LockDirectory, wish: Wish, problem: str) -> None:
+    with (
+        pytest.raises(WrongUseError, match=problem),
+        hold_devices(("/gpu:0",), None, wish, soft=False, probes=machine()),
+    ):
+        pass
+    assert not store.exists()
 
 
 def test_the_cpu_is_never_held(store: LockDirectory) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.core.placement import parse_device
+from gpucheck.core.device_strings import parse_device
 from gpucheck.core.visibility import apply_rules
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.placement import DeviceGrammar

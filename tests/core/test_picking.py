@@ -8,10 +8,10 @@ import pytest
 
 from gpucheck.core.claims import list_claims
 from gpucheck.core.inventory import list_gpus
-from gpucheck.core.picking import Wish, hold_named, index_environment, open_store, pick_gpus
+from gpucheck.core.picking import Wish, hold_named, open_store, pick_gpus
 from gpucheck.core.placement import place_devices
 from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, MissingError
-from gpucheck.models.placement import Candidate, ChoiceRequest, Placement
+from gpucheck.models.placement import ChoiceRequest, Placement
 from gpucheck.models.report import Answer
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
@@ -120,12 +120,3 @@ class TestNamed:
         assert [claim.slot for claim in list_claims(store).claims] == [0, 1]
         for picked in both:
             picked.held.close()
-
-
-def test_an_index_is_only_given_where_it_means_the_same() -> None:
-    fine = Candidate(uuid="GPU-0", eligible=True, reason="")
-    split = Candidate(uuid="MIG-0", eligible=False, reason="", index=3, countable=False)
-
-    assert index_environment(Placement(candidates=(fine,)))["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    with pytest.raises(BadAnswerError, match="GPU 3"):
-        index_environment(Placement(candidates=(fine, split)))

@@ -1,17 +1,25 @@
-"""Device strings by TensorFlow's table, and the cards they come to mean."""
+"""The cards that device strings come to mean, and how a program is shown just these."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.core.placement import parse_device, place_devices, resolve, visible_devices
+from gpucheck.core.device_strings import parse_device
+from gpucheck.core.placement import (
+    check_nameable,
+    environment_by_index,
+    place_devices,
+    resolve,
+    visible_devices,
+)
 from gpucheck.models.device import Gpu, GpuState, MigInstance, MigState
 from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError
-from gpucheck.models.placement import DeviceGrammar, PlacedDevice
+from gpucheck.models.placement import Candidate, PlacedDevice, Placement
 
 LOCAL = "/job:localhost/replica:0/task:0"
 
@@ -37,126 +45,7 @@ def at(text: str, gpus: tuple[Gpu, ...] = SWAPPED, *, soft: bool = False) -> Pla
     return resolve(parse_device(text), gpus, soft=soft)
 
 
-class TestGrammar:
-    @pytest.mark.parametrize(
-        ("text", "canonical"),
-        [
-            ("/gpu:0", "/device:GPU:0"),
-            ("/GPU:0", "/device:GPU:0"),
-            ("/device:GPU:0", "/device:GPU:0"),
-            ("/device:gpu:0", "/device:GPU:0"),
-            ("gpu:0", "/device:GPU:0"),
-            ("//gpu:0", "/device:GPU:0"),
-            ("/gpu:0/", "/device:GPU:0"),
-            ("/cpu", "/device:CPU:*"),
-            ("cpu", "/device:CPU:*"),
-            ("/cpu:*", "/device:CPU:*"),
-            ("/gpu:*", "/device:GPU:*"),
-            ("/device:GPU:*", "/device:GPU:*"),
-            (f"{LOCAL}/gpu:1", f"{LOCAL}/device:GPU:1"),
-            (f"{LOCAL}/device:GPU:1", f"{LOCAL}/device:GPU:1"),
-            ("/device:GPU:0/job:x", "/job:x/device:GPU:0"),
-            ("/gpu:01", "/device:GPU:1"),
-            ("/gpu: 1", "/device:GPU:1"),
-            ("/gpu:+1", "/device:GPU:1"),
-            ("/gpu:-1", "/device:GPU:-1"),
-            ("/job:*", "/job:*"),
-            ("/tpu:0", "/device:TPU:0"),
-            ("/device:NPU:3", "/device:NPU:3"),
-            ("", ""),
-            ("/", ""),
-        ],
-    )
-    def test_tensorflow(self, text: str, canonical: str) -> None:
-        spec = parse_device(text)
-
-        assert spec.canonical == canonical
-        assert spec.grammar is DeviceGrammar.TENSORFLOW
-        assert spec.text == text
-
-    @pytest.mark.parametrize(
-        ("text", "attribute"),
-        [
-            ("/device:GPU", "device"),
-            ("/device:", "device"),
-            ("/device:GPU:0:1", "device"),
-            ("/foo:0", "foo"),
-            ("/cuda:0", "cuda"),
-            ("/mps:0", "mps"),
-            ("/Device:GPU:0", "Device"),
-            ("/JOB:x", "JOB"),
-            (" /gpu:0", " "),
-            ("/ gpu:0", " gpu"),
-            ("/gpu:0:1", "gpu"),
-            ("/job", "job"),
-            ("cuda:-1", "cuda"),
-            ("cuda:01", "cuda"),
-            ("Cuda:0", "Cuda"),
-        ],
-    )
-    def test_an_unknown_attribute(self, text: str, attribute: str) -> None:
-        with pytest.raises(WrongUseError) as caught:
-            parse_device(text)
-
-        assert caught.value.message == (
-            f"Unknown attribute '{attribute}' is encountered while parsing the device spec: "
-            f"'{text}'."
-        )
-        assert caught.value.exit_code == 2
-        assert caught.value.remedy
-
-    def test_two_types(self) -> None:
-        said = "Multiple device types are not allowed while parsing the device spec: /gpu:0/cpu:0."
-        with pytest.raises(WrongUseError) as caught:
-            parse_device("/gpu:0/cpu:0")
-
-        assert caught.value.message == said
-
-    @pytest.mark.parametrize(
-        ("text", "number"),
-        [("/gpu:a", "a"), ("/gpu:0x1", "0x1"), ("/task:x", "x"), ("/replica:*", "*")],
-    )
-    def test_no_number(self, text: str, number: str) -> None:
-        said = f"invalid literal for int() with base 10: '{number}'"
-        with pytest.raises(WrongUseError) as caught:
-            parse_device(text)
-
-        assert caught.value.message.startswith(said)
-
-    @pytest.mark.parametrize(
-        ("text", "grammar", "index"),
-        [
-            ("cuda", DeviceGrammar.PYTORCH, None),
-            ("cuda:1", DeviceGrammar.PYTORCH, 1),
-            ("cuda0", DeviceGrammar.THEANO, 0),
-            ("gpu1", DeviceGrammar.THEANO, 1),
-            ("gpu,0", DeviceGrammar.THEANO, 0),
-            ("0", DeviceGrammar.INDEX, 0),
-            ("12", DeviceGrammar.INDEX, 12),
-        ],
-    )
-    def test_other_libraries(self, text: str, grammar: DeviceGrammar, index: int | None) -> None:
-        spec = parse_device(text)
-
-        assert (spec.grammar, spec.kind, spec.index) == (grammar, "GPU", index)
-
-    @pytest.mark.parametrize(
-        "text", ["/gpu:\x1b[31m", "/\x1b:0", "/gpu:0/cpu\n:1/\x07", "x" * 2000]
-    )
-    def test_a_message_is_one_printable_line(self, text: str) -> None:
-        with pytest.raises(WrongUseError) as caught:
-            parse_device(text)
-
-        assert caught.value.message.isprintable()
-        assert len(caught.value.message) < 400
-
-    @given(st.text() | st.text(alphabet="/:*,0123456789-+ _cpugdatskjobrelivxCPUG"))
-    def test_any_text_is_a_device_or_wrong_use(self, text: str) -> None:
-        with contextlib.suppress(WrongUseError):
-            spec = parse_device(text)
-            again = parse_device(spec.canonical)
-            assert again.canonical == spec.canonical
-
+class TestAnyText:
     @given(st.text(alphabet="/:*,0123456789-+cpugdatskjob"), st.booleans())
     def test_any_text_resolves_or_is_an_error_of_ours(self, text: str, soft: bool) -> None:
         with contextlib.suppress(WrongUseError, BadAnswerError):
@@ -304,7 +193,7 @@ class TestPlaceDevices:
     def test_the_cpu_alone_shows_no_gpu(self) -> None:
         placement = place_devices(["/cpu:0"], SWAPPED, soft=False)
 
-        assert placement.environment["CUDA_VISIBLE_DEVICES"] == ""
+        assert placement.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
     def test_without_a_uuid_by_index_and_order(self) -> None:
         gpus = (card(0, 1, uuid=None), card(3, 0))
@@ -325,3 +214,39 @@ class TestPlaceDevices:
     def test_a_bad_string_among_good_ones(self) -> None:
         with pytest.raises(WrongUseError):
             place_devices(["/gpu:0", "/gpu:x"], SWAPPED, soft=True)
+
+
+class TestVariables:
+    def test_by_index_only_where_cuda_counts_alike(self) -> None:
+        placed = place_devices(["/gpu:0", "/gpu:0", "/cpu:0"], SWAPPED, soft=False)
+        lost = card(3, None, state=GpuState.LOST)
+
+        assert environment_by_index(placed, SWAPPED) == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "2",
+        }
+        with pytest.raises(BadAnswerError, match="otherwise than NVML, for GPU 3"):
+            environment_by_index(placed, (*SWAPPED, lost))
+
+    def test_by_the_candidates_of_a_choice(self) -> None:
+        fine, split = (
+            Candidate(uuid="x", eligible=True, reason="", index=n, countable=n == 0)
+            for n in range(2)
+        )
+        gpu = PlacedDevice(spec="", resolved="", kind="GPU", index=0)
+
+        chosen = Placement(devices=(gpu,), candidates=(fine,))
+        assert environment_by_index(chosen)["CUDA_VISIBLE_DEVICES"] == "0"
+        with pytest.raises(BadAnswerError, match="otherwise than NVML"):
+            environment_by_index(Placement(devices=(gpu,), candidates=(fine, split)))
+
+    def test_a_card_without_a_name(self) -> None:
+        nameless = PlacedDevice(spec="", resolved="", kind="GPU", index=3)
+        cpu = PlacedDevice(spec="", resolved="", kind="CPU")
+
+        check_nameable([cpu], by_uuid=True)
+        check_nameable([nameless], by_uuid=False)
+        with pytest.raises(BadAnswerError, match="UUID of GPU 3"):
+            check_nameable([nameless], by_uuid=True)
+        with pytest.raises(BadAnswerError, match="UUID of GPU 3"):
+            check_nameable([replace(nameless, mig_instance=True)], by_uuid=False)

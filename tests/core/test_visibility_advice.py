@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.core.visibility import apply_rules, join_driver
-from gpucheck.core.visibility_advice import advise
+from gpucheck.core.visibility_advice import advise, hides_on_purpose
 from gpucheck.models.snapshot import CudaDeviceReading, CudaReading, GpuReading, MigReading
 from tests.fakes.probes import gpu_reading
 
@@ -51,7 +51,42 @@ def test_values_that_do_not_mean_what_they_seem_to(text: str, code: str) -> None
     assert code in codes(text)
 
 
-@pytest.mark.parametrize("text", [None, "", "0", "0,1", "-1", "GPU-00000000", "1,0"])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "visible-devices-empty"),
+        ("0,0", "visible-devices-entry"),
+        ("9", "visible-devices-entry"),
+        ("0,9,1", "visible-devices-entry"),
+        ("-1,0", "visible-devices-entry"),
+        ("nothing", "visible-devices-entry"),
+    ],
+)
+def test_gpus_that_are_hidden_by_mistake(text: str, code: str) -> None:
+    assert codes(text) == [code]
+
+
+@pytest.mark.parametrize("text", ["-1", " -2 ", "none", "NONE", "NoDevFiles"])
+def test_gpus_that_are_hidden_on_purpose(text: str) -> None:
+    assert set(codes(text)) <= {"visible-devices-blanks"}
+    assert hides_on_purpose(apply_rules(text, None, ALIKE))
+
+
+def test_what_an_empty_value_hides() -> None:
+    (notice,) = advise(apply_rules("", None, ALIKE), ALIKE, {})
+
+    assert "hides all 4 GPUs" in notice.message
+    assert "write -1" in notice.message
+    assert advise(apply_rules("", None, []), [], {}) == []
+
+
+def test_that_nothing_is_left_is_said() -> None:
+    (notice,) = advise(apply_rules("0,0", None, ALIKE), ALIKE, {})
+
+    assert notice.message.endswith("so CUDA sees none of the 4 GPUs.")
+
+
+@pytest.mark.parametrize("text", [None, "0", "0,1", "-1", "GPU-00000000", "1,0"])
 def test_values_that_do(text: str | None) -> None:
     assert codes(text) == []
 
@@ -64,7 +99,7 @@ def test_values_that_do(text: str | None) -> None:
         ("0", "PCI_BUS_ID", []),
         ("GPU-00000000", None, []),
         (None, None, []),
-        ("", None, []),
+        ("-1", None, []),
         (None, "PCI_BUS_I", ["device-order-unknown"]),
     ],
 )
@@ -89,9 +124,9 @@ def test_an_index_on_a_box_of_unlike_cards(
         (None, {"NVIDIA_VISIBLE_DEVICES": ""}, ["container-without-gpus"]),
         (None, {"NVIDIA_VISIBLE_DEVICES": "none"}, ["container-without-gpus"]),
         (None, {"NVIDIA_VISIBLE_DEVICES": "all"}, []),
-        ("7", {"NVIDIA_VISIBLE_DEVICES": "4,7"}, ["container-numbers"]),
+        ("7", {"NVIDIA_VISIBLE_DEVICES": "4,7"}, ["visible-devices-entry", "container-numbers"]),
         ("1", {"NVIDIA_VISIBLE_DEVICES": "4,7"}, []),
-        ("7", {"NVIDIA_VISIBLE_DEVICES": "all"}, []),
+        ("7", {"NVIDIA_VISIBLE_DEVICES": "all"}, ["visible-devices-entry"]),
         ("0", {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}, ["mps-numbers"]),
         ("GPU-00000000", {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}, []),
         (None, {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}, []),
@@ -117,7 +152,7 @@ def test_a_driver_that_disagrees_is_a_finding() -> None:
     joined = join_driver(apply_rules("0,1", None, ALIKE), enumerated(ALIKE[1]), ALIKE)
 
     assert joined is not None
-    (notice,) = advise(joined, ALIKE, {})
+    notice = advise(joined, ALIKE, {})[-1]
     assert notice.code == "driver-disagrees-with-rules"
     assert str(ALIKE[0].uuid) in notice.message
     assert notice.message.endswith(f"the driver enumerates {ALIKE[1].uuid}.")

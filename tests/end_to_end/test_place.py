@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,43 @@ class TestChoosing:
         assert by_index == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=5\n"
         assert by_shell.startswith("export CUDA_VISIBLE_DEVICES=GPU-")
 
+    @pytest.mark.parametrize("words", [["--count", "2"], ["/gpu:1", "cuda:6", "/gpu:1", "/cpu:0"]])
+    def test_a_shell_gets_just_these(
+        self, program: Program, h100s: dict[str, str], words: list[str]
+    ) -> None:
+        """Each card once, though it is named twice: a second time would empty the whole list."""
+        place = f"{sys.executable} -m gpucheck place {' '.join(words)} --quiet --format"
+        script = (
+            f'(found=$({place} shell) && eval "$found" && echo "$CUDA_VISIBLE_DEVICES"); '
+            f"{place} uuid; env $({place} index) sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+        )
+        ended = subprocess.run(
+            ["sh", "-c", script],
+            env=scrubbed_environment(h100s),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        evaluated, uuids, indices = ended.stdout.splitlines()
+        assert evaluated == uuids
+        assert len(uuids.split(",")) == len(set(uuids.split(","))) == 2
+        assert indices == ("5,6" if "--count" in words else "1,6")
+
+    @pytest.mark.parametrize("form", ["uuid", "shell", "index"])
+    def test_nothing_is_evaluated_where_nothing_fits(
+        self, program: Program, h100s: dict[str, str], form: str
+    ) -> None:
+        for words in (["--count", "4"], ["/gpu:9"]):
+            ended = program("place", *words, "--format", form, env=h100s)
+            assert (ended.code, ended.text) == (1, "")
+
+    def test_no_index_beside_a_split_card(self, program: Program, pretend: Pretend) -> None:
+        ended = program("place", "/gpu:0", "--format", "index", env=pretend("a100-mig"))
+
+        assert (ended.code, ended.text) == (1, "")
+        assert "--format uuid" in ended.said
+
     def test_strictly_inside_the_inherited_set(
         self, program: Program, h100s: dict[str, str]
     ) -> None:
@@ -214,6 +253,53 @@ class TestCommands:
         assert f'"uuid": "{uuid}"' in document
         assert '"command": "sh -c' in document
         assert result(program, "--claims", env=h100s, name="claims")["claims"] == []
+
+    def test_what_the_command_gets_is_said(self, program: Program, h100s: dict[str, str]) -> None:
+        chosen = program("place", "--count", "1", "--", "true", env=h100s)
+        named = program("place", "/gpu:6", "/cpu:0", "--", "true", env=h100s)
+
+        assert "gpucheck: GPU:0 is GPU 5 (NVIDIA H100 80GB HBM3, GPU-" in chosen.said
+        assert "gpucheck: /gpu:6 is GPU 6 (NVIDIA H100 80GB HBM3, GPU-" in named.said
+        assert "gpucheck: /cpu:0 is the CPU\n" in named.said
+
+    def test_who_waits_is_listed(self, program: Program, h100s: dict[str, str]) -> None:
+        hold = ("place", "--count", "3", "--", "sleep", "60")
+        wait = ("place", "--count", "1", "--wait", "--", "echo", "mine")
+        with program.start(*hold, env=h100s) as holder:
+            while not result(program, "--claims", env=h100s, name="claims")["claims"]:
+                time.sleep(0.05)
+            with program.start(*wait, env=h100s) as waiter:
+                while not (listed := result(program, "--claims", env=h100s, name="claims"))[
+                    "queue"
+                ]:
+                    time.sleep(0.05)
+                ended = program("place", "--claims", env=h100s)
+                passing = program("place", "--count", "1", env=h100s)
+                os.kill(holder.pid, signal.SIGKILL)
+                assert waiter.communicate(timeout=30)[0] == b"mine\n"
+
+        assert [(item["pid"], item["command"]) for item in listed["queue"]] == [
+            (waiter.pid, "echo mine")
+        ]
+        assert {claim["process"] for claim in listed["claims"]} == {"running"}
+        assert "1 process waits:\n" in ended.text
+        assert f"process {waiter.pid}, since" in ended.text
+        assert passing.code == 1
+        assert "GPUs 5, 6, 7: held by" in passing.said
+
+    def test_a_command_that_is_gone_and_what_it_started(
+        self, program: Program, h100s: dict[str, str]
+    ) -> None:
+        started = "sleep 60 >/dev/null 2>&1 & echo $!"
+        ended = program("place", "--count", "1", "--", "sh", "-c", started, env=h100s)
+        try:
+            (claim,) = result(program, "--claims", env=h100s, name="claims")["claims"]
+            assert claim["process"] == "ended"
+            assert (
+                "(ended, but not what it started)" in program("place", "--claims", env=h100s).text
+            )
+        finally:
+            os.kill(int(ended.text), signal.SIGKILL)
 
     def test_two_never_get_the_same(self, program: Program, h100s: dict[str, str]) -> None:
         inner = f"{sys.executable} -m gpucheck place --count 1 -q"

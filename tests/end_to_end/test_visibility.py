@@ -279,3 +279,16 @@ def test_the_rules_agree_with_the_driver_wherever_they_decide(
     assert differ == []
     # Not agreement by never deciding.
     assert decided > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("-1", 0), ("none", 0), ("NoDevFiles", 0), ("", 1), ("9", 1), ("0,0", 1)]
+)
+def test_only_hiding_all_by_mistake_is_a_warning(
+    pretend: Pretend, program: Program, text: str, code: int
+) -> None:
+    env = pretend(H100) | {"CUDA_VISIBLE_DEVICES": text}
+    ended = program("list", "--strict", "--json", env=env)
+
+    assert ended.code == code
+    assert all(gpu["hidden_reason"] for gpu in ended.document()["result"]["gpus"])

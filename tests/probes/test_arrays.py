@@ -51,7 +51,7 @@ def test_its_device_is_current_and_waited_for() -> None:
         yield
         log.append("leave")
 
-    gpu = ModuleArrays(np, current=current, wait=lambda: log.append("wait"))
+    gpu = ModuleArrays(np, bring=np.copy, current=current, wait=lambda: log.append("wait"))
     gpu.receive(gpu.constant((1,), [1.0]))
     gpu.wait()
 

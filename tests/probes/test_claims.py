@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +19,7 @@ import pytest
 
 from gpucheck.models.claim import Holder, Slot, Step, Target
 from gpucheck.models.errors import InconclusiveError, MissingError
-from gpucheck.probes import claim_files
+from gpucheck.probes import claim_files, claim_records
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
 from gpucheck.probes.claims import LockDirectory, claims_directory
 
@@ -45,13 +49,37 @@ class TestDirectory:
     ) -> None:
         with store.gate() as gate:
             lock = gate.take(SLOT, ALICE)
-            _, place = gate.enqueue(frozenset({"GPU-1"}), ALICE)
+            place = gate.enqueue(ALICE)
 
         assert mode(store.directory) == 0o1777
-        assert {mode(path) for path in store.directory.iterdir()} == {0o644}
+        assert {mode(path) for path in store.directory.iterdir()} == {0o1644}
         assert lock is not None
         lock.close()
         place.close()
+
+    def test_no_umask_is_strange_enough(self, tmp_path: Path) -> None:
+        before = os.umask(0o777)
+        try:
+            store = LockDirectory(tmp_path / "claims")
+            with store.gate() as gate:
+                lock = gate.take(SLOT, ALICE)
+        finally:
+            os.umask(before)
+
+        assert mode(store.directory) == 0o1777
+        assert {mode(path) for path in store.directory.iterdir()} == {0o1644}
+        assert lock is not None
+        lock.close()
+
+    def test_one_that_was_not_finished_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its maker was killed between the two steps."""
+        monkeypatch.setattr(claim_files, "PARENTS", (tmp_path,))
+        (tmp_path / claim_files.NAME).mkdir(mode=0o700)
+
+        with LockDirectory(tmp_path / claim_files.NAME).gate():
+            assert mode(tmp_path / claim_files.NAME) == 0o1777
 
     def test_one_that_somebody_chose_keeps_its_mode(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
@@ -76,6 +104,9 @@ class TestDirectory:
             LockDirectory(tmp_path / "claims").gate(),
         ):
             pass
+        assert LockDirectory(tmp_path / "claims").exists()
+        assert LockDirectory(tmp_path / "claims" / "below").exists()
+        assert not LockDirectory(tmp_path / "other").exists()
 
     def test_one_that_all_may_empty_is_not_trusted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +123,27 @@ class TestDirectory:
             LockDirectory(tmp_path / "no" / "claims").gate(),
         ):
             pass
+
+    def test_a_file_system_without_locks(
+        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_fd: int, _kind: int) -> None:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+
+        with pytest.raises(MissingError, match="does not lock files"), store.gate():
+            pass
+
+    def test_a_full_disk(self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+        with store.gate():
+            pass
+        monkeypatch.setattr(os, "write", lambda _fd, _content: 0)
+
+        with pytest.raises(MissingError, match="No space left"), store.gate() as gate:
+            gate.enqueue(ALICE)
+
+        assert [path.name for path in store.directory.iterdir()] == ["gate.lock"]
 
     def test_which_one_is_the_same_for_every_user(self) -> None:
         assert claims_directory({}) == claims_directory({"HOME": "/x", "TMPDIR": "/y", "USER": "z"})
@@ -153,6 +205,27 @@ class TestLocks:
         with store.gate() as gate:
             assert gate.held() == []
 
+    def test_a_process_forked_meanwhile_does_not_keep_the_gate(self, store: LockDirectory) -> None:
+        """Another thread may fork at any time; the child has copies of all descriptors."""
+        with warnings.catch_warnings(), store.gate() as gate:
+            warnings.simplefilter("ignore", DeprecationWarning)
+            lost = gate.take(SLOT, ALICE)
+            place = gate.enqueue(ALICE)
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+        place.close()
+        try:
+            with LockDirectory(store.directory, gate_deadline_s=1).gate() as gate:
+                assert gate.tickets() == []
+                assert len(gate.held()) == 1
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            assert lost is not None
+            lost.close()
+
     def test_a_child_does_not_inherit_it_by_itself(self, store: LockDirectory) -> None:
         with store.gate() as gate:
             lock = gate.take(SLOT, ALICE)
@@ -192,10 +265,53 @@ class TestLocks:
             assert gate.held() == []
             assert gate.tickets() == []
 
+    def test_what_somebody_was_killed_over_is_removed(self, store: LockDirectory) -> None:
+        with store.gate():
+            pass
+        old, young = store.directory / ".draft-1-old", store.directory / ".draft-2-young"
+        for path in (old, young):
+            path.write_text("")
+        os.utime(old, (0, 0))
+
+        with store.gate() as gate:
+            gate.tickets()
+
+        assert not old.exists()
+        assert young.exists()
+
     def test_a_gate_that_nobody_leaves(self, tmp_path: Path) -> None:
         store = LockDirectory(tmp_path, gate_deadline_s=0.05)
         with store.gate(), pytest.raises(InconclusiveError, match="to themselves"), store.gate():
             pass
+
+
+def test_no_file_is_opened_that_another_user_may_have_put_there(
+    store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fs.protected_regular refuses O_CREAT on a file of another user, even to root."""
+    opened: list[tuple[str, int]] = []
+    open_really = os.open
+
+    def record(path: str, flags: int, *args: int, **options: int) -> int:
+        opened.append((str(path), flags))
+        return open_really(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", record)
+    for _ in range(2):
+        with store.gate() as gate:
+            lock = gate.take(SLOT, ALICE)
+            place = gate.enqueue(ALICE)
+            gate.held()
+            gate.tickets()
+            assert lock is not None
+            lock.close()
+            place.close()
+
+    assert len(opened) > 20
+    for path, flags in opened:
+        assert flags & os.O_NOFOLLOW, path
+        assert flags & os.O_CLOEXEC, path
+        assert bool(flags & os.O_CREAT) == bool(flags & os.O_EXCL), path
 
 
 class TestRecords:
@@ -204,7 +320,7 @@ class TestRecords:
             lock = gate.take(SLOT, ALICE)
             (held,) = gate.held()
 
-        assert held.holder.user == claim_files.user_name(os.geteuid())
+        assert held.holder.user == claim_records.user_name(os.geteuid())
         assert (held.holder.id, held.holder.pid) == ("1-2-3", 42)
         assert lock is not None
         lock.close()
@@ -233,6 +349,41 @@ class TestRecords:
         assert lock is not None
         lock.close()
 
+    def test_a_record_that_cannot_be_written_is_not_an_old_one(self, store: LockDirectory) -> None:
+        with store.gate() as gate:
+            (store.directory / f"{SLOT.name}.{os.geteuid()}.json" / "x").mkdir(parents=True)
+            lock = gate.take(SLOT, ALICE)
+            (held,) = gate.held()
+
+        assert held.holder == Holder()
+        assert not [path for path in store.directory.iterdir() if path.name.startswith(".draft")]
+        assert lock is not None
+        lock.close()
+
+    @pytest.mark.parametrize(
+        ("changes", "state"),
+        [
+            ({}, "running"),
+            ({"started": 1}, "ended"),  # the number is another process's now
+            ({"pid": 2**31 - 1}, "ended"),
+            ({"namespace": 1}, "elsewhere"),
+            ({"namespace": None}, None),
+            ({"pid": None}, None),
+        ],
+    )
+    def test_what_became_of_the_process(
+        self, store: LockDirectory, changes: dict[str, object], state: str | None
+    ) -> None:
+        with store.gate() as gate:
+            lock = gate.take(SLOT, Holder(pid=os.getpid()))
+            path = store.directory / f"{SLOT.name}.{os.geteuid()}.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+            (held,) = gate.held()
+
+        assert held.holder.process == state
+        assert lock is not None
+        lock.close()
+
     def test_a_long_command_is_cut(self, store: LockDirectory) -> None:
         with store.gate() as gate:
             lock = gate.take(SLOT, Holder(pid=1, command="x" * 100_000))
@@ -246,31 +397,50 @@ class TestRecords:
 class TestTickets:
     def test_they_come_in_the_order_they_were_drawn(self, store: LockDirectory) -> None:
         with store.gate() as gate:
-            places = [gate.enqueue(frozenset({"GPU-1"}), ALICE) for _ in range(5)]
+            places = [gate.enqueue(ALICE) for _ in range(5)]
+            for place in places:
+                place.settle(frozenset({"GPU-1"}))
             live = gate.tickets()
 
-        numbers = [ticket.number for ticket, _ in places]
+        numbers = [place.ticket.number for place in places]
         assert numbers == sorted(set(numbers))
         assert [ticket.number for ticket in live] == numbers
         assert {ticket.wants for ticket in live} == {frozenset({"GPU-1"})}
-        for _, place in places:
+        for place in places:
             place.close()
 
     def test_a_dead_one_is_cleared_away(self, store: LockDirectory) -> None:
         with store.gate() as gate:
-            ticket, place = gate.enqueue(frozenset(), ALICE)
+            place = gate.enqueue(ALICE)
+            ticket = place.ticket
         assert store.is_live(ticket)
-        os.close(os.dup(place.descriptor))
-        fcntl.flock(place.descriptor, fcntl.LOCK_UN)  # as the kernel does for a killed process
+        fcntl.flock(place._descriptor, fcntl.LOCK_UN)  # as the kernel does for a killed process
 
         assert not store.is_live(ticket)
         with store.gate() as gate:
             assert gate.tickets() == []
         assert not (store.directory / ticket.name).exists()
 
+    def test_it_says_later_what_it_is_for(self, store: LockDirectory) -> None:
+        with store.gate() as gate:
+            place = gate.enqueue(ALICE)
+            drawn = place.ticket
+            assert [ticket.wants for ticket in gate.tickets()] == [None]
+            place.settle(frozenset({"GPU-1"}))
+            assert [ticket.wants for ticket in gate.tickets()] == [{"GPU-1"}]
+            assert gate.tickets(before=drawn.number) == []
+            assert [holder.command for holder in gate.queue()] == ["train"]
+
+        assert not store.is_live(drawn)
+        assert store.is_live(place.ticket)
+        place.close()
+        place.close()  # a second time does nothing
+        assert not store.is_live(place.ticket)
+
     def test_leaving_removes_it(self, store: LockDirectory) -> None:
         with store.gate() as gate:
-            ticket, place = gate.enqueue(frozenset(), ALICE)
+            place = gate.enqueue(ALICE)
+            ticket = place.ticket
         place.close()
 
         assert not (store.directory / ticket.name).exists()

@@ -33,7 +33,9 @@ def shown(name: str, made: Report) -> str:
 
 
 def test_uuids_with_commas() -> None:
-    assert shown("uuid", report("GPU-1", "GPU-2")) == "GPU-1,GPU-2\n"
+    made = report("GPU-1", "GPU-2", CUDA_VISIBLE_DEVICES="GPU-1,GPU-2")
+
+    assert shown("uuid", made) == "GPU-1,GPU-2\n"
 
 
 def test_indices_never_without_their_order() -> None:

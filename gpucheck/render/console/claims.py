@@ -1,16 +1,22 @@
-"""`gpucheck place --claims` on a terminal: who holds which GPU, and how many wait."""
+"""`gpucheck place --claims` on a terminal: who holds which GPU, and who waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.models.claim import Claim, ClaimList
+from gpucheck.models.claim import Claim, ClaimList, ProcessState, Waiter
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
+from gpucheck.render.console.operations import indented
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import OverflowMethod, RenderableType
+
+_REMARKS = {
+    ProcessState.ENDED: " (ended, but not what it started)",
+    ProcessState.ELSEWHERE: " (of another PID namespace)",
+}
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -21,24 +27,42 @@ def build(report: Report, view: View) -> RenderableType:
     claims = report.result
     if not isinstance(claims, ClaimList):
         raise TypeError(type(claims).__name__)
-    parts: list[RenderableType] = [part for claim in claims.claims for part in _claim(claim)]
+    parts: list[RenderableType] = [
+        part for claim in claims.claims for part in _claim(claim, more=view.verbosity > 0)
+    ]
     if not claims.claims:
         parts.append(Text("Nobody holds a GPU."))
     if claims.waiting:
         one = claims.waiting == 1
-        parts.append(Text(f"{claims.waiting} {'process waits' if one else 'processes wait'}."))
+        number = f"{claims.waiting} {'process waits' if one else 'processes wait'}"
+        parts.append(Text(f"{number}{':' if one else ', first come first:'}"))
+    for waiter in claims.queue:
+        parts.extend(_person(waiter, more=view.verbosity > 0))
     if view.verbosity >= 0:
-        where = f"The locks are in {printable(claims.directory)}."
-        parts.append(Text(where, style="dim", overflow="fold"))
+        where = f"The locks are in {printable(claims.directory)}"
+        parts.append(Text(where, style="dim", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
 
-def _claim(claim: Claim) -> Iterator[RenderableType]:
+def _claim(claim: Claim, *, more: bool) -> Iterator[RenderableType]:
     from rich.text import Text
 
     part = "" if claim.share == 1 else f", {claim.slot + 1} of {claim.share}"
-    yield Text(printable(f"{claim.uuid}{part}"), style="bold", overflow="fold")
-    who = f"{claim.user or 'somebody'}, process {claim.pid or '?'}, since {claim.since or '?'}"
-    yield Text(printable(f"  {who}"), overflow="fold")
-    if claim.command:
-        yield Text(printable(f"  {claim.command}"), no_wrap=True, overflow="ellipsis")
+    title = printable(f"{claim.uuid}{part}")
+    yield Text(title, style="bold", no_wrap=True, overflow="ignore")
+    yield from _person(claim, more=more)
+    if more:
+        yield Text(printable(f"  {claim.path}"), style="dim", no_wrap=True, overflow="ignore")
+
+
+def _person(who: Claim | Waiter, *, more: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    remark = _REMARKS.get(who.process, "") if who.process else ""
+    process = f"process {who.pid or '?'}{remark}"
+    line = f"{who.user or 'somebody'}, {process}, since {who.since or '?'}"
+    yield indented(Text(printable(line), overflow="fold"))
+    if who.command:
+        overflow: OverflowMethod = "ignore" if more else "ellipsis"
+        line = printable(f"  {who.command}")
+        yield Text(line, style="dim", no_wrap=True, overflow=overflow)

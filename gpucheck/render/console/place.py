@@ -1,13 +1,15 @@
-"""`gpucheck place` on a terminal: what each device string means, under every name it has."""
+"""`gpucheck place` on a terminal: what each device string means, or which GPUs were chosen."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.models.placement import PlacedDevice, Placement, Value
+from gpucheck.models.placement import Candidate, PlacedDevice, Placement
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
+from gpucheck.render.console.operations import indented, mapping_line, operations
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,133 +27,111 @@ LIBRARIES = {
 
 
 def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable."""
+    """Return the whole report as one renderable; `-v` tells all of every device and operation."""
     from rich.console import Group
+    from rich.text import Text
 
     placement = report.result
     if not isinstance(placement, Placement):
         raise TypeError(type(placement).__name__)
+    more = view.verbosity > 0
     parts: list[RenderableType] = []
-    for device in placement.devices:
-        parts.append(_title(device))
-        parts.append(_facts(device))
-    parts.extend(_candidates(placement))
-    parts.extend(_operations(placement))
+    if placement.candidates:
+        parts.append(_candidates(placement, more=more))
+    if more or not placement.candidates:
+        for device in placement.devices:
+            parts.extend(_device(device, more=more or placement.ran))
+    parts.extend(operations(placement, more=more))
+    parts.extend(Text(printable(advice), style="yellow") for advice in placement.advice)
     if view.verbosity >= 0:
-        parts.extend(_advice(placement))
+        parts.extend(_next_steps(placement))
     return Group(*parts)
 
 
-def _candidates(placement: Placement) -> Iterator[RenderableType]:
-    """Show why each card was or was not eligible."""
-    from rich.text import Text
-
-    chosen = {device.uuid for device in placement.devices}
-    if placement.candidates:
-        yield Text("Candidates:", style="dim")
-    for item in placement.candidates:
-        verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
-        style = "green" if item.uuid in chosen else "" if item.eligible else "yellow"
-        line = f"  GPU {item.index} {item.uuid} {verdict}: {item.reason}"
-        yield Text(printable(line), style=style, overflow="fold")
+# ---------------------------------------------------------------------------------- choosing
 
 
-def _operations(placement: Placement) -> Iterator[RenderableType]:
-    """Show the operations in the form of TensorFlow's log, what is copied, and the value."""
-    from rich.text import Text
-
-    if placement.ops:
-        yield Text("Operations:", style="dim")
-    for op in placement.ops:
-        yield Text(printable(f"  {op.name}: ({op.op}): {op.device}"), overflow="fold")
-    if placement.transfers:
-        yield Text("Copies:", style="dim")
-    for move in placement.transfers:
-        time = "" if move.seconds is None else f", {_time(move.seconds)}"
-        way = f"{_short(move.from_)} -> {_short(move.to)}"
-        line = f"  {move.what}: {way}, {move.bytes} bytes{time}"
-        yield Text(printable(line), overflow="fold")
-    for advice in placement.advice:
-        yield Text(printable(f"  {advice}"), style="yellow", overflow="fold")
-    if placement.value is not None:
-        yield Text(f"Value: {_value(placement.value)}", style="bold", overflow="fold")
-    elif placement.ops:
-        yield Text("Nothing was run: --run does that.", style="dim")
-
-
-def _short(resolved: str) -> str:
-    return f"/{resolved.rpartition('/')[2]}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
-
-
-def _value(value: Value) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return f"{value:g}"
-
-
-def _title(device: PlacedDevice) -> Text:
-    from rich.text import Text
-
-    spec = printable(device.spec) or "(empty)"
-    verb = "is replaced" if device.soft else "is"
-    what = _card(device) if device.kind == "GPU" else "the CPU"
-    joint = " by " if device.soft else " "
-    style = "bold yellow" if device.soft else "bold green"
-    return Text(f"{spec} {verb}{joint}{what}", style=style, overflow="fold")
-
-
-def _card(device: PlacedDevice) -> str:
-    return printable(device.name or f"GPU {device.index}")
-
-
-def _facts(device: PlacedDevice) -> RenderableType:
+def _candidates(placement: Placement, *, more: bool) -> RenderableType:
+    """Show why each card was or was not eligible, the chosen ones first."""
     from rich.table import Table
     from rich.text import Text
 
+    chosen = {device.uuid for device in placement.devices}
+    ranks = {"chosen": 0, "fits": 1, "no": 2}
+    styles = {"chosen": "bold green", "fits": "", "no": "dim"}
+
+    def verdict(item: Candidate) -> str:
+        return "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
+
     table = Table.grid(padding=(0, 1))
-    table.add_column(style="dim", no_wrap=True)
+    for _ in range(4 if more else 3):
+        table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for label, value in _rows(device):
-        table.add_row(Text(f"  {label}"), Text(printable(value), overflow="fold"))
+    for item in sorted(placement.candidates, key=lambda item: ranks[verdict(item)]):
+        style = styles[verdict(item)]
+        cells = [verdict(item), f"GPU {item.index}", _kind(item)]
+        cells += [item.uuid] if more else []
+        table.add_row(*(Text(printable(cell), style=style) for cell in (*cells, item.reason)))
     return table
 
 
-def _rows(device: PlacedDevice) -> Iterator[tuple[str, str]]:
-    yield "why", device.reason
-    yield "full", device.resolved
+def _kind(item: Candidate) -> str:
+    """Return what tells the candidates of one machine apart."""
+    return item.uuid if item.uuid.startswith("MIG-") else item.name or ""
+
+
+# ---------------------------------------------------------------------------------- devices
+
+
+def _device(device: PlacedDevice, *, more: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    spec = printable(device.spec) or "(any device)"
+    card = printable(device.name or f"GPU {device.index}") if device.kind == "GPU" else "the CPU"
+    verb = "is replaced by" if device.soft else "is"
+    style = "bold yellow" if device.soft else "bold green"
+    yield Text(f"{spec} {verb} {card}", style=style, overflow="fold")
+    if device.soft or device.kind == "GPU":
+        yield indented(Text(printable(device.reason), overflow="fold"))
     if device.uuid is not None:
-        yield "UUID", device.uuid
-    if device.pci_bus_id is not None:
-        yield "bus", device.pci_bus_id
-    yield "names", _names(device)
+        bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
+        yield as_it_is(f"  {device.uuid}{bus}")
+    if more:
+        yield as_it_is(f"  {mapping_line(device)}")
+    yield indented(Text(printable(_names(device)), style="dim", overflow="fold"))
 
 
 def _names(device: PlacedDevice) -> str:
-    """Return each name once, with the libraries that use it."""
+    """Return each library with its name for the device, those that agree together."""
     users: dict[str, list[str]] = {}
     for library, title in LIBRARIES.items():
         if library in device.names:
             users.setdefault(device.names[library], []).append(title)
-    return ", ".join(f"{name} ({', '.join(titles)})" for name, titles in users.items())
+    return ", ".join(f"{'/'.join(titles)} {name}" for name, titles in users.items())
 
 
-def _advice(placement: Placement) -> Iterator[RenderableType]:
-    from rich.padding import Padding
+# ---------------------------------------------------------------------------------- what next
+
+
+def _next_steps(placement: Placement) -> Iterator[RenderableType]:
     from rich.text import Text
 
+    has_gpus = any(device.kind == "GPU" for device in placement.devices)
     if placement.environment:
-        purpose = "these GPUs and no other" if _gpus(placement) else "no GPU"
-        yield Text(f"To show a program {purpose}:", style="dim")
-    for name, value in placement.environment.items():
-        pair = Text(printable(f"{name}={value}"), overflow="fold")
-        yield Padding(pair, (0, 0, 0, 2))
-    if _gpus(placement) and not any(claim.held for claim in placement.claims):
-        yield Text("Nothing is held: another program may use them too.", style="dim")
+        purpose = "these GPUs and no other" if has_gpus else "no GPU"
+        yield Text(f"To show a program {purpose}, put before it:", style="dim")
+        pairs = (
+            f"{name}={shlex.quote(value) if value else ''}"
+            for name, value in placement.environment.items()
+        )
+        yield as_it_is(f"  {' '.join(pairs)}")
+    if has_gpus and not any(claim.held for claim in placement.claims):
+        hint = "Nothing is held: others may use them too, unless the command follows after --."
+        yield Text(hint, style="dim")
 
 
-def _gpus(placement: Placement) -> bool:
-    return any(device.kind == "GPU" for device in placement.devices)
+def as_it_is(text: str) -> Text:
+    """Return a line that is made to be copied: never broken, whatever the width."""
+    from rich.text import Text
+
+    return Text(printable(text), no_wrap=True, overflow="ignore")
