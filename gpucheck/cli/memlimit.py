@@ -20,7 +20,7 @@ from gpucheck.cli.output import (
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import WrongUseError
-from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
+from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction, Way
 from gpucheck.models.report import Answer, Notice
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.interface import Probes
@@ -145,12 +145,13 @@ def _run(
     hook: bool,
 ) -> int:
     from gpucheck.core.launch import supervise
-    from gpucheck.core.memlimit.run import limited_environment, open_watch
+    from gpucheck.core.memlimit.run import limited_environment, new_mark, open_watch
 
-    environment = limited_environment(plan, os.environ, hook=hook)
+    mark = new_mark()
+    environment = limited_environment(plan, os.environ, hook=hook, mark=mark)
     if shared.verbosity >= 0:
-        _say_before(plan)
-    with open_watch(plan, watch, _say, deadline_s=shared.deadline_s) as watcher:
+        _say_before(plan, details=shared.verbosity > 0)
+    with open_watch(plan, watch, _say, mark=mark, deadline_s=shared.deadline_s) as watcher:
         exit_code = supervise(
             context.child or (),
             environment,
@@ -184,10 +185,27 @@ def _say(text: str) -> None:
     write_stderr(printable(f"gpucheck: warning: {text}"))
 
 
-def _say_before(plan: MemoryLimit) -> None:
-    for mechanism in plan.mechanisms:
-        if mechanism.applies and mechanism.setting:
-            write_stderr(printable(f"gpucheck: {mechanism.framework}: {mechanism.setting}"))
+def _say_before(plan: MemoryLimit, *, details: bool) -> None:
+    """Say the limit and by what it is held, in a line; with -v every variable too."""
+    from gpucheck.render.units import binary_bytes
+
+    sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
+    each = "each of them" if len(plan.gpus) > 1 else "it"
+    what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
+    count = "1 GPU" if len(plan.gpus) == 1 else f"{len(plan.gpus)} GPUs"
+    by = [name for name in plan.environment if name not in _NOT_LIMITS]
+    if any(each.applies and each.by is Way.CODE for each in plan.mechanisms):
+        by.append("the import hook")
+    write_stderr(
+        printable(f"gpucheck: {count}, {what} of {each}, held by {', '.join(by) or 'nothing'}")
+    )
+    if details:
+        for name, value in plan.environment.items():
+            write_stderr(printable(f"gpucheck: {name}={value}"))
+
+
+#: What --gpu sets: these choose a GPU and limit nothing.
+_NOT_LIMITS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 def _say_after(run: LimitedRun) -> None:
@@ -201,8 +219,9 @@ def _say_after(run: LimitedRun) -> None:
         if gpu.peak_bytes:
             limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
             over = ", exceeded" if gpu.exceeded else ""
+            number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
             write_stderr(
-                f"gpucheck: GPU {gpu.index}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}"
+                f"gpucheck: GPU {number}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}"
             )
     if not run.peak_bytes:
         write_stderr("gpucheck: no process of the command was seen on a GPU")

@@ -20,6 +20,16 @@ class Strength(StrEnum):
     NONE = "none"
 
 
+class Way(StrEnum):
+    """How a mechanism gets into a program: who has to say it."""
+
+    ENVIRONMENT = "environment"
+    CODE = "code"
+    DRIVER = "driver"
+    HARDWARE = "hardware"
+    NOBODY = "nobody"
+
+
 class WatchAction(StrEnum):
     """What the watcher does about a command that takes more than the limit."""
 
@@ -83,7 +93,8 @@ class Mechanism:
 
     `setting` is what to set or the line of code, null where there is none. `applies` tells
     whether it takes effect in a program started now with the `environment` of the result, and
-    with the import hook where a command is run.
+    with the import hook where a command is run. `installed` tells whether the Python of the plan
+    has the framework (null: nobody knows), `inherited` what the variable was set to before.
     """
 
     framework: str
@@ -92,6 +103,9 @@ class Mechanism:
     strength: Strength
     applies: bool
     reason: str
+    by: Way = Way.ENVIRONMENT
+    installed: bool | None = None
+    inherited: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +120,13 @@ class Software:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What happened when a program tried to take more than the limit.
+    """What happened when a program tried to take more than the limit of one GPU.
 
-    `allocated_bytes` is the most that it got, `refused_bytes` the size of the request that was
-    refused, `refused_with` the exception. `held` is null where it could not be tried, see
-    `reason`; `restored` tells whether there was room again after memory was freed. `peak_bytes` is
-    what the allocator counted then, `nvml_bytes` what NVML did, `overhead_bytes` the difference.
+    `limit_bytes` is what its mechanism allows there, `allocated_bytes` the most that it got,
+    `refused_bytes` the size of the request that was refused, `refused_with` the exception. `held`
+    is null where it could not be tried, see `reason`; `restored` tells whether there was room
+    again after memory was freed. `peak_bytes` is what the allocator counted then, `nvml_bytes`
+    what NVML did, `overhead_bytes` the difference.
     """
 
     allocated_bytes: int | None
@@ -120,6 +135,8 @@ class Verification:
     held: bool | None
     framework: str | None = None
     version: str | None = None
+    uuid: str | None = None
+    cuda_index: int | None = None
     mechanism: str | None = None
     limit_bytes: int | None = None
     peak_bytes: int | None = None
@@ -140,6 +157,7 @@ class RunGpu:
     peak_bytes: int | None
     exceeded: bool | None
     processes: int = 0
+    cuda_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

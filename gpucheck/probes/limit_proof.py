@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.live import DEADLINE_BASE_S
 from gpucheck.probes.nvml import NvmlSession
 from gpucheck.probes.other_python import Interpreter, run_script
+from gpucheck.probes.process_memory import memory_by_process
 
 #: The first use of a GPU loads gigabytes of libraries, and JAX compiles.
 DEADLINE_S = 300.0
-#: Long enough for NVML to be started and asked while the memory is held.
-HOLD_S = 2.0
+#: On each further GPU there is a context to be made, and memory to be taken and held.
+DEADLINE_PER_GPU_S = 60.0
+#: Long enough for NVML to be asked while the memory is held.
+HOLD_S = 1.0
+#: An NVML that has been started answers in milliseconds.
+READING_DEADLINE_S = 2.0
+
+#: process id, UUID and index of a GPU -> its bytes there, by NVML.
+Measure = Callable[[int, str | None, int | None], int | None]
 
 
 def run_proof(
     interpreter: Interpreter,
     framework: str,
-    limit_bytes: int,
+    limits: Sequence[int],
     environment: Mapping[str, str],
     *,
     hold_s: float = 0.0,
     deadline_s: float = DEADLINE_S,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps of the proof as they come; it holds its memory for `hold_s` when refused.
+    """Yield the steps of the proof as they come, on one GPU after the other.
+
+    `limits` are in bytes and in CUDA's order, 0 for a GPU that is left alone. Memory is held for
+    `hold_s` when it is refused.
 
     Raises:
         OtherPythonError: it cannot be started, or takes longer than `deadline_s`.
@@ -34,7 +46,7 @@ def run_proof(
         interpreter,
         "limit_proof_child.py",
         framework,
-        str(limit_bytes),
+        ",".join(map(str, limits)),
         str(hold_s),
         environment=environment,
         deadline_s=deadline_s,
@@ -42,18 +54,21 @@ def run_proof(
     yield from (document for document in documents if "step" in document)
 
 
-def memory_of(pid: int) -> int | None:
-    """Return the bytes of a process on the GPUs by NVML, null where it does not tell."""
+@contextlib.contextmanager
+def open_gauge() -> Iterator[Measure]:
+    """Start NVML, which can take seconds, and yield what reads a process's bytes on one device.
+
+    Null is what the driver does not tell.
+    """
     session = NvmlSession()
+
+    def measure(pid: int, uuid: str | None, index: int | None) -> int | None:
+        question = NvmlQuestion(processes_of=None if index is None else (index,))
+        reading = session.read(question, deadline_s=READING_DEADLINE_S)
+        return memory_by_process(reading.gpus).get(uuid, {}).get(pid)
+
     try:
-        reading = session.read(NvmlQuestion(), deadline_s=DEADLINE_BASE_S)
+        session.read(NvmlQuestion(processes_of=()), deadline_s=DEADLINE_BASE_S)
+        yield measure
     finally:
         session.close()
-    used = [
-        process.memory_used_bytes
-        for gpu in reading.gpus
-        for process in gpu.processes
-        if process.pid == pid and process.type == "compute"
-    ]
-    known = [size for size in used if size is not None]
-    return sum(known) if known else None

@@ -1,9 +1,10 @@
-"""Takes GPU memory through one framework until it is refused, and frees it again.
+"""Takes memory of each GPU through one framework until it is refused, and frees it again.
 
 A single file for the interpreter under test (Python 3.8 or newer, standard library only, and the
 framework). It is started with the limited environment, so that the cap is the one of a real run.
-`limit_proof_child.py FRAMEWORK LIMIT_BYTES HOLD_S` writes one JSON object per step, and holds what
-it has got for so long after the refusal, so that its memory can be read from outside.
+`limit_proof_child.py FRAMEWORK LIMIT_BYTES,… HOLD_S` takes a limit for each GPU in CUDA's order
+(0: nothing is tried there), writes one JSON object per step, and holds what it has got for so
+long after each refusal, so that its memory can be read from outside.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ STEPS = 16
 
 
 class Backend:
-    """One framework: how it allocates, what it raises when it is refused, what it counts."""
+    """One framework: how it allocates, what it raises when it is refused, what it counts.
+
+    `ordinal` is the GPU on which everything happens.
+    """
 
     def __init__(self, module: str) -> None:
         self.library = importlib.import_module(module)
         self.version = str(getattr(self.library, "__version__", ""))
+        self.ordinal = 0
 
     def allocate(self, size: int) -> Any:
         """Take `size` bytes and hold them; raises what the framework raises."""
@@ -52,28 +57,35 @@ class Backend:
 
 
 class Cupy(Backend):
-    """The default pool."""
+    """The default pool, which has a limit on each device."""
 
     def __init__(self) -> None:
         super().__init__("cupy")
         self._pool = self.library.get_default_memory_pool()
 
+    def _here(self) -> Any:
+        return self.library.cuda.Device(self.ordinal)
+
     def allocate(self, size: int) -> Any:
         """Allocate uint8: one byte each."""
-        return self.library.empty(size, dtype="uint8")
+        with self._here():
+            return self.library.empty(size, dtype="uint8")
 
     def free(self, held: list[Any]) -> None:
         """Empty the pool too."""
-        held.clear()
-        self._pool.free_all_blocks()
+        with self._here():
+            held.clear()
+            self._pool.free_all_blocks()
 
     def free_bytes(self) -> int | None:
         """Ask the CUDA runtime."""
-        return int(self.library.cuda.runtime.memGetInfo()[0])
+        with self._here():
+            return int(self.library.cuda.runtime.memGetInfo()[0])
 
     def counted_bytes(self) -> int | None:
         """Return the pool's total, cached blocks included."""
-        return int(self._pool.total_bytes())
+        with self._here():
+            return int(self._pool.total_bytes())
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether it is CuPy's own error, which names the limit."""
@@ -88,7 +100,8 @@ class Torch(Backend):
 
     def allocate(self, size: int) -> Any:
         """Allocate uint8: one byte each."""
-        return self.library.empty(size, dtype=self.library.uint8, device="cuda")
+        device = f"cuda:{self.ordinal}"
+        return self.library.empty(size, dtype=self.library.uint8, device=device)
 
     def free(self, held: list[Any]) -> None:
         """Empty the cache too."""
@@ -97,11 +110,11 @@ class Torch(Backend):
 
     def free_bytes(self) -> int | None:
         """Ask the CUDA runtime."""
-        return int(self.library.cuda.mem_get_info()[0])
+        return int(self.library.cuda.mem_get_info(self.ordinal)[0])
 
     def counted_bytes(self) -> int | None:
         """Return what the allocator has reserved."""
-        return int(self.library.cuda.memory_reserved())
+        return int(self.library.cuda.memory_reserved(self.ordinal))
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether it is PyTorch's own error."""
@@ -109,21 +122,23 @@ class Torch(Backend):
 
 
 class Jax(Backend):
-    """The BFC pool of the first device."""
+    """The BFC pool of each device."""
 
     def __init__(self) -> None:
         super().__init__("jax")
-        self._device = self.library.devices("gpu")[0]
         self._numpy = importlib.import_module("jax.numpy")
+
+    def _device(self) -> Any:
+        return self.library.devices("gpu")[self.ordinal]
 
     def allocate(self, size: int) -> Any:
         """Make zeros on the device, and wait: JAX allocates and fails later otherwise."""
-        with self.library.default_device(self._device):
+        with self.library.default_device(self._device()):
             return self._numpy.zeros(size, dtype="uint8").block_until_ready()
 
     def counted_bytes(self) -> int | None:
         """Return what is in use of the pool."""
-        found = (self._device.memory_stats() or {}).get("bytes_in_use")
+        found = (self._device().memory_stats() or {}).get("bytes_in_use")
         return None if found is None else int(found)
 
     def is_refusal(self, error: BaseException) -> bool:
@@ -132,19 +147,20 @@ class Jax(Backend):
 
 
 class Tensorflow(Backend):
-    """The BFC allocator of the first logical GPU."""
+    """The BFC allocator of each logical GPU."""
 
     def __init__(self) -> None:
         super().__init__("tensorflow")
 
     def allocate(self, size: int) -> Any:
         """Make zeros on the device, eagerly."""
-        with self.library.device("/GPU:0"):
+        with self.library.device(f"/GPU:{self.ordinal}"):
             return self.library.zeros([size], dtype=self.library.uint8)
 
     def counted_bytes(self) -> int | None:
-        """Return what is in use on the first GPU."""
-        return int(self.library.config.experimental.get_memory_info("GPU:0")["current"])
+        """Return what is in use on the GPU."""
+        name = f"GPU:{self.ordinal}"
+        return int(self.library.config.experimental.get_memory_info(name)["current"])
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether it is TensorFlow's own error."""
@@ -160,23 +176,27 @@ def say(**document: Any) -> None:
     sys.stdout.flush()
 
 
-def take(backend: Any, limit: int, hold_s: float) -> None:
+def take(backend: Backend, limit: int, hold_s: float) -> None:
     """Take step by step, one step more than the limit allows, then free and take again."""
+    here = backend.ordinal
     step = max(1, limit // STEPS // MIB * MIB or limit // STEPS)
     free = backend.free_bytes()
-    say(step="start", pid=os.getpid(), version=backend.version, free=free, size=step)
+    say(step="start", gpu=here, pid=os.getpid(), version=backend.version, free=free, size=step)
     held: list[Any] = []
     error = None
     # Twice as much as is allowed at the most: a cap that does not hold must not fill the card.
     while len(held) * step <= 2 * limit and error is None:
         error = attempt(backend, step, held)
         if error is None:
-            say(step="took", taken=len(held) * step, counted=backend.counted_bytes())
+            taken = len(held) * step
+            say(step="took", gpu=here, taken=taken, counted=backend.counted_bytes())
     if error is None:
-        say(step="end", refused=False, taken=len(held) * step)
+        backend.free(held)
+        say(step="end", gpu=here, refused=False)
         return
     say(
         step="refused",
+        gpu=here,
         error=f"{type(error).__module__}.{type(error).__qualname__}",
         message=str(error)[:500],
         proper=backend.is_refusal(error),
@@ -189,10 +209,11 @@ def take(backend: Any, limit: int, hold_s: float) -> None:
     again: list[Any] = []
     while len(again) < count and error is None:
         error = attempt(backend, step, again)
-    say(step="end", refused=True, restored=error is None)
+    backend.free(again)
+    say(step="end", gpu=here, refused=True, restored=error is None)
 
 
-def attempt(backend: Any, size: int, held: list[Any]) -> Exception | None:
+def attempt(backend: Backend, size: int, held: list[Any]) -> Exception | None:
     """Take one step more; return what the framework raised instead."""
     try:
         held.append(backend.allocate(size))
@@ -203,18 +224,22 @@ def attempt(backend: Any, size: int, held: list[Any]) -> Exception | None:
 
 
 def main() -> None:
-    """Run one proof."""
+    """Run one proof on each GPU."""
     sys.path[:] = [entry for entry in sys.path if entry != __file__.rpartition("/")[0]]
-    name, limit, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    name, limits, hold_s = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
     try:
         backend = BACKENDS[name]()
     except Exception as error:
-        say(step="failed", error=type(error).__name__, message=str(error)[:500])
+        say(step="failed", gpu=None, error=type(error).__name__, message=str(error)[:500])
         return
-    try:
-        take(backend, limit, hold_s)
-    except Exception as error:
-        say(step="failed", error=type(error).__name__, message=str(error)[:500])
+    for ordinal, limit in enumerate(map(int, limits)):
+        backend.ordinal = ordinal
+        try:
+            if limit:
+                take(backend, limit, hold_s)
+        except Exception as error:
+            kind, text = type(error).__name__, str(error)[:500]
+            say(step="failed", gpu=ordinal, error=kind, message=text)
 
 
 if __name__ == "__main__":

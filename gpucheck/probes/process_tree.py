@@ -1,6 +1,7 @@
 """The processes that descend from one: found in /proc, and signalled without mistaking them.
 
-A process id is reused; a process is told by its id and its start time together.
+A process id is reused; a process is told by its id and its start time together. One that left
+the tree between two looks (a daemon's double fork) is told by a mark in its environment.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from gpucheck.probes.processes import INITIAL_PID_NAMESPACE
 
 
 class Stat(NamedTuple):
@@ -22,24 +25,38 @@ class Stat(NamedTuple):
     zombie: bool
 
 
-class ProcessTree:
-    """A process and all that descends from it, also what has lost its parent meanwhile."""
+def is_contained(root: Path = Path("/")) -> bool:
+    """Return whether this is a PID namespace of its own, where ids differ from the host's."""
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
 
-    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+
+class ProcessTree:
+    """A process and all that descends from it, also what has lost its parent meanwhile.
+
+    `mark` is a text that only its environment has, and so that of its descendants.
+    """
+
+    def __init__(self, pid: int, root: Path = Path("/"), *, mark: str | None = None) -> None:
         self._pid = pid
         self._proc = root / "proc"
+        self._mark = None if mark is None else mark.encode()
         self._known: dict[int, Stat] = {}
 
-    def refresh(self) -> Mapping[int, Stat]:
+    def refresh(self, suspects: Iterable[int] = ()) -> Mapping[int, Stat]:
         """Read /proc and return the living members by process id.
 
         Who was once a descendant stays one: a daemon's parent becomes init when its own has gone.
+        `suspects` are processes whose environment is worth a look for the mark.
         """
         table = self._read_all()
+        marked = {pid for pid in suspects if pid in table and self._bears_mark(pid)}
         members = {
             pid: stat
             for pid, stat in table.items()
-            if pid == self._pid or _is_same(self._known.get(pid), stat)
+            if pid == self._pid or pid in marked or _is_same(self._known.get(pid), stat)
         }
         grown = True
         while grown:
@@ -78,6 +95,15 @@ class ProcessTree:
             )
         finally:
             os.close(descriptor)
+
+    def _bears_mark(self, pid: int) -> bool:
+        """Return whether it inherited our mark; another user's environment cannot be read."""
+        if self._mark is None or pid in self._known:
+            return False
+        try:
+            return self._mark in (self._proc / str(pid) / "environ").read_bytes()
+        except OSError:
+            return False
 
     def _is_still(self, pid: int, stat: Stat) -> bool:
         return _is_same(_read_stat(self._proc / str(pid)), stat)

@@ -12,7 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.probes.process_tree import ProcessTree
+from gpucheck.probes.process_tree import ProcessTree, is_contained
+
+#: A daemon: it forks twice with a new session between, and its parents are gone at once.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+sys.stdin.readline()
+"""
+MARK = "0123456789abcdef"
 
 #: A child that starts a grandchild, says its id, and ends or waits.
 PARENT = """
@@ -174,3 +188,56 @@ def test_another_process_behind_the_id_is_left_alone(tmp_path: Path) -> None:
             assert other.poll() is None
         finally:
             other.kill()
+
+
+@pytest.fixture
+def daemon() -> Iterator[tuple[int, int]]:
+    """Start a process that bears the mark, and a daemon that has left its tree."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DAEMON],
+        env={"MARKS": f"another,{MARK}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        left = int(process.stdout.readline())
+        yield process.pid, left
+        os.kill(left, signal.SIGKILL)
+
+
+class TestWhoLeftTheTree:
+    def test_is_a_member_by_its_mark_and_stays_one(self, daemon: tuple[int, int]) -> None:
+        pid, left = daemon
+        tree = ProcessTree(pid, mark=MARK)
+
+        assert left not in tree.refresh()
+        assert left in tree.refresh([left, os.getpid()])
+        assert set(tree.refresh()) == {pid, left}
+
+    @pytest.mark.parametrize("mark", [None, "fedcba9876543210"])
+    def test_is_nobody_without_that_mark(self, daemon: tuple[int, int], mark: str | None) -> None:
+        pid, left = daemon
+
+        assert left not in ProcessTree(pid, mark=mark).refresh([left])
+
+    def test_one_that_may_not_be_looked_at_is_nobody(self, tmp_path: Path) -> None:
+        put(tmp_path, 10, 1)
+        put(tmp_path, 20, 1)  # and no environment that could be read
+
+        assert set(ProcessTree(10, tmp_path, mark=MARK).refresh([20, 21])) == {10}
+
+
+@pytest.mark.parametrize(
+    ("link", "contained"),
+    [("pid:[4026531836]", False), ("pid:[4026532000]", True), (None, False)],
+)
+def test_a_namespace_of_its_own_is_told_by_its_number(
+    tmp_path: Path, link: str | None, contained: bool
+) -> None:
+    folder = tmp_path / "proc/self/ns"
+    folder.mkdir(parents=True)
+    if link is not None:
+        (folder / "pid").symlink_to(link)
+
+    assert is_contained(tmp_path) is contained

@@ -56,7 +56,7 @@ def _tensorflow(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     return [
         "import tensorflow as tf",
         "",
-        "# Before anything runs on a GPU; memory_limit is in MiB.",
+        "# Before anything runs on a GPU. memory_limit is in MiB: 0.3 there is 0 bytes, not 30 %.",
         f"sizes = {[size // MIB for size in sizes]}",
         'for gpu, mib in zip(tf.config.list_physical_devices("GPU"), sizes):',
         "    device = tf.config.LogicalDeviceConfiguration(memory_limit=mib)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpucheck.core.memlimit.situation import MIB, Setting, Situation, shown
-from gpucheck.models.memory import Mechanism, Strength
+from gpucheck.models.memory import Mechanism, Strength, Way
 from gpucheck.models.units import BYTES_PER_UNIT
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -27,7 +27,8 @@ _OTHER_PROGRAMS = Mechanism(
     setting=None,
     strength=Strength.NONE,
     applies=False,
-    reason="cudaMalloc knows no limit: only MPS or a MIG instance holds such a program",
+    reason="nothing but MPS or MIG holds it",
+    by=Way.NOBODY,
 )
 
 
@@ -51,6 +52,8 @@ def _mps(situation: Situation) -> Setting:
         strength=Strength.HARD,
         applies=applies and wanted,
         reason=problem or reason,
+        by=Way.DRIVER,
+        inherited=situation.environment.get(MPS_LIMIT),
     )
     return Setting(
         mechanism=mechanism, variables={MPS_LIMIT: value} if wanted and value is not None else {}
@@ -108,5 +111,6 @@ def _mig(situation: Situation) -> Setting:
             strength=Strength.HARD,
             applies=exact,
             reason=reason,
+            by=Way.HARDWARE,
         )
     )

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpucheck.core.memlimit.cupy import CUPY_LIMIT
+from gpucheck.core.memlimit.jax import JAX_FRACTION, JAX_FRACTION_OLD
 from gpucheck.core.memlimit.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
 from gpucheck.core.memlimit.situation import HookState
 from gpucheck.models.memory import MemoryLimit
@@ -16,7 +18,7 @@ from gpucheck.probes.other_python import Interpreter
 #: The variable that the hook reads; the hook's file, run by path elsewhere, names it as well.
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 PYTHONPATH = "PYTHONPATH"
-FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime")
+FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
 
 
 def hook_folder() -> str:
@@ -71,7 +73,17 @@ def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str
         "gpus": gpus,
         "frameworks": list(FRAMEWORKS),
         "torch": _torch(plan, environment),
+        "jax": _jax(plan),
+        "cupy": plan.environment.get(CUPY_LIMIT),
     }
+
+
+def _jax(plan: MemoryLimit) -> dict[str, str] | None:
+    """Say what was put into JAX's variable, for a program that sets its own later."""
+    for name in (JAX_FRACTION, JAX_FRACTION_OLD):
+        if name in plan.environment:
+            return {"variable": name, "value": plan.environment[name]}
+    return None
 
 
 def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None] | None:

@@ -12,13 +12,21 @@ from gpucheck.core.memlimit.situation import (
     number_of,
     shown,
 )
+from gpucheck.models.memory import Strength
 
 JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 JAX_FRACTION_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
-#: The oldest version in which the new name was seen; which one brought it is not documented.
-#: The old name is deprecated there, and still read.
+#: The oldest version in which the new name was seen. XLA took it up in August 2024
+#: (openxla/xla#16457); the old one is deprecated since, and read by every version up to 0.10.2.
 NEW_NAME_SINCE = (0, 10)
+#: Allocators without a pool that the fraction would be the size of.
+_POOLLESS = ("platform", "address")
+#: Allocators that do not refuse by the fraction, as far as is known, and what they do.
+_SOFT = {
+    "cuda_async": "to cuda_async it is the size above which memory is given back",
+    "vmm": "whether the vmm allocator keeps to it is not known",
+}
 
 
 def plan(situation: Situation) -> Setting:
@@ -33,8 +41,9 @@ def plan(situation: Situation) -> Setting:
         reason = f"{JAX_FRACTION} and {JAX_FRACTION_OLD} are both set, which JAX refuses; unset one"
         return _set(situation, JAX_FRACTION, None, reason)
     ours = decimal(fraction)
-    if situation.environment.get(JAX_ALLOCATOR) == "platform":
-        return _set(situation, name, None, f"{JAX_ALLOCATOR}=platform allocates without a pool")
+    allocator = situation.environment.get(JAX_ALLOCATOR, "").lower()
+    if allocator in _POOLLESS:
+        return _set(situation, name, None, f"{JAX_ALLOCATOR}={allocator} allocates without a pool")
     if ours == "0":
         return _set(situation, name, None, "the fraction rounds to 0")
     if theirs is None:
@@ -47,7 +56,15 @@ def plan(situation: Situation) -> Setting:
 
 
 def _set(situation: Situation, name: str, value: str | None, reason: str) -> Setting:
-    return by_variable(situation, "jax", name, value, reason)
+    soft = _SOFT.get(situation.environment.get(JAX_ALLOCATOR, "").lower())
+    return by_variable(
+        situation,
+        "jax",
+        name,
+        value,
+        f"{soft}; {reason}" if soft else reason,
+        strength=Strength.SOFT if soft else Strength.ALLOCATOR,
+    )
 
 
 def _name(situation: Situation) -> tuple[str | None, str | None]:
@@ -60,14 +77,14 @@ def _name(situation: Situation) -> tuple[str | None, str | None]:
         return JAX_FRACTION_OLD, old
     if new:
         return JAX_FRACTION, new
-    return (JAX_FRACTION_OLD if _knows_only_the_old_name(situation) else JAX_FRACTION), None
+    return (JAX_FRACTION if _knows_the_new_name(situation) else JAX_FRACTION_OLD), None
 
 
-def _knows_only_the_old_name(situation: Situation) -> bool:
-    version = situation.version("jax") or ""
-    parts = version.split(".")[:2]
-    known = len(parts) == 2 and all(part.isdigit() for part in parts)
-    return known and (int(parts[0]), int(parts[1])) < NEW_NAME_SINCE
+def _knows_the_new_name(situation: Situation) -> bool:
+    """Return whether it certainly does: the name that is not known is ignored without a word."""
+    parts = (situation.version("jax") or "").split(".")[:2]
+    known = len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts)
+    return known and (int(parts[0]), int(parts[1])) >= NEW_NAME_SINCE
 
 
 def _reason(situation: Situation) -> str:

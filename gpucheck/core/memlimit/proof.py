@@ -5,23 +5,37 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from fractions import Fraction
 from typing import Any
 
 from gpucheck.core.memlimit.run import limited_environment
 from gpucheck.models.errors import ExitCode, MissingError, WrongUseError
-from gpucheck.models.memory import MemoryLimit, Verification
+from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, Verification, Way
 from gpucheck.models.report import Answer, Failure
-from gpucheck.probes.limit_proof import DEADLINE_S, HOLD_S, memory_of, run_proof
+from gpucheck.probes.limit_proof import (
+    DEADLINE_PER_GPU_S,
+    DEADLINE_S,
+    HOLD_S,
+    Measure,
+    open_gauge,
+    run_proof,
+)
 from gpucheck.probes.other_python import Interpreter, OtherPythonError
 
 #: What can be tried, and how the plan calls it.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
 
+#: The proof comes up to the limit in so many steps, and takes one more.
+STEPS = 16
+
 #: Those whose allocator tells the size of its whole pool.
 _COUNT_THEIR_POOL = ("cupy", "torch")
 
-#: interpreter, framework, limit in bytes, environment, deadline -> steps.
+#: interpreter, framework, limits in bytes, environment, deadline -> steps.
 Runner = Callable[..., Iterable[Mapping[str, Any]]]
+#: The last step of each kind, by name.
+Steps = dict[str, Mapping[str, Any]]
 
 
 def check_frameworks(names: Sequence[str]) -> None:
@@ -45,9 +59,9 @@ def prove(
     deadline_s: float | None = None,
     hook: bool = True,
     run: Runner = run_proof,
-    measure: Callable[[int], int | None] = memory_of,
+    gauge: Callable[[], AbstractContextManager[Measure]] = open_gauge,
 ) -> Answer:
-    """Try the caps one after the other on the first GPU, and judge them.
+    """Try the caps one after the other on each GPU of the plan, and judge them.
 
     Raises:
         MissingError: there is no Python to try them with.
@@ -59,20 +73,45 @@ def prove(
         raise MissingError(code="no-python", message=message, remedy=remedy)
     limited = limited_environment(plan, environment, hook=hook)
     interpreter = Interpreter(path=software.interpreter)
-    found = []
-    for name in frameworks:
-        lacking = _lacking(plan, name)
-        if lacking is not None:
-            found.append(_not_tried(plan, name, lacking))
-            continue
-        limit = plan.gpus[0].allocator_limit_bytes
-        if limit is None:
-            found.append(_not_tried(plan, name, "the limit of the first GPU is not known"))
-            continue
-        times = {"deadline_s": deadline_s or DEADLINE_S, "hold_s": HOLD_S}
-        steps = functools.partial(run, interpreter, name, limit, limited, **times)
-        found.append(_try(plan, name, limit, steps, measure))
+    deadline = deadline_s or DEADLINE_S + DEADLINE_PER_GPU_S * (len(plan.gpus) - 1)
+    times = {"deadline_s": deadline, "hold_s": HOLD_S}
+    found: list[Verification] = []
+    with gauge() as measure:
+        for name in frameworks:
+            bases = [_not_tried(plan, name, gpu) for gpu in plan.gpus]
+            obstacle = _obstacle(plan, name, bases)
+            if obstacle is not None:
+                found.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
+                continue
+            bases = [_with_room(base, gpu) for base, gpu in zip(bases, plan.gpus, strict=True)]
+            # 0: nothing is tried there. What is full stays as it is.
+            limits = [0 if base.reason else base.limit_bytes for base in bases]
+            steps = functools.partial(run, interpreter, name, limits, limited, **times)
+            found.extend(_try(plan, bases, steps, measure) if any(limits) else bases)
     return _judge(answer, plan, tuple(found))
+
+
+def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
+    """Return why a framework's cap cannot even be tried, or that there is none."""
+    lacking = _lacking(plan, name)
+    if lacking is not None:
+        return dataclasses.replace(bases[0], reason=lacking)
+    if any(base.limit_bytes is None for base in bases):
+        return dataclasses.replace(bases[0], reason="the limit of a GPU is not known")
+    if bases[0].mechanism is None:
+        return dataclasses.replace(bases[0], held=False, reason="no mechanism applies to it here")
+    return None
+
+
+def _with_room(base: Verification, gpu: GpuMemoryLimit) -> Verification:
+    """Say why a GPU is not tried: taking its last bytes would end the programs of others."""
+    limit, free = base.limit_bytes or 0, gpu.memory_free_bytes
+    beside = (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
+    needed = limit + limit // STEPS + beside
+    if free is None or free >= needed:
+        return base
+    reason = f"{free} bytes are free, and the proof would take {needed}: the others may need them"
+    return dataclasses.replace(base, reason=reason)
 
 
 def _lacking(plan: MemoryLimit, name: str) -> str | None:
@@ -89,50 +128,81 @@ def _mechanism(plan: MemoryLimit, name: str) -> str | None:
     return ", ".join(applied) or None
 
 
-def _not_tried(plan: MemoryLimit, name: str, reason: str) -> Verification:
+def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
+    """Return what a framework may take of a GPU: one setting has to do for GPUs that differ."""
+    limits = [each.allocator_limit_bytes for each in plan.gpus]
+    own = gpu.allocator_limit_bytes
+    if own is None or None in limits or name == "tensorflow":
+        return own
+    if name == "cupy" and plan.request.bytes is not None:
+        return min(limit for limit in limits if limit is not None)
+    shares = [
+        Fraction(each.allocator_limit_bytes or 0, each.memory_total_bytes)
+        for each in plan.gpus
+        if each.memory_total_bytes
+    ]
+    by_code = name == "torch" and not any(
+        each.applies and each.by is Way.ENVIRONMENT and each.framework == "pytorch"
+        for each in plan.mechanisms
+    )
+    if by_code or len(shares) < len(plan.gpus) or gpu.memory_total_bytes is None:
+        return own
+    return min(own, int(min(shares) * gpu.memory_total_bytes))
+
+
+def _not_tried(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> Verification:
     return Verification(
         framework=name,
         mechanism=_mechanism(plan, name),
-        limit_bytes=plan.gpus[0].allocator_limit_bytes,
+        uuid=gpu.uuid,
+        cuda_index=gpu.cuda_index,
+        limit_bytes=allowed_bytes(plan, name, gpu),
         allocated_bytes=None,
         refused_bytes=None,
         refused_with=None,
         held=None,
-        reason=reason,
     )
 
 
 def _try(
     plan: MemoryLimit,
-    name: str,
-    limit: int,
+    bases: Sequence[Verification],
     run: Callable[[], Iterable[Mapping[str, Any]]],
-    measure: Callable[[int], int | None],
-) -> Verification:
-    base = _not_tried(plan, name, "")
-    if base.mechanism is None:
-        return dataclasses.replace(base, held=False, reason="no mechanism applies to it here")
-    steps: dict[str, Mapping[str, Any]] = {}
-    by_nvml: int | None = None
+    measure: Measure,
+) -> list[Verification]:
+    """Run one framework's proof, and ask NVML each time that something was refused."""
+    steps: list[Steps] = [{} for _ in bases]
+    by_nvml: dict[int, int | None] = {}
+    problem = "it ended early"
     try:
         for document in run():
-            steps[str(document["step"])] = document
+            ordinal = document.get("gpu")
+            for one in steps if ordinal is None else [steps[ordinal]]:
+                one[str(document["step"])] = document
             if document["step"] == "refused":
-                by_nvml = measure(int(steps.get("start", {}).get("pid") or 0))
+                gpu = plan.gpus[ordinal or 0]
+                pid = int(steps[ordinal or 0].get("start", {}).get("pid") or 0)
+                by_nvml[ordinal or 0] = measure(pid, gpu.uuid, gpu.index)
     except OtherPythonError as error:
-        return dataclasses.replace(base, reason=str(error))
-    seen = read_steps(base, steps, limit)
+        problem = str(error)
+    return [
+        base if base.reason else _with_nvml(read_steps(base, one, problem), by_nvml.get(ordinal))
+        for ordinal, (base, one) in enumerate(zip(bases, steps, strict=True))
+    ]
+
+
+def _with_nvml(seen: Verification, by_nvml: int | None) -> Verification:
     counted = seen.peak_bytes
     # The pools of the others are taken at the start: what they count is only what is in use.
-    known = by_nvml is not None and counted is not None and name in _COUNT_THEIR_POOL
+    known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
     extra = (by_nvml or 0) - (counted or 0) if known else None
     return dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra)
 
 
 def read_steps(
-    base: Verification, steps: Mapping[str, Mapping[str, Any]], limit: int
+    base: Verification, steps: Mapping[str, Mapping[str, Any]], problem: str
 ) -> Verification:
-    """Judge the last step of each kind."""
+    """Judge the last step of each kind on one GPU; `problem` says why there are no more."""
     start, took = steps.get("start", {}), steps.get("took", {})
     refused, end = steps.get("refused"), steps.get("end")
     allocated = int(took.get("taken") or 0)
@@ -148,22 +218,18 @@ def read_steps(
     )
     if "failed" in steps or end is None:
         failed = steps.get("failed", {})
-        said = f"{failed.get('error')}: {failed.get('message')}" if failed else "it ended early"
+        said = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
         return dataclasses.replace(seen, reason=said)
     if refused is None:
         reason = f"{allocated} bytes were allocated, and nothing was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
-    return _judge_refusal(seen, refused, end, limit, size)
+    return _judge_refusal(seen, refused, end, size)
 
 
 def _judge_refusal(
-    seen: Verification,
-    refused: Mapping[str, Any],
-    end: Mapping[str, Any],
-    limit: int,
-    size: int,
+    seen: Verification, refused: Mapping[str, Any], end: Mapping[str, Any], size: int
 ) -> Verification:
-    allocated = seen.allocated_bytes or 0
+    allocated, limit = seen.allocated_bytes or 0, seen.limit_bytes or 0
     if not refused["proper"]:
         return dataclasses.replace(
             seen, held=False, reason=f"it ended with another error: {refused['message']}"
@@ -175,13 +241,15 @@ def _judge_refusal(
     if free is not None and free < size:
         reason = f"the card itself was full ({free} bytes free): the cap was not reached"
         return dataclasses.replace(seen, held=None, reason=reason)
-    if allocated + 2 * size < limit:
+    early = allocated + 2 * size < limit
+    if early and free is None:
         reason = "it was refused well below the limit: the card was full, or another limit is lower"
         return dataclasses.replace(seen, held=None, reason=reason)
     if not end["restored"]:
         reason = "memory that was freed could not be taken again"
         return dataclasses.replace(seen, held=False, reason=reason)
-    return dataclasses.replace(seen, held=True, reason=None)
+    lower = "it was refused below the limit already: another one is lower"
+    return dataclasses.replace(seen, held=True, reason=lower if early else None)
 
 
 def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -> Answer:
@@ -195,10 +263,16 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
         return answer
     if broken:
         code, slug, verb = ExitCode.BAD, "limit-not-held", "does not hold"
+        remedy = "See what applies and why: gpucheck memlimit AMOUNT -v"
     elif any(_lacking(plan, str(each.framework)) is None for each in open_):
         code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
+        remedy = "Try a GPU with more memory free (--gpu), a smaller amount, or an idle moment."
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
+        remedy = "Name the Python that has it with --python, or other frameworks: --verify-with."
     which = first.mechanism or "there is none"
-    message = f"The limit of {first.framework} ({which}) {verb}: {first.reason}."
-    return answer._replace(exit_code=code, error=Failure(code=slug, message=message))
+    alone = first.cuda_index is None or len(plan.gpus) == 1
+    where = "" if alone else f" on GPU {first.cuda_index}"
+    message = f"The limit of {first.framework} ({which}) {verb}{where}: {first.reason}."
+    failure = Failure(code=slug, message=message, remedy=(remedy,))
+    return answer._replace(exit_code=code, error=failure)

@@ -14,13 +14,17 @@ from gpucheck.core.memlimit.situation import (
     number_of,
     shown,
 )
-from gpucheck.models.memory import Strength
 
 TORCH_CONF = "PYTORCH_ALLOC_CONF"
 TORCH_CONF_OLD = "PYTORCH_CUDA_ALLOC_CONF"
 TORCH_KEY = "per_process_memory_fraction"
 #: The first version that knows the key; an unknown key is fatal when CUDA starts.
 TORCH_KEY_SINCE = (2, 10)
+#: Set to whatever it is, it makes every tensor a cudaMalloc of its own (c10/cuda).
+TORCH_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+_NO_ALLOCATOR = f"{TORCH_UNCACHED} is set: PyTorch has no allocator then that could hold a limit"
+#: PyTorch's other allocator: it keeps to the fraction that code sets, and never reads the key.
+_ASYNCHRONOUS = "backend:cudaMallocAsync"
 
 _ENTRY = re.compile(rf"(?:^|(?<=,))\s*{TORCH_KEY}\s*:\s*([^,]*)")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
@@ -33,15 +37,16 @@ def plan(situation: Situation) -> tuple[Setting, Setting]:
 
 
 def _by_environment(situation: Situation) -> Setting:
-    name = TORCH_CONF_OLD if situation.environment.get(TORCH_CONF_OLD) else TORCH_CONF
-    obstacle = _obstacle(situation)
+    # The older name is the one that is read where both are set, and even where it is empty.
+    name = TORCH_CONF_OLD if TORCH_CONF_OLD in situation.environment else TORCH_CONF
+    theirs = situation.environment.get(name) or ""
+    obstacle = _obstacle(situation, theirs)
     fraction = situation.fraction()
     if obstacle is None and fraction is None:
         obstacle = "it needs a fraction, and a GPU's total is unknown"
     if obstacle is not None or fraction is None:
         return _set(situation, name, None, obstacle or "")
     ours = decimal(fraction)
-    theirs = situation.environment.get(name) or ""
     entry = _ENTRY.search(theirs)
     if entry is None:
         added = f"{theirs.rstrip(',')},{TORCH_KEY}:{ours}" if theirs else f"{TORCH_KEY}:{ours}"
@@ -56,20 +61,15 @@ def _by_environment(situation: Situation) -> Setting:
 
 
 def _set(situation: Situation, name: str, value: str | None, reason: str) -> Setting:
-    asynchronous = "backend:cudaMallocAsync" in (value or "").replace(" ", "")
-    return by_variable(
-        situation,
-        "torch",
-        name,
-        value,
-        f"{reason}; whether cudaMallocAsync keeps to it is not known" if asynchronous else reason,
-        framework="pytorch",
-        strength=Strength.SOFT if asynchronous else Strength.ALLOCATOR,
-    )
+    return by_variable(situation, "torch", name, value, reason, framework="pytorch")
 
 
-def _obstacle(situation: Situation) -> str | None:
-    """Return why the variable must not be set."""
+def _obstacle(situation: Situation, theirs: str) -> str | None:
+    """Return why the variable must not be set, or would do nothing."""
+    if TORCH_UNCACHED in situation.environment:
+        return _NO_ALLOCATOR
+    if _ASYNCHRONOUS in theirs.replace(" ", ""):
+        return f"{_ASYNCHRONOUS} does not read the key; it keeps to what code sets"
     since = ".".join(map(str, TORCH_KEY_SINCE))
     lacking = situation.lacks("torch")
     if lacking is not None:
@@ -93,15 +93,18 @@ def _reason(situation: Situation, theirs: str) -> str:
 def _by_code(situation: Situation, *, needed: bool) -> Setting:
     """Give the line: a float fraction of the total, for each device (an int is refused)."""
     fraction = situation.fraction()
-    line = None
-    if fraction is not None:
+    line, reason = None, "it needs a fraction, and a GPU's total is unknown"
+    if TORCH_UNCACHED in situation.environment:
+        reason = _NO_ALLOCATOR
+    elif fraction is not None:
         value = decimal(fraction) if fraction < 1 else "1.0"
-        line = f"torch.cuda.set_per_process_memory_fraction({value}, device)"
-    reason = "for each device" if line else "it needs a fraction, and a GPU's total is unknown"
+        each = "for device in range(torch.cuda.device_count())"
+        line = f"{each}: torch.cuda.set_per_process_memory_fraction({value}, device)"
+        reason = "when the program first uses a GPU"
     setting = by_hook(
         situation, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
     )
     if needed or not setting.mechanism.applies:
         return setting
-    spared = "the environment does it already; the hook is for an older PyTorch"
+    spared = "the environment does it already; the hook is there for a program that changes it"
     return Setting(mechanism=dataclasses.replace(setting.mechanism, applies=False, reason=spared))

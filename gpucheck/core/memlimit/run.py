@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -14,19 +15,31 @@ from gpucheck.models.snapshot import NvmlReading
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.probes.nvml import NvmlSession
-from gpucheck.probes.process_tree import ProcessTree
+from gpucheck.probes.process_tree import ProcessTree, is_contained
 from gpucheck.probes.processes import identify
 
 #: A driver that has answered once answers in milliseconds; signals wait for as long at most.
 READING_DEADLINE_S = 2.0
 
 
+#: The mark of each run around a command, by which the watcher knows its descendants.
+RUNS_VARIABLE = "GPUCHECK_LIMIT_RUNS"
+
+
 def limited_environment(
-    plan: MemoryLimit, environment: Mapping[str, str], *, hook: bool
+    plan: MemoryLimit, environment: Mapping[str, str], *, hook: bool, mark: str | None = None
 ) -> dict[str, str]:
     """Return the whole environment of the command."""
     limited = {**environment, **plan.environment}
+    if mark is not None:
+        around = environment.get(RUNS_VARIABLE)
+        limited[RUNS_VARIABLE] = f"{around},{mark}" if around else mark
     return {**limited, **hook_environment(plan, environment)} if hook else limited
+
+
+def new_mark() -> str:
+    """Return a text that no other run has."""
+    return os.urandom(16).hex()
 
 
 @contextlib.contextmanager
@@ -35,6 +48,7 @@ def open_watch(
     action: WatchAction,
     say: Callable[[str], None],
     *,
+    mark: str | None = None,
     deadline_s: float | None = None,
 ) -> Iterator[Watcher | None]:
     """Start NVML before the command and yield a watcher, or None if there is none to be had."""
@@ -42,23 +56,31 @@ def open_watch(
         yield None
         return
     session = NvmlSession()
+    question = NvmlQuestion(processes_of=_indices(plan))
     try:
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
-        reading = session.read(NvmlQuestion(), deadline_s=first)
+        reading = session.read(question, deadline_s=first)
         if reading.failure is not None:
             say(f"the memory is not watched: {reading.failure.message}")
             yield None
             return
 
         def read() -> NvmlReading:
-            return session.read(NvmlQuestion(), deadline_s=READING_DEADLINE_S)
+            return session.read(question, deadline_s=READING_DEADLINE_S)
 
         around = Surroundings(
             read=read,
             identify=lambda pids: identify(pids, Path("/")),
-            open_tree=ProcessTree,
+            open_tree=lambda pid: ProcessTree(pid, mark=mark),
             say=say,
+            contained=is_contained(),
         )
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, around)
     finally:
         session.close()
+
+
+def _indices(plan: MemoryLimit) -> tuple[int, ...] | None:
+    """Return the GPUs to look at; all of them where one has no index."""
+    known = {gpu.index for gpu in plan.gpus if gpu.index is not None}
+    return tuple(sorted(known)) if all(gpu.index is not None for gpu in plan.gpus) else None

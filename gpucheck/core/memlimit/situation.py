@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucheck.models.memory import GpuMemoryLimit, Mechanism, Strength
+from gpucheck.models.memory import GpuMemoryLimit, Mechanism, Strength, Way
 from gpucheck.models.units import Amount
 from gpucheck.probes.frameworks import FrameworksReading
 from gpucheck.probes.mps import MpsReading
@@ -59,12 +59,17 @@ class Situation:
         known = self.frameworks.frameworks
         return (known.get(module) or None) if known is not None else None
 
+    def has(self, module: str) -> bool | None:
+        """Return whether the Python of the plan has a framework; null where nobody knows."""
+        known = self.frameworks.frameworks
+        return None if known is None else module in known
+
     def lacks(self, module: str) -> str | None:
         """Return why a framework is certainly not there, or None."""
-        reading = self.frameworks
-        if reading.frameworks is None or module in reading.frameworks:
+        interpreter = self.frameworks.interpreter
+        if self.has(module) is not False or interpreter is None:
             return None
-        return f"{reading.interpreter.path} has no {module}" if reading.interpreter else None
+        return f"{shown(interpreter.path)} has no {module}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,8 @@ def by_variable(
         strength=strength,
         applies=value is not None and lacking is None,
         reason=f"{lacking}; {reason}" if lacking else reason,
+        installed=situation.has(module),
+        inherited=situation.environment.get(name),
     )
     return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
 
@@ -117,6 +124,8 @@ def by_hook(
             strength=Strength.ALLOCATOR,
             applies=applies,
             reason=why,
+            by=Way.CODE,
+            installed=situation.has(module),
         )
     )
 

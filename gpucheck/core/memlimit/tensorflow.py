@@ -32,7 +32,10 @@ def _by_environment(situation: Situation) -> Setting:
             reason = f"{TF_LEAVE_FREE} is set already and leaves as much; it stays"
             return _set(situation, theirs, reason)
         return _set(situation, str(ours), f"replaces {shown(theirs)}, which leaves less")
-    reason = "the MiB to leave of what is free now; another program that starts meanwhile moves it"
+    reason = (
+        "the MiB to leave of what is free now, so another program that starts meanwhile moves it;"
+        " overrides the per_process_gpu_memory_fraction of a Session"
+    )
     return _set(situation, str(ours), reason)
 
 
@@ -49,7 +52,7 @@ def _by_code(situation: Situation) -> Setting:
     known = [size for size in sizes if size]
     usable = len(known) == len(sizes)
     missing = "a GPU's limit is unknown" if None in sizes else "it counts in whole MiB"
-    reason = "before TensorFlow starts its devices; memory_limit is in MiB"
+    reason = "before TensorFlow starts its devices"
     return by_hook(
         situation,
         "tensorflow",
@@ -61,7 +64,8 @@ def _by_code(situation: Situation) -> Setting:
 
 def tensorflow_line(sizes: Sequence[int]) -> str:
     """Return one statement that caps GPU after GPU at these sizes in MiB."""
-    listed = ", ".join(str(size) for size in sizes)
-    pairs = f'zip(tf.config.list_physical_devices("GPU"), [{listed}])'
+    equal = len(sizes) > 1 and len(set(sizes)) == 1
+    listed = f"[{sizes[0]}] * {len(sizes)}" if equal else str(list(sizes))
+    pairs = f'zip(tf.config.list_physical_devices("GPU"), {listed})'
     logical = "tf.config.LogicalDeviceConfiguration(memory_limit=mib)"
     return f"for gpu, mib in {pairs}: tf.config.set_logical_device_configuration(gpu, [{logical}])"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpucheck.core.memlimit.situation import MIB
@@ -16,7 +16,8 @@ from gpucheck.models.memory import (
     RunGpu,
     WatchAction,
 )
-from gpucheck.models.snapshot import GpuReading, NvmlReading, ProcessIdentity, ProcessReading
+from gpucheck.models.snapshot import NvmlReading, ProcessIdentity
+from gpucheck.probes.process_memory import memory_by_process
 from gpucheck.probes.process_tree import ProcessTree, Stat
 
 #: How often the memory is read.
@@ -30,6 +31,10 @@ _FOREIGN = (
     "NVML names processes by the ids of another PID namespace:"
     " which of them are the command's cannot be told from here"
 )
+_CONTAINED = (
+    "NVML named no process of the command, and in a PID namespace of its own (a container)"
+    " that does not mean that there was none"
+)
 _NOT_TOLD = "the driver does not tell the memory of its processes"
 
 
@@ -41,6 +46,7 @@ class Surroundings:
     identify: Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
     open_tree: Callable[[int], ProcessTree]
     say: Callable[[str], None]
+    contained: bool = False
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -127,7 +133,7 @@ class Watcher:
             return _FOREIGN
         if self._readings == 0:
             return self._failure or f"the command ended before the first reading ({INTERVAL_S:g} s)"
-        return None
+        return _CONTAINED if self._around.contained else None
 
     def _outcome(self, watched: _Watched, known: bool) -> RunGpu:
         return RunGpu(
@@ -138,6 +144,7 @@ class Watcher:
             peak_bytes=watched.peak_bytes if known else None,
             exceeded=watched.exceeded if known else None,
             processes=watched.processes,
+            cuda_index=watched.limit.cuda_index,
         )
 
     def _allowance(self, processes: int) -> int:
@@ -151,8 +158,10 @@ class Watcher:
             self._failure = f"the memory is no longer watched: {reading.failure.message}"
             return
         self._readings += 1
-        members = tree.refresh()
-        used = self._memory_of(reading, members)
+        listed = memory_by_process(reading.gpus)
+        own = self._trusted({pid for sizes in listed.values() for pid in sizes})
+        members = tree.refresh(own)
+        used = self._told(listed, own & members.keys())
         for uuid, watched in self._gpus.items():
             by_pid = used.get(uuid, {})
             total = sum(by_pid.values())
@@ -163,25 +172,29 @@ class Watcher:
             if limit is not None and total > limit + self._allowance(len(by_pid)):
                 self._act(tree, watched, by_pid, members)
 
-    def _memory_of(
-        self, reading: NvmlReading, members: Mapping[int, Stat]
-    ) -> dict[str | None, dict[int, int]]:
-        """Return bytes by GPU and process of ours; an id must really be of this namespace."""
-        found: dict[str | None, dict[int, int]] = {}
-        listed = {process.pid for gpu in reading.gpus for process in gpu.processes}
+    def _trusted(self, listed: set[int]) -> set[int]:
+        """Return the ids if they are of this PID namespace.
+
+        One that is not shows that NVML counts in another: the others only look like ours then.
+        """
         who = self._around.identify(listed)
-        own = {pid for pid in listed if who[pid].namespace == "own"}
-        self._foreign = self._foreign or bool(listed - own)
-        for gpu in reading.gpus:
-            for process in gpu.processes:
-                if process.pid not in own or process.pid not in members:
+        foreign = any(who[pid].namespace != "own" for pid in listed)
+        self._foreign = self._foreign or foreign
+        return set() if foreign else listed
+
+    def _told(
+        self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
+    ) -> dict[str | None, dict[int, int]]:
+        """Return what our processes take, as far as the driver tells it."""
+        found: dict[str | None, dict[int, int]] = {}
+        for uuid, sizes in listed.items():
+            for pid, size in sizes.items():
+                if pid not in ours:
                     continue
-                if process.memory_used_bytes is None:
+                if size is None:
                     self._not_told = True
-                    continue
-                by_pid = found.setdefault(_device_of(gpu, process), {})
-                # NVML's lists repeat the total of a process that is in two of them.
-                by_pid[process.pid] = max(by_pid.get(process.pid, 0), process.memory_used_bytes)
+                else:
+                    found.setdefault(uuid, {})[pid] = size
         return found
 
     def _act(
@@ -234,18 +247,6 @@ class Watcher:
         if refused:
             listed = ", ".join(map(str, refused))
             self._around.say(f"{number.name} is refused by processes of another user: {listed}")
-
-
-def _device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
-    """Return the UUID of the GPU, or of the MIG instance in which the process is."""
-    place = (process.gpu_instance_id, process.compute_instance_id)
-    for mig in gpu.mig_instances:
-        if process.gpu_instance_id is not None and place == (
-            mig.gpu_instance_id,
-            mig.compute_instance_id,
-        ):
-            return mig.uuid
-    return gpu.uuid
 
 
 def _gib(size: int) -> str:

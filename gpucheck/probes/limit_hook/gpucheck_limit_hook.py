@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The limit as JSON: `text`, `visible` (CUDA_VISIBLE_DEVICES when it was worked out), `gpus`
-#: (`uuid`, `bytes`, in CUDA's order), `frameworks` to hold, `torch` (what was put in its variable).
+#: (`uuid`, `bytes`, in CUDA's order), `frameworks` to hold, and what was put in their variables:
+#: `torch` (`variable`, `value`, `before`), `jax` (`variable`, `value`), `cupy`.
 VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 
 CUPY_LIMIT = "CUPY_GPU_MEMORY_LIMIT"
+JAX_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+#: PyTorch reads the first of these that is set, even if it is empty.
+TORCH_CONFS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 TORCH_KEY = "per_process_memory_fraction"
+TORCH_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 #: The first PyTorch that knows the key; in an older one it is fatal.
 TORCH_KEY_SINCE = (2, 10)
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -36,6 +41,8 @@ class Limit:
     def __init__(self, document: dict[str, Any]) -> None:
         self.frameworks = frozenset(document["frameworks"])
         self.torch: dict[str, Any] = document.get("torch") or {}
+        self.jax: dict[str, str] = document.get("jax") or {}
+        self.cupy: str = document.get("cupy") or ""
         self._visible = document["visible"]
         self._sizes: list[int] = [int(gpu["bytes"]) for gpu in document["gpus"]]
         self._by_uuid = {
@@ -114,10 +121,20 @@ def _before_torch(spec: Any, limit: Limit) -> None:
         os.environ[name] = before
 
 
+def _torch_is_held(limit: Limit) -> bool:
+    """Return whether PyTorch has read our fraction, and with the allocator that keeps to it."""
+    texts = [os.environ[name] for name in TORCH_CONFS if name in os.environ]
+    read = [entry.strip() for entry in texts[0].split(",")] if texts else []
+    ours = [entry.strip() for entry in str(limit.torch.get("value")).split(",")]
+    fraction = [entry for entry in ours if entry.startswith(TORCH_KEY)]
+    return bool(fraction) and fraction[0] in read and "cudaMallocAsync" not in texts[0]
+
+
 def limit_torch(torch: Any, limit: Limit) -> None:
-    """Cap the caching allocator when the program first uses CUDA, unless the environment does."""
-    if limit.torch.get("variable") and TORCH_KEY in os.environ.get(limit.torch["variable"], ""):
-        return
+    """Cap the caching allocator when the program first uses CUDA, unless the environment does.
+
+    Only then is it certain which settings it has read: a program may set its own before.
+    """
     capped: set[int] = set()
     set_device = torch.cuda.set_device
 
@@ -129,6 +146,11 @@ def limit_torch(torch: Any, limit: Limit) -> None:
         capped.add(ordinal)
 
     def start() -> None:
+        if TORCH_UNCACHED in os.environ:
+            warn("torch", f"{TORCH_UNCACHED} leaves it without an allocator that could hold one")
+            return
+        if _torch_is_held(limit):
+            return
         current = torch.cuda.current_device()
         # Capping a GPU makes a context on it. One of many ranks uses its own GPU alone.
         every = range(torch.cuda.device_count())
@@ -138,7 +160,7 @@ def limit_torch(torch: Any, limit: Limit) -> None:
 
     def set_device_and_cap(device: Any) -> None:
         set_device(device)
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized() and not _torch_is_held(limit):
             current = torch.cuda.current_device()
             if current not in capped:
                 _quietly("torch", cap, current)
@@ -185,12 +207,49 @@ def _set_logical_devices(tensorflow: Any, limit: Limit) -> None:
         config.set_logical_device_configuration(gpu, [device])
 
 
-# -------------------------------------------------------------------------------- CuPy and ONNX
+# ------------------------------------------------------------------- JAX, CuPy and ONNX Runtime
+
+
+def limit_jax(client: Any, limit: Limit) -> None:
+    """Look once more at its fraction at the moment when it reads it: a program may set its own."""
+    original = getattr(client, "generate_pjrt_gpu_plugin_options", None)
+    if original is None or not limit.jax:
+        return  # before there were plugins; what the environment says was read all the same
+
+    def options(*arguments: Any, **named: Any) -> Any:
+        _quietly("jax", _narrow_jax, limit)
+        return original(*arguments, **named)
+
+    client.generate_pjrt_gpu_plugin_options = options
+
+
+def _narrow_jax(limit: Limit) -> None:
+    """Keep a fraction that is no wider than ours, under one name: JAX refuses to have both."""
+    name, value = limit.jax["variable"], limit.jax["value"]
+    theirs = {key: os.environ[key] for key in JAX_FRACTIONS if os.environ.get(key)}
+    if len(theirs) > 1:
+        if theirs[name] != value:
+            return  # both are the program's: JAX says what is wrong with that
+        del theirs[name], os.environ[name]
+    (name, text) = next(iter(theirs.items()), (name, ""))
+    if not text or not 0 < float(text) <= float(value):
+        os.environ[name] = value
 
 
 def limit_cupy(cupy: Any, limit: Limit) -> None:
-    """Give CuPy its variable back if the program's environment has lost it."""
-    os.environ.setdefault(CUPY_LIMIT, str(limit.smallest))
+    """Narrow its variable again if the program has widened or lost it."""
+    text = os.environ.get(CUPY_LIMIT, "")
+    if not (limit.cupy and text == limit.cupy) and not _is_within(text, limit):
+        os.environ[CUPY_LIMIT] = limit.cupy or str(limit.smallest)
+
+
+def _is_within(text: str, limit: Limit) -> bool:
+    """Return whether CuPy would read this as a limit, and one within ours."""
+    if text.isascii() and text.isdigit():
+        return 0 < int(text) <= limit.smallest
+    if text.endswith("%") and limit.cupy.endswith("%"):
+        return 0 < float(text[:-1]) <= float(limit.cupy[:-1])
+    return False
 
 
 def limit_onnxruntime(onnxruntime: Any, limit: Limit) -> None:
@@ -245,12 +304,16 @@ def _cap_options(options: dict[Any, Any], limit: Limit) -> dict[Any, Any]:
 
 # --------------------------------------------------------------------------------- import hook
 
+#: What is done once a module has been imported.
 HANDLERS: dict[str, Callable[[Any, Limit], None]] = {
     "torch": limit_torch,
     "tensorflow": limit_tensorflow,
     "cupy": limit_cupy,
     "onnxruntime": limit_onnxruntime,
+    "jaxlib.xla_client": limit_jax,
 }
+#: The framework that a module is of, where it is not named like it.
+FRAMEWORK_OF = {"jaxlib.xla_client": "jax"}
 
 
 class Finder:
@@ -270,7 +333,7 @@ class Finder:
         try:
             spec = self._found_by_others(name, path, target)
             if spec is not None and hasattr(spec.loader, "exec_module"):
-                _quietly(name, self._prepare, name, spec)
+                _quietly(FRAMEWORK_OF.get(name, name), self._prepare, name, spec)
         finally:
             self._busy.discard(here)
         return spec
@@ -285,7 +348,7 @@ class Finder:
 
     def _prepare(self, name: str, spec: Any) -> None:
         limit = self._read()
-        if name not in limit.frameworks:
+        if FRAMEWORK_OF.get(name, name) not in limit.frameworks:
             return
         if name == "torch":
             _before_torch(spec, limit)
@@ -296,14 +359,14 @@ class Finder:
             # On the instance, and only until it is used: the loader's type stays what it is.
             del loader.exec_module
             exec_module(module)
-            _quietly(name, HANDLERS[name], module, limit)
+            limit_now(name, module, limit)
 
         loader.exec_module = execute
 
 
 def limit_now(name: str, module: Any, limit: Limit) -> None:
     """Act on a framework that is imported already."""
-    _quietly(name, HANDLERS[name], module, limit)
+    _quietly(FRAMEWORK_OF.get(name, name), HANDLERS[name], module, limit)
 
 
 def install(read: Callable[[], Limit]) -> None:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.models.memory import (
-    GpuMemoryLimit,
-    Mechanism,
-    MemoryLimit,
-    Overhead,
-    Software,
-    Strength,
-    Verification,
-)
+from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, Overhead, Software
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.columns import ABSENT
+from gpucheck.render.console.mechanisms import show_mechanisms
+from gpucheck.render.console.proofs import show_proofs
 from gpucheck.render.units import binary_bytes
 
 if TYPE_CHECKING:
@@ -25,13 +19,6 @@ if TYPE_CHECKING:
 
 #: Below this many columns a table row no longer holds a GPU: each becomes a short block.
 NARROW = 64
-
-STRENGTH_STYLES = {
-    Strength.HARD: "green",
-    Strength.ALLOCATOR: "green",
-    Strength.SOFT: "yellow",
-    Strength.NONE: "red",
-}
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -43,52 +30,24 @@ def build(report: Report, view: View) -> RenderableType:
     if not isinstance(limit, MemoryLimit):
         raise TypeError(type(limit).__name__)
     parts: list[RenderableType] = [Text(_heading(limit), style="bold", overflow="fold")]
-    parts.append(_blocks(limit.gpus) if view.width < NARROW else _table(limit.gpus))
+    alike = [[gpu] for gpu in limit.gpus] if view.verbosity > 0 else group_alike(limit.gpus)
+    parts.append(_blocks(alike) if view.width < NARROW else _table(alike))
     if limit.overhead is not None:
-        parts.extend(_budget(gpu, limit.overhead) for gpu in _unlike(limit.gpus))
+        parts.extend(_budgets(limit.gpus, limit.overhead))
     if limit.software is not None:
         parts.append(Text(_software(limit.software), overflow="fold"))
-    for mechanism in limit.mechanisms:
-        parts.extend(_mechanism(mechanism, view))
-    parts.extend(_verification(verification, view) for verification in limit.verifications)
-    if view.verbosity >= 0:
-        parts.append(Text(_caveat(limit.overhead), style="dim"))
+    if limit.verifications:
+        parts.extend(show_proofs(limit, view))
+    if view.verbosity > 0 or not limit.verifications:
+        parts.extend(show_mechanisms(limit, view))
     if view.verbosity > 0 and limit.overhead is not None:
+        parts.append(Text("\nThe overhead is an estimate:", style="dim"))
         parts.extend(Text(f"  {line}", style="dim") for line in limit.overhead.sources)
     return Group(*parts)
 
 
-_CAVEAT = (
-    "An allocator's limit leaves out the CUDA context and what libraries allocate beside it:"
-    " nvidia-smi shows some hundred MiB more."
-)
-_INCLUDED = "The overhead is an estimate; -v says where it is from. NCCL comes on top of it."
-
-
-def _caveat(overhead: Overhead | None) -> str:
-    return _INCLUDED if overhead is not None and overhead.included else _CAVEAT
-
-
-def _unlike(gpus: Sequence[GpuMemoryLimit]) -> list[GpuMemoryLimit]:
-    """Return one GPU of each size: eight equal cards have one budget."""
-    return list({(gpu.memory_total_bytes, gpu.limit_bytes): gpu for gpu in reversed(gpus)}.values())
-
-
-def _budget(gpu: GpuMemoryLimit, overhead: Overhead) -> Text:
-    from rich.text import Text
-
-    if gpu.allocator_limit_bytes is None:
-        return Text("Budget: not known without the GPU's total")
-    whole = gpu.allocator_limit_bytes + overhead.total_bytes
-    verdict = ""
-    if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
-        verdict = ", more than there is"
-    return Text(
-        f"Budget: allocators {_size(gpu.allocator_limit_bytes)}, context about"
-        f" {_size(overhead.context_bytes)}, libraries about {_size(overhead.library_bytes)}:"
-        f" {_size(whole)} of {_size(gpu.memory_total_bytes)}{verdict}",
-        style="yellow" if verdict else "",
-    )
+def _heading(limit: MemoryLimit) -> str:
+    return f"{printable(limit.request.text)} of each visible GPU"
 
 
 def _software(software: Software) -> str:
@@ -98,39 +57,61 @@ def _software(software: Software) -> str:
     found = ", ".join(
         printable(f"{name} {version}".strip()) for name, version in software.frameworks.items()
     )
-    return f"For {where}: {found or 'none of the frameworks'}"
+    return f"For {where}: {found or 'none of the frameworks (--python names another Python)'}"
 
 
-def _verification(verification: Verification, view: View) -> Text:
+# ---------------------------------------------------------------------------------- the GPUs
+
+
+def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
+    """Put GPUs of one name, size and limit together, in the order of the first of each."""
+    groups: dict[object, list[GpuMemoryLimit]] = {}
+    for gpu in gpus:
+        key = (gpu.name or gpu.uuid, gpu.memory_total_bytes, gpu.limit_bytes, gpu.mig_instance)
+        groups.setdefault(key, []).append(gpu)
+    return list(groups.values())
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write numbers shortly: 0, 1, 2, 5 -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Text]:
+    """Yield one budget for each size: eight equal cards have one."""
+    groups: dict[object, list[GpuMemoryLimit]] = {}
+    for gpu in gpus:
+        groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
+    for group in groups.values():
+        yield _budget(group[0], overhead, f" of GPU {_ordinals(group)}" if len(groups) > 1 else "")
+
+
+def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Text:
     from rich.text import Text
 
-    name = printable(f"{verification.framework} {verification.version or ''}".strip())
-    marks = {
-        True: ("✓" if view.unicode else "+", "green", "the cap holds"),
-        False: ("✗" if view.unicode else "x", "red", "the cap does not hold"),
-        None: ("?", "yellow", "not tried"),
-    }
-    mark, style, verdict = marks[verification.held]
-    facts = [f"{mark} {name}: {verdict}"]
-    if verification.allocated_bytes is not None:
-        facts.append(f"{verification.allocated_bytes} bytes allocated")
-    if verification.refused_bytes is not None:
-        error = printable(verification.refused_with or "")
-        facts.append(f"{verification.refused_bytes} more refused with {error}")
-    if verification.overhead_bytes is not None:
-        facts.append(f"{_size(verification.overhead_bytes)} beside the allocator by NVML")
-    if verification.mechanism:
-        facts.append(f"by {printable(verification.mechanism)}")
-    if verification.reason:
-        facts.append(printable(verification.reason))
-    return Text("; ".join(facts), style=style, overflow="fold")
+    if gpu.allocator_limit_bytes is None:
+        return Text(f"Budget{which}: not known without the GPU's total")
+    whole = gpu.allocator_limit_bytes + overhead.total_bytes
+    advice, style = "", ""
+    if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
+        advice, style = ", more than there is", "yellow"
+    elif not overhead.included:
+        advice = "; --include-overhead keeps that within the limit"
+    return Text(
+        f"Budget{which}: {_size(gpu.allocator_limit_bytes)} for allocators, about"
+        f" {_size(overhead.context_bytes)} for the context and {_size(overhead.library_bytes)}"
+        f" for libraries: nvidia-smi shows about {_size(whole)}{advice}.",
+        style=style,
+    )
 
 
-def _heading(limit: MemoryLimit) -> str:
-    return f"{printable(limit.request.text)} of each visible GPU"
-
-
-def _table(gpus: Sequence[GpuMemoryLimit]) -> RenderableType:
+def _table(groups: Sequence[Sequence[GpuMemoryLimit]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -140,31 +121,35 @@ def _table(gpus: Sequence[GpuMemoryLimit]) -> RenderableType:
     table.add_column("Total", justify="right", no_wrap=True)
     table.add_column("Limit", justify="right", no_wrap=True)
     table.add_column("Bytes", justify="right", no_wrap=True)
-    for gpu in gpus:
-        cells = (_ordinal(gpu), _name(gpu), _size(gpu.memory_total_bytes), *_limit(gpu))
+    for group in groups:
+        first = group[0]
+        cells = (_ordinals(group), _name(group), _size(first.memory_total_bytes), *_limit(first))
         table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
-def _blocks(gpus: Sequence[GpuMemoryLimit]) -> RenderableType:
+def _blocks(groups: Sequence[Sequence[GpuMemoryLimit]]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines: list[Text] = []
-    for gpu in gpus:
-        size, exact = _limit(gpu)
-        lines.append(Text(f"CUDA {_ordinal(gpu)} {_name(gpu)}", overflow="fold"))
-        lines.append(Text(f"  {size} of {_size(gpu.memory_total_bytes)}", overflow="fold"))
-        lines.append(Text(f"  {exact} bytes"))
-    return Group(*lines)
+    return Group(*(Text(line, overflow="fold") for group in groups for line in _lines(group)))
 
 
-def _ordinal(gpu: GpuMemoryLimit) -> str:
-    return ABSENT if gpu.cuda_index is None else str(gpu.cuda_index)
+def _lines(group: Sequence[GpuMemoryLimit]) -> Iterator[str]:
+    size, exact = _limit(group[0])
+    yield f"CUDA {_ordinals(group)} {_name(group)}"
+    yield f"  {size} of {_size(group[0].memory_total_bytes)}"
+    yield f"  {exact} bytes"
 
 
-def _name(gpu: GpuMemoryLimit) -> str:
-    return printable(gpu.name or gpu.uuid or f"GPU {gpu.index}")
+def _ordinals(group: Sequence[GpuMemoryLimit]) -> str:
+    return ranges([gpu.cuda_index for gpu in group if gpu.cuda_index is not None]) or ABSENT
+
+
+def _name(group: Sequence[GpuMemoryLimit]) -> str:
+    gpu = group[0]
+    name = printable(gpu.name or gpu.uuid or f"GPU {gpu.index}")
+    return f"{len(group)} × {name}" if len(group) > 1 else name
 
 
 def _size(value: int | None) -> str:
@@ -174,19 +159,3 @@ def _size(value: int | None) -> str:
 def _limit(gpu: GpuMemoryLimit) -> tuple[str, str]:
     exact = ABSENT if gpu.limit_bytes is None else str(gpu.limit_bytes)
     return _size(gpu.limit_bytes), exact
-
-
-def _mechanism(mechanism: Mechanism, view: View) -> Iterator[RenderableType]:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    good, verb = ("green", "applied") if mechanism.applies else ("dim", "not applied")
-    mark = ("✓" if view.unicode else "+") if mechanism.applies else "-"
-    yield Text.assemble(
-        (f"{mark} {printable(mechanism.framework)}: {verb} ", good),
-        (f"({mechanism.strength.value})", STRENGTH_STYLES[mechanism.strength]),
-        f"; {printable(mechanism.reason)}",
-    )
-    if mechanism.setting is not None:
-        setting = Text(printable(mechanism.setting), style="dim", overflow="fold")
-        yield Padding(setting, (0, 0, 0, 4))

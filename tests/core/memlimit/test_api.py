@@ -93,6 +93,17 @@ gpucheck.limit_memory("30%")
     ]
 
 
+@pytest.mark.parametrize("imported", ["before", "after"])
+def test_jax_is_capped_though_the_program_says_otherwise(run: Any, imported: str) -> None:
+    lines = ["import jax", 'gpucheck.limit_memory("30%")']
+    widened = 'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"'
+    order = lines if imported == "before" else reversed(lines)
+
+    _, events = run("\n".join((*order, widened, "jax.devices()")))
+
+    assert events == [["jax", "options", None, "0.3"]]
+
+
 def test_as_a_context_manager_the_limit_of_cupy_ends(run: Any) -> None:
     text = f"""
 {ON_GPU_0}

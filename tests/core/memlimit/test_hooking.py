@@ -93,6 +93,22 @@ def test_what_was_put_into_pytorchs_variable_is_told() -> None:
     }
 
 
+def test_what_was_put_into_the_other_variables_is_told() -> None:
+    told = document(hook_environment(plan("50%"), {}))
+
+    assert told["jax"] == {"variable": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}
+    assert told["cupy"] == "50%"
+    assert told["torch"] is None  # no Python is known to have one that knows the key
+
+
+def test_variables_that_were_not_set_are_told_too() -> None:
+    inherited = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+
+    told = document(hook_environment(plan("8GiB", env=inherited), inherited))
+
+    assert (told["jax"], told["cupy"]) == (None, str(8 * GIB))
+
+
 @pytest.mark.parametrize(("outer", "after"), [(GIB, GIB), (99 * GIB, 8 * GIB)])
 def test_an_outer_limit_is_not_widened(outer: int, after: int) -> None:
     inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": "GPU-0", "bytes": outer}]})}

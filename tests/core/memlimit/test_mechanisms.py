@@ -15,7 +15,7 @@ from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
 from gpucheck.core.memlimit.situation import HookState
 from gpucheck.models.device import Gpu, MigInstance, MigState
 from gpucheck.models.errors import WrongUseError
-from gpucheck.models.memory import Mechanism, MemoryLimit, Strength
+from gpucheck.models.memory import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.frameworks import FrameworksReading
 from gpucheck.probes.mps import MpsReading
@@ -119,7 +119,8 @@ class TestPytorch:
     def test_settings_that_are_there_are_merged(self, name: str, theirs: str, after: str) -> None:
         limit = plan("30%", env={name: theirs}, found={"torch": "2.12.0"})
 
-        assert limit.environment.get(name if theirs else CONF) == after
+        assert limit.environment == {**limit.environment, name: after}
+        assert len({CONF, CONF_OLD} & limit.environment.keys()) == 1
 
     def test_of_two_variables_the_one_that_is_read_is_edited(self) -> None:
         limit = plan("30%", env={CONF: "a:b", CONF_OLD: "c:d"}, found={"torch": "2.12.0"})
@@ -127,10 +128,30 @@ class TestPytorch:
         assert CONF not in limit.environment
         assert limit.environment[CONF_OLD] == "c:d,per_process_memory_fraction:0.3"
 
-    def test_the_asynchronous_backend_is_not_called_a_cap(self) -> None:
-        limit = plan("30%", env={CONF: "backend:cudaMallocAsync"}, found={"torch": "2.12.0"})
+    def test_an_empty_older_name_still_hides_the_newer_one(self) -> None:
+        limit = plan("30%", env={CONF: "a:b", CONF_OLD: ""}, found={"torch": "2.12.0"})
 
-        assert by_name(limit, CONF).strength is Strength.SOFT
+        assert CONF not in limit.environment
+        assert limit.environment[CONF_OLD] == "per_process_memory_fraction:0.3"
+
+    @pytest.mark.parametrize("hook", [True, False])
+    def test_the_asynchronous_backend_is_held_by_code_alone(self, hook: bool) -> None:
+        env = {CONF: "backend: cudaMallocAsync"}
+        limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=hook)
+
+        assert CONF not in limit.environment
+        assert not by_name(limit, CONF).applies
+        assert by_name(limit, "set_per_process_memory_fraction").applies is hook
+
+    @pytest.mark.parametrize("value", ["1", "0", ""])
+    def test_without_its_allocator_nothing_holds_it(self, value: str) -> None:
+        env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": value}
+        limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=True)
+
+        for name in (CONF, "set_per_process_memory_fraction"):
+            assert not by_name(limit, name).applies
+            assert by_name(limit, name).setting is None
+            assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in by_name(limit, name).reason
 
     @settings(deadline=None)
     @given(st.text(max_size=40))
@@ -192,6 +213,21 @@ class TestHook:
         assert by_name(limit, "XLA_CLIENT_MEM_FRACTION").applies
 
 
+class TestWhatARowTells:
+    def test_who_says_it_and_whether_it_is_there(self) -> None:
+        limit = plan("30%", found={"torch": "2.12.0"}, env={CONF: "a:b"}, mps=RUNNING)
+
+        assert by_name(limit, CONF).by is Way.ENVIRONMENT
+        assert (by_name(limit, CONF).installed, by_name(limit, CONF).inherited) == (True, "a:b")
+        assert by_name(limit, "gpu_mem_limit").by is Way.CODE
+        assert by_name(limit, "gpu_mem_limit").installed is False
+        assert by_name(limit, MPS_LIMIT).by is Way.DRIVER
+        assert by_name(limit, "none").by is Way.NOBODY
+
+    def test_nobody_knows_what_an_unknown_python_has(self) -> None:
+        assert {each.installed for each in plan("30%").mechanisms} == {None}
+
+
 class TestJax:
     @pytest.mark.parametrize(
         ("version", "name"),
@@ -199,7 +235,9 @@ class TestJax:
             ("0.4.30", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
             ("0.10.2", "XLA_CLIENT_MEM_FRACTION"),
             ("1.0", "XLA_CLIENT_MEM_FRACTION"),
-            ("", "XLA_CLIENT_MEM_FRACTION"),
+            ("0.9.2", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("odd", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
         ],
     )
     def test_the_name_that_the_version_reads(self, version: str, name: str) -> None:
@@ -277,7 +315,7 @@ class TestOverhead:
         left = 24 * GIB - estimate_overhead("13.0").total_bytes
         assert limit.gpus[0].allocator_limit_bytes == left
         share = left / (80 * GIB)
-        assert float(limit.environment["XLA_CLIENT_MEM_FRACTION"]) == pytest.approx(share)
+        assert float(limit.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == pytest.approx(share)
         assert float(limit.environment["CUPY_GPU_MEMORY_LIMIT"][:-1]) == pytest.approx(100 * share)
         assert float(limit.environment[CONF].rpartition(":")[2]) == pytest.approx(share)
         # MPS counts the context itself: it gets the whole limit.
@@ -312,7 +350,13 @@ class TestFolklore:
             {"CUDA_DEVICE_MEMORY_LIMIT": "1g"},
             {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", "LD_PRELOAD": "libother.so"},
             {"THEANO_FLAGS": "device=cuda,gpuarray.preallocate=0.3"},
+            {"THEANO_FLAGS": "lib.cnmem = 0.3"},
             {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
+            {"TF_GPU_MEMORY_FRACTION": "0.3"},
+            {"TF_FORCE_UNIFIED_MEMORY": "true"},
+            {"per_process_gpu_memory_fraction": "0.3"},
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": ""},
+            {"CUDA_MEMORY_LIMIT": "4G"},
         ],
     )
     def test_what_caps_nothing_is_said_once(self, environment: dict[str, str]) -> None:
@@ -326,6 +370,9 @@ class TestFolklore:
         [
             {},
             {"TF_GPU_MEMORY_LIMIT": ""},
+            {"TF_FORCE_GPU_ALLOW_GROWTH": "false"},
+            {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+            {"THEANO_FLAGS": "mylib.cnmem=1,x.gpuarray.preallocate=1"},
             {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "LD_PRELOAD": "/lib/libvgpu.so"},
             {"THEANO_FLAGS": "device=cuda"},
             {"TF_GPU_ALLOCATOR": "cuda_malloc"},

@@ -137,7 +137,7 @@ class TestEnvironment:
     def test_cupy_and_jax_by_environment(self, text: str, cupy: str, jax: str) -> None:
         limit = plan(text)
 
-        assert limit.environment == {CUPY: cupy, JAX: jax}
+        assert limit.environment == {CUPY: cupy, JAX_OLD: jax}  # the name that all versions read
         for framework in ("cupy", "jax"):
             found = mechanism(limit, framework)
             assert found.applies
@@ -146,7 +146,7 @@ class TestEnvironment:
     def test_bytes_on_unlike_cards_take_the_largest_ones_fraction(self) -> None:
         limit = plan("8GiB", card(0, 80 * GIB), card(1, 16 * GIB))
 
-        assert limit.environment[JAX] == "0.1"
+        assert limit.environment[JAX_OLD] == "0.1"
         assert "one fraction" in mechanism(limit, "jax").reason
 
     def test_a_share_too_small_to_write_sets_nothing(self) -> None:
@@ -211,7 +211,7 @@ class TestEnvironment:
     def test_an_empty_jax_fraction_is_none(self) -> None:
         limit = plan("30%", environment={JAX: "", JAX_OLD: ""})
 
-        assert limit.environment[JAX] == "0.3"
+        assert limit.environment[JAX_OLD] == "0.3"
 
     def test_jax_with_both_names_is_left_alone_and_said(self) -> None:
         limit = plan("30%", environment={JAX: "0.2", JAX_OLD: "0.2"})
@@ -220,11 +220,20 @@ class TestEnvironment:
         assert "both set" in mechanism(limit, "jax").reason
         assert set(limit.environment) == {CUPY}
 
-    def test_jax_without_a_pool_is_not_limited(self) -> None:
-        limit = plan("30%", environment={"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"})
+    @pytest.mark.parametrize("allocator", ["platform", "PLATFORM", "address"])
+    def test_jax_without_a_pool_is_not_limited(self, allocator: str) -> None:
+        limit = plan("30%", environment={"XLA_PYTHON_CLIENT_ALLOCATOR": allocator})
 
         assert not mechanism(limit, "jax").applies
-        assert JAX not in limit.environment
+        assert limit.environment.keys() == {CUPY}
+
+    @pytest.mark.parametrize("allocator", ["cuda_async", "vmm"])
+    def test_jax_with_a_pool_that_does_not_refuse_is_called_soft(self, allocator: str) -> None:
+        limit = plan("30%", environment={"XLA_PYTHON_CLIENT_ALLOCATOR": allocator})
+
+        found = mechanism(limit, "jax")
+        assert (found.strength, found.applies) == (Strength.SOFT, True)
+        assert allocator in found.reason
 
     @settings(deadline=None)
     @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
@@ -241,8 +250,9 @@ class TestCodeLines:
         for text, expected in (("30%", 0.3), ("100%", 1.0), ("8GiB", 0.1)):
             setting = mechanism(plan(text), "pytorch").setting
             assert setting is not None
-            call = ast.parse(setting, mode="eval").body
-            assert isinstance(call, ast.Call)
+            (loop,) = ast.parse(setting).body
+            assert isinstance(loop, ast.For)
+            (call,) = (node for node in ast.walk(loop.body[0]) if isinstance(node, ast.Call))
             value = ast.literal_eval(call.args[0])
             assert isinstance(value, float)
             assert value == expected
@@ -254,6 +264,13 @@ class TestCodeLines:
         assert setting is not None
         ast.parse(setting)
         assert "[24467, 2457]" in setting
+
+    def test_equal_gpus_are_one_size_for_tensorflow(self) -> None:
+        setting = mechanism(plan("8GiB", *(card(n) for n in range(8))), "tensorflow").setting
+
+        assert setting is not None
+        ast.parse(setting)
+        assert "[8192] * 8)" in setting
 
     def test_less_than_a_mebibyte_is_nothing_for_tensorflow(self) -> None:
         found = mechanism(plan("512K"), "tensorflow")
@@ -285,7 +302,7 @@ class TestCodeLines:
 def test_no_setting_ever_allows_more_than_the_limit(text: str, totals: list[int]) -> None:
     limit = plan(text, *(card(i, total) for i, total in enumerate(totals)))
 
-    cupy, jax = limit.environment[CUPY], Fraction(limit.environment[JAX])
+    cupy, jax = limit.environment[CUPY], Fraction(limit.environment[JAX_OLD])
     for gpu in limit.gpus:
         assert gpu.memory_total_bytes is not None
         assert gpu.limit_bytes is not None

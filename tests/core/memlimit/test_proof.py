@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from gpucheck.core.memlimit.plan import plan_limit
-from gpucheck.core.memlimit.proof import check_frameworks, prove
+from gpucheck.core.memlimit.proof import STEPS, allowed_bytes, check_frameworks, prove
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import MissingError, WrongUseError
 from gpucheck.models.memory import MemoryLimit, Verification
 from gpucheck.models.report import Answer
 from gpucheck.models.units import parse_amount
+from gpucheck.probes import limit_proof_child
 from gpucheck.probes.frameworks import FrameworksReading
 from gpucheck.probes.other_python import Interpreter, OtherPythonError
 
 MIB = 1024**2
-#: What NVML says of the process.
-NVML = {7: 2100 * MIB}
 LIMIT, STEP = 1600 * MIB, 100 * MIB
-START = {"step": "start", "pid": 7, "version": "14.2.0", "size": STEP, "free": 9 * LIMIT}
-REFUSED = {"step": "refused", "error": "OOM", "message": "no", "proper": True, "free": 9 * LIMIT}
-END = {"step": "end", "refused": True, "restored": True}
+START = {"step": "start", "gpu": 0, "pid": 7, "version": "14.2.0", "size": STEP, "free": 9 * LIMIT}
+REFUSED = {
+    "step": "refused",
+    "gpu": 0,
+    "error": "OOM",
+    "message": "no",
+    "proper": True,
+    "free": 9 * LIMIT,
+}
+END = {"step": "end", "gpu": 0, "refused": True, "restored": True}
 
 
 def took(size: int) -> dict[str, Any]:
-    return {"step": "took", "taken": size, "counted": size}
+    return {"step": "took", "gpu": 0, "taken": size, "counted": size}
+
+
+def measured(pid: int, uuid: str | None, index: int | None) -> int | None:
+    """Return what NVML says of the process."""
+    return 2100 * MIB if (pid, uuid, index) == (7, "GPU-0", 0) else None
 
 
 HELD = [START, took(LIMIT), REFUSED, END]
@@ -50,7 +63,9 @@ def tried(
         yield from steps
 
     limit = plan(**changes)
-    answer = prove(Answer(result=limit), limit, [framework], {}, run=run, measure=NVML.get)
+    answer = prove(
+        Answer(result=limit), limit, [framework], {}, run=run, gauge=lambda: nullcontext(measured)
+    )
     assert isinstance(answer.result, MemoryLimit)
     assert answer.result.verification is not None
     return answer, answer.result.verification
@@ -74,7 +89,10 @@ def test_rounding_of_an_allocator_is_no_failure(taken: int) -> None:
 @pytest.mark.parametrize(
     ("steps", "why"),
     [
-        ([START, took(2 * LIMIT), {"step": "end", "refused": False}], "nothing was refused"),
+        (
+            [START, took(2 * LIMIT), {"step": "end", "gpu": 0, "refused": False}],
+            "nothing was refused",
+        ),
         ([START, took(LIMIT + STEP), REFUSED, END], "only above the limit"),
         ([START, took(LIMIT), REFUSED | {"proper": False}, END], "another error: no"),
         ([START, took(LIMIT), REFUSED, END | {"restored": False}], "could not be taken again"),
@@ -95,7 +113,8 @@ def test_a_cap_that_does_not(steps: list[dict[str, Any]], why: str) -> None:
     [
         ([], "it ended early"),
         ([START, took(STEP)], "it ended early"),
-        ([START, {"step": "failed", "error": "E", "message": "no driver"}], "E: no driver"),
+        ([START, {"step": "failed", "gpu": 0, "error": "E", "message": "no"}], "E: no"),
+        ([{"step": "failed", "gpu": None, "error": "E", "message": "no"}], "E: no"),
         ([START, took(LIMIT // 2), REFUSED | {"free": STEP - 1}, END], "the card itself was full"),
         ([START, took(LIMIT // 2), REFUSED | {"free": None}, END], "well below the limit"),
     ],
@@ -108,6 +127,147 @@ def test_what_proves_nothing(steps: list[dict[str, Any]], why: str) -> None:
     assert why in answer.error.message
 
 
+def test_a_tighter_limit_holds_too() -> None:
+    answer, found = tried(START, took(LIMIT // 2), REFUSED, END)
+
+    assert (answer.exit_code, found.held) == (0, True)
+    assert "another one is lower" in (found.reason or "")
+
+
+def test_both_sides_take_the_same_steps() -> None:
+    assert STEPS == limit_proof_child.STEPS
+
+
+class TestRoom:
+    def tried(self, *free: int | None) -> tuple[list[Any], tuple[Verification, ...]]:
+        gpus = [
+            Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}",
+                memory_total_bytes=10 * LIMIT, memory_free_bytes=each)
+            for n, each in enumerate(free)
+        ]  # fmt: skip
+        asked: list[Any] = []
+
+        def run(*arguments: Any, **_: Any) -> Iterator[Mapping[str, Any]]:
+            asked.append(arguments[2])
+            return iter(())
+
+        frameworks = FrameworksReading(
+            interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+        )
+        limit = plan_limit(parse_amount("10%"), gpus, environment={}, frameworks=frameworks)
+        gauge = functools.partial(nullcontext, measured)
+        answer = prove(Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=gauge)
+        assert isinstance(answer.result, MemoryLimit)
+        assert answer.exit_code == 3
+        return asked, answer.result.verifications
+
+    def test_a_gpu_without_room_is_left_alone(self) -> None:
+        asked, found = self.tried(10 * LIMIT, LIMIT, None)
+
+        assert asked == [[LIMIT, 0, LIMIT]]
+        assert "bytes are free" in (found[1].reason or "")
+        assert found[0].reason == found[2].reason == "it ended early"
+
+    def test_without_any_room_nothing_is_started(self) -> None:
+        asked, found = self.tried(LIMIT, 0)
+
+        assert asked == []
+        assert [each.held for each in found] == [None, None]
+
+
+class TestSeveralGpus:
+    def tried(self, *documents: Mapping[str, Any]) -> tuple[Answer, tuple[Verification, ...]]:
+        limit = plan_limit(
+            parse_amount("10%"),
+            [
+                Gpu(index=n + 4, cuda_index=n, visible=True, uuid=f"GPU-{n}",
+                    memory_total_bytes=10 * LIMIT)
+                for n in (0, 1)
+            ],
+            frameworks=FrameworksReading(
+                interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+            ),
+            environment={},
+        )  # fmt: skip
+        asked: list[Any] = []
+
+        def run(*arguments: Any, **_: Any) -> Iterator[Mapping[str, Any]]:
+            asked.append(arguments[2])
+            yield from documents
+
+        def measure(*arguments: Any) -> int:
+            asked.append(arguments)
+            return 2100 * MIB
+
+        answer = prove(
+            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measure)
+        )
+        assert asked[0] == [LIMIT, LIMIT]
+        assert all(each == (7, f"GPU-{each[2] - 4}", each[2]) for each in asked[1:])
+        assert isinstance(answer.result, MemoryLimit)
+        return answer, answer.result.verifications
+
+    @staticmethod
+    def on(ordinal: int, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{**step, "gpu": ordinal} for step in steps]
+
+    def test_each_has_its_verdict(self) -> None:
+        answer, found = self.tried(*self.on(0, *HELD), *self.on(1, *HELD))
+
+        assert answer.exit_code == 0
+        assert [(each.uuid, each.cuda_index, each.held) for each in found] == [
+            ("GPU-0", 0, True), ("GPU-1", 1, True),
+        ]  # fmt: skip
+
+    def test_one_that_does_not_hold_is_named(self) -> None:
+        broken = self.on(1, START, took(2 * LIMIT), {"step": "end", "refused": False})
+        answer, found = self.tried(*self.on(0, *HELD), *broken)
+
+        assert (answer.exit_code, [each.held for each in found]) == (1, [True, False])
+        assert answer.error is not None
+        assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 1: " in answer.error.message
+
+    def test_a_failure_on_one_says_nothing_of_the_other(self) -> None:
+        failed = {"step": "failed", "gpu": 0, "error": "E", "message": "lost"}
+        answer, found = self.tried(failed, *self.on(1, *HELD))
+
+        assert (answer.exit_code, [each.held for each in found]) == (3, [None, True])
+        assert found[0].reason == "E: lost"
+
+    def test_a_failure_before_any_is_everyones(self) -> None:
+        _, found = self.tried({"step": "failed", "gpu": None, "error": "E", "message": "no"})
+
+        assert [each.reason for each in found] == ["E: no"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "allowed"),
+    [
+        ("cupy", "10%", [8, 1]),
+        ("cupy", "4GiB", [4, 4]),
+        ("jax", "4GiB", [4, 0.5]),  # one fraction: that of the larger card
+        ("torch", "4GiB", [4, 0.5]),
+        ("tensorflow", "4GiB", [4, 4]),
+    ],
+)
+def test_what_one_setting_allows_on_cards_that_differ(
+    name: str, amount: str, allowed: list[float]
+) -> None:
+    gpus = [
+        Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}", memory_total_bytes=size << 30)
+        for n, size in enumerate((80, 10))
+    ]
+    frameworks = FrameworksReading(
+        interpreter=Interpreter(path="python"),
+        frameworks={"cupy": "1", "jax": "0.10.2", "torch": "2.12.0", "tensorflow": "2.21.0"},
+    )
+    limit = plan_limit(parse_amount(amount), gpus, environment={}, frameworks=frameworks)
+
+    assert [allowed_bytes(limit, name, gpu) for gpu in limit.gpus] == [
+        int(size * 1024**3) for size in allowed
+    ]
+
+
 def test_a_framework_that_does_not_answer() -> None:
     def run(*_: Any, **__: Any) -> Iterator[Mapping[str, Any]]:
         yield START
@@ -115,7 +275,9 @@ def test_a_framework_that_does_not_answer() -> None:
         raise OtherPythonError(problem)
 
     limit = plan()
-    answer = prove(Answer(result=limit), limit, ["cupy"], {}, run=run)
+    answer = prove(
+        Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measured)
+    )
 
     assert answer.exit_code == 3
 

@@ -36,8 +36,11 @@ class FakeTree:
     stubborn: frozenset[int] = frozenset()
     others: frozenset[int] = frozenset()
     sent: list[tuple[signal.Signals, list[int]]] = field(default_factory=list)
+    #: What left the tree and is known by its mark alone.
+    marked: dict[int, Stat] = field(default_factory=dict)
 
-    def refresh(self) -> Mapping[int, Stat]:
+    def refresh(self, suspects: Iterable[int] = ()) -> Mapping[int, Stat]:
+        self.members |= {pid: self.marked[pid] for pid in suspects if pid in self.marked}
         return dict(self.members)
 
     def send(self, number: signal.Signals) -> tuple[list[int], list[int]]:
@@ -62,6 +65,7 @@ class Scene:
     said: list[str] = field(default_factory=list)
     time_s: float = 0.0
     included: bool = False
+    contained: bool = False
 
     def __post_init__(self) -> None:
         self.limits = self.limits or (limit_of(gpu_reading(0).uuid),)
@@ -74,6 +78,7 @@ class Scene:
             say=self.said.append,
             now=lambda: self.time_s,
             sleep=self._sleep,
+            contained=self.contained,
         )
         self.watcher = Watcher(self.limits, overhead, self.action, around)
 
@@ -191,6 +196,30 @@ class TestUnknown:
         assert "PID namespace" in run.unavailable["peak_bytes"]
         assert scene.tree.sent == []
 
+    def test_one_foreign_id_makes_all_others_chance(self) -> None:
+        scene = Scene(action=WatchAction.STOP, foreign=frozenset({STRANGER}))
+        scene.tick({CHILD: 79 * GIB, STRANGER: GIB})
+
+        run = scene.finish()
+
+        assert (run.peak_bytes, scene.tree.sent) == (None, [])
+        assert "PID namespace" in run.unavailable["exceeded"]
+
+    def test_in_a_container_silence_is_not_taken_for_nothing(self) -> None:
+        scene = Scene(contained=True)
+        scene.tick({})
+
+        run = scene.finish()
+
+        assert (run.peak_bytes, run.exceeded, run.readings) == (None, None, 1)
+        assert "container" in run.unavailable["peak_bytes"]
+
+    def test_in_a_container_that_names_its_own_ids_they_count(self) -> None:
+        scene = Scene(contained=True)
+        scene.tick({CHILD: GIB})
+
+        assert scene.finish().peak_bytes == GIB
+
     def test_memory_that_the_driver_does_not_tell(self) -> None:
         scene = Scene()
         scene.tick({CHILD: None})
@@ -306,6 +335,14 @@ class TestActions:
 
         assert tree.sent == [(signal.SIGTERM, [CHILD])]
         assert scene.said[-1].endswith(f"another user: {WORKER}")
+
+    def test_who_left_the_tree_is_counted_and_stopped_too(self) -> None:
+        tree = FakeTree(marked={STRANGER: stat()})
+        scene = Scene(action=WatchAction.STOP, tree=tree)
+        scene.tick({STRANGER: 20 * GIB})
+
+        assert tree.sent == [(signal.SIGTERM, [CHILD, WORKER, STRANGER])]
+        assert scene.finish(0).peak_bytes == 20 * GIB
 
     def test_nothing_is_sent_by_a_watch_that_warns(self) -> None:
         scene = Scene(action=WatchAction.WARN)

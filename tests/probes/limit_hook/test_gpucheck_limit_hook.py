@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.probes.limit_hook.gpucheck_limit_hook import Limit, cap_providers
-from tests.probes.limit_hook.limited_python import GIB, STAND_INS, payload, run_limited
+from tests.probes.limit_hook.limited_python import GIB, STAND_INS, Ran, payload, run_limited
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -126,7 +126,59 @@ torch.cuda.set_device(2)
             env={"PYTORCH_ALLOC_CONF": value},
         )
 
-        assert ran.calls("torch") == [["cuda-init"]]
+        assert ran.calls("torch") == [["_lazy_call"], ["cuda-init"]]
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+            ("PYTORCH_CUDA_ALLOC_CONF", ""),
+            ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.9"),
+            ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.255"),
+            ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync,per_process_memory_fraction:0.25"),
+        ],
+    )
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_a_program_that_sets_its_own_variable_is_capped_by_code(
+        self, tmp_path: Path, name: str, value: str, when: str
+    ) -> None:
+        ours = "per_process_memory_fraction:0.25"
+        torch = {"variable": "PYTORCH_ALLOC_CONF", "value": ours, "before": None}
+        lines = ["import torch", f"import os; os.environ[{name!r}] = {value!r}"]
+        program = "\n".join(lines if when == "after" else reversed(lines))
+
+        ran = run_limited(
+            f"{program}\ntorch.empty(1, device='cuda')",
+            tmp_path,
+            limit=payload(4 * GIB, torch=torch),
+            env={"PYTORCH_ALLOC_CONF": ours},
+        )
+
+        assert (ran.code, ran.stderr) == (0, "")
+        assert ran.calls("torch").count(["set_per_process_memory_fraction", 0.25, 0]) == 1
+
+    def test_settings_beside_ours_do_not_matter(self, tmp_path: Path) -> None:
+        ours = "a:b, per_process_memory_fraction:0.25"
+        torch = {"variable": "PYTORCH_CUDA_ALLOC_CONF", "value": ours, "before": "a:b"}
+
+        ran = run_limited(
+            "import torch; torch.empty(1, device='cuda')",
+            tmp_path,
+            limit=payload(4 * GIB, torch=torch),
+            env={"PYTORCH_CUDA_ALLOC_CONF": ours, "PYTORCH_ALLOC_CONF": "c:d"},
+        )
+
+        assert ran.calls("torch") == [["_lazy_call"], ["cuda-init"]]
+
+    def test_without_its_allocator_it_is_one_warning(self, tmp_path: Path) -> None:
+        env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+
+        ran = run_limited("import torch; torch.empty(1, device='cuda')", tmp_path, env=env)
+
+        assert ran.code == 0
+        assert ran.stderr.count("\n") == 1
+        assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in ran.stderr
+        assert not [call for call in ran.calls("torch") if call[0].startswith("set_per")]
 
     @pytest.mark.parametrize("version", ["2.9.1", "1.8.0", "odd"])
     @pytest.mark.parametrize("before", [None, "expandable_segments:True"])
@@ -224,17 +276,93 @@ tf.zeros([1])
 
 
 class TestCupy:
-    def test_the_variable_is_left_as_it_is(self, tmp_path: Path) -> None:
-        program = "import cupy, os; cupy.empty(1); print(os.environ['CUPY_GPU_MEMORY_LIMIT'])"
+    @pytest.mark.parametrize(
+        ("theirs", "after"),
+        [
+            ("20%", "20%"),
+            ("30%", "30%"),
+            ("30.1%", "30%"),
+            ("0", "30%"),
+            ("0%", "30%"),
+            ("", "30%"),
+            ("0.3", "30%"),
+            (str(4 * GIB), str(4 * GIB)),
+            (str(4 * GIB + 1), "30%"),
+        ],
+    )
+    def test_a_wider_variable_is_narrowed_and_a_tighter_one_stays(
+        self, tmp_path: Path, theirs: str, after: str
+    ) -> None:
+        program = f"""
+import os
+os.environ["CUPY_GPU_MEMORY_LIMIT"] = "{theirs}"
+import cupy
+print(os.environ["CUPY_GPU_MEMORY_LIMIT"])
+"""
+        ran = run_limited(program, tmp_path, limit=payload(4 * GIB, cupy="30%"))
 
-        ran = run_limited(program, tmp_path, env={"CUPY_GPU_MEMORY_LIMIT": "20%"})
+        assert (ran.stdout, ran.stderr) == (f"{after}\n", "")
 
-        assert ran.stdout == "20%\n"
-
-    def test_a_program_that_lost_it_gets_it_back(self, tmp_path: Path) -> None:
-        ran = run_limited("import cupy; cupy.empty(1)", tmp_path)
+    @pytest.mark.parametrize("size", [None, str(4 * GIB)])
+    def test_a_program_that_lost_it_gets_it_back(self, tmp_path: Path, size: str | None) -> None:
+        ran = run_limited("import cupy; cupy.empty(1)", tmp_path, limit=payload(4 * GIB, cupy=size))
 
         assert ran.calls("cupy") == [["pool", 0, 4 * GIB]]
+
+
+class TestJax:
+    NEW, OLD = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+    def run(self, tmp_path: Path, name: str, *lines: str) -> Ran:
+        """Run a program whose environment and limit have 0.3 under this name."""
+        program = "\n".join(("import os", *lines, "import jax; jax.devices()"))
+        limit = payload(GIB, jax={"variable": name, "value": "0.3"})
+        return run_limited(program, tmp_path, limit=limit, env={name: "0.3"})
+
+    @pytest.mark.parametrize("name", [NEW, OLD])
+    def test_the_variable_is_read_as_it_is(self, tmp_path: Path, name: str) -> None:
+        ran = self.run(tmp_path, name)
+
+        read = ["options", "0.3", None] if name == self.NEW else ["options", None, "0.3"]
+        assert (ran.calls("jax"), ran.stderr) == ([read], "")
+
+    @pytest.mark.parametrize(
+        ("theirs", "after"), [("0.95", "0.3"), ("0.2", "0.2"), (".1", ".1"), ("0", "0.3")]
+    )
+    @pytest.mark.parametrize("name", [NEW, OLD])
+    def test_the_programs_own_fraction_is_narrowed_under_its_name(
+        self, tmp_path: Path, name: str, theirs: str, after: str
+    ) -> None:
+        other = self.OLD if name == self.NEW else self.NEW
+
+        ran = self.run(tmp_path, name, f"os.environ['{other}'] = '{theirs}'")
+
+        read = [after, None] if other == self.NEW else [None, after]
+        assert (ran.code, ran.calls("jax"), ran.stderr) == (0, [["options", *read]], "")
+
+    def test_one_that_is_set_after_the_import_counts_too(self, tmp_path: Path) -> None:
+        ran = self.run(tmp_path, self.NEW, "import jax", f"os.environ['{self.OLD}'] = '0.9'")
+
+        assert ran.calls("jax") == [["options", None, "0.3"]]
+
+    def test_a_program_that_lost_it_gets_it_back(self, tmp_path: Path) -> None:
+        ran = self.run(tmp_path, self.OLD, f"del os.environ['{self.OLD}']")
+
+        assert ran.calls("jax") == [["options", None, "0.3"]]
+
+    def test_two_of_the_programs_own_are_its_mistake(self, tmp_path: Path) -> None:
+        both = (f"os.environ['{name}'] = '0.1'" for name in (self.NEW, self.OLD))
+
+        ran = self.run(tmp_path, self.OLD, *both)
+
+        assert ran.code == 1
+        assert "specified together" in ran.stderr
+
+    def test_what_is_no_number_is_left_to_jax(self, tmp_path: Path) -> None:
+        ran = self.run(tmp_path, self.OLD, f"os.environ['{self.OLD}'] = 'half'")
+
+        assert ran.code == 1
+        assert "could not convert string to float: 'half'" in ran.stderr
 
 
 class TestOnnxruntime:

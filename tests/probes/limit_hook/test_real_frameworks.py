@@ -10,12 +10,14 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpucheck.core.memlimit.hooking import hook_folder
 from gpucheck.probes.frameworks import read_frameworks
 from gpucheck.probes.other_python import Interpreter
-from tests.probes.limit_hook.limited_python import Ran, run_limited
+from tests.probes.limit_hook.limited_python import GIB, Ran, payload, run_limited
 
 PYTHONS = [
     sys.executable,
@@ -65,16 +67,11 @@ def python_with(module: str) -> str:
     pytest.skip(f"no Python here has {module}: see GPUCHECK_FRAMEWORK_PYTHONS")
 
 
-def run(module: str, program: str | list[str], tmp_path: Path, *, hook: bool = True) -> Ran:
+def run(module: str, program: str | list[str], tmp_path: Path, **options: Any) -> Ran:
+    """Run a program in a Python that has the module; `options` are those of `run_limited`."""
+    env = {**QUIET, "HOME": str(tmp_path), **options.pop("env", {})}
     python = python_with(module)
-    return run_limited(
-        program,
-        tmp_path,
-        python=python,
-        stand_ins=None,
-        hook=hook,
-        env={**QUIET, "HOME": str(tmp_path)},
-    )
+    return run_limited(program, tmp_path, python=python, stand_ins=None, env=env, **options)
 
 
 @pytest.mark.slow
@@ -138,3 +135,70 @@ def test_a_spawned_worker_imports_it(module: str, tmp_path: Path) -> None:
 
     assert (ran.code, ran.stdout) == (0, f"{module}\n"), ran.stderr
     assert "gpucheck" not in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_an_isolated_python_and_its_child_run_unchanged(module: str, tmp_path: Path) -> None:
+    """The first Python reads no PYTHONPATH; the one that it starts does again."""
+    program = f"""
+import subprocess, sys
+print([type(each).__name__ for each in sys.meta_path].count("Finder"))
+done = subprocess.run([sys.executable, "-c", {PROGRAMS[module]!r}], capture_output=True, text=True)
+print(done.stdout, "gpucheck" in done.stderr, done.returncode)
+"""
+    ran = run(module, program, tmp_path, options=["-I"])
+
+    free = run(module, PROGRAMS[module], tmp_path, hook=False)
+    assert ran.stdout == f"0\n{free.stdout} False 0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_without_site_it_is_missing_as_it_always_is(module: str, tmp_path: Path) -> None:
+    limited = run(module, f"import {module}", tmp_path, options=["-S"])
+    free = run(module, f"import {module}", tmp_path, options=["-S"], hook=False)
+
+    assert (limited.code, limited.stdout) == (free.code, free.stdout)
+    assert "gpucheck" not in limited.stderr
+
+
+@pytest.mark.slow
+def test_a_sitecustomize_that_imports_pytorch_itself_is_no_trouble(tmp_path: Path) -> None:
+    folder = tmp_path / "users"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import torch; print('users', torch.ones(2).sum())\n")
+    env = {"PYTHONPATH": f"{hook_folder()}:{folder}"}
+
+    ran = run("torch", "import torch; print(torch.cuda.is_initialized())", tmp_path, env=env)
+
+    assert (ran.code, ran.stdout) == (0, "users tensor(2.)\nFalse\n"), ran.stderr
+    assert "gpucheck" not in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("theirs", "after"),
+    [
+        ({}, 0.3),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}, 0.3),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}, 0.2),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.9"}, 0.3),
+    ],
+)
+def test_jax_gives_its_gpus_a_fraction_within_the_limit(
+    tmp_path: Path, theirs: dict[str, str], after: float
+) -> None:
+    program = f"""
+import os
+os.environ.update({theirs!r})
+import jax
+from jaxlib import xla_client
+print(xla_client.generate_pjrt_gpu_plugin_options()["memory_fraction"])
+"""
+    limit = payload(GIB, jax={"variable": "XLA_CLIENT_MEM_FRACTION", "value": "0.3"})
+    env = {"XLA_CLIENT_MEM_FRACTION": "0.3"}
+
+    ran = run("jax", program, tmp_path, limit=limit, env=env)
+
+    assert (ran.code, ran.stdout, ran.stderr) == (0, f"{after}\n", "")

@@ -1,24 +1,17 @@
 """Stands in for JAX: one pool, whose size is a fraction in the environment."""
 
 import contextlib
-import os
 
-from pretended_card import TOTAL, Pool
+from jaxlib import xla_client
+from pretended_card import COUNT, TOTAL, Pool
 
 __version__ = "0.10.2"
 
 
-def fraction():
-    new = os.environ.get("XLA_CLIENT_MEM_FRACTION")
-    old = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
-    if new and old:
-        raise ValueError("specified together")
-    return float(new or old or 0.75)
-
-
 class _Device:
     def __init__(self):
-        self.pool = Pool(int(fraction() * TOTAL))
+        fraction = xla_client.generate_pjrt_gpu_plugin_options()["memory_fraction"]
+        self.pool = Pool(int(fraction * TOTAL))
 
     def memory_stats(self):
         return {"bytes_in_use": self.pool.used}
@@ -27,12 +20,17 @@ class _Device:
 _devices = []
 
 
+current = []
+
+
 def devices(kind=None):
     if not _devices:
-        _devices.append(_Device())
+        _devices.extend(_Device() for _ in range(COUNT))
     return _devices
 
 
 @contextlib.contextmanager
 def default_device(device):
+    current.append(device)
     yield device
+    current.pop()

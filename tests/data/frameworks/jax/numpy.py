@@ -9,4 +9,5 @@ def zeros(size, dtype=None):
     def refuse(wanted, pool):
         return XlaRuntimeError(f"RESOURCE_EXHAUSTED: Out of memory allocating {wanted} bytes.")
 
-    return jax.devices()[0].pool.take(size, refuse)
+    device = jax.current[-1] if jax.current else jax.devices()[0]
+    return device.pool.take(size, refuse)

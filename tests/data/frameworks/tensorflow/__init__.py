@@ -21,11 +21,14 @@ def refuse(size, pool):
 
 
 _pools = {}
+_current = [0]
 
 
 @contextlib.contextmanager
 def device(name):
+    _current.append(int(name.rpartition(":")[2]))
     yield name
+    _current.pop()
 
 
 def zeros(shape, dtype=None):
@@ -33,7 +36,8 @@ def zeros(shape, dtype=None):
     limits = config.list_logical_sizes()
     if not limits:
         return None
-    pool = _pools.setdefault(0, Pool(limits[0] or FREE))
-    config.experimental.pool = pool
+    here = _current[-1]
+    pool = _pools.setdefault(here, Pool(limits[here] or FREE))
+    config.pools[f"GPU:{here}"] = pool
     log("tensorflow", "zeros", shape[0])
     return pool.take(shape[0], refuse)

@@ -4,6 +4,7 @@ from tensorflow.python.eager import context
 
 _logical = {}
 _growth = {}
+pools = {}
 
 
 class LogicalDeviceConfiguration:
@@ -12,11 +13,9 @@ class LogicalDeviceConfiguration:
 
 
 class experimental:
-    pool = None
-
     @staticmethod
     def get_memory_info(name):
-        return {"current": experimental.pool.used if experimental.pool else 0}
+        return {"current": pools[name].used if name in pools else 0}
 
     @staticmethod
     def set_memory_growth(gpu, on):

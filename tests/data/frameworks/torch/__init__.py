@@ -13,7 +13,8 @@ def empty(size, dtype=None, device="cpu"):
     if device == "cpu":
         return None
     cuda._lazy_init()
-    return cuda.pools[cuda.current].take(size, cuda.refuse)
+    ordinal = int(device.partition(":")[2] or cuda.current)
+    return cuda.pools[ordinal].take(size, cuda.refuse)
 
 
 if os.environ.get("STUB_BREAK_TORCH"):

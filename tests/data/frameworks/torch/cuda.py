@@ -41,7 +41,7 @@ def _lazy_init():
     if pools or _starting:
         return
     log("torch", "cuda-init")
-    text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", os.environ.get("PYTORCH_ALLOC_CONF", ""))
     fraction = 0.0
     for entry in filter(None, text.split(",")):
         key, _, value = entry.partition(":")
@@ -85,15 +85,15 @@ def set_per_process_memory_fraction(fraction, device=None):
     pools[device].limit = int(fraction * TOTAL)
 
 
-def memory_reserved():
+def memory_reserved(device):
     _lazy_init()
-    return pools[current].used
+    return pools[device].used
 
 
 def empty_cache():
     log("torch", "empty_cache")
 
 
-def mem_get_info():
+def mem_get_info(device):
     _lazy_init()
-    return (FREE - pools[current].used, TOTAL)
+    return (FREE - pools[device].used, TOTAL)
