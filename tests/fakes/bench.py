@@ -17,7 +17,7 @@ from gpucheck.models.bench import BenchGpu, BenchRequest, DtypeSpec, Fact, Verif
 from gpucheck.models.errors import GpucheckError
 from gpucheck.probes.blas import BlasFacts
 from gpucheck.probes.cpu import CpuFacts, CpuLoad
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice, GpuFunction, Product, Span
+from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction, Product, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -293,6 +293,12 @@ class FakeGpu:
         elif name == "gradient":
             logits = _values(args[0])
             self._write(args[0], _softmax(logits.astype(np.float64)) - _values(args[1]))
+        elif name == "forward":
+            images, weights, targets = (_values(side).astype(np.float64) for side in args[:3])
+            self._write(args[3], _softmax(images @ weights) - targets)
+        elif name == "project":
+            images, errors, out = (_values(side).astype(np.float64) for side in args[:3])
+            self._write(args[2], float(args[3]) * (images.T @ errors) + (out if args[4] else 0))
         elif name == "merge":
             weights, steps = _values(args[0]), _values(args[1])
             towers = steps.reshape(-1, *weights.shape)[: int(args[2])]
@@ -327,7 +333,7 @@ class FakeGpu:
         if self._capturing is None:
             self.synchronize_cost(count * (2 if waiting else 1))
 
-    def span(self, enqueue: Callable[[], None]) -> Span:
+    def span(self, enqueue: Callable[[], None], *, held: bool = True) -> Span:
         """Run it and return the scripted time of what was enqueued."""
         self._may_fail("span")
         self._pending = 0
@@ -364,6 +370,11 @@ class FakeGpu:
         """Copy both ways."""
         self.send(sent, target)
         self.fetch(source, fetched)
+
+    def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run one after the other."""
+        for work in works:
+            work()
 
     def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
         """Copy."""

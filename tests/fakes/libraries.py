@@ -31,6 +31,7 @@ from tests.fakes.machine import (
 from tests.fakes.tree import write_tree
 
 NATIVE = Path(__file__).resolve().parent / "native"
+CUPY = Path(__file__).resolve().parent / "cupy"
 SONAMES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
 FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
          "-Wall", "-Wextra", "-Werror")  # fmt: skip
@@ -87,6 +88,20 @@ def build_libraries(machine: Machine, directory: Path) -> dict[str, str]:
         **machine.host.variables,
         "LD_LIBRARY_PATH": ":".join(paths),
         "FAKE_MACHINE_FILE": str(description),
+    }
+
+
+def cupy_environment(script: str = "", *, time: str = "virtual", seed: int = 0) -> dict[str, str]:
+    """Return a child's further environment for the pretended CuPy, with what happens on its GPUs.
+
+    It needs the environment of `build_libraries` besides; see README.md for the script.
+    """
+    paths = [str(CUPY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": ":".join(paths),
+        "FAKE_GPU_SCRIPT": script,
+        "FAKE_GPU_TIME": time,
+        "FAKE_GPU_SEED": str(seed),
     }
 
 
@@ -338,6 +353,8 @@ def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--fail", action="append", default=[], metavar="'FUNCTION [gpu=N] CODE'")
     parser.add_argument("--hang", action="append", default=[], metavar="'FUNCTION [gpu=N]'")
     parser.add_argument("--missing", action="append", default=[], metavar="SYMBOL")
+    parser.add_argument("--cupy", action="store_true", help="put the pretended CuPy in front")
+    parser.add_argument("--script", default="", help="what happens on its GPUs; implies --cupy")
     parser.add_argument("--tree", type=Path, help="write /proc, /sys and /dev below this folder")
     here = list(words)
     cut = here.index("--") if "--" in here else len(here)
@@ -362,6 +379,9 @@ def main(words: Sequence[str]) -> int:
             write_tree(machine, options.tree)
         directory = _directory_of(machine)
         environment = {**os.environ, **build_libraries(machine, directory)}
+        if options.cupy or options.script:
+            chosen = os.environ.get("FAKE_GPU_TIME", "virtual")
+            environment |= cupy_environment(options.script, time=chosen)
     except (MachineError, CompilerMissingError) as error:
         sys.stderr.write(f"{error}\n")
         return 125

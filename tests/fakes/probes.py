@@ -173,7 +173,10 @@ def healthy(index: int, **changes: object) -> GpuHealthReading:
         "vbios_version": "96.00.89.00.01",
         "mig_mode_pending": False,
         "display_active": False,
-        "unavailable": {"temperature_memory_max_c": "not supported by this GPU (NVML 3)"},
+        "unavailable": dict.fromkeys(
+            ("temperature_memory_max_c", "retired_pages_single_bit", "retired_pages_double_bit"),
+            "not supported by this GPU (NVML 3)",
+        ),
     }
     return GpuHealthReading(**(values | changes))  # type: ignore[arg-type]
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
-from gpucheck.probes.cupy_device import CupyDevice, Product, open_gpus
+from gpucheck.probes.cupy_device import CupyDevice, open_gpus
+from gpucheck.probes.gpu import Product
 
 UUID = bytes.fromhex("0123456789abcdef0123456789abcdef")
 
@@ -127,6 +128,19 @@ class Event:
 
     def synchronize(self) -> None:
         return None
+
+
+class FakeClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def take(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 class FakeCupy(ModuleType):
@@ -301,6 +315,40 @@ def test_a_gpu_that_is_not_there_is_named(cupy: FakeCupy) -> None:
     assert "gpu:3" in opened.unavailable
 
 
+def test_one_that_cannot_be_opened_leaves_the_others(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cupy.count = 3
+
+    def device(index: int) -> Context:
+        if index == 1:
+            raise CUDARuntimeError("cudaErrorDevicesUnavailable: busy")
+        return Context()
+
+    monkeypatch.setattr(cupy.cuda, "Device", device)
+
+    opened = open_gpus()
+
+    assert [gpu.facts.cuda_index for gpu in opened.devices] == [0, 2]
+    assert opened.unavailable is None
+    assert list(opened.refused) == [1]
+    assert "cudaErrorDevicesUnavailable" in opened.refused[1]
+
+
+def test_none_that_can_be_opened_is_a_reason_with_what_to_do(cupy: FakeCupy) -> None:
+    cupy.cuda.Stream = raising(CUDARuntimeError("cudaErrorDevicesUnavailable: busy"))
+
+    opened = open_gpus()
+
+    assert opened.devices == ()
+    assert "cudaErrorDevicesUnavailable" in (opened.unavailable or "")
+    assert opened.remedy
+
+
+def test_a_gpu_named_twice_is_opened_once(cupy: FakeCupy) -> None:
+    assert len(open_gpus([0, 0]).devices) == 1
+
+
 def test_cupy_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
 
@@ -378,6 +426,29 @@ def test_a_starved_span_is_run_again_behind_a_longer_hold(cupy: FakeCupy) -> Non
     assert held == [50_000, 200_000, 800_000]
 
 
+def test_the_hold_is_as_long_as_the_host_needed(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("gpucheck.probes.cupy_timing.MonotonicClock", lambda: clock)
+    device = CupyDevice(0)
+
+    for seconds in (1e-3, 1e-3, 0.0, 0.0):
+        device.span(lambda seconds=seconds: clock.take(seconds))  # type: ignore[misc]
+
+    held = [int(launch[3][0]) for launch in cupy.launched if launch[0] == "hold"]
+    assert held == [50_000, 1_500_000, 1_500_000, 50_000]
+
+
+def test_work_that_the_host_does_itself_is_not_held(cupy: FakeCupy) -> None:
+    cupy.fired.extend([True] * 10)
+
+    span = CupyDevice(0).span(lambda: None, held=False)
+
+    assert not span.starved
+    assert [launch[0] for launch in cupy.launched] == ["tick", "tick"]
+
+
 def test_a_host_that_never_keeps_up_is_given_up_on_and_said(cupy: FakeCupy) -> None:
     cupy.fired.extend([True] * 100)
 
@@ -443,13 +514,24 @@ def test_cublas_is_told_the_product_that_is_meant(
 def test_each_arithmetic_has_its_own_types(
     cublas: Cublas, mode: str, stored: str, result: str, types: tuple[int, int, int]
 ) -> None:
-    left, right = array([[1, 2], [3, 4]], stored), array([[5, 6], [7, 8]], stored)
-    out = array(np.zeros((2, 2)), result)
+    numbers = np.arange(16).reshape(4, 4)
+    other = np.ascontiguousarray(numbers.T)
+    out = array(np.zeros((4, 4)), result)
 
-    CupyDevice(0).multiply(left, right, out, Product(math_mode=mode))
+    device = CupyDevice(0)
+    device.multiply(array(numbers, stored), array(other, stored), out, Product(math_mode=mode))
 
     assert cublas.calls[0][5:] == types
-    assert np.asarray(out).tolist() == [[19, 22], [43, 50]]
+    assert np.array_equal(out, numbers @ other)
+
+
+def test_int8_edges_that_cublas_does_not_take_are_named(cublas: Cublas) -> None:
+    left, right, out = array([[1]] * 5, "int8"), array([[1] * 8], "int8"), array([[1] * 8] * 5)
+
+    with pytest.raises(MissingError, match=r"multiples of 4, not 5") as caught:
+        CupyDevice(0).multiply(left, right, out, Product(math_mode="int8"))
+
+    assert caught.value.remedy == ("choose --size 4",)
 
 
 def test_copies_rows_and_poison(cupy: FakeCupy) -> None:

@@ -579,20 +579,35 @@ API int cuGetErrorString(int code, const char **out)
 
 enum { MODULE = 0x30, FUNCTION = 0x31 };
 
+enum { MOST_DEVICES = 256 };
+
 static _Thread_local int current = -1;
+static int retained[MOST_DEVICES];
 
 /* A context is its device's number plus one, so that none is NULL. */
 API int cuDevicePrimaryCtxRetain(void **out, int device)
 {
     ENTER(device);
-    NEED(out);
+    NEED(out && device < MOST_DEVICES);
     *out = (void *)(intptr_t)(device + 1);
+    retained[device]++;
     return SUCCESS;
 }
 
 API int cuDevicePrimaryCtxRelease_v2(int device)
 {
     ENTER(device);
+    NEED(device < MOST_DEVICES);
+    retained[device] -= retained[device] > 0;
+    return SUCCESS;
+}
+
+API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    ENTER(device);
+    NEED(flags && active && device < MOST_DEVICES);
+    *flags = 0;
+    *active = retained[device] > 0;
     return SUCCESS;
 }
 

@@ -1,0 +1,65 @@
+// softmax.cu on the emulator, in one format (ELEMENT); SOURCE is the file. FEW leaves all but rows
+// at any address and two packs out, for a source that is made only to be found wrong.
+#include "driver.hpp"
+#include "twins.hpp"
+
+#include SOURCE
+
+using driver::Launch;
+
+// Scalars: rows, columns, factor, x_stride, y_stride, aligned, packs, lanes.
+#define TAKEN \
+    asked.buffer<element>(0), asked.buffer<element>(1), asked.whole(0), asked.whole(1), \
+        asked.real(2), asked.whole(3), asked.whole(4)
+
+template <bool aligned, int packs>
+std::string of_packs(Launch& asked)
+{
+    const auto lanes = asked.whole(7);
+    return asked.run([&] {
+        if (asked.kernel == "softmax_long") softmax_long_rows<packs, aligned, true>(TAKEN);
+        else if (asked.kernel == "softmax_cluster") softmax_cluster_rows<packs, aligned, true>(TAKEN);
+        else if (lanes == 4) softmax_short_rows<4, packs, aligned>(TAKEN);
+        else if (lanes == 8) softmax_short_rows<8, packs, aligned>(TAKEN);
+        else if (lanes == 16) softmax_short_rows<16, packs, aligned>(TAKEN);
+        else softmax_short_rows<32, packs, aligned>(TAKEN);
+    });
+}
+
+template <bool aligned>
+std::string held(Launch& asked)
+{
+    switch (asked.whole(6)) {
+#ifndef FEW
+    case 1: return of_packs<aligned, 1>(asked);
+    case 4: return of_packs<aligned, 4>(asked);
+    case 8: return of_packs<aligned, 8>(asked);
+#endif
+    case 2: return of_packs<aligned, 2>(asked);
+    default: return "no such number of packs";
+    }
+}
+
+static std::string any_held(Launch& asked)
+{
+#ifndef FEW
+    if (asked.whole(5)) return held<true>(asked);
+#endif
+    return held<false>(asked);
+}
+
+static std::string online(Launch& asked)
+{
+    return asked.run([&] {
+        if (asked.whole(5)) softmax_online_rows<true>(TAKEN);
+        else softmax_online_rows<false>(TAKEN);
+    });
+}
+
+int main()
+{
+    return driver::serve({{"softmax_short", any_held},
+                          {"softmax_long", any_held},
+                          {"softmax_cluster", any_held},
+                          {"softmax_online", online}});
+}

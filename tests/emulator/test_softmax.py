@@ -1,0 +1,329 @@
+"""softmax.cu against float64 on the emulator: every length, stride, alignment, format and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gpucheck.core.bench.formats import FORMATS, decode, encode
+from gpucheck.core.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from tests.emulator.conftest import SOURCES
+from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
+
+HostArray = NDArray[Any]
+Build = Callable[..., Emulator]
+
+LOG2_E = 1.4426950408889634
+ELEMENTS = ("float32", "float16", "bfloat16")
+#: Relative to a number of the output, and absolutely: float32's error grows with the exponent's
+#: size, of which 126 is the largest; a 16-bit format adds its rounding, in float16 also of numbers
+#: below its normal ones.
+TOLERANCES = {
+    "float32": (3e-5, 1e-30),
+    "float16": (2.0**-10, 2.0**-24),
+    "bfloat16": (2.0**-8, 1e-30),
+}
+UNTOUCHED = 0x5A
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Rows to compute, and where they lie: gaps in elements, offsets in bytes behind sixteen."""
+
+    values: HostArray
+    dtype: str = "float32"
+    temperature: float = 0.7
+    x_gap: int = 0
+    y_gap: int = 0
+    x_offset: int = 0
+    y_offset: int = 0
+
+    @property
+    def rows(self) -> SoftmaxRows:
+        count, columns = self.values.shape
+        size = FORMATS[self.dtype].itemsize
+        begins = (
+            self.x_offset,
+            self.y_offset,
+            *((columns + gap) * size for gap in (self.x_gap, self.y_gap)),
+        )
+        aligned = all(begin % 16 == 0 for begin in begins)
+        return SoftmaxRows(rows=count, columns=columns, itemsize=size, aligned=aligned)
+
+
+def exact(values: HostArray, temperature: float) -> HostArray:
+    """Return what the formula gives in float64, NaN where it gives NaN."""
+    with np.errstate(all="ignore"):
+        raised = values.astype(np.float64) / temperature
+        raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def apart(rows: HostArray, gap: int, filler: int) -> HostArray:
+    """Return rows with a gap behind each but the last, filled with a byte."""
+    count, columns = rows.shape
+    size = (count - 1) * (columns + gap) + columns
+    memory = np.frombuffer(bytes([filler]) * (size * rows.itemsize), dtype=rows.dtype).copy()
+    for number, row in enumerate(rows):
+        memory[number * (columns + gap) : number * (columns + gap) + columns] = row
+    return memory
+
+
+def compute(
+    emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, order: int = 0, seed: int = 1
+) -> HostArray:
+    """Return the rows of y as stored; nothing but them may have been written."""
+    stored = encode(problem.values, FORMATS[problem.dtype])
+    count, columns = stored.shape
+    blank = np.full(stored.shape, 0, stored.dtype)
+    blank.view(np.uint8)[...] = UNTOUCHED
+    x = apart(stored, problem.x_gap, 0xFF)
+    y = apart(blank, problem.y_gap, UNTOUCHED)
+    factor = np.float32(LOG2_E / problem.temperature)
+    defines = launch.defines
+    found_x, found_y = emulator.launch(
+        launch.name,
+        [Memory(values=x, offset=problem.x_offset), Memory(values=y, offset=problem.y_offset)],
+        [
+            *(count, columns, factor, columns + problem.x_gap, columns + problem.y_gap),
+            *(defines["ALIGNED"], defines.get("PACKS", 0), defines.get("LANES", 0)),
+        ],
+        grid=launch.grid,
+        block=launch.block,
+        cluster=defines.get("CLUSTER", 1),
+        order=order,
+        seed=seed,
+    )
+    assert found_x.tobytes() == x.tobytes()
+    step = columns + problem.y_gap
+    rows = np.array([found_y[number * step : number * step + columns] for number in range(count)])
+    gaps = [found_y[number * step + columns : (number + 1) * step] for number in range(count - 1)]
+    assert all((gap.view(np.uint8) == UNTOUCHED).all() for gap in gaps)
+    return rows
+
+
+def assert_right(emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, **how: int) -> None:
+    stored = encode(problem.values, FORMATS[problem.dtype])
+    expected = exact(decode(stored, problem.dtype), problem.temperature)
+    relative, absolute = TOLERANCES[problem.dtype]
+    found = decode(compute(emulator, problem, launch, **how), problem.dtype)
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected, rtol=relative, atol=absolute, err_msg=str(launch)
+    )
+
+
+def built(build: Build, dtype: str) -> Emulator:
+    return build("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
+
+
+def broken(build: Build, mistake: str) -> Emulator:
+    """Return the emulator of a source with a mistake, which may leave something unused (-w)."""
+    right, wrong = MISTAKES[mistake]
+    text = SOURCES["softmax"].read_text(encoding="utf-8")
+    assert right in text
+    sanitizers = SANITIZERS if mistake in FOUND_BY_SANITIZERS else ()
+    return build(
+        "softmax", "-DELEMENT=0", "-DFEW", "-w", *sanitizers, text=text.replace(right, wrong)
+    )
+
+
+def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
+    generator = np.random.default_rng([seed, rows, columns])
+    return generator.standard_normal((rows, columns), dtype=np.float32) * np.float32(spread)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@settings(
+    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    columns=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.integers(1, 70_000)),
+    rows=st.integers(1, 5),
+    places=st.tuples(st.integers(0, 7), st.integers(0, 7)),
+    gaps=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    temperature=st.sampled_from([1e-30, 1e-4, 0.7, 1.0, 50.0, 1e30]),
+    spread=st.sampled_from([0.0, 1.0, 30.0, 1e4]),
+    card=st.sampled_from([((7, 0), 2), ((9, 0), 2), ((9, 0), 132), ((8, 6), 3)]),
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 2**31),
+)
+def test_every_row_length_and_place_agrees_with_float64(
+    emulator: Build,
+    dtype: str,
+    columns: int,
+    rows: int,
+    places: tuple[int, int],
+    gaps: tuple[int, int],
+    temperature: float,
+    spread: float,
+    card: tuple[tuple[int, int], int],
+    order: int,
+    seed: int,
+) -> None:
+    size = FORMATS[dtype].itemsize
+    problem = Problem(
+        values=draw(columns, rows, seed, spread),
+        dtype=dtype,
+        temperature=temperature,
+        x_gap=gaps[0],
+        y_gap=gaps[1],
+        x_offset=size * places[0] % 16,
+        y_offset=size * places[1] % 16,
+    )
+    launch = choose_softmax(problem.rows, *card)
+
+    assert_right(built(emulator, dtype), problem, launch, order=order, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    name=st.sampled_from(["softmax_short", "softmax_long", "softmax_cluster", "softmax_online"]),
+    columns=st.integers(1, 400),
+    grid=st.integers(1, 7),
+    packs=st.sampled_from([1, 2, 4, 8]),
+    specials=st.lists(
+        st.tuples(
+            st.integers(0, 4), st.integers(0, 399), st.sampled_from([-np.inf, np.inf, np.nan, 3e38])
+        ),
+        max_size=6,
+    ),
+    empty=st.integers(0, 5),
+    place=st.integers(0, 7),
+    order=st.sampled_from(ORDERS),
+)
+def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
+    emulator: Build,
+    dtype: str,
+    name: str,
+    columns: int,
+    grid: int,
+    packs: int,
+    specials: list[tuple[int, int, float]],
+    empty: int,
+    place: int,
+    order: int,
+) -> None:
+    values = draw(columns, 5, place)
+    largest = {"float32": 3e38, "float16": 6e4, "bfloat16": 3e38}[dtype]
+    for row, column, value in specials:
+        values[row, column % columns] = largest if value == 3e38 else value
+    if empty < 5:
+        values[empty] = -np.inf
+    problem = Problem(values=values, dtype=dtype, x_offset=FORMATS[dtype].itemsize * place % 16)
+    # Small blocks and clusters, so that every lane and block has its share of a short row.
+    cluster = 4 if name == "softmax_cluster" else 1
+    held = packs * 16 // FORMATS[dtype].itemsize
+    threads = 32 if name == "softmax_short" else 32 * -(-(columns + 7) // (32 * held * cluster))
+    if name == "softmax_short" and columns + 7 > 32 * held:
+        name = "softmax_long"
+        threads = 32 * -(-(columns + 7) // (32 * held))
+    launch = SoftmaxLaunch(
+        name=name,
+        grid=grid * cluster,
+        block=threads,
+        defines={"ALIGNED": 0, "PACKS": packs, "LANES": 32, "CLUSTER": cluster},
+    )
+
+    assert_right(built(emulator, dtype), problem, launch, order=order)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16, 32])
+@pytest.mark.parametrize("rows", [1, 3, 32, 33, 70])
+def test_rows_that_share_a_warp_do_not_mix(emulator: Build, lanes: int, rows: int) -> None:
+    for columns in (1, 4 * lanes - 3, 4 * lanes, 8 * lanes - 3):
+        problem = Problem(values=draw(columns, rows, lanes, 3.0), x_offset=4, y_offset=8)
+        launch = SoftmaxLaunch(
+            name="softmax_short",
+            grid=2,
+            block=64,
+            defines={"ALIGNED": 0, "PACKS": 2, "LANES": lanes},
+        )
+        for order in ORDERS:
+            assert_right(built(emulator, "float32"), problem, launch, order=order)
+
+
+@pytest.mark.parametrize("columns", [96, 4099, 33_000])
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_the_order_of_the_threads_changes_no_bit(emulator: Build, dtype: str, columns: int) -> None:
+    problem = Problem(values=draw(columns, 3, 1), dtype=dtype)
+    for capability in ((8, 0), (9, 0)):
+        launch = choose_softmax(problem.rows, capability, 2)
+        found = {
+            compute(built(emulator, dtype), problem, launch, order=order, seed=order).tobytes()
+            for order in ORDERS
+        }
+        assert len(found) == 1
+
+
+#: What a hand may get wrong: the place in the source, what stands there then, and what shows it.
+MISTAKES = {
+    "no barrier before a block's values are read": ("        __syncthreads(); \\\n", " \\\n"),
+    "one set of slots for maxima and sums": (
+        "held.raise(top, factor), sums)",
+        "held.raise(top, factor), tops)",
+    ),
+    "no barrier in a cluster": ("        cluster_barrier(); \\\n", " \\\n"),
+    "one element too many": ("first + PER_PACK <= columns;", "first + PER_PACK <= columns + 1;"),
+    "an element in front": ("first >= 0 && first + PER_PACK", "first >= -1 && first + PER_PACK"),
+    "the last element forgotten": ("first + i < columns) to[", "first + i < columns - 1) to["),
+    "an exchange that some lanes leave out": (
+        "first < rows; first +=",
+        "first + group < rows; first +=",
+    ),
+    "zero beyond the row": ("nothing = 0xff800000u", "nothing = 0x00000000u"),
+    "a wide store that is not aligned": ("&& (aligned || alike)", "&& (aligned || to)"),
+    "a maximum that is not the row's": ("= block_max(held.highest(), tops)", "= held.highest()"),
+    "a sum relative to -inf": ("from == minus_infinity() ? 1.0f :", "from == 0.25f ? 1.0f :"),
+    "a prefetch beyond the array": ("if (ahead && row + gridDim.x < rows)", "if (ahead)"),
+}
+
+
+#: The others are found by the emulator, or by what they compute.
+FOUND_BY_SANITIZERS = {
+    "one element too many",
+    "a wide store that is not aligned",
+    "a prefetch beyond the array",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_caught(emulator: Build, mistake: str) -> None:
+    wrong = broken(emulator, mistake)
+    defines = {"ALIGNED": 0, "PACKS": 2, "LANES": 32}
+    launches = [
+        SoftmaxLaunch(name="softmax_short", grid=1, block=64, defines=defines | {"LANES": 8}),
+        SoftmaxLaunch(name="softmax_long", grid=1, block=64, defines=defines),
+        SoftmaxLaunch(name="softmax_cluster", grid=2, block=32, defines=defines | {"CLUSTER": 2}),
+        SoftmaxLaunch(name="softmax_online", grid=1, block=32, defines=defines),
+    ]
+    values = draw(51, 3, 1) - 5
+    values[1] = -np.inf
+    values[2, 3:40] = -np.inf
+    problem = Problem(values=values, x_offset=4, y_offset=8)
+
+    def try_all() -> None:
+        for launch in launches:
+            for order in ORDERS:
+                assert_right(wrong, problem, launch, order=order)
+
+    with pytest.raises(AssertionError):
+        try_all()
+
+
+def test_the_emulator_itself_tells_what_is_wrong(emulator: Build) -> None:
+    wrong = broken(emulator, "no barrier before a block's values are read")
+    launch = SoftmaxLaunch(
+        name="softmax_long", grid=1, block=64, defines={"ALIGNED": 0, "PACKS": 2}
+    )
+    with pytest.raises(KernelFault, match=r"race|nobody wrote"):
+        compute(wrong, Problem(values=draw(51, 3, 1)), launch)

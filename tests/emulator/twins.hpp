@@ -1,0 +1,57 @@
+// The twins of what the kernels take from the GPU alone.
+#pragma once
+
+#include "emulator.hpp"
+
+template <typename T>
+uint4 load_pack(const T* from) { return *reinterpret_cast<const uint4*>(from); }
+
+template <typename T>
+void store_pack(T* to, uint4 raw) { *reinterpret_cast<uint4*>(to) = raw; }
+
+template <typename T>
+void prefetch(const T* from)
+{
+    // It fetches nothing here, but must not reach beyond the array.
+    volatile T looked_at = *from;
+    (void)looked_at;
+}
+
+inline float power_of_two(float value)
+{
+    const float power = std::exp2(value);
+    return power < 0x1p-126f ? 0.0f : power;
+}
+
+inline float half_to_float(unsigned short bits)
+{
+    const unsigned int sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31u;
+    const unsigned int fraction = bits & 0x3ffu;
+    if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | fraction << 13);
+    const float size = exponent == 0
+        ? std::ldexp(static_cast<float>(fraction), -24)
+        : std::ldexp(static_cast<float>(fraction + 1024), static_cast<int>(exponent) - 25);
+    return sign ? -size : size;
+}
+
+inline unsigned short float_to_half(float value)
+{
+    const unsigned short sign = static_cast<unsigned short>(__float_as_uint(value) >> 16 & 0x8000u);
+    const float size = std::fabs(value);
+    if (value != value) return 0x7fff;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    int exponent = 0;
+    std::frexp(size, &exponent);
+    if (size < 0x1p-14f) exponent = -13;  // subnormal numbers and zero keep one step
+    const float steps = std::nearbyint(std::ldexp(size, 11 - exponent));
+    const unsigned int whole = static_cast<unsigned int>(steps);
+    const unsigned int bits = (static_cast<unsigned int>(exponent + 13) << 10) + whole;
+    return static_cast<unsigned short>(sign | bits);
+}
+
+inline unsigned int cluster_rank() { return emulator::self().block; }
+inline void cluster_barrier() { emulator::whole_cluster_barrier(); }
+inline void send(emulator::Shared<float>::Place place, unsigned int rank, float value)
+{
+    emulator::send_to<float>(place, rank, value);
+}

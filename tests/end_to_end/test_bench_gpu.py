@@ -1,0 +1,446 @@
+"""`gpucheck bench` on pretended GPUs, as a process: the real program, a pretended CuPy and driver.
+
+Time is modelled (tests/fakes/README.md), so that what must come out can be reckoned from the
+machine file: an H100's memory moves 2 x 2619 MHz x 5120 bits = 3.35 TB/s, of which the model gives
+92 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Ended, Pretend, Program
+from tests.fakes.libraries import cupy_environment
+from tests.fakes.machine import Gpu, Machine, load_machine
+
+#: The H100's hardware by the machine file, in bytes and operations a second.
+H100_MEMORY = 2 * 2619e6 * 5120 / 8
+H100_FP32 = 2 * 16896 * 1980e6
+H100_TENSOR = 4096 * 132 * 1980e6
+H100_LINK = 16 * 3.938e9
+#: The modelled second is long: little time is enough, and the tests stay short.
+BRIEF = ("--budget", "0.3")
+#: What of them the model reaches, where no script says otherwise.
+MEMORY, GEMM, LINK = 0.92, 0.78, 0.88
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Runs `gpucheck bench` on pretended GPUs."""
+
+    program: Program
+    pretend: Pretend
+    claims: Path
+
+    def __call__(
+        self,
+        *arguments: str,
+        machine: str | Machine = "h100x8",
+        gpus: int | None = 1,
+        script: str = "",
+        time: str = "modelled",
+        variables: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Run it to its end; the claims are of this test alone."""
+        found = load_machine(machine) if isinstance(machine, str) else machine
+        environment = {
+            **self.pretend(quiet(found), gpus=gpus),
+            **cupy_environment(script, time=time),
+            "GPUCHECK_CLAIMS_DIR": str(self.claims),
+            # Several tests run side by side; threads that spin would take each other's time.
+            "OPENBLAS_NUM_THREADS": "1",
+            **(variables or {}),
+        }
+        return self.program("bench", *arguments, env=environment)
+
+    def document(self, *arguments: str, **settings: Any) -> Any:
+        """Run it and return its document, checked against the schema."""
+        return self(*arguments, "--json", **settings).document("bench")
+
+
+def quiet(machine: Machine) -> Machine:
+    """Return the machine without programs on its GPUs, and with no clock held down."""
+
+    def alone(gpu: Gpu) -> Gpu:
+        return replace(
+            gpu, processes=(), clock_event_reasons=0 if gpu.clock_event_reasons else None
+        )
+
+    return replace(machine, gpus=tuple(alone(gpu) for gpu in machine.gpus))
+
+
+@pytest.fixture(name="bench")
+def _bench(program: Program, pretend: Pretend, tmp_path: Path) -> Bench:
+    return Bench(program, pretend, tmp_path / "claims")
+
+
+def rows_of(document: Any) -> dict[tuple[str, ...], Any]:
+    """Return the rows by kernel, variant, input format and scope."""
+    return {
+        (row["kernel"], row["variant"], row["dtype"]["math_mode"], row["scope"], row["device"]): row
+        for row in document["result"]["measurements"]
+    }
+
+
+def codes(row: Any) -> set[str]:
+    return {doubt["code"] for doubt in row["doubts"]}
+
+
+def speed(row: Any) -> float:
+    """Return a good row's throughput."""
+    assert row["error"] is None, row["error"]
+    assert row["verified"]["ok"]
+    return float(row["throughput"]["value"])
+
+
+def near(expected: float, share: float = 0.05) -> Any:
+    """Return what is at most so much less than expected: launches take their time too."""
+    return pytest.approx(expected * (1 - share / 2), abs=expected * (share / 2 + 0.01))
+
+
+def test_bandwidth_and_products_are_the_machine_model_s(bench: Bench) -> None:
+    document = bench.document(
+        *("copy", "triad", "softmax", "matmul", "--device", "gpu:0", "--quick", *BRIEF)
+    )
+
+    assert document["exit_code"] == 0
+    rows = rows_of(document)
+    here = ("resident", "gpu:0")
+    for variant in ("memcpy", "kernel"):
+        row = rows["copy", variant, "fp32", *here]
+        assert speed(row) == near(H100_MEMORY * MEMORY)
+        assert row["percent_of_peak"] == pytest.approx(100 * speed(row) / 3.35e12, rel=0.01)
+        assert row["sm_clock_mhz"] == pytest.approx(1980, rel=1e-3)
+        assert row["facts"]["launched_as"] == "graph"
+    assert speed(rows["triad", "kernel", "fp32", *here]) == near(H100_MEMORY * MEMORY)
+    fused, naive = rows["softmax", "fused", "fp32", *here], rows["softmax", "naive", "fp32", *here]
+    assert speed(fused) == near(H100_MEMORY * MEMORY, 0.25)
+    assert speed(fused) > 3 * speed(naive)
+    assert speed(rows["matmul", "cublas", "fp32", *here]) == near(H100_FP32 * GEMM)
+    uuids = {row["gpu_uuid"] for row in rows.values()}
+    assert uuids == {load_machine("h100x8").gpus[0].uuid}
+
+
+def test_every_format_has_its_own_arithmetic(bench: Bench) -> None:
+    peaks = {"fp64": 0.5 * H100_FP32, "fp32": H100_FP32, "tf32": H100_TENSOR / 2}
+    peaks |= {"fp16": H100_TENSOR, "bf16": H100_TENSOR, "int8": 2 * H100_TENSOR}
+    work = 2 * 1024**3
+
+    document = bench.document(
+        *("matmul", "--size", "1024", "--device", "gpu:0", "--quick", *BRIEF),
+        *("--dtype", "float64,float32,tf32,float16,bfloat16,int8"),
+    )
+
+    found = {
+        row["dtype"]["math_mode"]: speed(row)
+        for row in document["result"]["measurements"]
+        if row["scope"] == "resident"
+    }
+    # A launch and the pause before it take two microseconds, which the fast formats feel.
+    expected = {mode: work / (work / (peak * GEMM) + 2.1e-6) for mode, peak in peaks.items()}
+    # The int8 product is so short that its output of 4 MiB takes longer.
+    assert found.pop("int8") == pytest.approx(expected.pop("int8"), rel=0.25)
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("size", ["100", "1500"])
+def test_every_format_of_softmax_is_right(bench: Bench, size: str) -> None:
+    document = bench.document(
+        *("softmax", "--size", size, "--device", "gpu:0", "--quick", *BRIEF),
+        *("--dtype", "float32,float16,bfloat16"),
+    )
+
+    rows = [row for row in document["result"]["measurements"] if row["variant"] == "fused"]
+    assert {row["dtype"]["input"] for row in rows} == {"float32", "float16", "bfloat16"}
+    assert all(speed(row) > 0 for row in rows)
+
+
+def test_transfers_fit_the_link_s_latency_and_bandwidth(bench: Bench) -> None:
+    document = bench.document("transfer", "--device", "gpu:0", *BRIEF)
+
+    rows = [row for row in document["result"]["measurements"] if row["shape"] == [4096, 4096]]
+    by_variant = {row["variant"]: speed(row) for row in rows}
+    assert by_variant["to-gpu-pinned"] == near(H100_LINK * LINK)
+    assert by_variant["both-ways-pinned"] == near(2 * H100_LINK * LINK)
+    assert by_variant["from-gpu-pageable"] == pytest.approx(9e9, rel=0.02)
+    fits = {found["code"]: found["facts"] for found in document["result"]["conclusions"]}
+    for code in ("transfer-fit-to-gpu", "transfer-fit-from-gpu"):
+        assert fits[code]["bandwidth_bytes_per_s"] == near(H100_LINK * LINK)
+        assert 4e-6 < fits[code]["latency_s"] < 6e-6
+
+
+def test_launches_cost_what_the_model_says(bench: Bench) -> None:
+    document = bench.document("launch", "--device", "gpu:0", "--quick", *BRIEF)
+
+    times = {row["variant"]: row["median_s"] for row in document["result"]["measurements"]}
+    assert times["graph"] == pytest.approx(1.4e-6, rel=0.1)
+    assert times["stream"] == pytest.approx(2.2e-6, rel=0.1)
+    assert times["round-trip"] > 2 * times["stream"]
+
+
+def test_training_learns_and_batches_are_compared(bench: Bench) -> None:
+    document = bench.document("train", "batch", "--device", "gpu:0", "--quick", *BRIEF)
+
+    assert document["exit_code"] == 0
+    rows = document["result"]["measurements"]
+    assert all(row["verified"]["ok"] for row in rows)
+    accuracies = [row["facts"]["accuracy"] for row in rows if "accuracy" in row["facts"]]
+    assert accuracies
+    assert min(accuracies) > 0.8
+    assert "knee" in {found["code"] for found in document["result"]["conclusions"]}
+
+
+@pytest.mark.parametrize(("gpus", "simulated"), [(1, "yes"), (2, "no")])
+def test_towers_are_gpus_where_there_are_several(bench: Bench, gpus: int, simulated: str) -> None:
+    document = bench.document("towers", "--device", "gpu", "--quick", *BRIEF, gpus=gpus)
+
+    rows = document["result"]["measurements"]
+    assert all(row["verified"]["ok"] for row in rows)
+    assert {row["facts"].get("simulated") for row in rows} == {None, simulated}
+    assert len(rows) == gpus + 1
+
+
+@pytest.mark.parametrize(
+    ("script", "route", "rate"),
+    [("", "direct", 18 * 25e9 * LINK), ("no-peers", "through the host", H100_LINK * 0.45)],
+)
+def test_copies_between_gpus(bench: Bench, script: str, route: str, rate: float) -> None:
+    document = bench.document("p2p", "--device", "gpu", "--quick", *BRIEF, gpus=2, script=script)
+
+    rows = document["result"]["measurements"]
+    assert [row["device"] for row in rows] == ["gpu:0", "gpu:1"]
+    assert {row["facts"]["route"] for row in rows} == {route}
+    for row in rows:
+        assert speed(row) == near(rate)
+
+
+# ---- what goes wrong ----
+
+
+def failed_rows(document: Any, code: str) -> list[Any]:
+    return [
+        row
+        for row in document["result"]["measurements"]
+        if row["error"] is not None and row["error"]["code"] == code
+    ]
+
+
+def test_a_gpu_lost_in_mid_run_leaves_the_other_s_rows(bench: Bench) -> None:
+    document = bench.document(
+        *("copy", "triad", "--device", "gpu", "--quick", *BRIEF),
+        gpus=2,
+        script="lost gpu=1 after=300",
+    )
+
+    assert document["exit_code"] == 1
+    assert document["error"]["code"] == "gpu-lost"
+    lost = failed_rows(document, "gpu-lost")
+    assert {row["device"] for row in lost} == {"gpu:1"}
+    good = [row for row in document["result"]["measurements"] if row["device"] == "gpu:0"]
+    assert len(good) == 3
+    assert all(speed(row) > 0 for row in good)
+
+
+def test_a_gpu_that_cannot_be_opened_is_named_and_the_others_measured(bench: Bench) -> None:
+    ended = bench(
+        *("launch", "--device", "gpu", "--quick", *BRIEF),
+        gpus=3,
+        script="lost gpu=1",
+    )
+
+    assert ended.code == 1
+    assert "gpu:0 stream" in ended.text
+    assert "gpu:2 stream" in ended.text
+    assert "gpu:1: the GPU stopped answering" in ended.said
+
+
+def test_memory_that_runs_out_fails_its_rows_only(bench: Bench) -> None:
+    document = bench.document(
+        *("copy", "matmul", "--device", "gpu:0", "--quick", *BRIEF),
+        script="oom after=10",
+    )
+
+    assert document["exit_code"] == 1
+    assert document["error"]["code"] == "gpu-out-of-memory"
+    full = failed_rows(document, "gpu-out-of-memory")
+    assert 0 < len(full) < len(document["result"]["measurements"])
+    assert "Out of memory allocating" in full[0]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("what", "kernel"),
+    [
+        ("flip", "copy"),
+        ("flip", "triad"),
+        ("flip", "gemm"),
+        ("flip", "softmax_long"),
+        ("nan", "memcpy"),
+        ("nan", "gemm"),
+    ],
+)
+def test_a_wrong_number_is_caught(bench: Bench, kernel: str, what: str) -> None:
+    asked = {"gemm": "matmul", "memcpy": "copy", "softmax_long": "softmax"}.get(kernel, kernel)
+
+    document = bench.document(
+        *(asked, "--device", "gpu:0", "--quick", *BRIEF),
+        script=f"{what} kernel={kernel} times=100000",
+    )
+
+    assert document["exit_code"] == 1
+    assert failed_rows(document, "wrong-result")
+    wrong = failed_rows(document, "wrong-result")[0]
+    assert wrong["verified"]["ok"] is False
+    assert (wrong["verified"]["error"] is None) is (
+        what == "nan" and kernel not in ("copy", "memcpy")
+    )
+
+
+def test_a_wrong_number_that_comes_late_is_caught_at_the_end(bench: Bench) -> None:
+    document = bench.document(
+        *("triad", "--device", "gpu:0", "--quick", *BRIEF),
+        script="flip kernel=triad after=200 times=100000",
+    )
+
+    (row,) = document["result"]["measurements"]
+    assert row["samples_s"]
+    assert row["error"]["code"] == "wrong-result"
+
+
+def test_ctrl_c_keeps_what_was_measured(bench: Bench) -> None:
+    ended = bench(
+        *("copy", "triad", "--device", "gpu:0", "--quick", *BRIEF),
+        script="interrupt after=400",
+    )
+
+    assert ended.code == 130
+    assert "Traceback" not in ended.said
+    assert "TB/s" in ended.text
+    assert "interrupted before it was measured" in ended.text
+
+
+def test_a_slow_gpu_is_seen(bench: Bench) -> None:
+    document = bench.document(
+        *("copy", "--device", "gpu", "--quick", *BRIEF),
+        gpus=2,
+        script="slow gpu=1 memory=0.5",
+    )
+
+    rows = rows_of(document)
+    healthy, slow = (
+        rows["copy", "kernel", "fp32", "resident", f"gpu:{number}"] for number in (0, 1)
+    )
+    assert speed(slow) == pytest.approx(speed(healthy) / 2, rel=0.05)
+    assert slow["percent_of_peak"] < 50 < healthy["percent_of_peak"]
+
+
+def test_a_throttled_clock_is_measured(bench: Bench) -> None:
+    document = bench.document(
+        *("matmul", "--dtype", "float32", "--device", "gpu:0", "--quick", *BRIEF),
+        script="throttle clock=0.6",
+    )
+
+    row = rows_of(document)["matmul", "cublas", "fp32", "resident", "gpu:0"]
+    assert row["sm_clock_mhz"] == pytest.approx(0.6 * 1980, rel=1e-3)
+    assert speed(row) == near(0.6 * H100_FP32 * GEMM)
+
+
+# ---- sizes and devices ----
+
+
+def test_a_size_that_does_not_fit_is_refused_with_the_largest_that_does(bench: Bench) -> None:
+    ended = bench("copy", "--size", "500000", "--device", "gpu:0", "--quick")
+
+    assert ended.code == 2
+    assert "does not fit" in ended.said
+    assert "largest" in ended.said
+    assert not ended.stdout
+
+
+def test_a_format_whose_edges_cublas_does_not_take_says_which(bench: Bench) -> None:
+    ended = bench("matmul", "--dtype", "int8", "--size", "501", "--device", "gpu:0", *BRIEF)
+
+    assert ended.code == 1
+    assert "multiples of 4, not 501" in ended.said
+    assert "--size 500" in ended.said
+
+
+@pytest.mark.parametrize(
+    ("device", "variables", "words"),
+    [
+        ("gpu:4", {}, "there is no gpu:4"),
+        ("gpu", {"CUDA_VISIBLE_DEVICES": ""}, "no GPU"),
+    ],
+)
+def test_a_gpu_that_is_not_there(
+    bench: Bench, device: str, variables: dict[str, str], words: str
+) -> None:
+    ended = bench("copy", "--device", device, "--quick", variables=variables)
+
+    assert ended.code == 4
+    assert words in ended.said
+
+
+def test_visible_devices_decide_which_gpu_is_number_0(bench: Bench) -> None:
+    document = bench.document(
+        *("launch", "--device", "gpu:0", "--quick", *BRIEF),
+        gpus=4,
+        variables={"CUDA_VISIBLE_DEVICES": "3,1"},
+    )
+
+    uuids = {row["gpu_uuid"] for row in document["result"]["measurements"]}
+    assert uuids == {load_machine("h100x8").gpus[3].uuid}
+
+
+def test_a_mig_instance_is_measured_against_its_own_limits(bench: Bench) -> None:
+    document = bench.document(
+        *("copy", "--device", "gpu", "--quick", *BRIEF), machine="a100-mig", gpus=None
+    )
+
+    (gpu,) = document["result"]["environment"]["gpus"]
+    assert gpu["name"].endswith("MIG 3g.20gb")
+    assert gpu["uuid"] == load_machine("a100-mig").gpus[0].mig[0].uuid
+    rows = document["result"]["measurements"]
+    assert all(speed(row) < 0.5 * 1.555e12 for row in rows)
+
+
+def test_an_unknown_board_gets_computed_limits(bench: Bench) -> None:
+    machine = load_machine("t4").with_gpu(0, name="NVIDIA X1", pci_device_id=0x7F0110DE)
+
+    document = bench.document(*("copy", "--device", "gpu:0", "--quick", *BRIEF), machine=machine)
+
+    (gpu,) = document["result"]["environment"]["gpus"]
+    assert gpu["name"] == "NVIDIA X1"
+    row = document["result"]["measurements"][0]
+    assert row["percent_of_peak"] == near(100 * MEMORY)
+
+
+def test_eight_gpus_and_the_processor_in_real_intervals(bench: Bench) -> None:
+    ended = bench(
+        *("copy", "--device", "all", "--quick", *BRIEF, "--size", "2048"),
+        gpus=None,
+        time="virtual",
+    )
+
+    assert ended.code == 0, ended.said
+    for number in range(8):
+        assert f"gpu:{number} memcpy" in ended.text
+    assert "times faster" in ended.text
+
+
+def test_the_report_says_what_a_person_must_know(bench: Bench) -> None:
+    ended = bench("copy", "matmul", "--dtype", "float32", "--device", "gpu:0", "--quick", *BRIEF)
+
+    assert ended.code == 0, ended.said
+    for words in (
+        "TB/s",
+        "TFLOP/s",
+        "% of peak",
+        "NVIDIA H100 80GB HBM3",
+        "limits measured on gpu:0",
+    ):
+        assert words in ended.text

@@ -1,0 +1,183 @@
+"""Processes of a benchmark that never ran: documents by the dozen, with the faults one wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.core.bench.processes.workers import run_of, stations_of
+from gpucheck.models.bench import (
+    BenchGpu,
+    BenchResult,
+    Doubt,
+    DtypeSpec,
+    GpuTelemetry,
+    Measurement,
+    SampleSummary,
+    Scope,
+    Telemetry,
+    Throughput,
+    Verified,
+)
+from gpucheck.models.bench_run import ProcessRun
+from gpucheck.models.codec import to_plain
+from gpucheck.models.device import Gpu
+from gpucheck.models.report import Failure, Host
+from gpucheck.probes.workers import WorkerAnswer, WorkerOrder
+from tests.fakes.verdicts import environment
+
+BF16 = DtypeSpec(input="bfloat16", accumulate="float32", output="bfloat16", math_mode="bf16")
+HOST = Host(name="node17", driver_version="580.95.05", cuda_driver_version="13.0")
+
+
+def uuid_of(device: str) -> str:
+    """Return the UUID of a device of ours."""
+    return f"GPU-{device.removeprefix('gpu:'):0>8}"
+
+
+def row(device: str, speed: float, **changes: Any) -> Measurement:
+    """Return a product of bfloat16 numbers at `speed` FLOP/s."""
+    seconds = 2.0 * 4096**3 / speed
+    found = Measurement(
+        kernel="matmul",
+        variant="cublas",
+        device=device,
+        gpu_uuid=None if device == "cpu" else uuid_of(device),
+        dtype=BF16,
+        shape=(4096, 4096, 4096),
+        scope=Scope.RESIDENT,
+        median_s=seconds,
+        summary=SampleSummary(
+            count=50,
+            min_s=seconds,
+            p10_s=seconds,
+            median_s=seconds,
+            p90_s=seconds,
+            max_s=seconds,
+            iqr_s=0.0,
+            outlier_count=0,
+        ),
+        throughput=Throughput(value=speed, unit="FLOP/s"),
+        verified=Verified(error=1e-3, bound=1e-2, ok=True, reference="float64"),
+        converged=True,
+    )
+    return replace(found, **changes)
+
+
+def document(
+    device: str,
+    speed: float,
+    *,
+    rows: Sequence[Measurement] | None = None,
+    sensors: Mapping[str, Any] | None = None,
+    doubts: Sequence[str] = (),
+    exit_code: int = 0,
+    error: Failure | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Return what one worker prints."""
+    where = environment()
+    telemetry = None
+    if device != "cpu":
+        gpu = BenchGpu(
+            cuda_index=int(device.removeprefix("gpu:")),
+            uuid=uuid_of(device),
+            name="NVIDIA H100 80GB HBM3",
+            compute_capability="9.0",
+            sm_count=132,
+            l2_bytes=2**25,
+            memory_total_bytes=2**36,
+            memory_free_bytes=2**36,
+            float32_math="fp32",
+            pci_device_id="233010de",
+        )
+        where = replace(where, gpus=(gpu,), cupy_version="14.2.0", cublas_version="12.9.0")
+        known = {
+            "uuid": uuid_of(device),
+            "reading_count": 200,
+            "period_s": 0.05,
+            "power_limit_w": 700.0,
+            "vbios_version": "96.00",
+            "ecc_mode": True,
+            "pcie_generation": 5,
+            "pcie_width": 16,
+            **(sensors or {}),
+        }
+        telemetry = Telemetry(gpus=(GpuTelemetry(**known),))
+    doubted = tuple(Doubt(code=code, message=code, next="look") for code in doubts)
+    given = rows if rows is not None else (row(device, speed, doubts=doubted),)
+    result = BenchResult(
+        measurements=tuple(given), comparisons=(), environment=where, telemetry=telemetry
+    )
+    return {
+        "schema": "gpucheck/bench/1",
+        "tool": {"name": "gpucheck", "version": "0.1.0"},
+        "time": "2026-11-21T03:32:00Z",
+        "host": to_plain(HOST),
+        "status": "ok",
+        "exit_code": exit_code,
+        "error": to_plain(error),
+        "warnings": [],
+        "result": to_plain(replace(result, **changes)),
+    }
+
+
+Script = Callable[[WorkerOrder, int, bool], WorkerAnswer | dict[str, Any]]
+
+
+class FakeWorkers:
+    """Workers that give what a script says: `script(order, number, in_turn)` for each process.
+
+    `number` counts the processes of a device, over all rounds.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.rounds: list[tuple[tuple[WorkerOrder, ...], bool, float]] = []
+        self._counts: dict[str, int] = {}
+
+    def round(
+        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
+    ) -> Sequence[WorkerAnswer]:
+        """Return the script's answers."""
+        self.rounds.append((tuple(orders), in_turn, deadline_s))
+        return [self._answer(order, in_turn) for order in orders]
+
+    def _answer(self, order: WorkerOrder, in_turn: bool) -> WorkerAnswer:
+        number = self._counts.get(order.device, 0)
+        self._counts[order.device] = number + 1
+        found = self._script(order, number, in_turn)
+        return found if isinstance(found, WorkerAnswer) else WorkerAnswer(document=found)
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    """Return an inventory of so many GPUs, on two NUMA nodes."""
+    return tuple(
+        Gpu(
+            index=number,
+            cuda_index=number,
+            visible=True,
+            uuid=uuid_of(f"gpu:{number}"),
+            name="NVIDIA H100 80GB HBM3",
+            cpu_affinity="0-3" if number < count / 2 else "4-7",
+        )
+        for number in range(count)
+    )
+
+
+def runs_of(
+    speeds: Mapping[str, Sequence[float]], *, together: bool = True, **changes: Any
+) -> tuple[ProcessRun, ...]:
+    """Return a process for each speed of each device."""
+    stations = stations_of(list(speeds), gpus(8))
+    return tuple(
+        run_of(
+            WorkerAnswer(document=document(station.device, speed, **changes)),
+            station,
+            number,
+            together=together,
+        )
+        for station in stations
+        for number, speed in enumerate(speeds[station.device])
+    )

@@ -1,0 +1,1 @@
+"""CuPy's bindings of CUDA's own libraries."""
