@@ -8,289 +8,51 @@ from __future__ import annotations
 
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.bench import BenchGpu
-from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
+from gpucheck.models.errors import GpucheckError, MissingError
+from gpucheck.probes import cupy_products
+from gpucheck.probes.cupy_errors import as_failure, quiet, translated
+from gpucheck.probes.cupy_timing import SpanTimer
+from gpucheck.probes.gpu import (
+    NO_DEFINES,
+    PLAIN_PRODUCT,
+    GpuArray,
+    GpuDevice,
+    GpuFunction,
+    OpenedGpus,
+    Product,
+    Span,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     HostArray = NDArray[Any]
 
-#: The hold kernel starts at this length and grows to the second one; see `CupyDevice.span`.
-_FIRST_HOLD_S, _LONGEST_HOLD_S = 50e-6, 50e-3
-
 _EMPTY_SOURCE = 'extern "C" __global__ void empty() {}'
 #: bfloat16's NaN.
 _NAN_BITS = 0x7FC0
-_SOURCE = Path(__file__).with_name("timing.cu")
-
-#: cuBLAS: the transposition flags, and its default choice of algorithm (cublas_api.h).
-_NORMAL, _TRANSPOSED, _DEFAULT_ALGORITHM = 0, 1, -1
-#: By arithmetic: the types of the factors and the product (library_types.h), cuBLAS' compute type
-#: (cublas_api.h), and NumPy's type for its scalars.
-_GEMM_TYPES = {
-    "fp64": (1, 1, 70, "float64"),
-    "fp32": (0, 0, 68, "float32"),
-    "tf32": (0, 0, 77, "float32"),
-    "fp16": (2, 2, 68, "float32"),
-    "bf16": (14, 14, 68, "float32"),
-    "int8": (3, 10, 72, "int32"),
-}
-
-#: CUDA errors after which no call on the device can succeed in this process.
-_LOST = (
-    "cudaErrorECCUncorrectable",
-    "cudaErrorDevicesUnavailable",
-    "cudaErrorHardwareStackError",
-    "cudaErrorIllegalAddress",
-    "cudaErrorLaunchFailure",
-    "cudaErrorLaunchTimeout",
-    "cudaErrorNvlinkUncorrectable",
-    "cudaErrorUnknown",
-    "CUDA_ERROR_ECC_UNCORRECTABLE",
-    "CUDA_ERROR_ILLEGAL_ADDRESS",
-    "CUDA_ERROR_LAUNCH_FAILED",
-    "CUDA_ERROR_UNKNOWN",
-)
-
-
-class GpuArray(Protocol):
-    """An array in GPU memory, opaque but for its size."""
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size in bytes."""
-        ...
-
-
-#: A compiled kernel: call it with the grid, the block and the arguments (arrays, NumPy scalars).
-GpuFunction = Callable[[int, int, tuple[object, ...]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Device time between two events; `starved` if the GPU may have waited for the host in it.
-
-    `sm_clock_mhz` is the clock that the SMs really had meanwhile, None if it could not be read.
-    """
-
-    seconds: float
-    starved: bool
-    sm_clock_mhz: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """How cuBLAS multiplies: the arithmetic, which factor is stored transposed, and the scaling.
-
-    out = alpha (left right) + beta out; `math_mode` is one of fp64, fp32, tf32, fp16, bf16, int8.
-    """
-
-    math_mode: str = "fp32"
-    left_transposed: bool = False
-    right_transposed: bool = False
-    alpha: float = 1.0
-    beta: float = 0.0
-
-
-_NOTHING: Mapping[str, int] = MappingProxyType({})
-#: The product without scaling or transposition, in float32.
-_PLAIN = Product()
-
-
-class GpuDevice(Protocol):
-    """One GPU as the kernels use it. Every method raises GpucheckError for what CUDA refuses.
-
-    Arrays are C-contiguous; `storage` is NumPy's name of their type.
-    """
-
-    @property
-    def facts(self) -> BenchGpu:
-        """Return what the card is; the free memory is as of the opening."""
-        ...
-
-    @property
-    def cupy_version(self) -> str:
-        """Return the version of the library behind this door."""
-        ...
-
-    def allocate(self, shape: tuple[int, ...], storage: str = "float32") -> GpuArray:
-        """Allocate an array without initialising it."""
-        ...
-
-    def upload(self, host: HostArray) -> GpuArray:
-        """Copy a host array into new GPU memory."""
-        ...
-
-    def clone(self, array: GpuArray) -> GpuArray:
-        """Copy a GPU array into new GPU memory."""
-        ...
-
-    def download(self, array: GpuArray) -> HostArray:
-        """Copy a GPU array to the host and wait for it."""
-        ...
-
-    def rows(self, array: GpuArray, low: int, high: int) -> GpuArray:
-        """Return rows of an array, in the same memory."""
-        ...
-
-    def poison(self, array: GpuArray) -> None:
-        """Fill an array with NaN, or with the smallest number where its type has no NaN."""
-        ...
-
-    def copy(self, source: GpuArray, out: GpuArray) -> None:
-        """Enqueue the driver's own copy within GPU memory."""
-        ...
-
-    def multiply(
-        self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = _PLAIN
-    ) -> None:
-        """Enqueue a matrix product by cuBLAS."""
-        ...
-
-    def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
-        """Enqueue a row softmax as one writes it with the library's array operations."""
-        ...
-
-    def compile(self, source: str, name: str, defines: Mapping[str, int] = _NOTHING) -> GpuFunction:
-        """Compile CUDA C++ and return its `extern "C"` kernel `name`; calls enqueue a launch."""
-        ...
-
-    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` enqueues as a graph and return what launches it; nothing runs."""
-        ...
-
-    def launch_empty(self, count: int, *, waiting: bool = False) -> None:
-        """Enqueue `count` launches of a kernel that does nothing, waiting for each if asked to."""
-        ...
-
-    def span(self, enqueue: Callable[[], None]) -> Span:
-        """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events."""
-        ...
-
-    def pinned(self, shape: tuple[int, ...], storage: str = "float32") -> HostArray:
-        """Allocate a page-locked host array."""
-        ...
-
-    def send(self, host: HostArray, array: GpuArray) -> None:
-        """Enqueue the copy of a host array into a GPU array."""
-        ...
-
-    def fetch(self, array: GpuArray, host: HostArray) -> None:
-        """Enqueue the copy of a GPU array into a host array."""
-        ...
-
-    def exchange(
-        self, sent: HostArray, target: GpuArray, source: GpuArray, fetched: HostArray
-    ) -> None:
-        """Enqueue a copy to the GPU and one from it, at the same time."""
-        ...
-
-    def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
-        """Enqueue the copy of another GPU's array into one of this GPU."""
-        ...
-
-    def reaches(self, peer: GpuDevice) -> bool:
-        """Return whether this GPU reads the other's memory directly, and let it do so."""
-        ...
-
-    def memory_used_bytes(self) -> int:
-        """Return the GPU memory that arrays of this process take."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until everything enqueued has run."""
-        ...
-
-    def release(self) -> None:
-        """Give unused memory back to the driver."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedGpus:
-    """The GPUs that can be measured, or why there is none."""
-
-    devices: Sequence[GpuDevice] = ()
-    unavailable: str | None = None
-    cupy_version: str | None = None
-
-
-def _failure(error: Exception, doing: str) -> GpucheckError:
-    """Return our error for one of CuPy's, by its class and CUDA's own name for it."""
-    kind, text = type(error).__name__, str(error).strip().split("\n")[0]
-    if isinstance(error, MemoryError) or "emoryAllocation" in text or "ALLOC_FAILED" in text:
-        return InconclusiveError(
-            code="gpu-out-of-memory",
-            message=f"the GPU has not enough free memory for {doing}: {text}",
-            remedy=("choose a smaller --size", "see who uses it: gpucheck list --processes"),
-        )
-    if any(name in text for name in _LOST):
-        return InconclusiveError(
-            code="gpu-lost",
-            message=f"the GPU stopped answering while {doing}: {text}",
-            remedy=("run gpucheck detect", "look for Xid messages in the kernel log (dmesg)"),
-        )
-    if isinstance(error, ImportError | OSError) or kind in ("CompileException", "NVRTCError"):
-        return MissingError(
-            code="cuda-library-missing",
-            message=f"CuPy could not do its part of {doing}: {kind}: {text}",
-            remedy=("install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13]",),
-        )
-    return InconclusiveError(
-        code="gpu-error",
-        message=f"the GPU refused {doing}: {kind}: {text}",
-        remedy=("run gpucheck detect",),
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep CuPy's advice about its installation off the terminal: that is detect's work."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _translated(doing: str) -> Iterator[None]:
-    """Turn CuPy's errors into ours.
-
-    CuPy has no common base class for them, so everything but our own errors is its failure here.
-    """
-    try:
-        yield
-    except GpucheckError:
-        raise
-    except Exception as error:
-        raise _failure(error, doing) from error
 
 
 class CupyDevice:
     """One GPU through CuPy, on a stream of its own."""
 
     def __init__(self, cuda_index: int, known_uuid: str | None = None) -> None:
-        with _translated("opening the GPU"), _quiet():
+        with translated("opening the GPU"), quiet():
             self._cupy: Any = import_module("cupy")
             self._cupyx: Any = import_module("cupyx")
             self._device: Any = self._cupy.cuda.Device(cuda_index)
             with self._device:
                 self._stream: Any = self._cupy.cuda.Stream(non_blocking=True)
-                self._begin: Any = self._cupy.cuda.Event()
-                self._end: Any = self._cupy.cuda.Event()
                 self._facts = self._read_facts(cuda_index, known_uuid)
-        self._timing_parts: tuple[GpuFunction, GpuFunction, GpuArray] | None = None
-        self._hold_s = _FIRST_HOLD_S
+        self._timer: SpanTimer | None = None
         self._side: Any = None
+        self._lanes: list[Any] = []
         self._empty: Any = None
 
     @property
@@ -356,49 +118,29 @@ class CupyDevice:
             runtime.memcpyAsync(other.data.ptr, one.data.ptr, one.nbytes, kind, stream)
 
     def multiply(
-        self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = _PLAIN
+        self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = PLAIN_PRODUCT
     ) -> None:
-        """Enqueue a matrix product by cublasGemmEx, in exactly the arithmetic that is asked for.
-
-        cuBLAS thinks in columns: it is given the transposed problem, out' = right' left'.
-        """
-        import numpy as np
-
-        one, other, into = _opened(left), _opened(right), _opened(out)
-        factor, result, compute, scalar = _GEMM_TYPES[product.math_mode]
-        scales = np.array([product.alpha, product.beta], dtype=scalar)
-        (m, n), k = into.shape, one.shape[0 if product.left_transposed else 1]
-        flags = (
-            _TRANSPOSED if product.right_transposed else _NORMAL,
-            _TRANSPOSED if product.left_transposed else _NORMAL,
-        )
-        with self._here("the matrix product"):
-            self._cublas().gemmEx(
-                *(self._cupy.cuda.device.get_cublas_handle(), *flags, n, m, k),
-                *(scales.ctypes.data, other.data.ptr, factor, other.shape[1]),
-                *(one.data.ptr, factor, one.shape[1]),
-                *(scales.ctypes.data + scales.itemsize, into.data.ptr, result, n),
-                *(compute, _DEFAULT_ALGORITHM),
-            )
-
-    def _cublas(self) -> Any:
-        """Return CuPy's binding of cuBLAS, which loads the library at its import."""
-        return import_module("cupy_backends.cuda.libs.cublas")
+        """Enqueue a matrix product by cublasGemmEx, in exactly the arithmetic that is asked for."""
+        with self._here("multiplying matrices"):
+            factors = (_opened(left), _opened(right))
+            cupy_products.multiply(self._cupy, *factors, _opened(out), product)
 
     def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
         """Enqueue a row softmax in CuPy's array operations: five kernels and their temporaries."""
         import numpy as np
 
-        with self._here("the library's softmax"):
+        with self._here("computing the library's softmax"):
             scaled: Any = _opened(source) / np.float32(temperature)
             raised: Any = self._cupy.exp(scaled - scaled.max(axis=1, keepdims=True))
             total: Any = raised.sum(axis=1, keepdims=True)
             self._cupy.divide(raised, total, out=_opened(out))
 
-    def compile(self, source: str, name: str, defines: Mapping[str, int] = _NOTHING) -> GpuFunction:
+    def compile(
+        self, source: str, name: str, defines: Mapping[str, int] = NO_DEFINES
+    ) -> GpuFunction:
         """Compile with NVRTC for this GPU and return the kernel `name`."""
         options = ("--std=c++17", *(f"-D{key}={value}" for key, value in defines.items()))
-        with self._here("compiling a kernel"), _quiet():
+        with self._here("compiling a kernel"), quiet():
             kernel: Any = self._cupy.RawKernel(source, name, options=options)
             kernel.compile()
 
@@ -435,45 +177,13 @@ class CupyDevice:
                 if waiting:
                     self._stream.synchronize()
 
-    def span(self, enqueue: Callable[[], None]) -> Span:
-        """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events.
-
-        A kernel that only waits is put in front, so that the work is queued up before the first
-        event fires; otherwise the time would hold the host's launches (starvation). If the first
-        event has fired by the end of the enqueuing, the wait was too short: it is made longer and
-        the work is run again, up to a longest wait.
-        """
-        while True:
-            span = self._one_span(enqueue)
-            if not span.starved or self._hold_s >= _LONGEST_HOLD_S:
-                return span
-            self._hold_s = min(self._hold_s * 4, _LONGEST_HOLD_S)
-
-    def _one_span(self, enqueue: Callable[[], None]) -> Span:
-        import numpy as np
-
-        hold, tick, ticks = self._timing()
+    def span(self, enqueue: Callable[[], None], *, held: bool = True) -> Span:
+        """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events."""
         with self._here("running a kernel"):
-            _opened(ticks).fill(0)
-            hold(1, 1, (np.uint64(self._hold_s * 1e9),))
-            tick(self._facts.sm_count, 1, (_opened(ticks)[0],))
-            self._begin.record(self._stream)
-            enqueue()
-            self._end.record(self._stream)
-            starved = bool(self._begin.done)
-            tick(self._facts.sm_count, 1, (_opened(ticks)[1],))
-            self._stream.synchronize()
-            elapsed_ms = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
-            clock_mhz = _clock_mhz(_opened(ticks).get(stream=self._stream))
-            return Span(seconds=elapsed_ms / 1e3, starved=starved, sm_clock_mhz=clock_mhz)
-
-    def _timing(self) -> tuple[GpuFunction, GpuFunction, GpuArray]:
-        """Return the kernels that the timing needs and where they write, made once."""
-        if self._timing_parts is None:
-            source = _SOURCE.read_text(encoding="utf-8")
-            kernels = (self.compile(source, "hold"), self.compile(source, "tick"))
-            self._timing_parts = (*kernels, self.allocate((2, 2), "uint64"))
-        return self._timing_parts
+            if self._timer is None:
+                sm_count = self._facts.sm_count
+                self._timer = SpanTimer(self._cupy, self._stream, self.compile, sm_count)
+            return self._timer.span(enqueue, held=held)
 
     def pinned(self, shape: tuple[int, ...], storage: str = "float32") -> HostArray:
         """Allocate a page-locked host array."""
@@ -502,6 +212,26 @@ class CupyDevice:
             _opened(source).get(stream=self._side, out=fetched, blocking=False)
             _opened(target).set(sent, stream=self._stream)
             self._stream.wait_event(self._side.record())
+
+    def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
+        """Enqueue each piece of work on a stream of its own; they start and end together.
+
+        Also while a graph is recorded: the streams take part in it from the first event on.
+        """
+        main = self._stream
+        with self._here("working on several streams"):
+            while len(self._lanes) < len(works):
+                self._lanes.append(self._cupy.cuda.Stream(non_blocking=True))
+            begun = main.record()
+            try:
+                for lane, work in zip(self._lanes, works, strict=False):
+                    lane.wait_event(begun)
+                    self._stream = lane
+                    work()
+            finally:
+                self._stream = main
+            for lane in self._lanes[: len(works)]:
+                main.wait_event(lane.record())
 
     def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
         """Enqueue cudaMemcpyPeerAsync on this GPU's stream."""
@@ -545,7 +275,7 @@ class CupyDevice:
     @contextmanager
     def _here(self, doing: str) -> Iterator[None]:
         """Make this device and its stream current."""
-        with _translated(doing), self._device, self._stream:
+        with translated(doing), self._device, self._stream:
             yield
 
     def _read_facts(self, cuda_index: int, known_uuid: str | None) -> BenchGpu:
@@ -578,14 +308,6 @@ def _megahertz(kilohertz: object) -> float | None:
     return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
 
 
-def _clock_mhz(ticks: HostArray) -> float | None:
-    """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0."""
-    (start_ns, start_cycles), (end_ns, end_cycles) = ticks.tolist()
-    if not start_ns or end_ns <= start_ns or end_cycles <= start_cycles:
-        return None
-    return float(1e3 * (end_cycles - start_cycles) / (end_ns - start_ns))
-
-
 def _text(name: bytes | str) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
@@ -606,7 +328,7 @@ def _tf32_asked(environment: Mapping[str, str]) -> bool:
 
 def _load_cupy() -> Any:
     try:
-        with _quiet():
+        with quiet():
             return import_module("cupy")
     except ModuleNotFoundError as error:
         raise MissingError(
@@ -615,7 +337,7 @@ def _load_cupy() -> Any:
             remedy=("install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13]",),
         ) from error
     except Exception as error:
-        raise _failure(error, "loading CuPy") from error
+        raise as_failure(error, "loading CuPy") from error
 
 
 def _count_gpus(cupy: Any) -> int:
@@ -631,7 +353,7 @@ def _count_gpus(cupy: Any) -> int:
                 message="there is no NVIDIA driver, or it is too old for the CUDA that CuPy brings",
                 remedy=("run gpucheck detect",),
             ) from error
-        raise _failure(error, "counting the GPUs") from error
+        raise as_failure(error, "counting the GPUs") from error
 
 
 def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
@@ -649,7 +371,7 @@ def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
                 message=f"there is no gpu:{index}: a CUDA program started now sees {count}",
                 remedy=("see the numbers with gpucheck list",),
             )
-    return range(count) if asked is None else asked
+    return range(count) if asked is None else tuple(dict.fromkeys(asked))
 
 
 def open_gpus(
@@ -658,15 +380,28 @@ def open_gpus(
     """Open the GPUs with these CUDA indices, all of them for None.
 
     `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them: CUDA's runtime
-    hands them out cut at a zero byte. Never raises: the reason stands in the result.
+    hands them out cut at a zero byte. Never raises: the reasons stand in the result, and a GPU that
+    cannot be opened leaves the others.
     """
     version = None
     known = uuids or {}
+    devices: list[CupyDevice] = []
+    refused: dict[int, GpucheckError] = {}
     try:
         cupy = _load_cupy()
         version = str(cupy.__version__)
-        indices = _existing(asked, _count_gpus(cupy))
-        devices = [CupyDevice(index, known.get(index)) for index in indices]
+        for index in _existing(asked, _count_gpus(cupy)):
+            try:
+                devices.append(CupyDevice(index, known.get(index)))
+            except GpucheckError as error:
+                refused[index] = error
+        if not devices:
+            raise next(iter(refused.values()))
     except GpucheckError as error:
-        return OpenedGpus(unavailable=error.message, cupy_version=version)
-    return OpenedGpus(devices=devices, cupy_version=version)
+        return OpenedGpus(unavailable=error.message, remedy=error.remedy, cupy_version=version)
+    return OpenedGpus(
+        devices=devices,
+        refused={index: error.message for index, error in refused.items()},
+        cupy_version=version,
+        cublas_version=cupy_products.cublas_version(cupy, devices[0].facts.cuda_index),
+    )

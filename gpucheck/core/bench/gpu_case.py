@@ -16,7 +16,7 @@ from gpucheck.core.bench.kernel import (
 )
 from gpucheck.models.bench import DtypeSpec, Fact, Scope, Verified
 from gpucheck.probes.clock import Clock
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice
+from gpucheck.probes.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,17 +100,23 @@ class GpuTimer:
         """Return the share of the spans in which the GPU may have waited for the host."""
         return self._starved / self._spans if self._spans else 0.0
 
-    def seconds(self, enqueue: Callable[[], None], replayed_as: Hashable | None = None) -> float:
+    def seconds(
+        self,
+        enqueue: Callable[[], None],
+        replayed_as: Hashable | None = None,
+        *,
+        held: bool = True,
+    ) -> float:
         """Return the device time of what `enqueue` enqueues.
 
         With a key, it is captured once and replayed ever after, so that the host's launches leave
-        no gap between short kernels.
+        no gap between short kernels. `held` as for `GpuDevice.span`.
         """
         if replayed_as is not None:
             if replayed_as not in self._graphs:
                 self._graphs[replayed_as] = self._gpu.capture(enqueue)
             enqueue = self._graphs[replayed_as]
-        span = self._gpu.span(enqueue)
+        span = self._gpu.span(enqueue, held=held)
         self._spans += 1
         self._starved += span.starved
         self.sm_clock_mhz = span.sm_clock_mhz

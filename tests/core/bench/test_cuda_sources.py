@@ -6,12 +6,14 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import gpucheck
-from gpucheck.core.bench.kernels.softmax import choose_launch
+from gpucheck.core.bench.kernels.copy import TILE
+from gpucheck.core.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
 
 PACKAGE = Path(gpucheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.cu"))
@@ -19,16 +21,20 @@ SOURCES = sorted(PACKAGE.rglob("*.cu"))
 #: Volta to Blackwell; NVRTC 12.9 knows them all, NVRTC 13 begins at sm_75.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 
-#: The values of the macros that a source is compiled with.
-DEFINES = {"softmax.cu": ("-DELEMENT=0", "-DELEMENT=1", "-DELEMENT=2")}
+#: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
+DEFINES = {
+    "corruption.cu": tuple((f"-DELEMENT={element}",) for element in range(5)),
+    "softmax.cu": (),
+    "stream.cu": (tuple(f"-D{name}={value}" for name, value in TILE.items()),),
+}
 
 #: Names the library, where it is not among the installed packages.
 LIBRARY_VARIABLE = "GPUCHECK_TEST_NVRTC"
 
 CASES = [
-    pytest.param(source, define, id=f"{source.stem}{define}")
+    pytest.param(source, defines, id="".join((source.stem, *defines)))
     for source in SOURCES
-    for define in DEFINES.get(source.name, ("",))
+    for defines in DEFINES.get(source.name, ((),))
 ]
 
 
@@ -96,47 +102,71 @@ def test_there_are_sources() -> None:
     assert {source.name for source in SOURCES} >= {"softmax.cu", "stream.cu", "timing.cu"}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("source", "define"), CASES)
-def test_source_compiles_without_a_warning(
-    nvrtc: Nvrtc, source: Path, define: str, architecture: int
-) -> None:
+def assert_compiles(
+    nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
+) -> set[str]:
+    """Compile without a warning and return the kernels' names."""
     if architecture not in nvrtc.architectures():
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
     text = source.read_text(encoding="utf-8")
     # Down to machine code, and not only to PTX: the assembler has its own opinion.
-    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17"]
+    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", *defines]
 
-    code, log, ptx = nvrtc.compile(text, *options, *([define] if define else []))
+    code, log, ptx = nvrtc.compile(text, *options)
 
     assert code == 0, log
     # Of its own accord NVRTC only says that old architectures will go.
     assert "source.cu" not in log, log
-    assert ".entry" in ptx
+    return set(re.findall(r"\.entry (\w+)", ptx))
 
 
-@pytest.mark.parametrize("element", [0, 1, 2])
-def test_every_kernel_that_is_launched_is_in_the_compiled_code(nvrtc: Nvrtc, element: int) -> None:
-    source = (PACKAGE / "core" / "bench" / "kernels" / "softmax.cu").read_text(encoding="utf-8")
-    _, _, ptx = nvrtc.compile(source, "--gpu-architecture=compute_90", f"-DELEMENT={element}")
-    entries = set(re.findall(r"\.entry (\w+)", ptx))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("source", "defines"), CASES)
+def test_source_compiles_without_a_warning(
+    nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
+) -> None:
+    assert assert_compiles(nvrtc, source, defines, architecture)
 
-    launched = {
-        choose_launch(7, columns).name
-        for columns in (*range(1, 1200), *range(1200, 40000, 4), 40001, 5001, 12001, 20001)
-    }
 
-    assert launched <= entries
+def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[SoftmaxLaunch]:
+    """Return one launch of each kernel, aligned and not, as large as its threads can be."""
+    found = {}
+    for columns in (1024, 1001, 32768, 32761, 262_144, 262_001, 10**6, 10**6 + 1):
+        rows = SoftmaxRows(
+            rows=7,
+            columns=columns,
+            itemsize=itemsize,
+            aligned=columns * itemsize % 16 == 0,
+        )
+        launch = choose_softmax(rows, capability, 132)
+        found[(launch.name, launch.defines["ALIGNED"])] = launch
+    return list(found.values())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("element", "itemsize"), [(0, 4), (1, 2), (2, 2)])
+def test_every_softmax_that_is_launched_compiles_without_a_warning(
+    nvrtc: Nvrtc, element: int, itemsize: int, architecture: int
+) -> None:
+    source = PACKAGE / "core" / "bench" / "kernels" / "softmax.cu"
+    launches = softmax_launches(itemsize, divmod(architecture, 10))
+    kinds = {launch.name for launch in launches}
+    assert kinds >= {"softmax_short", "softmax_long", "softmax_online"}
+    assert ("softmax_cluster" in kinds) == (architecture >= 90)
+
+    for launch in launches:
+        defines = [f"-D{name}={value}" for name, value in launch.defines.items()]
+        entries = assert_compiles(nvrtc, source, [f"-DELEMENT={element}", *defines], architecture)
+        assert entries == {launch.name}
 
 
 def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
     expected = {
         "stream.cu": {"copy", "triad"},
-        "train.cu": {"gradient", "merge"},
+        "train.cu": {"forward", "gradient", "merge", "project"},
         "timing.cu": {"hold", "tick"},
+        "corruption.cu": {"differ", "digest"},
     }
     for source in SOURCES:
         if source.name in expected:
-            text = source.read_text(encoding="utf-8")
-            _, log, ptx = nvrtc.compile(text, "--gpu-architecture=compute_90")
-            assert set(re.findall(r"\.entry (\w+)", ptx)) == expected[source.name], log
+            assert assert_compiles(nvrtc, source, (), 90) == expected[source.name]

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from gpucheck.core.bench import regression
+from gpucheck.core.bench.gpu_training import GpuTraining
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.core.bench.kernels.train import DATA_BYTES
-from gpucheck.core.bench.training import CpuTraining, GpuTraining, Plan
+from gpucheck.core.bench.training import CpuTraining, Plan
 from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
-from gpucheck.probes.cupy_device import GpuDevice
+from gpucheck.probes.gpu import GpuDevice
 
 #: The share of the best throughput that counts as having reached it.
 KNEE_SHARE = 0.9

@@ -12,19 +12,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.cpu_case import CpuCase, Team, cpu_label, row_parts
+from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.gpu_case import ResidentCase, gpu_label
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.models.bench import BenchMode, Verified
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice, GpuFunction
+from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     HostArray = NDArray[Any]
 
-#: float32 numbers in a pack of the CUDA kernels, threads in a block, blocks for each SM.
-PACK, BLOCK, BLOCKS_PER_SM = 4, 256, 32
+#: float32 numbers in a pack of the CUDA kernels, threads in a block, packs that each one moves.
+PACK, BLOCK, UNROLL = 4, 256, 4
+#: The macros that stream.cu is compiled with.
+TILE = MappingProxyType({"BLOCK": BLOCK, "UNROLL": UNROLL})
 _FLOAT32 = FORMATS["float32"].spec
 
 
@@ -76,7 +79,7 @@ class CpuCopy(CpuCase):
         import numpy as np
 
         self._source = self._order.data.normal("copy", self._order.shape)
-        self._out = np.empty_like(self._source)
+        self._out = fresh_array(self._order.shape, "float32")
         rows, columns = self._order.shape
         parts = [
             (self._out[part], self._source[part])
@@ -153,7 +156,7 @@ class KernelCopy(_GpuCopy):
     def compile(self) -> None:
         """Compile the kernel for this GPU, once."""
         if self._function is None:
-            self._function = self._gpu.compile(stream_source(), "copy")
+            self._function = self._gpu.compile(stream_source(), "copy", TILE)
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one launch; `compile` comes first."""
@@ -161,12 +164,12 @@ class KernelCopy(_GpuCopy):
 
         assert self._function is not None
         packs = self.output_shape[0] * self.output_shape[1] // PACK
-        self._function(grid_for(self._gpu, packs), BLOCK, (inputs[0], out, np.int64(packs)))
+        self._function(grid_for(packs), BLOCK, (inputs[0], out, np.int64(packs)))
 
 
-def grid_for(gpu: GpuDevice, packs: int) -> int:
-    """Return how many blocks keep every SM busy, no more than there is work for."""
-    return max(1, min(-(-packs // BLOCK), BLOCKS_PER_SM * gpu.facts.sm_count))
+def grid_for(packs: int) -> int:
+    """Return a block for each tile: the GPU hands them out as SMs become free."""
+    return max(1, -(-packs // (BLOCK * UNROLL)))
 
 
 def stream_source() -> str:

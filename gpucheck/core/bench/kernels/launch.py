@@ -21,7 +21,7 @@ from gpucheck.core.bench.kernel import (
     Work,
 )
 from gpucheck.models.bench import BenchMode, Conclusion, Fact, Measurement, Verified
-from gpucheck.probes.cupy_device import GpuDevice
+from gpucheck.probes.gpu import GpuDevice
 
 #: Launches in one graph: enough that replaying it costs nothing beside them.
 _LAUNCHES_IN_A_GRAPH = 100

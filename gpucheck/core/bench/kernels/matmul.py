@@ -13,11 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.cpu_case import CpuCase, cpu_label
+from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, decode, encode
 from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.models.bench import BenchGpu, BenchMode, Verified
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice, Product
+from gpucheck.probes.gpu import GpuArray, GpuDevice, Product
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,12 +130,10 @@ class CpuMatmul(CpuCase):
 
     def prepare(self) -> None:
         """Draw the inputs and allocate the output."""
-        import numpy as np
-
         self._left, right = draw_inputs(self._order, transposed=self._transposed)
         self._right = right.T if self._transposed else right
         m, _, n = self._order.shape
-        self._out = np.empty((m, n), dtype=self._order.dtype)
+        self._out = fresh_array((m, n), self._order.dtype)
 
     def poison(self) -> None:
         """Fill the output with NaN."""
@@ -213,7 +212,8 @@ def _draw(order: CaseOrder, name: str, shape: tuple[int, ...]) -> HostArray:
         wide = "float64" if order.dtype == "float64" else "float32"
         return encode(order.data.normal(f"matmul-{name}", shape, wide), FORMATS[order.dtype])
 
-    return order.data.once(f"matmul-{name}-{order.dtype}", make)
+    size_bytes = math.prod(shape) * FORMATS[order.dtype].itemsize
+    return order.data.once(f"matmul-{name}-{shape}-{order.dtype}", make, size_bytes)
 
 
 def product_bound(form: Format, terms: int) -> float:
@@ -247,9 +247,8 @@ def verify_product(
     import numpy as np
 
     form = form or FORMATS[order.dtype]
-    probe, expected = order.data.once(
-        f"matmul-reference-{order.dtype}-{transposed}", lambda: _reference(order, transposed)
-    )
+    name = f"matmul-reference-{order.shape}-{order.dtype}-{transposed}"
+    probe, expected = order.data.keep(name, lambda: _reference(order, transposed))
     found = _times_vector(out, probe, form.output)
     # Zeros times anything have no typical size: then the deviation itself is the error.
     typical = float(np.sqrt(np.mean(np.square(expected)))) or 1.0

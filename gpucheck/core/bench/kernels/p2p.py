@@ -21,7 +21,7 @@ from gpucheck.core.bench.kernel import (
 )
 from gpucheck.core.bench.kernels.copy import verify_copy
 from gpucheck.models.bench import BenchMode, Fact, Verified
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice
+from gpucheck.probes.gpu import GpuArray, GpuDevice
 
 
 class PeerToPeer(KernelBase):

@@ -5,28 +5,40 @@ floating-point operations (maximum, subtraction, exponential, addition, product)
 counted as one.
 The throughput is in bytes: memory limits a good softmax, not arithmetic.
 
-On the CPU NumPy is limited by its passes over memory and by temporaries (a plain version reaches a
-tenth of a copy), so `softmax_rows` works on blocks of rows that stay in the cache, writes in
-place, and gives each thread its own rows: NumPy lets go of the interpreter lock inside its loops.
+The CPU's version is in core/bench/softmax_rows.py, the choice of the GPU's launch in
+core/bench/softmax_launch.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.cpu_case import CpuCase, Team, cpu_label, row_parts
+from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, decode, encode
 from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
+from gpucheck.core.bench.softmax_launch import (
+    PACK_BYTES,
+    SoftmaxLaunch,
+    SoftmaxRows,
+    choose_softmax,
+)
+from gpucheck.core.bench.softmax_rows import (
+    LOG2_E,
+    Scaling,
+    choose_scaling,
+    rows_per_block,
+    softmax_rows,
+)
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest, Verified
 from gpucheck.models.errors import WrongUseError
-from gpucheck.probes.clock import Clock
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice, GpuFunction
+from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,20 +47,14 @@ if TYPE_CHECKING:
 
 #: The formats that softmax.cu has, by the number that it knows them by.
 _ELEMENTS = {"float32": 0, "float16": 1, "bfloat16": 2}
-_LOG2_E = 1.4426950408889634
 _BOUND = 1e-5
 #: Beyond these, 1 / T leaves the range in which float32 keeps its full precision.
 _COLDEST, _HOTTEST = 1e-30, 1e30
+_FLOAT16_HALF_STEP = 2.0**-25
 #: Rows compared element by element with float64; of the others the sums are compared.
 _CHECKED_ROWS = 64
-#: A row whose maximum lies further below its block's, in powers of two, is scaled by its own
-#: maximum: its terms' relative error is about the distance times 4e-8, and its smaller terms would
-#: fall out of float32's range.
-_DEEPEST_ROW = 30.0
 #: Rows summed at once by the check: bounds its memory.
 _SUMMED_ROWS = 512
-#: A row longer than this is worked on in pieces; longer chains of additions lose accuracy.
-_LONGEST_PIECE = 32768
 
 
 class Softmax(KernelBase):
@@ -74,8 +80,8 @@ class Softmax(KernelBase):
             raise WrongUseError(
                 code="bad-temperature",
                 message="softmax needs a temperature between 1e-30 and 1e30, "
-                f"not {request.temperature:g}",
-                remedy=("choose a positive temperature; 1 is the plain softmax",),
+                f"not {request.temperature:g}.",
+                remedy=("Choose a positive temperature; 1 is the plain softmax.",),
             )
 
     def cpu_refusal(self, dtype: str) -> str | None:
@@ -131,10 +137,9 @@ class _CpuSoftmax(CpuCase):
 
     def prepare(self) -> None:
         """Draw the input and allocate the output."""
-        import numpy as np
 
         self._source = draw_input(self._order)
-        self._out = np.empty_like(self._source)
+        self._out = fresh_array(self._order.shape, "float32")
 
     def poison(self) -> None:
         """Fill the output with NaN."""
@@ -173,15 +178,17 @@ class BlockedSoftmax(_CpuSoftmax):
     def __init__(self, order: CaseOrder, threads: int) -> None:
         super().__init__(order, "blocked", threads)
         self._team: Team | None = None
+        self._scaling: Scaling | None = None
 
     def prepare(self) -> None:
-        """Draw the input, allocate the output, start the threads, choose the exponential."""
+        """Draw the input, allocate the output, start the threads, choose the exponential once."""
         super().prepare()
-        scaling = choose_scaling(self._order.clock, self._order.request.temperature)
+        if self._scaling is None:
+            self._scaling = choose_scaling(self._order.clock, self._order.request.temperature)
         rows, columns = self._order.shape
         block = rows_per_block(columns, self._order.cpu.l2_bytes)
         parts = [
-            (self._source[part], self._out[part], scaling, block)
+            (self._source[part], self._out[part], self._scaling, block)
             for part in row_parts(rows, columns, self._threads)
         ]
         self._team = Team(softmax_rows, parts)
@@ -197,105 +204,6 @@ class BlockedSoftmax(_CpuSoftmax):
         if self._team is not None:
             self._team.close()
             self._team = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """An exponential and the factor that makes it exp(x / T): exp with 1/T, exp2 with log2(e)/T."""
-
-    raise_to: Callable[..., object]
-    factor: float
-    deepest: float
-
-
-def choose_scaling(clock: Clock, temperature: float) -> Scaling:
-    """Return exp2 or exp, whichever this NumPy computes faster on this processor.
-
-    NumPy has a vector exp2 for AVX-512 only (there it is twice as fast as exp), but a vector exp
-    for more processors.
-    """
-    import numpy as np
-
-    values = np.linspace(-8, 0, 65536, dtype=np.float32)
-    out = np.empty_like(values)
-
-    def seconds(function: Callable[..., object]) -> float:
-        spans = []
-        for _ in range(5):
-            start_s = clock.now_s()
-            function(values, out=out)
-            spans.append(clock.now_s() - start_s)
-        return min(spans)
-
-    if seconds(np.exp2) <= seconds(np.exp):
-        return Scaling(np.exp2, _LOG2_E / temperature, _DEEPEST_ROW)
-    return Scaling(np.exp, 1 / temperature, _DEEPEST_ROW / _LOG2_E)
-
-
-def rows_per_block(columns: int, l2_bytes: int | None) -> int:
-    """Return how many rows fill twice one core's L2 (1 MiB where unknown), at least one.
-
-    NOTE: twice, not half: each NumPy call between two turns of the interpreter lock gets longer,
-    which gains two threads 9 % (7.9 for 8.7 ms at 4096x4096); the L3 holds what the L2 does not.
-    """
-    return max(1, 2 * (l2_bytes or 2**20) // max(4 * columns, 1))
-
-
-def softmax_rows(source: HostArray, out: HostArray, scaling: Scaling, block: int) -> None:
-    """Write softmax(source / T) of each row into `out`, both (rows, columns) float32.
-
-    A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as the formula says.
-    """
-    import numpy as np
-
-    # NaN rows are answers here, not accidents; the settings are this thread's own.
-    with np.errstate(all="ignore"):
-        if source.shape[1] > _LONGEST_PIECE:
-            for row, written in zip(source, out, strict=True):
-                _softmax_long_row(row, written, scaling)
-            return
-        for low in range(0, source.shape[0], block):
-            _softmax_block(source[low : low + block], out[low : low + block], scaling)
-
-
-def _softmax_block(source: HostArray, out: HostArray, scaling: Scaling) -> None:
-    """Compute a block of rows that fits the cache.
-
-    NOTE: one maximum for the whole block where the rows' maxima lie close together: subtracting
-    one number costs NumPy less than half of subtracting a column from every row.
-    """
-    import numpy as np
-
-    if source.shape[1] == 0:
-        return
-    factor = np.float32(scaling.factor)
-    highest = np.maximum.reduce(source, axis=1)
-    top = np.maximum.reduce(highest)
-    spread = (float(top) - float(np.minimum.reduce(highest))) * scaling.factor
-    if spread <= scaling.deepest:  # False for NaN too
-        np.subtract(source, top, out=out)
-    else:
-        np.subtract(source, highest[:, None], out=out)
-    np.multiply(out, factor, out=out)
-    scaling.raise_to(out, out=out)
-    # NOTE: einsum adds along rows twice as fast as sum(); its chains are short enough here.
-    total = np.einsum("ij->i", out)
-    np.divide(np.float32(1), total, out=total)
-    np.multiply(out, total[:, None], out=out)
-
-
-def _softmax_long_row(source: HostArray, out: HostArray, scaling: Scaling) -> None:
-    """Compute one row in pieces that fit the cache; the sum of the pieces is kept in float64."""
-    import numpy as np
-
-    factor, top, total = np.float32(scaling.factor), np.maximum.reduce(source), 0.0
-    for low in range(0, source.shape[0], _LONGEST_PIECE):
-        piece = out[low : low + _LONGEST_PIECE]
-        np.subtract(source[low : low + _LONGEST_PIECE], top, out=piece)
-        np.multiply(piece, factor, out=piece)
-        scaling.raise_to(piece, out=piece)
-        total += float(np.add.reduce(piece))
-    np.multiply(out, np.float32(1 / total), out=out)
 
 
 class _GpuSoftmax:
@@ -327,21 +235,24 @@ class GpuSoftmax(_GpuSoftmax):
 
     captured = True
 
-    def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
+    def __init__(
+        self, order: CaseOrder, gpu: GpuDevice, launch: SoftmaxLaunch | None = None
+    ) -> None:
         super().__init__(order, gpu, "fused")
         self._function: GpuFunction | None = None
-        self._launch = choose_launch(*order.shape)
+        self._launch = launch or launch_for(order, gpu)
 
     def compile(self) -> None:
         """Compile the kernel for this GPU, once."""
         import numpy as np
 
         if self._function is None:
-            defines = {"ELEMENT": _ELEMENTS[self._order.dtype]}
+            defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self._launch.defines}
             self._function = self._gpu.compile(source_text(), self._launch.name, defines)
             rows, columns = self._order.shape
-            factor = np.float32(_LOG2_E / self._order.request.temperature)
-            self._sizes = (np.int64(rows), np.int64(columns), factor)
+            factor = np.float32(LOG2_E / self._order.request.temperature)
+            stride = np.int64(columns)
+            self._sizes = (np.int64(rows), np.int64(columns), factor, stride, stride)
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one launch; `compile` comes first."""
@@ -365,33 +276,20 @@ class LibrarySoftmax(_GpuSoftmax):
         self._gpu.softmax(inputs[0], out, self._order.request.temperature)
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Which of softmax.cu's kernels to launch, and how."""
-
-    name: str
-    grid: int
-    block: int
-
-
 def source_text() -> str:
     """Return the CUDA source."""
     return Path(__file__).with_name("softmax.cu").read_text(encoding="utf-8")
 
 
-def choose_launch(rows: int, columns: int) -> Launch:
-    """Return the kernel for a row length: a warp's registers, a block's, or two passes.
-
-    Packs of four need rows that start at multiples of 16 bytes.
-    """
-    if columns <= 1024:
-        values = next(count for count in (1, 2, 4, 8, 16, 32) if columns <= 32 * count)
-        return Launch(f"softmax_warp_{values}", -(-rows // 8), 256)
-    for values, block in ((8, 256), (16, 256), (16, 512), (16, 1024), (32, 1024)):
-        if columns <= values * block:
-            kind = "packed" if columns % 4 == 0 else "block"
-            return Launch(f"softmax_{kind}_{values}", rows, block)
-    return Launch("softmax_online", rows, 1024)
+def launch_for(order: CaseOrder, gpu: GpuDevice) -> SoftmaxLaunch:
+    """Return how an order's rows, one after the other in arrays of their own, are launched."""
+    rows, columns = order.shape
+    itemsize = FORMATS[order.dtype].itemsize
+    # CUDA's allocations begin at multiples of 256 bytes, so that the length decides.
+    aligned = columns * itemsize % PACK_BYTES == 0
+    problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
+    major, _, minor = gpu.facts.compute_capability.partition(".")
+    return choose_softmax(problem, (int(major), int(minor)), gpu.facts.sm_count)
 
 
 def draw_input(order: CaseOrder) -> HostArray:
@@ -400,7 +298,8 @@ def draw_input(order: CaseOrder) -> HostArray:
     def make() -> HostArray:
         return encode(order.data.normal("softmax", order.shape), FORMATS[order.dtype])
 
-    return order.data.once(f"softmax-{order.dtype}", make)
+    size_bytes = math.prod(order.shape) * FORMATS[order.dtype].itemsize
+    return order.data.once(f"softmax-{order.shape}-{order.dtype}", make, size_bytes)
 
 
 def verify_softmax(
@@ -417,18 +316,28 @@ def verify_softmax(
     raised = decode(source[rows], dtype).astype(np.float64) / temperature
     raised = np.exp(raised - raised.max(axis=1, keepdims=True))
     raised /= raised.sum(axis=1, keepdims=True)
-    written = decode(out[rows], dtype)
-    difference = np.linalg.norm(written - raised, axis=1) / np.linalg.norm(raised, axis=1)
+    written, sizes = decode(out[rows], dtype), np.linalg.norm(raised, axis=1)
+    difference = np.linalg.norm(written - raised, axis=1) / sizes
     sums = np.abs(_row_sums(out, dtype) - 1)
     worst = max(float(np.max(difference)), float(np.max(sums)))
     finite = math.isfinite(float(np.sum(difference) + np.sum(sums)))
-    bound = _BOUND + (2 * FORMATS[dtype].roundoff if dtype != "float32" else 0.0)
+    typical = float(np.min(sizes)) / math.sqrt(max(source.shape[1], 1))
+    bound = _BOUND + _rounding(dtype, typical)
     return Verified(
         error=worst if finite else None,
         bound=bound,
         ok=finite and worst <= bound,
         reference=f"float64 on {len(rows)} rows, and the sum of every row",
     )
+
+
+def _rounding(dtype: str, typical: float) -> float:
+    """Return what storing numbers of this size in a 16-bit format may change, relative to them."""
+    if dtype == "float32":
+        return 0.0
+    # Below its normal numbers float16 keeps a step, where a long row's numbers lie.
+    half_step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
+    return 2 * FORMATS[dtype].roundoff + half_step / typical
 
 
 def _row_sums(out: HostArray, dtype: str) -> HostArray:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from gpucheck.core.bench import regression
+from gpucheck.core.bench.gpu_training import GpuTraining, MultiGpuTraining
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.core.bench.kernels.train import DATA_BYTES
-from gpucheck.core.bench.training import CpuTraining, GpuTraining, MultiGpuTraining, Plan
+from gpucheck.core.bench.training import CpuTraining, Plan
 from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.models.errors import WrongUseError
-from gpucheck.probes.cupy_device import GpuDevice
+from gpucheck.probes.gpu import GpuDevice
 
 _MOST_TOWERS = 64
 
@@ -38,8 +39,8 @@ class Towers(KernelBase):
         if not 2 <= request.towers <= _MOST_TOWERS:
             raise WrongUseError(
                 code="bad-towers",
-                message=f"towers must be 2 to {_MOST_TOWERS}, not {request.towers}",
-                remedy=("give the number to simulate, for example --towers 4",),
+                message=f"Towers must be 2 to {_MOST_TOWERS}, not {request.towers}.",
+                remedy=("Give the number to simulate, for example --towers 4.",),
             )
 
     def shape(self, size: int) -> tuple[int, ...]:
@@ -72,11 +73,11 @@ class Towers(KernelBase):
         """Return this GPU alone; with the first also all at once, or the simulated towers."""
         count = len(order.gpus)
         one, many = self._plans(order, count if count > 1 else order.request.towers)
-        cases: list[Case] = [GpuTraining(order, one, gpu, _name(1))]
+        cases: list[Case] = [GpuTraining(order, one, gpu, _name(1), fused=True)]
         if count == 1:
-            cases.append(GpuTraining(order, many, gpu, _name(many.towers)))
+            cases.append(GpuTraining(order, many, gpu, _name(many.towers), fused=True))
         elif gpu is order.gpus[0]:
-            cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers)))
+            cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers), fused=True))
         return cases
 
     def _plans(self, order: CaseOrder, towers: int) -> tuple[Plan, Plan]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from gpucheck.core.bench import regression
+from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
-from gpucheck.core.bench.training import CpuTraining, GpuTraining, Plan
-from gpucheck.models.bench import BenchMode, BenchRequest
-from gpucheck.probes.cupy_device import GpuDevice
+from gpucheck.core.bench.training import CpuTraining, Plan
+from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.probes.gpu import GpuDevice
 
 #: Bytes of the largest generated data set, or of MNIST, as float32.
 DATA_BYTES = 4 * regression.INPUTS * 70_000
@@ -48,8 +49,8 @@ class Train(KernelBase):
         return data + (1 + gpu_count) * 2 * regression.step_memory_bytes(shape[0])
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return the batches that the steps walk through, and a step's arrays."""
-        return DATA_BYTES + 2 * regression.step_memory_bytes(shape[0])
+        """Return the batches that the steps of two cases walk through, and all steps' arrays."""
+        return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return NumPy with all threads and with one."""
@@ -57,6 +58,32 @@ class Train(KernelBase):
         return [CpuTraining(order, plan, count, "numpy") for count in thread_counts(order.cpu)]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return cuBLAS and our own kernel between its products."""
+        """Return steps as one graph, as launches with cuBLAS, and with a batch sent for each."""
         plan = Plan(kernel=self.id, batch=order.shape[0], trained=True)
-        return [GpuTraining(order, plan, gpu, "cublas")]
+        return [
+            GpuTraining(order, plan, gpu, "fused", fused=True),
+            GpuTraining(order, plan, gpu, "cublas"),
+            CopiedTraining(order, plan, gpu, "copied"),
+        ]
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return what each device has learnt, and from which images."""
+        found: dict[str, Conclusion] = {}
+        for row in rows:
+            accuracy = row.facts.get("accuracy")
+            if isinstance(accuracy, float) and row.device not in found:
+                found[row.device] = _learnt(row, accuracy)
+        return list(found.values())
+
+
+def _learnt(row: Measurement, accuracy: float) -> Conclusion:
+    source, steps = str(row.facts.get("images")), row.facts.get("accuracy_steps", 0)
+    images = "the file's images" if source == "file" else f"{source} images (--data takes MNIST)"
+    return Conclusion(
+        kernel=row.kernel,
+        device=row.device,
+        code="accuracy",
+        sentence=f"{row.device}: {accuracy:.1%} of the test images right after {steps} steps on "
+        f"{images}",
+        facts={"accuracy": accuracy, "steps": steps, "images": source},
+    )

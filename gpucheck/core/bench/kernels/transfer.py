@@ -24,7 +24,7 @@ from gpucheck.core.bench.kernel import (
 )
 from gpucheck.core.bench.kernels.copy import verify_copy
 from gpucheck.models.bench import BenchMode, Conclusion, Fact, Measurement, Verified
-from gpucheck.probes.cupy_device import GpuArray, GpuDevice
+from gpucheck.probes.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,8 +161,8 @@ class TransferCase:
 
     @property
     def starved_share(self) -> float:
-        """Return 0 for pageable memory, which the host must copy itself while we wait."""
-        return 0.0 if self._pageable else self._timer.starved_share
+        """Return the share of the spans in which the GPU may have waited for the host."""
+        return self._timer.starved_share
 
     @property
     def sm_clock_mhz(self) -> float | None:
@@ -213,7 +213,8 @@ class TransferCase:
                 else:
                     gpu.exchange(sent, target, source, fetched)
 
-        return self._timer.seconds(enqueue)
+        # The host copies pageable memory itself: it cannot be queued up behind a waiting GPU.
+        return self._timer.seconds(enqueue, held=not self._pageable)
 
     def check(self) -> Verified:
         """Count the numbers that arrived wrong."""

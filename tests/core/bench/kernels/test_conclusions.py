@@ -9,6 +9,7 @@ import pytest
 from gpucheck.core.bench.kernels.batch import Batch, batch_sizes
 from gpucheck.core.bench.kernels.launch import Launch
 from gpucheck.core.bench.kernels.towers import Towers
+from gpucheck.core.bench.kernels.train import Train
 from gpucheck.models.bench import BenchMode, Measurement, Scope, Throughput
 from tests.fakes.bench import FLOAT32, RIGHT
 
@@ -87,3 +88,21 @@ def test_simulated_towers_show_the_price_of_merging_and_no_scaling() -> None:
     assert found.facts["efficiency"] == pytest.approx(0.93)
     assert "simulated" in found.sentence
     assert Towers().conclude(rows[1:]) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("generated", "generated images (--data takes MNIST)"), ("file", "the file's images")],
+)
+def test_training_says_what_was_learnt_and_from_which_images(source: str, said: str) -> None:
+    facts: dict[str, str | int | float] = {
+        "accuracy": 0.918,
+        "accuracy_steps": 1000,
+        "images": source,
+    }
+    rows = [replace(row("train", variant, 1e5), facts=facts) for variant in ("numpy", "other")]
+
+    (found,) = Train().conclude(rows)
+
+    assert found.sentence == f"cpu: 91.8% of the test images right after 1000 steps on {said}"
+    assert Train().conclude([row("train", "numpy", 1e5)]) == []

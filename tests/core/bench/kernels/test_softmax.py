@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,15 @@ from gpucheck.core.bench.formats import FORMATS, encode
 from gpucheck.core.bench.kernels.softmax import (
     BlockedSoftmax,
     NaiveSoftmax,
-    Scaling,
     Softmax,
-    choose_launch,
+    launch_for,
+    verify_softmax,
+)
+from gpucheck.core.bench.softmax_rows import (
+    Scaling,
     choose_scaling,
     rows_per_block,
     softmax_rows,
-    source_text,
-    verify_softmax,
 )
 from gpucheck.probes.clock import MonotonicClock
 from tests.fakes.bench import FakeClock, FakeGpu, order
@@ -183,25 +183,16 @@ def test_the_chosen_exponential_is_one_of_the_two() -> None:
         assert scaling.factor == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("columns", [1, 32, 33, 1024, 1025, 4096, 4097, 16384, 32767, 32768, 32769])
-def test_every_launch_names_a_kernel_of_the_source_that_reaches_each_column(columns: int) -> None:
-    launch = choose_launch(7, columns)
+@pytest.mark.parametrize(
+    ("columns", "dtype", "aligned"),
+    [(100, "float32", 1), (101, "float32", 0), (102, "float16", 0), (104, "bfloat16", 1)],
+)
+def test_wide_accesses_are_used_only_where_rows_are_aligned(
+    columns: int, dtype: str, aligned: int
+) -> None:
+    launch = launch_for(order((7, columns), dtype=dtype), FakeGpu(FakeClock()))
 
-    kind, _, values = launch.name.rpartition("_")
-    macro = {"softmax_warp": "WARP_KERNEL", "softmax": "softmax_online"}.get(kind, "BLOCK_KERNEL")
-    assert re.search(rf"^{macro}\({values}\)$|{launch.name}\(", source_text(), re.MULTILINE)
-    if kind == "softmax_warp":
-        assert 32 * int(values) >= columns
-        assert launch.grid * launch.block >= 7 * 32
-    elif values.isdigit():
-        assert int(values) * launch.block >= columns
-        assert launch.grid == 7
-    assert launch.block <= 1024
-
-
-def test_packs_of_four_are_used_only_where_rows_are_aligned() -> None:
-    assert choose_launch(1, 4096).name.startswith("softmax_packed")
-    assert choose_launch(1, 4097).name.startswith("softmax_block")
+    assert launch.defines["ALIGNED"] == aligned
 
 
 def test_gpu_cases_compile_once_and_are_checked() -> None:
@@ -214,8 +205,9 @@ def test_gpu_cases_compile_once_and_are_checked() -> None:
         assert case.check().ok
         case.release()
 
-    # Three for the graph, three end to end; the library's way launches its own.
-    assert gpu.launches == [(8, 256)] * 6
+    # Three for the graph, three end to end; the library's way launches its own. Eight lanes hold a
+    # row of 100, so that a block of 128 threads takes sixteen rows.
+    assert gpu.launches == [(4, 128)] * 6
     assert gpu.captured == 1
 
 
@@ -256,6 +248,16 @@ def test_a_result_of_bfloat16s_precision_is_no_float16() -> None:
 
     assert verify_softmax(source, right.astype(np.float16), 0.7, "float16").ok
     assert not verify_softmax(source, rough.astype(np.float16), 0.7, "float16").ok
+
+
+def test_long_rows_in_float16_may_round_below_its_normal_numbers() -> None:
+    source = encode(
+        np.random.default_rng(4).standard_normal((3, 300_001), dtype=np.float32), FORMATS["float16"]
+    )
+    right = exact(source, 1.0)
+
+    assert verify_softmax(source, right.astype(np.float16), 1.0, "float16").ok
+    assert not verify_softmax(source, (1.1 * right).astype(np.float16), 1.0, "float16").ok
 
 
 def test_a_wrong_gpu_softmax_is_caught() -> None:

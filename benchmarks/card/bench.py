@@ -1,0 +1,132 @@
+"""What every part of a card's measurement uses: the card, the rival, cases that are made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from benchmarks.card.figures import Figure, Notebook, Timed, compete
+from benchmarks.card.rivals import Torch
+from gpucheck.core.bench.data import HostData
+from gpucheck.core.bench.kernel import Case, CaseOrder
+from gpucheck.core.bench.peaks import board_of
+from gpucheck.models.bench import BenchRequest, Verified
+from gpucheck.probes.blas import ThreadpoolBlas
+from gpucheck.probes.clock import MonotonicClock
+from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.probes.gpu import GpuDevice
+
+#: What a PCIe lane of each generation carries, its line coding taken off.
+_LANE_GB_PER_S = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a part works with. `share` shrinks all sizes, for a trial without a real card."""
+
+    gpus: tuple[GpuDevice, ...]
+    torch: Torch | None
+    notes: Notebook
+    share: float = 1.0
+
+    @property
+    def gpu(self) -> GpuDevice:
+        """Return the first GPU."""
+        return self.gpus[0]
+
+    def bytes_of_a_side(self) -> int:
+        """Return the size of an input that no L2 holds: at least four times one, 256 MiB."""
+        return int(max(2**28, 4 * self.gpu.facts.l2_bytes) * self.share)
+
+    def order(self, shape: tuple[int, ...], dtype: str = "float32") -> CaseOrder:
+        """Return an order for gpucheck's cases at T = 1, which is what torch computes."""
+        return CaseOrder(
+            request=BenchRequest(temperature=1.0),
+            shape=shape,
+            dtype=dtype,
+            data=HostData(0),
+            cpu=LinuxCpu().facts(),
+            clock=MonotonicClock(),
+            blas=ThreadpoolBlas(),
+            gpus=self.gpus,
+        )
+
+    def datasheet(self, dtype: str | None = None) -> float | None:
+        """Return the card's peak for products in a format, or of its memory for None."""
+        board = board_of(self.gpu.facts)
+        if board is None:
+            return None
+        return board.bytes_per_s if dtype is None else board.flops_per_s.get(dtype)
+
+    def link_rate(self) -> float | None:
+        """Return the bytes a second of the card's PCIe link, None where NVML does not tell."""
+        try:
+            from pynvml import (
+                nvmlDeviceGetHandleByUUID,
+                nvmlDeviceGetMaxPcieLinkGeneration,
+                nvmlDeviceGetMaxPcieLinkWidth,
+                nvmlInit,
+            )
+
+            nvmlInit()
+            handle = nvmlDeviceGetHandleByUUID(self.gpu.facts.uuid)
+            lane = _LANE_GB_PER_S[nvmlDeviceGetMaxPcieLinkGeneration(handle)]
+            return float(1e9 * lane * nvmlDeviceGetMaxPcieLinkWidth(handle))
+        except Exception:  # no NVML, no such GPU, a generation to come: then there is no limit
+            return None
+
+    def release(self) -> None:
+        """Give back what both sides hold of the GPU's memory."""
+        self.gpu.release()
+        if self.torch is not None:
+            self.torch.release()
+
+
+@contextmanager
+def ready(case: Case) -> Iterator[Verified]:
+    """Prepare a case, run it once on poisoned outputs, check it, and release it at the end."""
+    try:
+        case.prepare()
+        case.poison()
+        case.run(1)
+        yield case.check()
+    finally:
+        case.release()
+
+
+def rivals_of(bench: Bench, makers: Mapping[str, Callable[[Torch], Timed]]) -> dict[str, Timed]:
+    """Return torch's timers, none where torch is not there.
+
+    What torch cannot set up (a format that it has not, no memory) fails when it is timed.
+    """
+    if bench.torch is None:
+        return {}
+    return {name: _made(make, bench.torch) for name, make in makers.items()}
+
+
+def _made(make: Callable[[Torch], Timed], torch: Torch) -> Timed:
+    try:
+        return make(torch)
+    except Exception as error:
+        problem = error
+
+    def failing(loops: int) -> float:
+        raise problem
+
+    return failing
+
+
+def timed_case(case: Case, part: str, name: str, unit: str, work: float = 1.0) -> Figure:
+    """Return a case's rate, or its seconds for the unit `s`."""
+    with ready(case) as checked:
+        seconds = compete({"ours": case.run}).ours
+    return Figure(
+        part=part,
+        name=name,
+        unit=unit,
+        ours=seconds if unit == "s" else work / seconds,
+        verified=checked.ok,
+        details=dict(case.facts),
+    )

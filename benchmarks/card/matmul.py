@@ -1,0 +1,140 @@
+"""Products of every format and layout beside torch's, and the best shape of the card."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.card.bench import Bench, ready, rivals_of
+from benchmarks.card.figures import Bar, Figure, Timed, compete
+from gpucheck.core.bench.data import HostData
+from gpucheck.core.bench.formats import FORMATS, STORAGES, encode
+from gpucheck.core.bench.gpu_case import ResidentCase
+from gpucheck.core.bench.kernels.matmul import GpuMatmul
+from gpucheck.probes.gpu import GpuDevice, Product
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Seconds of work before the best product is taken: what a card keeps up, not what it begins with.
+_WARM_S = 2.0
+_PRODUCTS = ("bfloat16", "float16", "tf32", "float32", "float64", "int8")
+#: The shapes of the sweep as shares of the largest edge: (m, k, n).
+_SWEEP = ((1, 1, 1), (0.5, 0.5, 0.5), (1, 0.5, 1), (0.5, 1, 1), (2, 0.5, 1))
+
+
+def matmul(bench: Bench) -> None:
+    """Compare every format's product with torch's, and find the best shape and layout."""
+    edge = max(64, int(8192 * bench.share) // 16 * 16)
+    for dtype in _PRODUCTS:
+        work = edge if dtype not in ("float64", "float32") else edge // 2
+        pool = numbers_for(dtype, 2 * edge * edge)
+        for layout in ("nt",) if dtype == "int8" else ("nn", "nt", "tn"):
+            task = Task(
+                name=f"{dtype} {work} {layout}", dtype=dtype, layout=layout, edges=(work,) * 3
+            )
+            bench.notes.take(task.name, "FLOP/s", partial(product, bench, task, pool))
+            bench.release()
+        if dtype in ("bfloat16", "float16", "tf32"):
+            bench.notes.take(
+                f"{dtype} best", "FLOP/s", partial(best_product, bench, dtype, edge, pool)
+            )
+            bench.release()
+        bench.notes.take(f"{dtype} checked", "", partial(checked_product, bench, dtype))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A product of (m, k) and (k, n); `layout` is nn, nt or tn, t for what is stored transposed."""
+
+    name: str
+    dtype: str
+    layout: str
+    edges: tuple[int, int, int]
+
+
+def numbers_for(dtype: str, count: int) -> HostArray:
+    """Return random numbers as the format stores them, for all products in it."""
+    wide = "float64" if dtype == "float64" else "float32"
+    return encode(HostData(0).normal("pool", (count,), wide), FORMATS[dtype])
+
+
+def product(bench: Bench, task: Task, pool: HostArray) -> Figure:
+    """Return the rate of one product beside torch.mm's on the same shape and layout."""
+    m, k, n = task.edges
+    makers = {"torch": lambda torch: torch.product(m, k, n, task.dtype, task.layout)}
+    sides = {"ours": timed_product(bench.gpu, task, pool), **rivals_of(bench, makers)}
+    outcome, work = compete(sides), 2 * m * k * n
+    rivals = outcome.rival_rates(work)
+    return Figure(
+        part="matmul",
+        name=task.name,
+        unit="FLOP/s",
+        ours=outcome.rate(work),
+        rivals=rivals,
+        failures=outcome.failures,
+        limit=bench.datasheet(task.dtype),
+        limit_name="datasheet",
+        bars=[Bar(what=rival, least=0.99) for rival in rivals],
+    )
+
+
+def timed_product(gpu: GpuDevice, task: Task, pool: HostArray) -> Timed:
+    """Return the timer of cuBLAS' product through gpucheck's door."""
+    (m, k, n), form = task.edges, FORMATS[task.dtype]
+    first, second = (one == "t" for one in task.layout)
+    left = gpu.upload(pool[: m * k].reshape((k, m) if first else (m, k)))
+    right = gpu.upload(pool[-k * n :].reshape((n, k) if second else (k, n)))
+    out = gpu.allocate((m, n), STORAGES[form.output])
+    how = Product(math_mode=form.math_mode, left_transposed=first, right_transposed=second)
+
+    def timed(loops: int) -> float:
+        def enqueue() -> None:
+            for _ in range(loops):
+                gpu.multiply(left, right, out, how)
+
+        return gpu.span(enqueue).seconds
+
+    return timed
+
+
+def best_product(bench: Bench, dtype: str, edge: int, pool: HostArray) -> Figure:
+    """Sweep shapes and layouts, and take the best one again: its first time was the luckiest."""
+    alone = replace(bench, torch=None)
+    rates: dict[str, float] = {}
+    tasks: dict[str, Task] = {}
+    for shares in _SWEEP:
+        edges = (int(edge * shares[0]), int(edge * shares[1]), int(edge * shares[2]))
+        for layout in ("nn", "nt", "tn"):
+            task = Task(name=f"{dtype} best", dtype=dtype, layout=layout, edges=edges)
+            label = "x".join(map(str, edges)) + f" {layout}"
+            tasks[label], rates[label] = task, product(alone, task, pool).ours or 0.0
+            bench.gpu.release()
+    label = max(rates, key=lambda one: rates[one])
+    warm(timed_product(bench.gpu, tasks[label], pool))
+    again = product(bench, tasks[label], pool)
+    return replace(again, details={"shape": label, "tried": rates})
+
+
+def warm(timed: Timed) -> None:
+    """Keep the card busy until it has left the clock of its first moments."""
+    end_s = time.monotonic() + _WARM_S
+    while time.monotonic() < end_s:
+        timed(10)
+
+
+def checked_product(bench: Bench, dtype: str) -> Figure:
+    """Return whether products of this format are right in both of gpucheck's layouts."""
+    name, edge = f"{dtype} checked", 1024 if bench.share == 1 else 64
+    ok = True
+    for transposed in (True,) if dtype == "int8" else (False, True):
+        operation = GpuMatmul(
+            bench.order((edge, edge, edge), dtype), bench.gpu, transposed=transposed
+        )
+        with ready(ResidentCase(bench.gpu, operation)) as checked:
+            ok = ok and checked.ok
+    return Figure(part="matmul", name=name, unit="", ours=1.0, verified=ok)

@@ -1,0 +1,400 @@
+"""The cases of the training kernels on GPUs: one, or each a tower of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpucheck.core.bench import regression
+from gpucheck.core.bench.formats import FORMATS
+from gpucheck.core.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.core.bench.kernel import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
+from gpucheck.core.bench.regression import CLASSES, INPUTS, RATE, WEIGHTS, Dataset
+from gpucheck.core.bench.training import Plan, Training
+from gpucheck.models.bench import Fact, Scope, Verified
+from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction, Product
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+_FLOAT32 = FORMATS["float32"].spec
+#: Threads in a block of train.cu's kernels: `gradient` and `merge`, `forward`, `project`.
+_BLOCK, _FORWARD_BLOCK, _PROJECT_BLOCK = 128, 128, 512
+#: Lanes of a warp: `forward` gives each image one warp, `project` each warp so many inputs.
+_WARP = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A tower's images of one step, what they should become, and where the errors go."""
+
+    images: GpuArray
+    targets: GpuArray
+    errors: GpuArray
+    size: int
+
+
+class _Arithmetic(Protocol):
+    """How a batch's gradient is computed."""
+
+    @property
+    def captured(self) -> bool:
+        """Return whether steps can be replayed as a graph."""
+        ...
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue out = scale X' G, or out += scale X' G, with G = softmax(X W) - targets."""
+        ...
+
+
+class _Fused:
+    """Two launches of train.cu, which need no library: a graph can replay any number of steps."""
+
+    captured = True
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        source = regression.source_text()
+        self._forward: GpuFunction = gpu.compile(source, "forward")
+        self._project: GpuFunction = gpu.compile(source, "project")
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue both."""
+        import numpy as np
+
+        rows = np.int64(batch.size)
+        arguments = (batch.images, weights, batch.targets, batch.errors, rows)
+        self._forward(-(-batch.size * _WARP // _FORWARD_BLOCK), _FORWARD_BLOCK, arguments)
+        projected = (batch.images, batch.errors, out, np.float32(scale), np.int32(added), rows)
+        self._project(-(-INPUTS // _WARP), _PROJECT_BLOCK, projected)
+
+
+class _Cublas:
+    """Two matrix products of cuBLAS around a kernel of train.cu; CuPy does not capture cuBLAS."""
+
+    captured = False
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        self._gpu = gpu
+        self._gradient: GpuFunction = gpu.compile(regression.source_text(), "gradient")
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue all three: the second product adds by itself."""
+        import numpy as np
+
+        self._gpu.multiply(batch.images, weights, batch.errors)
+        arguments = (batch.errors, batch.targets, np.int64(batch.size))
+        self._gradient(-(-batch.size // _BLOCK), _BLOCK, arguments)
+        product = Product(left_transposed=True, alpha=scale, beta=1.0 if added else 0.0)
+        self._gpu.multiply(batch.images, batch.errors, out, product)
+
+
+class _Tower:
+    """One GPU's share of a step: its part of every batch, its weights and its gradient.
+
+    `numbers` are the towers that it computes, `batches` how many of the data's it holds.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuDevice,
+        dataset: Dataset,
+        plan: Plan,
+        numbers: Sequence[int],
+        *,
+        fused: bool,
+        batches: int,
+    ) -> None:
+        self.gpu = gpu
+        self.part = plan.batch // plan.towers
+        self.arithmetic: _Arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
+        # Towers of one GPU may work at the same time: each has its own place for its errors.
+        self.errors = gpu.allocate((self.part * len(numbers), CLASSES))
+        self.batches = [
+            self._uploaded(dataset, plan, number, place, batches)
+            for place, number in enumerate(numbers)
+        ]
+        self.weights = gpu.allocate((INPUTS, CLASSES))
+        self.gradients = gpu.allocate((plan.towers * INPUTS, CLASSES))
+        self._merge: GpuFunction = gpu.compile(regression.source_text(), "merge")
+
+    def _uploaded(
+        self, dataset: Dataset, plan: Plan, number: int, place: int, count: int
+    ) -> list[_Batch]:
+        """Return a tower's rows of every batch, in one array on the GPU."""
+        import numpy as np
+
+        part, gpu = self.part, self.gpu
+        lows = [start * plan.batch + number * part for start in range(count)]
+        images, targets = (
+            gpu.upload(np.concatenate([values[low : low + part] for low in lows]))
+            for values in (dataset.images, dataset.targets)
+        )
+        errors = gpu.rows(self.errors, place * part, (place + 1) * part)
+        return [
+            _Batch(
+                images=gpu.rows(images, low, low + part),
+                targets=gpu.rows(targets, low, low + part),
+                errors=errors,
+                size=part,
+            )
+            for low in range(0, part * count, part)
+        ]
+
+    def slot(self, number: int) -> GpuArray:
+        """Return the place of one tower's gradient."""
+        return self.gpu.rows(self.gradients, number * INPUTS, (number + 1) * INPUTS)
+
+    def compute(self, which: int, turn: int, out: GpuArray, scale: float) -> None:
+        """Enqueue one tower's gradient of one batch: out = scale X' G."""
+        batches = self.batches[which]
+        batch = batches[turn % len(batches)]
+        self.arithmetic.enqueue(batch, self.weights, out, scale, added=False)
+
+    def step(self, turn: int, scale: float) -> None:
+        """Enqueue a whole step of a single tower, which updates the weights itself."""
+        batch = self.batches[0][turn % len(self.batches[0])]
+        self.arithmetic.enqueue(batch, self.weights, self.weights, -scale, added=True)
+
+    def merge(self, towers: int) -> None:
+        """Enqueue the subtraction of all towers' gradients from the weights."""
+        import numpy as np
+
+        arguments = (self.weights, self.gradients, np.int32(towers), np.int64(WEIGHTS))
+        self._merge(-(-WEIGHTS // _BLOCK), _BLOCK, arguments)
+
+
+class _GpuTraining:
+    """What the cases on one and on several GPUs share."""
+
+    starved_share = 0.0
+    sm_clock_mhz: float | None = None
+    cache_fit: CacheFit | None = None
+
+    def __init__(
+        self,
+        order: CaseOrder,
+        plan: Plan,
+        gpus: Sequence[GpuDevice],
+        variant: str,
+        *,
+        fused: bool = False,
+    ) -> None:
+        self._fused = fused
+        self._order = order
+        self._plan = plan
+        self._gpus = gpus
+        self._training = Training(order, plan)
+        self._towers: list[_Tower] = []
+        self._scale = RATE / plan.batch
+        self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0], _FLOAT32))
+        self.work = regression.step_work(plan.batch)
+        self._used_bytes = 0
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return where the images come from, the memory, the accuracy and the towers."""
+        own: dict[str, Fact] = {"gpu_memory_used_bytes": self._used_bytes}
+        if self._plan.towers > 1:
+            own["simulated"] = "yes" if len(self._gpus) < self._plan.towers else "no"
+        return self._training.facts() | own
+
+    def prepare(self) -> None:
+        """Put each tower's images on its GPU; one GPU holds them all if there is only one."""
+        dataset, plan = self._training.load(), self._plan
+        for place, gpu in enumerate(self._gpus):
+            numbers = range(plan.towers) if len(self._gpus) == 1 else (place,)
+            tower = _Tower(
+                gpu, dataset, plan, numbers, fused=self._fused, batches=self._batches_held(dataset)
+            )
+            self._towers.append(tower)
+        self._used_bytes = self._gpus[0].memory_used_bytes()
+
+    def _batches_held(self, dataset: Dataset) -> int:
+        """Return how many batches stay on the GPU: all that the steps walk through."""
+        return regression.batch_count(dataset, self._plan.batch)
+
+    def poison(self) -> None:
+        """Start from zero, with NaN in what a step computes."""
+        for tower in self._towers:
+            tower.gpu.poison(tower.gradients)
+            tower.gpu.poison(tower.errors)
+        self._zero()
+
+    def _zero(self) -> None:
+        import numpy as np
+
+        zeros = np.zeros((INPUTS, CLASSES), dtype=np.float32)
+        for tower in self._towers:
+            tower.gpu.synchronize()
+            tower.gpu.send(zeros, tower.weights)
+            tower.gpu.synchronize()
+
+    def step(self) -> None:
+        """Enqueue one step."""
+        raise NotImplementedError
+
+    def check(self) -> Verified:
+        """Compare the weights after a few steps from zero with float64."""
+        lead = self._towers[0]
+
+        def walk(steps: int) -> None:
+            for _ in range(steps):
+                self.step()
+            lead.gpu.synchronize()
+
+        return self._training.check(self._zero, walk, lambda: lead.gpu.download(lead.weights))
+
+    def release(self) -> None:
+        """Give the GPUs' memory back."""
+        self._towers.clear()
+        for gpu in self._gpus:
+            gpu.release()
+
+
+class GpuTraining(_GpuTraining):
+    """Steps on one GPU with all data on it, its towers on a stream each, timed by events.
+
+    Fused steps are replayed as one graph: between two steps the host does nothing at all.
+    """
+
+    shortest_span_s = EVENT_SPAN_S
+
+    def __init__(
+        self,
+        order: CaseOrder,
+        plan: Plan,
+        gpu: GpuDevice,
+        variant: str,
+        *,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(order, plan, [gpu], variant, fused=fused)
+        self._timer = GpuTimer(gpu)
+
+    @property
+    def starved_share(self) -> float:  # type: ignore[override]
+        """Return the share of the spans in which the GPU may have waited for the host."""
+        return self._timer.starved_share
+
+    @property
+    def sm_clock_mhz(self) -> float | None:  # type: ignore[override]
+        """Return the SMs' real clock in the last run."""
+        return self._timer.sm_clock_mhz
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return what all training tells, and how the launches reached the GPU."""
+        return {**super().facts, "launched_as": "graph" if self._fused else "stream"}
+
+    def step(self) -> None:
+        """Enqueue one step."""
+        turn = self._training.turn
+        self._training.turn += 1
+        self._enqueue(turn)
+
+    def _enqueue(self, turn: int) -> None:
+        plan, (tower,) = self._plan, self._towers
+        if plan.towers == 1:
+            tower.step(turn, self._scale)
+            return
+        works = [
+            partial(tower.compute, number, turn, tower.slot(number), self._scale)
+            for number in range(plan.towers)
+        ]
+        tower.gpu.side_by_side(works)
+        tower.merge(plan.towers)
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return their device time."""
+        first = self._training.turn % len(self._towers[0].batches[0])
+        self._training.turn = first + loops
+
+        def enqueue() -> None:
+            for turn in range(first, first + loops):
+                self._enqueue(turn)
+
+        return self._timer.seconds(enqueue, (first, loops) if self._fused else None)
+
+    def release(self) -> None:
+        """Drop the graphs and give the GPU's memory back."""
+        self._timer.clear()
+        super().release()
+
+
+class CopiedTraining(_GpuTraining):
+    """Steps whose batch the host sends each time and waits for, as tutorials feed theirs.
+
+    Timed by the host's clock: that is what such a program waits for. The arithmetic is the fused
+    one, so that what is lost beside `GpuTraining` is the way the data goes.
+    """
+
+    shortest_span_s = HOST_SPAN_S
+
+    def __init__(self, order: CaseOrder, plan: Plan, gpu: GpuDevice, variant: str) -> None:
+        super().__init__(order, plan, [gpu], variant, fused=True)
+        self.label = replace(self.label, scope=Scope.END_TO_END)
+
+    def _batches_held(self, dataset: Dataset) -> int:
+        """Return one: the place that every batch is sent to."""
+        return 1
+
+    def step(self) -> None:
+        """Send a batch from ordinary memory, train on it, and wait."""
+        (tower,), dataset, size = self._towers, self._training.load(), self._plan.batch
+        low = self._training.turn % regression.batch_count(dataset, size) * size
+        self._training.turn += 1
+        (held,) = tower.batches[0]
+        tower.gpu.send(dataset.images[low : low + size], held.images)
+        tower.gpu.send(dataset.targets[low : low + size], held.targets)
+        tower.step(0, self._scale)
+        tower.gpu.synchronize()
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return the time until the last is done."""
+        self._gpus[0].synchronize()
+        start_s = self._order.clock.now_s()
+        for _ in range(loops):
+            self.step()
+        return self._order.clock.now_s() - start_s
+
+
+class MultiGpuTraining(_GpuTraining):
+    """Steps on several GPUs, each a tower, timed by the host's clock until the last is done."""
+
+    shortest_span_s = HOST_SPAN_S
+
+    def step(self) -> None:
+        """Run one step: gradients at once, gathered and merged by the first, weights sent back."""
+        turn = self._training.turn
+        self._training.turn += 1
+        lead, *others = self._towers
+        for number, tower in enumerate(self._towers):
+            tower.compute(0, turn, tower.slot(number), self._scale)
+        for number, tower in enumerate(others, start=1):
+            tower.gpu.synchronize()
+            lead.gpu.copy_from(tower.gpu, tower.slot(number), lead.slot(number))
+        lead.merge(self._plan.towers)
+        lead.gpu.synchronize()
+        for tower in others:
+            tower.gpu.copy_from(lead.gpu, lead.weights, tower.weights)
+        for tower in others:
+            tower.gpu.synchronize()
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return the time until the last GPU is done."""
+        for tower in self._towers:
+            tower.gpu.synchronize()
+        start_s = self._order.clock.now_s()
+        for _ in range(loops):
+            self.step()
+        return self._order.clock.now_s() - start_s

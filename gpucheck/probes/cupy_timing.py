@@ -1,0 +1,93 @@
+"""Device time between two CUDA events, with the GPU kept waiting until the work is queued up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.probes.clock import Clock, MonotonicClock
+from gpucheck.probes.gpu import GpuFunction, Span
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+_SOURCE = Path(__file__).with_name("timing.cu")
+#: How long the GPU is kept waiting: what the host needed the last time, so many times, and between
+#: these two. A longer wait than the longest cannot help: the driver's queue is full before it ends.
+_MARGIN, _SHORTEST_HOLD_S, _LONGEST_HOLD_S = 1.5, 50e-6, 50e-3
+
+
+class SpanTimer:
+    """Times what a device does on its stream; made once for a device, with that device current.
+
+    `compile_kernel` returns a kernel of a source by its name.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        stream: Any,
+        compile_kernel: Callable[[str, str], GpuFunction],
+        sm_count: int,
+        clock: Clock | None = None,
+    ) -> None:
+        source = _SOURCE.read_text(encoding="utf-8")
+        self._cupy = cupy
+        self._stream = stream
+        self._sm_count = sm_count
+        self._clock = clock or MonotonicClock()
+        self._hold, self._tick = compile_kernel(source, "hold"), compile_kernel(source, "tick")
+        self._ticks = cupy.empty((2, 2), dtype="uint64")
+        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._hold_s = _SHORTEST_HOLD_S
+
+    def span(self, enqueue: Callable[[], None], *, held: bool) -> Span:
+        """Run what `enqueue` enqueues, wait for it, and return its time by the events.
+
+        A kernel that only waits is put in front, so that the work is queued up before the first
+        event fires; otherwise the time would hold the host's launches (starvation). It waits for as
+        long as the host needed for the last work, and something more. If the first event has fired
+        by the end of the enqueuing, the wait was too short: the work is run again behind a longer
+        one, up to a longest wait.
+        """
+        if not held:
+            return self._one_span(enqueue, None)[0]
+        while True:
+            span, enqueued_s = self._one_span(enqueue, self._hold_s)
+            needed_s = max(_MARGIN * enqueued_s, 4 * self._hold_s if span.starved else 0.0)
+            longest = self._hold_s >= _LONGEST_HOLD_S
+            self._hold_s = min(max(needed_s, _SHORTEST_HOLD_S), _LONGEST_HOLD_S)
+            if not span.starved or longest:
+                return span
+
+    def _one_span(self, enqueue: Callable[[], None], hold_s: float | None) -> tuple[Span, float]:
+        """Return the span, and how long the host took to enqueue the work."""
+        import numpy as np
+
+        self._ticks.fill(0)
+        if hold_s is not None:
+            self._hold(1, 1, (np.uint64(hold_s * 1e9),))
+        self._tick(self._sm_count, 1, (self._ticks[0],))
+        start_s = self._clock.now_s()
+        self._begin.record(self._stream)
+        enqueue()
+        self._end.record(self._stream)
+        starved = hold_s is not None and bool(self._begin.done)
+        enqueued_s = self._clock.now_s() - start_s
+        self._tick(self._sm_count, 1, (self._ticks[1],))
+        self._stream.synchronize()
+        elapsed_ms = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
+        clock_mhz = _clock_mhz(self._ticks.get(stream=self._stream))
+        span = Span(seconds=elapsed_ms / 1e3, starved=starved, sm_clock_mhz=clock_mhz)
+        return span, enqueued_s
+
+
+def _clock_mhz(ticks: HostArray) -> float | None:
+    """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0."""
+    (start_ns, start_cycles), (end_ns, end_cycles) = ticks.tolist()
+    if not start_ns or end_ns <= start_ns or end_cycles <= start_cycles:
+        return None
+    return float(1e3 * (end_cycles - start_cycles) / (end_ns - start_ns))

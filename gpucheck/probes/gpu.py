@@ -1,0 +1,194 @@
+"""A GPU as the benchmarks use it: what a door to one must do, and the values that pass it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpucheck.models.bench import BenchGpu
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+
+class GpuArray(Protocol):
+    """An array in GPU memory, opaque but for its size."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+
+#: A compiled kernel: call it with the grid, the block and the arguments (arrays, NumPy scalars).
+GpuFunction = Callable[[int, int, tuple[object, ...]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Device time between two events; `starved` if the GPU may have waited for the host in it.
+
+    `sm_clock_mhz` is the clock that the SMs really had meanwhile, None if it could not be read.
+    """
+
+    seconds: float
+    starved: bool
+    sm_clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """How cuBLAS multiplies: the arithmetic, which factor is stored transposed, and the scaling.
+
+    out = alpha (left right) + beta out; `math_mode` is one of fp64, fp32, tf32, fp16, bf16, int8.
+    """
+
+    math_mode: str = "fp32"
+    left_transposed: bool = False
+    right_transposed: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+#: No macros for the compiler.
+NO_DEFINES: Mapping[str, int] = MappingProxyType({})
+#: The product without scaling or transposition, in float32.
+PLAIN_PRODUCT = Product()
+
+
+class GpuDevice(Protocol):
+    """One GPU as the kernels use it. Every method raises GpucheckError for what CUDA refuses.
+
+    Arrays are C-contiguous; `storage` is NumPy's name of their type.
+    """
+
+    @property
+    def facts(self) -> BenchGpu:
+        """Return what the card is; the free memory is as of the opening."""
+        ...
+
+    @property
+    def cupy_version(self) -> str:
+        """Return the version of the library behind this door."""
+        ...
+
+    def allocate(self, shape: tuple[int, ...], storage: str = "float32") -> GpuArray:
+        """Allocate an array without initialising it."""
+        ...
+
+    def upload(self, host: HostArray) -> GpuArray:
+        """Copy a host array into new GPU memory."""
+        ...
+
+    def clone(self, array: GpuArray) -> GpuArray:
+        """Copy a GPU array into new GPU memory."""
+        ...
+
+    def download(self, array: GpuArray) -> HostArray:
+        """Copy a GPU array to the host and wait for it."""
+        ...
+
+    def rows(self, array: GpuArray, low: int, high: int) -> GpuArray:
+        """Return rows of an array, in the same memory."""
+        ...
+
+    def poison(self, array: GpuArray) -> None:
+        """Fill an array with NaN, or with the smallest number where its type has no NaN."""
+        ...
+
+    def copy(self, source: GpuArray, out: GpuArray) -> None:
+        """Enqueue the driver's own copy within GPU memory."""
+        ...
+
+    def multiply(
+        self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = PLAIN_PRODUCT
+    ) -> None:
+        """Enqueue a matrix product by cuBLAS."""
+        ...
+
+    def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
+        """Enqueue a row softmax as one writes it with the library's array operations."""
+        ...
+
+    def compile(
+        self, source: str, name: str, defines: Mapping[str, int] = NO_DEFINES
+    ) -> GpuFunction:
+        """Compile CUDA C++ and return its `extern "C"` kernel `name`; calls enqueue a launch."""
+        ...
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Record what `enqueue` enqueues as a graph and return what launches it; nothing runs."""
+        ...
+
+    def launch_empty(self, count: int, *, waiting: bool = False) -> None:
+        """Enqueue `count` launches of a kernel that does nothing, waiting for each if asked to."""
+        ...
+
+    def span(self, enqueue: Callable[[], None], *, held: bool = True) -> Span:
+        """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events.
+
+        `held` keeps the GPU waiting until all is enqueued; without it the time holds the host's
+        part as well, for work of which the host does some itself (copies of pageable memory).
+        """
+        ...
+
+    def pinned(self, shape: tuple[int, ...], storage: str = "float32") -> HostArray:
+        """Allocate a page-locked host array."""
+        ...
+
+    def send(self, host: HostArray, array: GpuArray) -> None:
+        """Enqueue the copy of a host array into a GPU array."""
+        ...
+
+    def fetch(self, array: GpuArray, host: HostArray) -> None:
+        """Enqueue the copy of a GPU array into a host array."""
+        ...
+
+    def exchange(
+        self, sent: HostArray, target: GpuArray, source: GpuArray, fetched: HostArray
+    ) -> None:
+        """Enqueue a copy to the GPU and one from it, at the same time."""
+        ...
+
+    def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
+        """Enqueue pieces of work that may run at the same time; what follows waits for all."""
+        ...
+
+    def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
+        """Enqueue the copy of another GPU's array into one of this GPU."""
+        ...
+
+    def reaches(self, peer: GpuDevice) -> bool:
+        """Return whether this GPU reads the other's memory directly, and let it do so."""
+        ...
+
+    def memory_used_bytes(self) -> int:
+        """Return the GPU memory that arrays of this process take."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run."""
+        ...
+
+    def release(self) -> None:
+        """Give unused memory back to the driver."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedGpus:
+    """The GPUs that can be measured, or why there is none, and what to do about it.
+
+    `refused` says by CUDA index why a GPU could not be opened although others could.
+    """
+
+    devices: Sequence[GpuDevice] = ()
+    unavailable: str | None = None
+    remedy: tuple[str, ...] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+    cupy_version: str | None = None
+    cublas_version: str | None = None

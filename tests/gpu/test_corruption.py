@@ -1,0 +1,85 @@
+"""The comparison and digest kernels on a real card, against their twin in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpucheck.core.bench.bits import ELEMENTS, differences, digest, read_found
+from gpucheck.core.bench.corruption import SOURCE, repetition_on
+from gpucheck.models.bench import BenchRequest
+from gpucheck.probes.blas import ThreadpoolBlas
+from gpucheck.probes.clock import MonotonicClock
+from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.probes.cupy_device import GpuDevice, open_gpus
+
+pytestmark = pytest.mark.gpu
+STORED = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "int32": "i4"}
+COUNT = 1_000_003
+
+
+@pytest.fixture(name="gpu", scope="module")
+def _gpu() -> GpuDevice:
+    opened = open_gpus([0])
+    if not opened.devices:
+        pytest.skip(opened.unavailable or "no GPU")
+    return opened.devices[0]
+
+
+def numbers(form: str) -> Any:
+    """Return every kind of number: any bits are one."""
+    width = np.dtype(STORED[form]).itemsize
+    bits = np.random.default_rng(3).integers(0, 256, COUNT * width, dtype=np.uint8)
+    return bits.view(STORED[form])
+
+
+def launched(gpu: GpuDevice, name: str, form: str, arguments: tuple[object, ...]) -> None:
+    source = SOURCE.read_text(encoding="utf-8")
+    gpu.compile(source, name, {"ELEMENT": ELEMENTS[form]})(64, 256, arguments)
+    gpu.synchronize()
+
+
+@pytest.mark.parametrize("form", STORED)
+@pytest.mark.parametrize("flips", [0, 1, 1000])
+def test_the_kernel_counts_as_its_twin(gpu: GpuDevice, form: str, flips: int) -> None:
+    one = numbers(form)
+    other = one.copy()
+    places = np.random.default_rng(flips).choice(COUNT, flips, replace=False)
+    other.view(f"u{other.dtype.itemsize}")[places] ^= 1 << (flips % 7)
+    found = gpu.upload(np.array([0, 2**64 - 1, 0, 0], dtype=np.uint64))
+
+    arguments = (gpu.upload(one), gpu.upload(other), np.int64(COUNT), found)
+    launched(gpu, "differ", form, arguments)
+
+    assert read_found(gpu.download(found)) == differences(one, other, form)
+
+
+@pytest.mark.parametrize("form", STORED)
+def test_the_kernels_digest_is_its_twins(gpu: GpuDevice, form: str) -> None:
+    values = numbers(form)
+    total = gpu.upload(np.zeros(1, dtype=np.uint64))
+
+    launched(gpu, "digest", form, (gpu.upload(values), np.int64(COUNT), total))
+
+    assert f"{int(gpu.download(total)[0]):016x}" == digest(values, form)
+
+
+@pytest.mark.parametrize("size", [1024, 4096])
+def test_a_sound_card_repeats_every_bit(gpu: GpuDevice, size: int) -> None:
+    repetition = repetition_on(
+        gpu,
+        BenchRequest(size=size),
+        clock=MonotonicClock(),
+        cpu=LinuxCpu().facts(),
+        blas=ThreadpoolBlas(),
+    )
+    repetition.begin()
+    repetition.run_for(1.0)
+    check = repetition.end()
+
+    assert check.failure is None
+    assert check.reference_ok is True
+    assert check.products > 10
+    assert (check.mismatches, check.not_finite) == (0, 0)
