@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpucheck.cli import listing, output
+from gpucheck.cli import output
 from gpucheck.cli.app import run
 from gpucheck.cli.listing import ListOptions
 from gpucheck.cli.quick import LIST_FLAGS, SHARED_FLAGS, parse_flags

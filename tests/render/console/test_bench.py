@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from gpucheck.core.bench.compare import compare
+from gpucheck.core.bench.compare import compare, headline
 from gpucheck.models.bench import (
     BenchEnvironment,
     BenchGpu,
@@ -24,7 +24,9 @@ from gpucheck.models.bench import (
     Verified,
 )
 from gpucheck.models.report import Failure
-from gpucheck.render.console.bench import duration, rate, render_bench, row_name
+from gpucheck.render.console.bench import render_bench
+from gpucheck.render.console.bench_rows import row_name
+from gpucheck.render.console.figures import duration, rate
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
 
 ENVIRONMENT = BenchEnvironment(
@@ -92,8 +94,12 @@ MOVED = replace(row("gpu:0", "fused", 0.004), scope=Scope.END_TO_END)
 
 
 def result(*rows: Measurement) -> BenchResult:
+    comparisons = compare(rows)
     return BenchResult(
-        measurements=rows, comparisons=compare(rows), environment=replace(ENVIRONMENT)
+        measurements=rows,
+        comparisons=comparisons,
+        environment=replace(ENVIRONMENT),
+        headline=headline(comparisons),
     )
 
 
@@ -131,9 +137,12 @@ def test_a_whole_report_at_80_columns() -> None:
         "  for this size the GPU is 170 times faster if the data stays there, 2.2 times\n"
         "  faster if it moves every time\n"
         "\n"
-        "! host-busy (2 rows, the first): other programs took 30 %; run it again\n"
+        "! host-busy (2 rows, the first): other programs took 30 %\n"
+        "  To do: run it again.\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
-        "gpu:0: NVIDIA H100"
+        "gpu:0: NVIDIA H100\n"
+        "gpu:0 reaches 170 times the CPU's speed in softmax float32 if the data stays\n"
+        "there, 2.2 times if it moves every time"
     )
 
 
@@ -247,9 +256,11 @@ def test_an_unverified_row_is_not_marked_right() -> None:
 def test_the_details_name_the_error_and_its_bound() -> None:
     checked = Verified(error=4.66e-7, bound=1e-5, ok=True, reference="float64")
 
-    text = words(draw(result(replace(CPU, verified=checked, loops=3)), width=160, verbosity=1))
+    found = replace(CPU, verified=checked, loops=3, round_medians_s=(0.00871,) * 2)
 
-    assert "10 samples, 3 operations each" in text
+    text = words(draw(result(found), width=160, verbosity=1))
+
+    assert "10 samples in 2 rounds, 3 operations each" in text
     assert "error 4.7e-07 of at most 1.0e-05" in text
 
 
@@ -401,3 +412,20 @@ def test_a_launch_shows_its_time_alone() -> None:
     )
 
     assert "launch/s" not in draw(result(launch))
+
+
+def test_a_step_that_many_doubts_call_for_is_said_once() -> None:
+    wide = Doubt(code="unconverged", message="known to 5 %", next="give it time; run it again")
+    text = words(draw(result(replace(CPU, doubts=(BUSY, wide)), replace(ONE, doubts=(BUSY,)))))
+
+    assert text.count("run it again") == 1
+    assert "! host-busy (2 rows, the first): other programs took 30 % ! unconverged (1 row)" in text
+    assert "To do: run it again; give it time." in text
+
+
+def test_the_speed_up_is_the_last_that_is_read() -> None:
+    found = replace(result(CPU, FUSED), notes=("a note",), interrupted=True)
+
+    last = draw(found, width=200).splitlines()[-1]
+
+    assert last.startswith("gpu:0 reaches 170 times the CPU's speed in softmax float32")

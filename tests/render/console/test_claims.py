@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gpucheck.models.claim import Claim, ClaimList
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.models.claim import Claim, ClaimList, ProcessState, Waiter
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Host, Report, Status
 from gpucheck.render.base import View
@@ -21,7 +25,7 @@ CLAIM = Claim(
 )
 
 
-def shown(claims: ClaimList) -> str:
+def shown(claims: ClaimList, *, verbosity: int = 0) -> str:
     report = Report(
         command="claims",
         schema="gpucheck/claims/1",
@@ -33,25 +37,48 @@ def shown(claims: ClaimList) -> str:
         warnings=(),
         result=claims,
     )
-    return render(report, View(width=60))
+    return render(report, View(width=60, verbosity=verbosity))
 
 
 def test_nobody() -> None:
     assert shown(ClaimList(directory="/run/lock/c")) == (
-        "Nobody holds a GPU.\nThe locks are in /run/lock/c.\n"
+        "Nobody holds a GPU.\nThe locks are in /run/lock/c\n"
     )
 
 
 def test_a_claim_and_a_queue() -> None:
     unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
-    text = shown(ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2))
+    waiter = Waiter(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
+    claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Waiter()))
 
-    assert text == (
+    assert shown(claims) == (
         "GPU-00000002-1111-2222-3333-444444444444, 2 of 4\n"
         "  alice, process 42, since 2026-01-02T03:04:05Z\n"
         f"  python train.py --name \\x1b[31m{'x' * 26}…\n"
         "MIG-1\n"
         "  somebody, process ?, since ?\n"
-        "2 processes wait.\n"
-        "The locks are in /c.\n"
+        "2 processes wait, first come first:\n"
+        "  bob, process 7, since 2026-01-02T03:04:06Z\n"
+        "  sleep 9\n"
+        "  somebody, process ?, since ?\n"
+        "The locks are in /c\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "remark"),
+    [
+        (ProcessState.RUNNING, "process 42, since"),
+        (ProcessState.ENDED, "process 42 (ended, but not what it"),
+        (ProcessState.ELSEWHERE, "process 42 (of another PID namespace)"),
+    ],
+)
+def test_what_became_of_the_process(state: ProcessState, remark: str) -> None:
+    assert remark in shown(ClaimList(directory="/c", claims=(replace(CLAIM, process=state),)))
+
+
+def test_verbose_cuts_nothing_off() -> None:
+    text = shown(ClaimList(directory="/c", claims=(CLAIM,)), verbosity=1)
+
+    assert f"{'x' * 200}\n" in text
+    assert "  /x\n" in text

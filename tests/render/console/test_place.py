@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gpucheck.models.claim import Claim
 from gpucheck.models.errors import ExitCode
-from gpucheck.models.placement import Claim, PlacedDevice, Placement
+from gpucheck.models.placement import Candidate, PlacedDevice, PlacedOp, Placement, Transfer
 from gpucheck.models.report import Host, Report, Status
 from gpucheck.render.base import View
 from gpucheck.render.console import render
@@ -33,6 +36,19 @@ CPU = PlacedDevice(
     reason="there is no /device:GPU:7; soft placement drops type and id, which leaves the CPU",
     names={"tensorflow": "/device:CPU:0"},
 )
+GRAPH = Placement(
+    ops=(
+        PlacedOp(name="a", op="Const", device=f"{LOCAL}/device:GPU:0"),
+        PlacedOp(name="MatMul", op="MatMul", device=f"{LOCAL}/device:GPU:0"),
+        PlacedOp(name="sum", op="AddV2", device=f"{LOCAL}/device:CPU:0"),
+    ),
+    transfers=(
+        Transfer(
+            from_=f"{LOCAL}/device:GPU:0", to=f"{LOCAL}/device:CPU:0", what="MatMul", bytes=16
+        ),
+    ),
+    advice=("a elsewhere would copy less",),
+)
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": UUID, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
@@ -54,31 +70,94 @@ def shown(placement: Placement, **view: object) -> str:
 def test_a_placement_at_80_columns() -> None:
     assert shown(Placement(devices=(GPU, CPU), environment=ENVIRONMENT), width=80) == (
         "/gpu:0 is NVIDIA A100\n"
-        "  why   CUDA device 0, the only visible one\n"
-        "  full  /job:localhost/replica:0/task:0/device:GPU:0\n"
-        "  UUID  GPU-00000002-1111-2222-3333-444444444444\n"
-        "  bus   0000:1a:00.0\n"
-        "  names /device:GPU:0 (TensorFlow), 0 (CuPy, JAX), 2 (nvidia-smi)\n"
+        "  CUDA device 0, the only visible one\n"
+        "  GPU-00000002-1111-2222-3333-444444444444 at 0000:1a:00.0\n"
+        "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2\n"
         "/gpu:7 is replaced by the CPU\n"
-        "  why   there is no /device:GPU:7; soft placement drops type and id, which\n"
-        "        leaves the CPU\n"
-        "  full  /job:localhost/replica:0/task:0/device:CPU:0\n"
-        "  names /device:CPU:0 (TensorFlow)\n"
-        "To show a program these GPUs and no other:\n"
-        "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444\n"
-        "  CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
-        "Nothing is held: another program may use them too.\n"
+        "  there is no /device:GPU:7; soft placement drops type and id, which leaves the\n"
+        "  CPU\n"
+        "  TensorFlow /device:CPU:0\n"
+        "To show a program these GPUs and no other, put before it:\n"
+        "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444 "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
+        "Nothing is held: others may use them too, unless the command follows after --.\n"
     )
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 160])
-def test_nothing_is_cut_off_or_too_wide(width: int) -> None:
-    text = shown(Placement(devices=(GPU, CPU), environment=ENVIRONMENT), width=width)
+def test_a_graph_that_is_planned() -> None:
+    assert shown(GRAPH) == (
+        "Planned, nothing was run (--run does that):\n"
+        "  /device:GPU:0 a, MatMul\n"
+        "  /device:CPU:0 sum\n"
+        "Copies, 16 bytes:\n"
+        "  MatMul: /device:GPU:0 -> /device:CPU:0, 16 bytes\n"
+        "a elsewhere would copy less\n"
+    )
 
-    assert all(len(line) <= width for line in text.splitlines())
-    joined = "".join(text.split())
-    for fact in (UUID, GPU.resolved, "0000:1a:00.0", "PCI_BUS_ID"):
-        assert fact in joined
+
+def test_all_of_a_plan() -> None:
+    text = shown(GRAPH, verbosity=1, width=20)
+
+    assert f"  MatMul: (MatMul): {LOCAL}/device:GPU:0\n" in text
+    assert "nothing was run" in " ".join(text.split())
+
+
+def test_a_graph_that_ran() -> None:
+    ran = replace(
+        GRAPH,
+        devices=(GPU,),
+        ran=True,
+        value=((1.0, 2.5),),
+        transfers=(replace(GRAPH.transfers[0], seconds=0.0123),),
+    )
+    text = shown(ran, width=40)
+
+    assert f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a" in text
+    assert f"Operations:\n  a: (Const): {LOCAL}/device:GPU:0\n" in text
+    assert "12.3 ms" in text
+    assert "Value: [[1, 2.5]]\n" in text
+
+
+def test_a_graph_without_a_value_still_ran() -> None:
+    """A value may be too large to be shown."""
+    assert "nothing was run" not in shown(replace(GRAPH, ran=True, transfers=()))
+
+
+def test_a_choice() -> None:
+    candidates = (
+        Candidate(uuid="GPU-x", index=0, name="A100", eligible=False, reason="it is lost"),
+        Candidate(uuid=UUID, index=2, name="A100", eligible=True, reason="80 GiB free"),
+        Candidate(uuid="MIG-1", index=3, name="A100", eligible=True, reason="5 GiB free"),
+    )
+    chosen = Placement(devices=(GPU,), candidates=candidates)
+
+    assert shown(chosen).splitlines()[:3] == [
+        "chosen GPU 2 A100  80 GiB free",
+        "fits   GPU 3 MIG-1 5 GiB free",
+        "no     GPU 0 A100  it is lost",
+    ]
+    assert "/gpu:0 is NVIDIA A100" not in shown(chosen)
+    assert f"chosen GPU 2 A100  {UUID} 80 GiB free" in shown(chosen, verbosity=1, width=100)
+    assert "/gpu:0 is NVIDIA A100" in shown(chosen, verbosity=1)
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+@pytest.mark.parametrize("width", [20, 40, 80, 160])
+def test_what_is_made_to_be_copied_is_never_broken(width: int, verbosity: int) -> None:
+    two = {"CUDA_VISIBLE_DEVICES": f"{UUID},GPU-{'3' * 36}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    placement = Placement(devices=(GPU, CPU), environment=two)
+    lines = shown(placement, width=width, verbosity=verbosity).splitlines()
+
+    assert "  " + " ".join(f"{name}={value}" for name, value in two.items()) in lines
+    assert f"  {UUID} at 0000:1a:00.0" in lines
+    whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL)
+    assert all(len(line) <= width for line in lines if not any(text in line for text in whole))
+
+
+def test_a_value_that_the_shell_would_read_is_quoted() -> None:
+    text = shown(Placement(devices=(CPU,), environment={"A": "x; y"}))
+
+    assert "  A='x; y'\n" in text
 
 
 def test_quiet_leaves_the_advice_out() -> None:
@@ -97,7 +176,7 @@ def test_a_held_gpu_is_not_called_free() -> None:
 def test_the_cpu_alone() -> None:
     text = shown(Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}))
 
-    assert "To show a program no GPU:\n  CUDA_VISIBLE_DEVICES=\n" in text
+    assert "To show a program no GPU, put before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
     assert "Nothing is held" not in text
 
 

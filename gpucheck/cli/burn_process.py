@@ -1,0 +1,99 @@
+"""One device under full load: the process that a burn starts for each of them.
+
+It is told its device in a line of JSON, says `ready`, waits for the common start, and then tells
+how it goes in a line every half second until it is told to stop or nobody listens any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.models.bench import BenchRequest, Fill
+from gpucheck.models.codec import to_plain
+from gpucheck.models.errors import GpucheckError
+
+if TYPE_CHECKING:
+    from gpucheck.core.bench.corruption import Repetition
+    from gpucheck.probes.gpu import GpuDevice
+
+#: Seconds of load between two lines.
+_SLICE_S = 0.5
+
+
+def main() -> int:
+    """Serve one parent; return 0, since whatever fails was said."""
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    # No library may write between our lines.
+    os.dup2(2, 1)
+
+    def say(document: dict[str, Any]) -> None:
+        out.write(json.dumps(document) + "\n")
+        out.flush()
+
+    try:
+        order = json.loads(sys.stdin.readline())
+        repetition, name = _open(order)
+        _load(repetition, name, say)
+    except GpucheckError as error:
+        failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
+        say({"part": "failure", "exit_code": int(error.exit_code), **failure})
+    except BrokenPipeError:  # nobody listens any more: that ends the load
+        os._exit(0)
+    return 0
+
+
+def _load(repetition: Repetition, name: str, say: Any) -> None:
+    from gpucheck.probes.turn import wait_for_turn
+
+    repetition.begin()
+    say({"part": "ready", "name": name, "check": to_plain(repetition.check)})
+    with wait_for_turn(os.environ):
+        while repetition.check.failure is None and not _told_to_stop():
+            repetition.run_for(_SLICE_S)
+            say({"part": "progress", "check": to_plain(repetition.check)})
+    say({"part": "end", "check": to_plain(repetition.end())})
+
+
+def _told_to_stop() -> bool:
+    """Return whether a word has come, or the end of the line: both mean to stop."""
+    return bool(select.select([0], [], [], 0)[0])
+
+
+def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
+    from gpucheck.core.bench.corruption import repetition_on
+    from gpucheck.probes.blas import ThreadpoolBlas
+    from gpucheck.probes.clock import MonotonicClock
+    from gpucheck.probes.cpu import LinuxCpu
+
+    request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
+    cpu = LinuxCpu().facts()
+    gpu = None if order["device"] == "cpu" else _gpu(order["device"])
+    repetition = repetition_on(gpu, request, clock=MonotonicClock(), cpu=cpu, blas=ThreadpoolBlas())
+    return repetition, (cpu.model or "cpu") if gpu is None else gpu.facts.name
+
+
+def _gpu(device: str) -> GpuDevice:
+    """Open a GPU; its UUID is the parent's to know.
+
+    Raises:
+        MissingError: it cannot be opened.
+    """
+    from gpucheck.models.errors import MissingError
+    from gpucheck.probes.cupy_device import open_gpus
+
+    opened = open_gpus([int(device.removeprefix("gpu:"))])
+    if not opened.devices:
+        raise MissingError(
+            code="no-gpu",
+            message=opened.unavailable or f"there is no {device}",
+            remedy=("run gpucheck detect",),
+        )
+    return opened.devices[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

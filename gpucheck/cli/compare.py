@@ -1,0 +1,67 @@
+"""`gpucheck compare`: two runs saved by `bench --save`, held against each other offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import deliver
+from gpucheck.cli.reporting import Github, Junit, open_outlets
+from gpucheck.cli.shared import Shared, split_words
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.report import Answer
+from gpucheck.probes.interface import Probes
+
+
+@with_shared_options
+def command(
+    *,
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="The earlier run.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The later run.")],
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            metavar="PERCENT",
+            help="How much worse a row may be [default: as it was saved, else 5].",
+        ),
+    ] = None,
+    allow_difference: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-difference", metavar="KEY", help="Compare although this key differs (driver)."
+        ),
+    ] = None,
+    junit: Junit = None,
+    github: Github = None,
+    shared: Shared,
+) -> int:
+    """Compare two saved benchmark runs, with intervals and a verdict."""
+    from gpucheck.core.bench.processes.baseline import read_saved_run
+    from gpucheck.core.bench.processes.compare import compare_runs, conclude_comparison
+    from gpucheck.core.bench.processes.fingerprint import allowed_keys
+
+    if shared.recording is not None:
+        message = "compare reads two saved runs: a snapshot (--from) has no part in it."
+        raise WrongUseError(code="compare-from-snapshot", message=message)
+    if tolerance is not None and not 0 < tolerance < 100:
+        message = f"--tolerance takes percent between 0 and 100, not {tolerance:g}."
+        raise WrongUseError(code="bad-tolerance", message=message)
+    outlets = open_outlets(junit, github=github)
+
+    with outlets.guarded("compare"):
+
+        def find(probes: Probes) -> Answer:
+            comparison = compare_runs(
+                read_saved_run(first),
+                read_saved_run(second),
+                files=(first, second),
+                tolerance_percent=tolerance,
+                allowed=allowed_keys(split_words(allow_difference)),
+            )
+            return conclude_comparison(comparison, probes.host())
+
+        return deliver("compare", shared, find, also=outlets.write)

@@ -1,0 +1,194 @@
+"""`gpucheck profile`: profiles for `bench --profile` listed, checked, explained and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import deliver
+from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.shared import Shared
+from gpucheck.models.errors import ExitCode, GpucheckError, WrongUseError
+from gpucheck.models.profile import Limit, ProfileAction, ProfileFile, ProfileResult
+from gpucheck.models.report import Answer, Failure
+
+if TYPE_CHECKING:
+    from gpucheck.probes.interface import Probes
+
+
+@with_shared_options
+def command(
+    *,
+    action: Annotated[
+        ProfileAction,
+        typer.Argument(metavar="ACTION", help="list, lint, explain or record.", show_default=False),
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROFILE...]",
+            help="Names or files; of record the file to write, and then saved runs.",
+        ),
+    ] = None,
+    board: Annotated[
+        str | None,
+        typer.Option("--board", metavar="NAME", help="Explain for this board only (H100)."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", metavar="PROFILE", help="What the runs to record were measured with."
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let record replace a file that exists.")
+    ] = False,
+    shared: Shared,
+) -> int:
+    """List, check, explain and record profiles for bench --profile."""
+    given = tuple(names or ())
+    _check(action, given, board=board, base=base, replace=replace)
+    if shared.recording is not None:
+        message = "profile reads profiles, not a machine: leave --from out."
+        raise WrongUseError(code="profile-from-snapshot", message=message)
+
+    def find(probes: Probes) -> Answer:
+        answer = _answer(action, given, board=board, base=base, replace=replace)
+        return answer._replace(host=probes.host())
+
+    return deliver("profile", shared, find)
+
+
+def _check(
+    action: ProfileAction,
+    names: Sequence[str],
+    *,
+    board: str | None,
+    base: str | None,
+    replace: bool,
+) -> None:
+    """Refuse words that the action has no use for."""
+    wrong = None
+    if action is ProfileAction.LIST and names:
+        wrong = "list shows what comes with the program: it takes no names."
+    elif action in (ProfileAction.LINT, ProfileAction.EXPLAIN) and not names:
+        wrong = f"{action} needs a profile: a name, or a file."
+    elif action is ProfileAction.RECORD and (len(names) < 2 or base is None):
+        wrong = "record needs the file to write, saved runs, and --base PROFILE."
+    elif board is not None and action is not ProfileAction.EXPLAIN:
+        wrong = "--board is for explain."
+    elif (base is not None or replace) and action is not ProfileAction.RECORD:
+        wrong = "--base and --replace are for record."
+    if wrong is not None:
+        example = "gpucheck bench --profile default --save run.json"
+        raise WrongUseError(
+            code="usage",
+            message=wrong,
+            remedy=(
+                "See: gpucheck profile --help",
+                *((f"Save a run first: {example}",) if action is ProfileAction.RECORD else ()),
+            ),
+        )
+
+
+def _answer(
+    action: ProfileAction,
+    names: Sequence[str],
+    *,
+    board: str | None,
+    base: str | None,
+    replace: bool,
+) -> Answer:
+    match action:
+        case ProfileAction.LIST:
+            return _list()
+        case ProfileAction.LINT:
+            return _lint(names)
+        case ProfileAction.EXPLAIN:
+            return _explain(names, board)
+        case ProfileAction.RECORD:
+            return _record(Path(names[0]), [Path(name) for name in names[1:]], base or "", replace)
+
+
+def _list() -> Answer:
+    from gpucheck.core.bench.profiles.store import describe, shipped
+
+    files = tuple(describe(path) for path in shipped().values())
+    return Answer(result=ProfileResult(action=ProfileAction.LIST, files=files))
+
+
+def _lint(names: Sequence[str]) -> Answer:
+    """Check every file, also when one before it cannot be read."""
+    from gpucheck.core.bench.profiles.store import describe, find_profile, unreadable, wrong
+
+    files: list[ProfileFile] = []
+    for name in names:
+        path = find_profile(name)
+        try:
+            files.append(describe(path))
+        except GpucheckError as error:
+            files.append(unreadable(path, error))
+    result = ProfileResult(action=ProfileAction.LINT, files=tuple(files))
+    bad = [one for one in files if wrong(one)]
+    if not bad:
+        return Answer(result=result)
+    count = sum(len(wrong(one)) for one in bad)
+    said = f"{count} {'mistake' if count == 1 else 'mistakes'} in {bad[0].path}"
+    more = f" and {len(bad) - 1} other files" if len(bad) > 1 else ""
+    there = "There is" if count == 1 else "There are"
+    failure = Failure(code="bad-profile", message=f"{there} {said}{more}.")
+    return Answer(result=result, exit_code=ExitCode.BAD, error=failure)
+
+
+def _explain(names: Sequence[str], board: str | None) -> Answer:
+    from gpucheck.core.bench.profiles.limits import explain
+    from gpucheck.core.bench.profiles.store import describe, find_profile, load_profile
+
+    files: list[ProfileFile] = []
+    limits: list[Limit] = []
+    for name in names:
+        profile = load_profile(name)
+        files.append(describe(find_profile(name)))
+        limits.extend(explain(profile, board))
+    return Answer(
+        result=ProfileResult(action=ProfileAction.EXPLAIN, files=tuple(files), limits=tuple(limits))
+    )
+
+
+def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:
+    from gpucheck.core.bench.processes.baseline import read_saved_run
+    from gpucheck.core.bench.profiles.limits import explain
+    from gpucheck.core.bench.profiles.lint import lint_text
+    from gpucheck.core.bench.profiles.record import record_profile
+    from gpucheck.core.bench.profiles.store import describe, load_profile
+
+    check_writable(path)
+    if path.exists() and not replace:
+        raise WrongUseError(
+            code="profile-exists",
+            message=f"The file {str(path)!r} exists: a profile is not replaced by itself.",
+            remedy=("Replace it on purpose with --replace, or name another file.",),
+        )
+    saved = [(run, read_saved_run(run)) for run in runs]
+    text = record_profile(load_profile(base), saved, name=path.stem)
+    findings = lint_text(text, str(path))
+    if findings.profile is None:
+        first = findings.problems[0]
+        raise WrongUseError(
+            code="bad-record",
+            message=f"These runs make no profile: {first.where}: {first.message}.",
+            remedy=(first.mend, "Record on a machine that is known to be good."),
+        )
+    write_file(path, text)
+    return Answer(
+        result=ProfileResult(
+            action=ProfileAction.RECORD,
+            files=(describe(path),),
+            limits=tuple(explain(findings.profile, None)),
+            saved=str(path),
+        )
+    )

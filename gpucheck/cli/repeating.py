@@ -1,0 +1,43 @@
+"""`gpucheck bench` in processes of its own: kept with --save, held against --baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpucheck.models.report import Answer
+from gpucheck.probes.interface import Probes
+
+if TYPE_CHECKING:
+    from gpucheck.cli.saving import Saving
+    from gpucheck.models.bench import BenchRequest
+
+
+def repeat(
+    request: BenchRequest, probes: Probes, saving: Saving, *, corruption_s: float, quiet: bool
+) -> Answer:
+    """Measure in several processes, keep the run if that is asked for, and return the answer."""
+    from gpucheck.cli.status import status_line
+    from gpucheck.core.bench.processes.repeated import PROCESSES, run_repeated, work_plan
+    from gpucheck.core.inventory import ListRequest, take_inventory
+    from gpucheck.models.device import Inventory
+    from gpucheck.probes.workers import ProcessWorkers
+
+    found = take_inventory(ListRequest(ask_driver=set(request.devices) != {"cpu"}), probes).result
+    plan = work_plan(
+        request,
+        found.gpus if isinstance(found, Inventory) else (),
+        processes=saving.processes or PROCESSES,
+        corruption_s=corruption_s,
+        more=saving.baseline is not None,
+    )
+    with status_line(shown=not quiet) as tell:
+        answer, kept = run_repeated(
+            plan,
+            ProcessWorkers(tell=tell),
+            saving.baseline,
+            saving.baseline_path,
+            time=probes.time(),
+            allowed=saving.allowed,
+        )
+    saving.keep(kept, quiet=quiet)
+    return answer

@@ -1,0 +1,115 @@
+"""Where a verdict goes besides stdout: a JUnit file, and GitHub's annotations and step summary.
+
+GitHub reads its commands from both streams of a step. stdout carries the report and nothing else,
+so they go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucheck.cli.output import wrap
+from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.streams import write_stderr
+from gpucheck.models.errors import ExitCode, GpucheckError
+from gpucheck.models.report import Answer, Failure, Report
+from gpucheck.render.base import View
+
+Junit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Write a JUnit file too: a case for each GPU and check."
+    ),
+]
+Github = Annotated[
+    bool | None,
+    typer.Option(
+        "--github/--no-github",
+        help="Annotations and a step summary [default: when GitHub Actions runs it].",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Where else a report is written; `summary` is the file of GitHub's step summary."""
+
+    junit: Path | None = None
+    github: bool = False
+    summary: Path | None = None
+
+    def write(self, report: Report) -> None:
+        """Write the report to every outlet.
+
+        Raises:
+            WrongUseError: the JUnit file cannot be written.
+        """
+        if self.github:
+            self._announce(report)
+        if self.junit is not None:
+            from gpucheck.render.junit import render
+
+            write_file(self.junit, render(report, View()))
+
+    @contextmanager
+    def guarded(self, command: str) -> Iterator[None]:
+        """Let a failure without an answer, and an interrupt, reach the outlets on their way."""
+        try:
+            yield
+        except GpucheckError as error:
+            failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
+            self.write(_report_of(command, failure, ExitCode(error.exit_code)))
+            raise
+        except KeyboardInterrupt:
+            failure = Failure(code="interrupted", message="Interrupted.")
+            self.write(_report_of(command, failure, ExitCode.INTERRUPTED))
+            raise
+
+    def _announce(self, report: Report) -> None:
+        from gpucheck.render.github import render, workflow_commands
+
+        for line in workflow_commands(report):
+            write_stderr(line)
+        if self.summary is None:
+            return
+        try:
+            # The runner gives each step a file of its own, to which all of the step append.
+            with self.summary.open("a", encoding="utf-8") as file:
+                file.write(render(report, View()))
+        except OSError as error:
+            write_stderr(f"gpucheck: warning: no step summary: {error.strerror or error}")
+
+
+def open_outlets(
+    junit: Path | None, *, github: bool | None, environment: Mapping[str, str] | None = None
+) -> Outlets:
+    """Return the outlets that are asked for; `github` None asks the environment.
+
+    Raises:
+        WrongUseError: the JUnit file could not be written, which is better known before measuring.
+    """
+    found = os.environ if environment is None else environment
+    if junit is not None:
+        check_writable(junit)
+    summary = found.get("GITHUB_STEP_SUMMARY")
+    return Outlets(
+        junit=junit,
+        github=found.get("GITHUB_ACTIONS") == "true" if github is None else github,
+        summary=Path(summary) if summary else None,
+    )
+
+
+def _report_of(command: str, failure: Failure, code: ExitCode) -> Report:
+    from gpucheck.probes.environment import read_host
+
+    host = read_host(Path("/"), os.environ)
+    answer = Answer(result=None, exit_code=code, host=host, error=failure)
+    return wrap(command, answer, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))

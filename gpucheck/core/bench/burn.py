@@ -1,0 +1,338 @@
+"""A burn: every device under full load, its products compared, its sensors watched, until the end.
+
+It ends when the time is over, at a temperature limit, when no device is left, or by a person.
+Whatever ends it, every process is told to stop, and killed if it does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpucheck.core.bench.burn_gates import burn_gates
+from gpucheck.core.bench.processes.workers import Station
+from gpucheck.core.bench.telemetry import Observer
+from gpucheck.models import worker
+from gpucheck.models.bench import BenchRequest, Telemetry
+from gpucheck.models.burn import BurnDevice, BurnEnd, BurnGlance, BurnMoment, BurnResult
+from gpucheck.models.codec import DecodeError, from_plain
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.report import Failure
+from gpucheck.probes.burners import Burners, BurnNews, BurnOrder
+from gpucheck.probes.clock import Clock
+from gpucheck.probes.telemetry import Sample, Telemeter, Window
+
+#: A card that tells no threshold of its own is stopped here: cooler than any's emergency.
+TEMPERATURE_LIMIT_C = 90.0
+#: Opening a GPU and drawing the matrices; how long a device may say nothing; and its last word.
+_START_S, _SILENT_S, _STOP_S = 180.0, 60.0, 10.0
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnPlan:
+    """What to load for how long; `limit_c` None takes each card's own threshold."""
+
+    stations: tuple[Station, ...]
+    request: BenchRequest
+    seconds: float
+    limit_c: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Device:
+    """One device on its way; `track` has (seconds since the start, products) for its pace."""
+
+    station: Station
+    check: Corruption
+    name: str | None = None
+    state: str = "opening"
+    failure: Failure | None = None
+    exit_code: int | None = None
+    heard_s: float = 0.0
+    track: list[tuple[float, int]] = field(default_factory=list)
+    sample: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether its process is still expected to speak."""
+        return self.state in ("opening", "ready", "loaded")
+
+
+class _Overheard:
+    """A telemeter that remembers each GPU's last reading, for the limit and for who watches."""
+
+    def __init__(self, telemeter: Telemeter) -> None:
+        self._telemeter = telemeter
+        self.facts: Mapping[str, Mapping[str, Any]] = {}
+        self.last: dict[str, Sample] = {}
+
+    @property
+    def failure(self) -> str | None:
+        """Return why nothing can be read."""
+        return self._telemeter.failure
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Begin to read, and remember what does not change."""
+        self.facts = self._telemeter.start(uuids)
+        return self.facts
+
+    def window(self) -> Window:
+        """Return what was read, and remember the last of it."""
+        window = self._telemeter.window()
+        self.last.update({sample.uuid: sample for sample in window.samples})
+        return window
+
+    def joules(self, uuid: str) -> float | None:
+        """Return a GPU's energy counter."""
+        return self._telemeter.joules(uuid)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._telemeter.close()
+
+
+def run_burn(
+    plan: BurnPlan,
+    burners: Burners,
+    telemeter: Telemeter,
+    clock: Clock,
+    tell: Callable[[BurnMoment], None],
+) -> BurnResult:
+    """Load the plan's devices and return what became of them; an interrupt is an ordinary end."""
+    burn = _Burn(plan, burners, telemeter, clock, tell)
+    try:
+        burn.open()
+        burn.load()
+    except KeyboardInterrupt:
+        burn.ended_by = BurnEnd.INTERRUPTED
+    finally:
+        burn.stop()
+    return burn.result()
+
+
+class _Burn:
+    """One burn on its way."""
+
+    def __init__(
+        self,
+        plan: BurnPlan,
+        burners: Burners,
+        telemeter: Telemeter,
+        clock: Clock,
+        tell: Callable[[BurnMoment], None],
+    ) -> None:
+        self._plan = plan
+        self._burners = burners
+        self._sensors = _Overheard(telemeter)
+        self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
+        self._clock = clock
+        self._tell = tell
+        self._devices = {station.device: _new(station) for station in plan.stations}
+        self._start_s = self._looked_s = clock.now_s()
+        self._ended_s: float | None = None
+        self.ended_by = BurnEnd.TIME
+
+    def open(self) -> None:
+        """Start the processes and wait until each is ready or has failed."""
+        request = self._plan.request
+        told = {"size": request.size, "seed": request.seed, "fill": request.fill.value}
+        self._burners.start(
+            [
+                BurnOrder(device=station.device, request=told, cpus=station.cpus)
+                for station in self._plan.stations
+            ]
+        )
+        uuids = [station.gpu_uuid for station in self._plan.stations if station.gpu_uuid]
+        if uuids:
+            self._observer.start(uuids)
+        end_s = self._clock.now_s() + _START_S
+        while self._clock.now_s() < end_s and self._in_state("opening"):
+            self._hear()
+        for device in self._in_state("opening"):
+            self._give_up(device, f"was not ready within {_START_S:g} s")
+
+    def load(self) -> None:
+        """Let them begin, and watch until something ends it."""
+        self._start_s = self._looked_s = self._clock.now_s()
+        for device in self._in_state("ready"):
+            device.state, device.heard_s = "loaded", self._start_s
+        self._burners.begin()
+        while self._elapsed_s() < self._plan.seconds:
+            if not self._in_state("loaded"):
+                self.ended_by = BurnEnd.LOST
+                return
+            self._hear()
+            if self._is_too_hot():
+                self.ended_by = BurnEnd.TEMPERATURE
+                return
+            for device in self._in_state("loaded"):
+                if self._clock.now_s() - device.heard_s > _SILENT_S:
+                    self._give_up(device, f"has said nothing for {_SILENT_S:g} s")
+
+    def stop(self) -> None:
+        """Stop the load, take the last words, and leave no process behind."""
+        self._ended_s = self._elapsed_s()
+        try:
+            self._burners.stop()
+            end_s = self._clock.now_s() + _STOP_S
+            while self._clock.now_s() < end_s and any(
+                device.is_running for device in self._devices.values()
+            ):
+                self._hear()
+        except KeyboardInterrupt:  # a second Ctrl-C: not even their last words
+            self.ended_by = BurnEnd.INTERRUPTED
+        finally:
+            self._burners.close()
+            self._sensors.close()
+
+    def result(self) -> BurnResult:
+        """Return what was found."""
+        telemetry = self._observer.result()
+        devices = tuple(_result(device, telemetry) for device in self._devices.values())
+        limits = [self._limit_c(device) for device in self._devices.values()]
+        result = BurnResult(
+            asked_s=self._plan.seconds,
+            duration_s=self._ended_s or 0.0,
+            ended_by=self.ended_by,
+            temperature_limit_c=min((limit for limit in limits if limit is not None), default=None),
+            devices=devices,
+            gates=(),
+            telemetry_unavailable=telemetry.unavailable,
+        )
+        return replace(result, gates=tuple(burn_gates(result)))
+
+    # ------------------------------------------------------------------------------ listening
+
+    def _hear(self) -> None:
+        """Take what the processes and the sensors say, and show it."""
+        for news in self._burners.news(_LOOK_S):
+            self._take(news)
+        now_s = self._clock.now_s()
+        if self._sensors.facts:
+            self._observer.end_turns(0, now_s - self._looked_s)
+            self._looked_s = now_s
+        self._tell(self._moment())
+
+    def _take(self, news: BurnNews) -> None:
+        device = self._devices[news.device]
+        device.heard_s = self._clock.now_s()
+        document = news.document
+        if news.failure is not None or document is None:
+            device.state, device.failure = "failed", news.failure
+            return
+        part = document.get("part")
+        if part == "failure":
+            device.state, device.exit_code = "failed", document.get("exit_code")
+            device.failure = Failure(
+                code=str(document["code"]),
+                message=str(document["message"]),
+                remedy=tuple(map(str, document["remedy"])),
+            )
+            return
+        try:
+            check = from_plain(Corruption, document.get("check"))
+        except DecodeError as error:
+            self._give_up(device, f"said what cannot be read: {error}")
+            return
+        device.check = replace(check, gpu_uuid=device.station.gpu_uuid)
+        device.name = document.get("name", device.name)
+        device.failure = check.failure
+        if part == "ready":
+            device.state = "ready"
+        elif part == "end":
+            device.state = "failed" if check.failure else "ended"
+        else:
+            device.track.append((self._elapsed_s(), check.products))
+
+    def _give_up(self, device: _Device, how: str) -> None:
+        message = f"the process that loads {device.station.device} {how}"
+        device.state, device.failure = "failed", Failure(code=worker.SILENT, message=message)
+        self._burners.drop(device.station.device)
+
+    # ------------------------------------------------------------------------------- watching
+
+    def _elapsed_s(self) -> float:
+        return self._clock.now_s() - self._start_s
+
+    def _in_state(self, state: str) -> list[_Device]:
+        return [device for device in self._devices.values() if device.state == state]
+
+    def _limit_c(self, device: _Device) -> float | None:
+        """Return where a GPU is stopped; None for what has no sensor."""
+        uuid = device.station.gpu_uuid
+        if uuid is None or uuid not in self._sensors.facts:
+            return None
+        own = self._sensors.facts[uuid].get("temperature_slowdown_c")
+        return self._plan.limit_c or (float(own) if own else TEMPERATURE_LIMIT_C)
+
+    def _is_too_hot(self) -> bool:
+        for device in self._devices.values():
+            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            limit, now = (
+                self._limit_c(device),
+                sample.values.get("temperature_c") if sample else None,
+            )
+            if limit is not None and now is not None and now >= limit:
+                device.state = "too hot" if device.state == "loaded" else device.state
+                return True
+        return False
+
+    def _moment(self) -> BurnMoment:
+        glances = []
+        for name, device in self._devices.items():
+            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            values = sample.values if sample is not None else {}
+            milliwatts = values.get("power_mw")
+            glances.append(
+                BurnGlance(
+                    device=name,
+                    state=device.state,
+                    products=device.check.products,
+                    mismatches=device.check.mismatches,
+                    flops_per_s=_pace(device, device.track[-4:]),
+                    temperature_c=values.get("temperature_c"),
+                    power_w=None if milliwatts is None else milliwatts / 1000,
+                    clock_sm_mhz=values.get("clock_sm_mhz"),
+                )
+            )
+        loaded = any(device.state != "opening" for device in self._devices.values())
+        return BurnMoment(
+            elapsed_s=self._elapsed_s() if loaded else 0.0,
+            asked_s=self._plan.seconds,
+            devices=tuple(glances),
+        )
+
+
+def _new(station: Station) -> _Device:
+    check = Corruption(device=station.device, gpu_uuid=station.gpu_uuid)
+    return _Device(station=station, check=check)
+
+
+def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
+    uuid = device.station.gpu_uuid
+    sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
+    tenth = max(2, len(device.track) // 10)
+    return BurnDevice(
+        device=device.station.device,
+        gpu_uuid=uuid,
+        name=device.name,
+        corruption=device.check,
+        flops_per_s=_pace(device, device.track),
+        first_flops_per_s=_pace(device, device.track[:tenth]),
+        last_flops_per_s=_pace(device, device.track[-tenth:]),
+        telemetry=sensors,
+        failure=device.failure,
+        exit_code=device.exit_code,
+    )
+
+
+def _pace(device: _Device, track: Sequence[tuple[float, int]]) -> float | None:
+    """Return the floating-point operations a second between two points: 2 m n k a product."""
+    if len(track) < 2 or track[-1][0] <= track[0][0] or len(device.check.shape) != 3:
+        return None
+    m, k, n = device.check.shape
+    products = track[-1][1] - track[0][1]
+    return 2.0 * m * n * k * products / (track[-1][0] - track[0][0])

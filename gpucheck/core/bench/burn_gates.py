@@ -1,0 +1,276 @@
+"""What a burn says of each device: bits, twins, life, heat, throttling, new errors, pace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
+from gpucheck.core.bench.gates.causes import class_of_failure
+from gpucheck.core.bench.telemetry import TROUBLE
+from gpucheck.models import worker
+from gpucheck.models.bench import GpuTelemetry
+from gpucheck.models.burn import BurnDevice, BurnEnd, BurnResult
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.finding import Evidence
+from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, Severity
+from gpucheck.models.report import Answer, Failure, Host
+
+#: Reasons for which the cooling is to blame; the other troubles are the power supply's.
+_HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
+#: Counters that may not grow at all, and those of which some are corrected every day.
+_FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
+_MENDED_ERRORS = ("ecc_corrected", "pcie_replays")
+#: Slower at the end than at the beginning by more than this is worth a warning.
+_PACE_PERCENT = 10.0
+_SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
+_COOL = ("Look at fans, filters and the inlet's temperature.",)
+
+
+def burn_gates(result: BurnResult) -> Iterator[Gate]:
+    """Yield the verdicts, device by device."""
+    model_of = {one.device: one.name for one in result.devices if one.name and one.gpu_uuid}
+    odd = deviating_digests([one.corruption for one in result.devices], model_of)
+    for device in result.devices:
+        yield _alive(device, result)
+        yield _bits(device)
+        if len(model_of) > 1 and device.device in model_of:
+            yield _twins(device, odd.get(device.device))
+        if device.telemetry is not None:
+            yield from _heat(device, device.telemetry, result)
+            yield _throttling(device, device.telemetry)
+            yield from _errors(device, device.telemetry)
+        yield from _pace(device)
+
+
+def _gate(
+    device: BurnDevice,
+    name: str,
+    status: GateStatus,
+    *,
+    unit: str = "",
+    measured: float | None = None,
+    limit: float | None = None,
+    direction: Direction = Direction.LOWER,
+    reason: str | None = None,
+    class_: GateClass | None = None,
+    severity: Severity = Severity.ERROR,
+    warning: bool = False,
+    evidence: tuple[Evidence, ...] = (),
+    next_: tuple[str, ...] = (),
+) -> Gate:
+    return Gate(
+        id=f"burn.{name}",
+        device=device.device,
+        gpu_uuid=device.gpu_uuid,
+        status=status,
+        direction=direction,
+        unit=unit,
+        measured=measured,
+        limit=limit,
+        reason=reason,
+        class_=class_,
+        severity=severity,
+        warning=warning,
+        evidence=evidence,
+        next=next_,
+    )
+
+
+def _alive(device: BurnDevice, result: BurnResult) -> Gate:
+    """Say whether the device kept working until the end."""
+    failure = device.failure
+    if failure is None:
+        return _gate(device, "alive", GateStatus.PASS)
+    class_ = class_of_failure(failure)
+    # A card that answered and then fell silent under load is not the software's doing.
+    if failure.code == worker.SILENT and device.corruption.products:
+        class_ = GateClass.HARDWARE
+    interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
+    status = GateStatus.INCONCLUSIVE if interrupted else GateStatus.FAIL
+    remedy = failure.remedy or ("Run: gpucheck detect",)
+    evidence = (Evidence("failure", failure.code),)
+    return _gate(
+        device,
+        "alive",
+        status,
+        reason=failure.message,
+        class_=class_,
+        evidence=evidence,
+        next_=remedy,
+    )
+
+
+def _bits(device: BurnDevice) -> Gate:
+    """Say whether all products were the same, and right."""
+    check = device.corruption
+    sentence = corruption_sentence(check)
+    figures = (float(check.mismatches), 0.0)
+    if is_corrupt(check):
+        evidence = (
+            Evidence("mismatches", str(check.mismatches)),
+            Evidence("first index", str(check.first_index)),
+            Evidence("largest ULP", str(check.largest_ulp)),
+            Evidence("with NaN", str(check.not_finite)),
+        )
+        return _gate(
+            device,
+            "corruption",
+            GateStatus.FAIL,
+            unit="numbers",
+            measured=figures[0],
+            limit=figures[1],
+            reason=sentence,
+            class_=GateClass.HARDWARE,
+            evidence=evidence,
+            next_=_SWAP,
+        )
+    if not check.products:
+        return _gate(
+            device,
+            "corruption",
+            GateStatus.INCONCLUSIVE,
+            unit="numbers",
+            limit=0.0,
+            reason="no product was compared",
+            class_=GateClass.SOFTWARE,
+        )
+    return _gate(
+        device,
+        "corruption",
+        GateStatus.PASS,
+        unit="numbers",
+        measured=figures[0],
+        limit=figures[1],
+        reason=sentence,
+    )
+
+
+def _twins(device: BurnDevice, odd: str | None) -> Gate:
+    """Say whether the first product is that of the identical GPUs."""
+    if odd is None:
+        return _gate(device, "digest", GateStatus.PASS)
+    return _gate(
+        device, "digest", GateStatus.FAIL, reason=odd, class_=GateClass.HARDWARE, next_=_SWAP
+    )
+
+
+def _heat(device: BurnDevice, sensors: GpuTelemetry, result: BurnResult) -> Iterator[Gate]:
+    limit = result.temperature_limit_c
+    if sensors.temperature_c is None or limit is None:
+        reason = sensors.unavailable.get("temperature_c", "no reading")
+        yield _gate(device, "temperature", GateStatus.SKIP, unit="C", reason=reason)
+        return
+    high = sensors.temperature_c.high
+    if high < limit:
+        yield _gate(device, "temperature", GateStatus.PASS, unit="C", measured=high, limit=limit)
+        return
+    yield _gate(
+        device,
+        "temperature",
+        GateStatus.FAIL,
+        unit="C",
+        measured=high,
+        limit=limit,
+        reason=f"it reached {high:.0f} C, the limit is {limit:.0f} C",
+        class_=GateClass.THERMAL,
+        next_=_COOL,
+    )
+
+
+def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
+    """Say whether heat or the power supply held the clock down; a power cap is normal."""
+    seconds = {name: taken for name, taken in sensors.limited_s.items() if name in TROUBLE}
+    shares = {name: share for name, share in sensors.reasons.items() if name in TROUBLE}
+    names = sorted({*seconds, *shares})
+    if not names:
+        return _gate(device, "throttling", GateStatus.PASS, unit="s", measured=0.0, limit=0.0)
+    hot = bool(_HEAT & set(names))
+    evidence = tuple(
+        Evidence(name, f"{seconds.get(name, 0.0):.1f} s, {shares.get(name, 0.0):.0%} of readings")
+        for name in names
+    )
+    return _gate(
+        device,
+        "throttling",
+        GateStatus.FAIL,
+        unit="s",
+        measured=max(seconds.values(), default=None),
+        limit=0.0,
+        reason=f"the clock was held down by {', '.join(names)}",
+        class_=GateClass.THERMAL if hot else GateClass.POWER_CAP,
+        evidence=evidence,
+        next_=_COOL if hot else ("Look at the power supply and its cables.",),
+    )
+
+
+def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
+    """Yield whether error counters grew: one that was not mended is a defect."""
+    for name in (*_FATAL_ERRORS, *_MENDED_ERRORS):
+        grown = sensors.new_errors.get(name, 0)
+        fatal = name in _FATAL_ERRORS
+        if not grown:
+            if fatal:
+                yield _gate(device, name, GateStatus.PASS, measured=0.0, limit=0.0)
+            continue
+        yield _gate(
+            device,
+            name,
+            GateStatus.FAIL if fatal else GateStatus.PASS,
+            measured=float(grown),
+            limit=0.0 if fatal else None,
+            reason=f"{name} grew by {grown}",
+            class_=GateClass.HARDWARE if fatal else None,
+            warning=not fatal,
+            next_=_SWAP if fatal else (),
+        )
+
+
+def _pace(device: BurnDevice) -> Iterator[Gate]:
+    """Yield how much slower it was at the end, as a warning."""
+    first, last = device.first_flops_per_s, device.last_flops_per_s
+    if not first or last is None:
+        return
+    drop = 100 * (1 - last / first)
+    slower = drop > _PACE_PERCENT
+    cause = GateClass.THERMAL if device.gpu_uuid else GateClass.ENVIRONMENT
+    yield _gate(
+        device,
+        "pace",
+        GateStatus.FAIL if slower else GateStatus.PASS,
+        unit="%",
+        measured=drop,
+        limit=_PACE_PERCENT,
+        reason=f"{drop:.0f} % slower at the end than at the beginning" if slower else None,
+        class_=cause if slower else None,
+        severity=Severity.WARN,
+    )
+
+
+def conclude_burn(result: BurnResult, host: Host) -> Answer:
+    """Wrap a burn: 130 interrupted, 1 a verdict is bad, 3 one is open or nothing ran, else 0."""
+    code, failure = ExitCode.OK, None
+    if all(one.exit_code == ExitCode.MISSING for one in result.devices):
+        failure = result.devices[0].failure
+        return Answer(result=result, exit_code=ExitCode.MISSING, host=host, error=failure)
+    bad = [gate for gate in result.gates if _counts(gate, GateStatus.FAIL)]
+    unknown = [gate for gate in result.gates if _counts(gate, GateStatus.INCONCLUSIVE)]
+    if bad:
+        code, failure = ExitCode.BAD, _failure("burn-failed", bad)
+    elif unknown:
+        code, failure = ExitCode.INCONCLUSIVE, _failure("burn-undecided", unknown)
+    if result.ended_by is BurnEnd.INTERRUPTED:
+        message = f"Interrupted after {result.duration_s:.0f} of {result.asked_s:g} s."
+        code = ExitCode.INTERRUPTED
+        failure = failure or Failure(code="interrupted", message=message)
+    return Answer(result=result, exit_code=code, host=host, error=failure)
+
+
+def _counts(gate: Gate, status: GateStatus) -> bool:
+    return gate.status is status and gate.severity is Severity.ERROR
+
+
+def _failure(code: str, gates: list[Gate]) -> Failure:
+    first = gates[0]
+    more = f" ({len(gates)} verdicts in all)" if len(gates) > 1 else ""
+    message = f"{first.device}: {first.reason or first.id}{more}."
+    return Failure(code=code, message=message, remedy=first.next)

@@ -1,0 +1,1 @@
+"""The verdicts of a profile's run: pure functions of what its processes brought."""

@@ -1,0 +1,225 @@
+"""Why a figure is bad, from what the run itself saw: doubts of the rows, sensors, failures.
+
+A cause outside of the device comes first: a GPU is called defective only when nothing else was
+seen that explains it. Of a processor nothing is ever concluded but a wrong result: its neighbours,
+its heat and its clock are out of sight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpucheck.core.bench import stats
+from gpucheck.core.bench.gates.figures import Figures
+from gpucheck.models import worker
+from gpucheck.models.bench import Doubt, Scope
+from gpucheck.models.finding import Evidence
+from gpucheck.models.gate import GateClass
+from gpucheck.models.report import Failure
+
+#: Doubts that blame others than the device, and those that blame chance.
+ENVIRONMENT = frozenset({"host-busy", "gpu-shared", "gpu-claimed", "starved"})
+#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them, and
+#: where it was late to queue them the row says `starved`.
+_WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
+NOISE = frozenset(
+    {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
+)
+#: Reasons of the driver's for which heat is to blame; the other troubles are the power supply's.
+_HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
+#: A cause must be seen in this share of the processes to explain the figure of all of them.
+_MOST = 0.5
+#: At its power limit nearly all the time, and the limit is lower than the board's own by this.
+_LOWERED = 0.98
+
+#: Failures of a process after which nobody knows how the device is.
+_OPEN = frozenset({worker.SILENT, worker.INTERRUPTED, "no-time"})
+
+#: Classes of failures by their code; the rest is the software's.
+_FAILURES = {
+    "gpu-lost": GateClass.HARDWARE,
+    "wrong-result": GateClass.HARDWARE,
+    "out-of-memory": GateClass.ENVIRONMENT,
+    "gpu-out-of-memory": GateClass.ENVIRONMENT,
+    "worker-interrupted": GateClass.ENVIRONMENT,
+    "interrupted": GateClass.ENVIRONMENT,
+    "no-time": GateClass.NOISE,
+    "clock-stuck": GateClass.ENVIRONMENT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Where to look: the class, a sentence, what was seen, and what to do."""
+
+    class_: GateClass
+    sentence: str
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+def class_of_failure(failure: Failure) -> GateClass:
+    """Return where the cause of a failed process or row is to be looked for."""
+    return _FAILURES.get(failure.code, GateClass.SOFTWARE)
+
+
+def leaves_open(failure: Failure) -> bool:
+    """Return whether nobody knows, after this failure, how the device is."""
+    return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
+
+
+def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> Cause:
+    """Return why a figure is worse than its limit; `peers` are the same check on other GPUs."""
+    for find in (_environment, _errors, _throttled, _config):
+        cause = find(figures)
+        if cause is not None:
+            return cause
+    if (cause := _power_cap(figures, limit, peers)) is not None:
+        return cause
+    if figures.device == "cpu":
+        return Cause(
+            class_=GateClass.ENVIRONMENT,
+            sentence="nothing was seen that explains it; what shares a processor is out of sight",
+            evidence=_seen(figures),
+            next=("run it again when the machine is idle", "look at clock and heat of the host"),
+        )
+    return Cause(
+        class_=GateClass.HARDWARE,
+        sentence="no load, no throttling and no limit was seen that explains it",
+        evidence=_seen(figures),
+        next=("gpucheck detect", "run it again with this GPU alone", "swap the card with another"),
+    )
+
+
+def environment_of(figures: Figures) -> Cause | None:
+    """Return what others did to most of the processes, None if nothing."""
+    return _environment(figures)
+
+
+def doubt_of(figures: Figures) -> Cause:
+    """Return why a figure is too uncertain to decide."""
+    disturbed = _with_codes(figures, _others(figures), share=0.0)
+    if disturbed is not None:
+        return _blamed(GateClass.ENVIRONMENT, disturbed, figures)
+    for find in (_throttled, _config):
+        cause = find(figures)
+        if cause is not None:
+            return cause
+    noisy = _with_codes(figures, NOISE, share=0.0)
+    sentence = "the processes differ too much among themselves"
+    return Cause(
+        class_=GateClass.NOISE,
+        sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,
+        evidence=_seen(figures),
+        next=("allow more processes (max_processes) or more seconds", "quieten the machine"),
+    )
+
+
+def _environment(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, _others(figures))
+    return None if doubt is None else _blamed(GateClass.ENVIRONMENT, doubt, figures)
+
+
+def _others(figures: Figures) -> frozenset[str]:
+    """Return the doubts that blame others for this figure."""
+    alone = all(
+        row.device != "cpu" and row.scope is Scope.RESIDENT and row.kernel in _WITHOUT_HOST
+        for row in figures.rows
+    )
+    return ENVIRONMENT - {"host-busy"} if alone else ENVIRONMENT
+
+
+def _errors(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"new-errors"}, share=0.0)
+    return None if doubt is None else _blamed(GateClass.HARDWARE, doubt, figures)
+
+
+def _throttled(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"throttled"})
+    if doubt is None:
+        return None
+    reasons = {name.removesuffix("_share") for name in doubt.facts}
+    by_heat = not reasons or bool(reasons & _HEAT)
+    return _blamed(GateClass.THERMAL if by_heat else GateClass.POWER_CAP, doubt, figures)
+
+
+def _config(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow"})
+    return None if doubt is None else _blamed(GateClass.CONFIG, doubt, figures)
+
+
+def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Cause | None:
+    """Blame the power limit if it was lowered, or if at its peers' clock the GPU would pass.
+
+    Every GPU is at its power limit under a product of random numbers, so that alone says nothing.
+    """
+    doubt = _with_codes(figures, {"power-capped"})
+    if doubt is None:
+        return None
+    for gpu in figures.telemetry:
+        now, default = gpu.power_limit_w, gpu.power_limit_default_w
+        if now is not None and default is not None and now < _LOWERED * default:
+            cause = _blamed(GateClass.POWER_CAP, doubt, figures)
+            text = f"its power limit is {now:.0f} W, and the board's own {default:.0f} W"
+            return Cause(
+                class_=cause.class_,
+                sentence=text,
+                evidence=cause.evidence,
+                next=(f"nvidia-smi -pl {default:.0f} restores it (as root)",),
+            )
+    reference, own = _reference_clock(figures, peers), figures.clock_mhz
+    measured = stats.median(figures.values) if figures.values else None
+    if reference is None or own is None or measured is None or own >= reference:
+        return None
+    if measured * reference / own < limit:
+        return None
+    text = f"its clock was {own:.0f} MHz at the power limit, and {reference:.0f} MHz is usual"
+    cause = _blamed(GateClass.POWER_CAP, doubt, figures)
+    return Cause(class_=cause.class_, sentence=text, evidence=cause.evidence, next=cause.next)
+
+
+def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None:
+    """Return the clock that a good GPU has in this: that of two peers or more, else the board's."""
+    clocks = [peer.clock_mhz for peer in peers if peer.clock_mhz is not None]
+    if len(clocks) >= 2:
+        return stats.median(clocks)
+    board = figures.gpu.board if figures.gpu is not None else None
+    return board.tensor_clock_mhz if board is not None else None
+
+
+def _with_codes(
+    figures: Figures, codes: frozenset[str] | set[str], *, share: float = _MOST
+) -> Doubt | None:
+    """Return the first doubt of these that more than a share of the processes have."""
+    carriers = [row for row in figures.rows if any(one.code in codes for one in row.doubts)]
+    if not carriers or len(carriers) < share * len(figures.rows):
+        return None
+    return next(one for one in carriers[0].doubts if one.code in codes)
+
+
+def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
+    return Cause(class_=class_, sentence=doubt.message, evidence=_seen(figures), next=(doubt.next,))
+
+
+def _seen(figures: Figures) -> tuple[Evidence, ...]:
+    """Return what the run saw around a figure: doubts by how many processes have them, sensors."""
+    counted = Counter(one.code for row in figures.rows for one in row.doubts)
+    found = [
+        Evidence(f"doubt {code}", f"{count} of {len(figures.rows)} processes")
+        for code, count in counted.most_common()
+    ]
+    if figures.clock_mhz is not None:
+        found.append(Evidence("SM clock", f"{figures.clock_mhz:.0f} MHz"))
+    found.extend(_sensors(figures))
+    return tuple(found)
+
+
+def _sensors(figures: Figures) -> Iterator[Evidence]:
+    hot = [gpu.temperature_c.high for gpu in figures.telemetry if gpu.temperature_c is not None]
+    drawn = [gpu.power_w.median for gpu in figures.telemetry if gpu.power_w is not None]
+    if hot:
+        yield Evidence("temperature", f"{max(hot):.0f} C at most")
+    if drawn:
+        yield Evidence("power", f"{stats.median(drawn):.0f} W")

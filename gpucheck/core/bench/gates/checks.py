@@ -1,0 +1,217 @@
+"""A profile's checks: each figure against its limit, on every device or on the slowest of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpucheck.core.bench import stats
+from gpucheck.core.bench.gates.causes import (
+    Cause,
+    cause_of,
+    class_of_failure,
+    doubt_of,
+    environment_of,
+    leaves_open,
+)
+from gpucheck.core.bench.gates.decision import Decision, decide, limit_of
+from gpucheck.core.bench.gates.facts import Facts
+from gpucheck.core.bench.gates.figures import Figures, why_missing
+from gpucheck.core.bench.profiles.limits import expected_of, number
+from gpucheck.models.bench_run import Baseline
+from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
+from gpucheck.models.profile import Check, Lacking, Per
+
+_OF_LACKING = {
+    Lacking.FAIL: GateStatus.FAIL,
+    Lacking.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
+    Lacking.SKIP: GateStatus.SKIP,
+}
+#: The better a status, the later it counts for a node.
+_WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
+
+
+def check_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield the gates of every check."""
+    for check in facts.profile.checks:
+        found = facts.figures(check)
+        gates = []
+        for device, figures in found.items():
+            peers = [other for name, other in found.items() if name != device]
+            gates.append(_Judging(check, figures, facts).gate(peers))
+        if check.per is Per.NODE and gates:
+            yield _slowest(gates)
+        else:
+            yield from gates
+
+
+def _slowest(gates: Sequence[Gate]) -> Gate:
+    """Return the gate of the slowest device as the node's: who works together waits for it."""
+
+    def rank(gate: Gate) -> tuple[int, float]:
+        measured = gate.measured if gate.measured is not None else math.inf
+        return (
+            _WORST_FIRST.index(gate.status),
+            measured if gate.direction is Direction.HIGHER else -measured,
+        )
+
+    worst = min(gates, key=rank)
+    reason = f"{worst.device} is the slowest" + (f": {worst.reason}" if worst.reason else "")
+    return replace(worst, device="node", reason=reason)
+
+
+class _Judging:
+    """One check on one device."""
+
+    def __init__(self, check: Check, figures: Figures, facts: Facts) -> None:
+        self._check = check
+        self._figures = figures
+        self._facts = facts
+
+    def gate(self, peers: Sequence[Figures]) -> Gate:
+        """Return the verdict."""
+        check, figures = self._check, self._figures
+        if not figures.values:
+            return self._missing()
+        if check.expectation.baseline:
+            expected, refusal = self._from_baseline(self._facts.baseline)
+            if refusal is not None:
+                return refusal
+        else:
+            board = figures.gpu.board if figures.gpu is not None else None
+            number_expected = expected_of(check, board)
+            if number_expected is None:
+                name = board.name if board is not None else figures.device
+                reason = f"nothing is expected of {name}: its peak or its share is not known"
+                return self._plain(GateStatus.SKIP, reason)
+            expected = (number_expected,)
+        decision = decide(figures.values, expected, check.tolerance_percent, check.direction)
+        return self._judged(decision, peers)
+
+    def _judged(self, decision: Decision, peers: Sequence[Figures]) -> Gate:
+        check, status = self._check, decision.status
+        limit = limit_of(decision.expected, check.tolerance_percent, check.direction)
+        gate = replace(
+            self._plain(status, None),
+            measured=decision.measured,
+            limit=limit,
+            interval=_finite(decision.measured_interval),
+        )
+        if status is GateStatus.PASS:
+            return self._passed(gate, decision)
+        if status is GateStatus.FAIL:
+            cause = cause_of(self._figures, limit, peers)
+            if cause.class_ is GateClass.ENVIRONMENT and environment_of(self._figures) is not None:
+                # Somebody else was at work: that says nothing of the device.
+                gate = replace(gate, status=GateStatus.INCONCLUSIVE)
+        else:
+            cause = doubt_of(self._figures)
+        shortfall = _shortfall(decision)
+        if status is GateStatus.INCONCLUSIVE:
+            shortfall += ", which reaches over the limit"
+        return _explained(gate, shortfall, cause)
+
+    def _passed(self, gate: Gate, decision: Decision) -> Gate:
+        check, worse = self._check, _worse_percent(decision, self._check.direction)
+        if check.warn_percent is not None and worse > check.warn_percent:
+            reason = f"{worse:.1f} % worse than expected, and {check.warn_percent:g} % is a warning"
+            return replace(gate, warning=True, reason=reason)
+        if check.expectation.baseline and _surely_better(decision, check):
+            return replace(gate, reason=f"{-worse:.1f} % better than the baseline: renew it")
+        return gate
+
+    def _missing(self) -> Gate:
+        check, found = self._check, why_missing(self._check, self._figures)
+        if found.unsupported:
+            return self._lacking(check.on_unsupported, found.reason, GateClass.CONFIG, ())
+        failure = found.failure
+        if failure is None:
+            return self._lacking(check.on_missing, found.reason, GateClass.SOFTWARE, found.next)
+        gate = self._lacking(check.on_missing, found.reason, class_of_failure(failure), found.next)
+        if gate.status is GateStatus.FAIL and leaves_open(failure):
+            return replace(gate, status=GateStatus.INCONCLUSIVE)
+        return gate
+
+    def _lacking(
+        self, lacking: Lacking, reason: str, class_: GateClass, steps: tuple[str, ...]
+    ) -> Gate:
+        """Return the gate of a figure that is not there; what is skipped has no cause."""
+        gate = self._plain(_OF_LACKING[lacking], reason)
+        if gate.status is GateStatus.SKIP:
+            return gate
+        return replace(gate, class_=class_, next=steps)
+
+    def _from_baseline(self, baseline: Baseline | None) -> tuple[tuple[float, ...], Gate | None]:
+        """Return an earlier run's figures, or the gate that says why there are none."""
+        check, device = self._check, self._figures.device
+        if baseline is None:
+            reason = "there is no baseline to hold it against"
+            gate = self._plain(GateStatus.SKIP, reason)
+            save = "keep this run with --save FILE, and give it with --baseline FILE"
+            middle = stats.median(self._figures.values)
+            return (), replace(gate, measured=middle, next=(save,))
+        if baseline.differences:
+            differences = "; ".join(baseline.differences)
+            gate = self._plain(GateStatus.INCONCLUSIVE, f"the baseline differs in {differences}")
+            renew = "save a new baseline, or allow it with --allow-difference KEY"
+            return (), replace(gate, class_=GateClass.CONFIG, next=(renew,))
+        found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
+        if not found or found[0].unit != check.unit:
+            reason = f"the baseline {baseline.path} has no figure of this in {check.unit}"
+            renew = "save a new baseline with --save FILE"
+            return (), self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
+        return found[0].values, None
+
+    def _plain(self, status: GateStatus, reason: str | None) -> Gate:
+        check, figures = self._check, self._figures
+        return Gate(
+            id=check.id,
+            device=figures.device,
+            gpu_uuid=figures.gpu_uuid or self._facts.uuid_of(figures.device),
+            status=status,
+            direction=check.direction,
+            unit=check.unit,
+            severity=check.severity,
+            values=figures.values,
+            reason=reason,
+        )
+
+
+def _explained(gate: Gate, shortfall: str, cause: Cause) -> Gate:
+    return replace(
+        gate,
+        class_=cause.class_,
+        reason=f"{shortfall}: {cause.sentence}",
+        evidence=cause.evidence,
+        next=cause.next,
+    )
+
+
+def _worse_percent(decision: Decision, direction: Direction) -> float:
+    """Return how much worse than expected, in percent; negative if better."""
+    change = 100 * (decision.ratio - 1)
+    return -change if direction is Direction.HIGHER else change
+
+
+def _surely_better(decision: Decision, check: Check) -> bool:
+    """Return whether the whole interval is better by more than the tolerance."""
+    low, high = decision.interval
+    share = check.tolerance_percent / 100
+    return low > 1 + share if check.direction is Direction.HIGHER else high < 1 - share
+
+
+def _shortfall(decision: Decision) -> str:
+    """Say how far a figure is from what is expected, and how well that is known."""
+    change = 100 * (decision.ratio - 1)
+    low, high = (100 * (bound - 1) for bound in decision.interval)
+    against = (
+        f"{abs(change):.1f} % {'below' if change < 0 else 'above'} {number(decision.expected)}"
+    )
+    if not math.isfinite(low) or not math.isfinite(high):
+        return f"{against}, of one process"
+    return f"{against} ({low:+.1f} to {high:+.1f} %)"
+
+
+def _finite(interval: tuple[float, float]) -> tuple[float, float] | None:
+    return interval if all(math.isfinite(bound) for bound in interval) else None

@@ -1,0 +1,353 @@
+"""Whether a run was calm and right: processes, results, heat, power, errors, corrupted bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gpucheck.core.bench.gates.causes import class_of_failure, leaves_open
+from gpucheck.core.bench.gates.facts import Facts, held, undecided
+from gpucheck.models import worker
+from gpucheck.models.bench import GpuTelemetry, Measurement
+from gpucheck.models.bench_run import ProcessRun
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.finding import Evidence
+from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
+from gpucheck.models.profile import Target
+from gpucheck.models.report import Failure
+
+#: Where to look for each of the driver's reasons to hold a clock down.
+_OF_REASON = {
+    "software-thermal": GateClass.THERMAL,
+    "hardware-thermal": GateClass.THERMAL,
+    "hardware-slowdown": GateClass.THERMAL,
+    "power-cap": GateClass.POWER_CAP,
+    "power-brake": GateClass.POWER_CAP,
+    "board-limit": GateClass.POWER_CAP,
+    "application-clocks": GateClass.CONFIG,
+    "sync-boost": GateClass.CONFIG,
+    "display": GateClass.CONFIG,
+    "reliability": GateClass.HARDWARE,
+}
+_COOL = "look at the fans, the air and the neighbours of this card"
+_STEPS = {
+    GateClass.THERMAL: (_COOL, "gpucheck detect --only health"),
+    GateClass.POWER_CAP: ("look at the power supply and its cables", "nvidia-smi -q -d POWER"),
+    GateClass.CONFIG: ("nvidia-smi -q -d CLOCK shows who set the clocks",),
+    GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
+}
+_SWAP = ("take the card out of service", "repeat it with the same seed to be sure")
+
+
+def result_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield whether each device's processes answered, and whether their results were right."""
+    for device in facts.devices:
+        runs = facts.runs_of(device)
+        if runs:
+            yield _processes(facts, device, runs)
+            yield from _results(facts, device, runs)
+
+
+def stability_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield how calm each GPU was, as far as the profile asks."""
+    if facts.profile.match.target is Target.CPU:
+        return
+    for device in facts.devices:
+        if not facts.runs_of(device):
+            continue
+        yield from _throttling(facts, device)
+        yield from _sensors(facts, device)
+        yield from _new_errors(facts, device)
+        if facts.profile.stability.corruption is not None:
+            yield _corruption(facts, device)
+
+
+# ---------------------------------------------------------------------------------- results
+
+
+def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
+    """Return whether every process brought a document, and none lost its GPU on the way."""
+    failures = [failure for run in runs if (failure := _fatal(run)) is not None]
+    gate = Gate(
+        id="processes",
+        device=device,
+        status=GateStatus.PASS,
+        direction=Direction.LOWER,
+        unit="failed",
+        measured=float(len(failures)),
+        limit=0.0,
+    )
+    if not failures:
+        return held(facts, gate)
+    first = failures[0]
+    return Gate(
+        id="processes",
+        device=device,
+        gpu_uuid=facts.uuid_of(device),
+        status=GateStatus.INCONCLUSIVE if leaves_open(first) else GateStatus.FAIL,
+        direction=Direction.LOWER,
+        unit="failed",
+        measured=float(len(failures)),
+        limit=0.0,
+        class_=class_of_failure(first),
+        reason=first.message,
+        evidence=tuple(
+            Evidence(code, f"{count} of {len(runs)} processes")
+            for code, count in Counter(failure.code for failure in failures).items()
+        ),
+        next=first.remedy or ("gpucheck detect",),
+    )
+
+
+def _fatal(run: ProcessRun) -> Failure | None:
+    """Return why a process brought nothing, or that its GPU was lost on the way."""
+    if run.result is None:
+        return run.failure or Failure(code=worker.NO_DOCUMENT, message="it gave no document")
+    errors = [row.error for row in run.result.measurements if row.error is not None]
+    return next((error for error in errors if error.code == "gpu-lost"), None)
+
+
+def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[Gate]:
+    rows = [
+        row
+        for run in runs
+        if run.result is not None
+        for row in run.result.measurements
+        if row.device == device and row.verified is not None
+    ]
+    if not rows:
+        yield undecided(facts, "results", device, "no result was checked", "wrong")
+        return
+    wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
+    broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
+    yield _wrong(facts, device, "results", [row for row in wrong if row not in broken], len(rows))
+    if facts.profile.stability.not_finite is not None:
+        yield _wrong(facts, device, "not-finite", broken, len(rows))
+
+
+def _wrong(facts: Facts, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
+    gate = Gate(
+        id=name,
+        device=device,
+        status=GateStatus.FAIL,
+        direction=Direction.LOWER,
+        unit="wrong",
+        measured=float(len(wrong)),
+        limit=0.0,
+        class_=GateClass.HARDWARE,
+        reason=_first_wrong(wrong[0], count) if wrong else None,
+        evidence=tuple(
+            Evidence(f"{row.kernel} {row.variant}", row.error.message if row.error else "wrong")
+            for row in wrong[:5]
+        ),
+        next=_SWAP,
+    )
+    return held(facts, gate)
+
+
+def _first_wrong(row: Measurement, count: int) -> str:
+    what = f"{row.kernel} {row.variant}"
+    if row.verified is None or row.verified.error is None:
+        return f"{what} gave NaN or infinity ({count} results were checked)"
+    return (
+        f"{what} is off by {row.verified.error:.2g} where {row.verified.bound:.2g} is allowed "
+        f"({count} results were checked)"
+    )
+
+
+# ---------------------------------------------------------------------------------- sensors
+
+
+def _throttling(facts: Facts, device: str) -> Iterator[Gate]:
+    """Yield the seconds of the worst process for each reason that the profile names."""
+    telemetry = facts.telemetry_of(device)
+    for reason, most_s in facts.profile.stability.throttle_s.items():
+        name = f"throttle-{reason}"
+        if not telemetry:
+            yield undecided(facts, name, device, facts.why_no_telemetry(device), "s")
+            continue
+        class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
+        gate = Gate(
+            id=name,
+            device=device,
+            status=GateStatus.FAIL,
+            direction=Direction.LOWER,
+            unit="s",
+            measured=max(_limited_s(gpu, reason) for gpu in telemetry),
+            limit=most_s,
+            class_=class_,
+            reason=f"the driver held the clock down: {reason}",
+            evidence=tuple(_heat_and_power(telemetry)),
+            next=_STEPS[class_],
+        )
+        yield held(facts, gate)
+
+
+def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
+    """Return the seconds that the driver counted, or those of the readings that showed it."""
+    seen_s = gpu.reasons.get(reason, 0.0) * gpu.reading_count * gpu.period_s
+    return max(gpu.limited_s.get(reason, 0.0), seen_s)
+
+
+def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
+    hottest = max((one.temperature_c.high for one in telemetry if one.temperature_c), default=None)
+    if hottest is not None:
+        yield Evidence("temperature", f"{hottest:.0f} C at most")
+    drawn = max((one.power_w.high for one in telemetry if one.power_w), default=None)
+    limit = next((one.power_limit_w for one in telemetry if one.power_limit_w), None)
+    if drawn is not None:
+        of = f" of {limit:.0f} W" if limit is not None else ""
+        yield Evidence("power", f"{drawn:.0f} W at most{of}")
+
+
+def _sensors(facts: Facts, device: str) -> Iterator[Gate]:
+    demands, telemetry = facts.profile.stability, facts.telemetry_of(device)
+    heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
+    clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
+    drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
+    for name, limit, values, unit, class_, reason in (
+        (
+            "temperature",
+            demands.max_temperature_c,
+            heat,
+            "C",
+            GateClass.THERMAL,
+            "it got hotter than that",
+        ),
+        (
+            "clock-drop",
+            demands.max_clock_drop_percent,
+            drops,
+            "%",
+            _class_of_drop(telemetry),
+            "its clock under load was so far below the highest one seen",
+        ),
+    ):
+        if limit is None:
+            continue
+        if not values:
+            yield undecided(facts, name, device, facts.why_no_telemetry(device), unit)
+            continue
+        gate = Gate(
+            id=name,
+            device=device,
+            status=GateStatus.FAIL,
+            direction=Direction.LOWER,
+            unit=unit,
+            measured=max(values),
+            limit=limit,
+            class_=class_,
+            reason=reason,
+            evidence=tuple(_heat_and_power(telemetry)),
+            next=_STEPS[class_],
+        )
+        yield held(facts, gate)
+
+
+def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
+    """Return what the driver said held the clock down most of the time."""
+    shares: Counter[str] = Counter()
+    for gpu in telemetry:
+        shares.update({name: share for name, share in gpu.reasons.items() if name in _OF_REASON})
+    return _OF_REASON[shares.most_common(1)[0][0]] if shares else GateClass.HARDWARE
+
+
+def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
+    demands, telemetry = facts.profile.stability, facts.telemetry_of(device)
+    grown: Counter[str] = Counter()
+    for gpu in telemetry:
+        grown.update(gpu.new_errors)
+    for name, counter, most in (
+        ("new-ecc-uncorrected", "ecc_uncorrected", demands.new_ecc_uncorrected),
+        ("new-ecc-corrected", "ecc_corrected", demands.new_ecc_corrected),
+        ("new-remapped-rows", "remapped_rows", demands.new_remapped_rows),
+        ("new-pcie-replays", "pcie_replays", demands.new_pcie_replays),
+    ):
+        if most is None:
+            continue
+        if not telemetry:
+            yield undecided(facts, name, device, facts.why_no_telemetry(device), "errors")
+            continue
+        gate = Gate(
+            id=name,
+            device=device,
+            status=GateStatus.FAIL,
+            direction=Direction.LOWER,
+            unit="errors",
+            measured=float(grown[counter]),
+            limit=float(most),
+            class_=GateClass.HARDWARE,
+            reason=f"the counter {counter.replace('_', ' ')} grew during the run",
+            next=("gpucheck detect --only health", "dmesg | grep -i xid"),
+        )
+        yield held(facts, gate)
+
+
+# ---------------------------------------------------------------------------------- corruption
+
+
+def _corruption(facts: Facts, device: str) -> Gate:
+    """Return whether repeated products were the same bits, here and on identical GPUs."""
+    own = [one for one in facts.corruption if one.device == device]
+    done = [one for one in own if one.products and one.failure is None]
+    if not done:
+        why = next((one.failure.message for one in own if one.failure), "no process compared any")
+        return undecided(facts, "corruption", device, why, "wrong numbers")
+    wrong = [one for one in done if one.mismatches or one.not_finite or one.reference_ok is False]
+    odd = _differs_from_twins(facts, device, done)
+    count = sum(one.mismatches + one.not_finite for one in done)
+    count += sum(one.reference_ok is False for one in done) + (odd is not None)
+    gate = Gate(
+        id="corruption",
+        device=device,
+        status=GateStatus.FAIL,
+        direction=Direction.LOWER,
+        unit="wrong numbers",
+        measured=float(count),
+        limit=float(facts.profile.stability.corruption or 0),
+        class_=GateClass.HARDWARE,
+        reason=_mismatch(wrong[0]) if wrong else odd,
+        evidence=tuple(
+            Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
+            for one in done[:5]
+        ),
+        next=_SWAP,
+    )
+    return held(facts, gate)
+
+
+def _mismatch(found: Corruption) -> str:
+    """Say what was wrong: how many numbers, where the first is, and by how much."""
+    if not found.mismatches and not found.not_finite:
+        return "its first product is wrong, held against float64"
+    ulp = f", by up to {found.largest_ulp} units in the last place" if found.largest_ulp else ""
+    nan = f", {found.not_finite} of them NaN" if found.not_finite else ""
+    return (
+        f"{found.mismatches} numbers of {found.products} identical products differ, the first at "
+        f"{found.first_index}{ulp}{nan}"
+    )
+
+
+def _differs_from_twins(facts: Facts, device: str, own: Sequence[Corruption]) -> str | None:
+    """Return that a GPU computes other bits than most of its twins, None if it does not."""
+    boards = {
+        run.device: (gpu.name, gpu.sm_count)
+        for run in facts.runs
+        if run.result is not None
+        for gpu in run.result.environment.gpus
+    }
+    digests: dict[str, str] = {}
+    for one in facts.corruption:
+        same = (one.dtype, one.shape) == (own[0].dtype, own[0].shape)
+        if one.digest is not None and same and boards.get(one.device) == boards.get(device):
+            digests.setdefault(one.device, one.digest)
+    if device not in digests or len(set(digests.values())) < 2:
+        return None
+    (usual, count), *_ = Counter(digests.values()).most_common()
+    if count * 2 <= len(digests):
+        return "its product differs from its twin's, and which of them is wrong cannot be told"
+    if digests[device] == usual:
+        return None
+    return (
+        f"its product differs from that of {count} identical GPUs: it is wrong the same each time"
+    )

@@ -1,0 +1,105 @@
+"""A profile's verdict: every gate of a run, what they mean together, and what is kept of it.
+
+All of it is a function of what the processes brought; nothing is measured or read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck.core.bench.gates.checks import check_gates
+from gpucheck.core.bench.gates.company import company_gates
+from gpucheck.core.bench.gates.facts import Facts
+from gpucheck.core.bench.gates.machine import inventory_gates, match_gates
+from gpucheck.core.bench.gates.stability import result_gates, stability_gates
+from gpucheck.models.bench_run import Series
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.gate import Gate, GateClass, GateStatus, Severity
+from gpucheck.models.report import Failure, Notice
+
+#: What more processes can settle: the rest is as it is however often it is measured.
+_BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
+
+
+def judge_machine(facts: Facts) -> tuple[Gate, ...]:
+    """Return the gates that need no measurement: whether this is a machine of the profile's."""
+    return tuple(match_gates(facts))
+
+
+def judge(facts: Facts) -> tuple[Gate, ...]:
+    """Return all gates of a run, in the order of the profile."""
+    return (
+        *match_gates(facts),
+        *result_gates(facts),
+        *check_gates(facts),
+        *company_gates(facts),
+        *inventory_gates(facts),
+        *stability_gates(facts),
+    )
+
+
+def settled(gates: Sequence[Gate]) -> bool:
+    """Return whether more processes would change nothing."""
+    return not any(
+        gate.status is GateStatus.INCONCLUSIVE and gate.values and gate.class_ in _BY_REPETITION
+        for gate in gates
+    )
+
+
+def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
+    """Return what the gates mean together: a fail is 1, else an undecided one 3, else 0.
+
+    Without any gate that passed nothing was found to be good, and that is 3 as well.
+    """
+    counted = [gate for gate in gates if gate.severity is Severity.ERROR]
+    failed = [gate for gate in counted if gate.status is GateStatus.FAIL]
+    undecided = [gate for gate in counted if gate.status is GateStatus.INCONCLUSIVE]
+    passed = [gate for gate in gates if gate.status is GateStatus.PASS]
+    if failed:
+        return ExitCode.BAD, _failure("gate-failed", failed, "failed")
+    if undecided:
+        return ExitCode.INCONCLUSIVE, _failure("gate-undecided", undecided, "cannot be decided")
+    if not passed:
+        message = "Nothing that the profile asks for was measured, so nothing was found to be good."
+        return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
+    return ExitCode.OK, None
+
+
+def _failure(code: str, gates: Sequence[Gate], what: str) -> Failure:
+    first = gates[0]
+    count = "1 gate" if len(gates) == 1 else f"{len(gates)} gates"
+    where = f"{first.id} on {first.device}"
+    class_ = f" ({first.class_})" if first.class_ is not None else ""
+    message = f"{count} {what}, the first {where}{class_}: {_said(first)}."
+    return Failure(code=code, message=message, remedy=first.next)
+
+
+def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
+    """Return what a person should know although it does not decide."""
+    return tuple(
+        Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_said(gate)}.")
+        for gate in gates
+        if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
+    )
+
+
+def _said(gate: Gate) -> str:
+    return (gate.reason or gate.status).rstrip(".")
+
+
+def series_of(facts: Facts) -> tuple[Series, ...]:
+    """Return every check's figures, as they are kept for the next run."""
+    return tuple(
+        Series(
+            id=check.id,
+            device=device,
+            gpu_uuid=figures.gpu_uuid or facts.uuid_of(device),
+            unit=check.unit,
+            direction=check.direction,
+            values=figures.values,
+            tolerance_percent=check.tolerance_percent,
+        )
+        for check in facts.profile.checks
+        for device, figures in facts.figures(check).items()
+        if figures.values
+    )

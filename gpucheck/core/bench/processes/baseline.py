@@ -1,0 +1,211 @@
+"""Saved runs: made of processes' rows, read strictly, and held ready for the next run's gates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpucheck import __version__
+from gpucheck.core.bench.processes.fingerprint import differences, fingerprints_of, not_allowed
+from gpucheck.models.bench import Measurement, Scope
+from gpucheck.models.bench_run import Baseline, ProcessRun, Series
+from gpucheck.models.codec import DecodeError, from_plain, to_plain
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.gate import Direction
+from gpucheck.models.saved_run import (
+    BASELINE_SCHEMA,
+    Fingerprint,
+    SavedDevice,
+    SavedRun,
+    SavedTool,
+)
+
+#: What a row may lose where no profile says otherwise.
+TOLERANCE_PERCENT = 5.0
+#: A saved run of a node is some kilobytes; nothing of ours is larger than this.
+_MOST_BYTES = 64 * 2**20
+
+
+def row_id(row: Measurement) -> str:
+    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest."""
+    shape = "x".join(str(edge) for edge in row.shape)
+    dtype = "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
+    parts = [row.kernel, row.variant, dtype, shape]
+    if row.scope is not Scope.RESIDENT:
+        parts.append(row.scope.value)
+    if row.threads is not None:
+        parts.append(f"threads={row.threads}")
+    parts.extend(f"{key}={value}" for key, value in sorted(row.parameters.items()))
+    return "/".join(parts)
+
+
+def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
+    """Return each row of each device over the processes, those measured all at once if there are.
+
+    A row without a figure, or whose result was wrong, adds none: what is not right has no speed.
+    """
+    chosen = [run for run in runs if run.together] or list(runs)
+    found: dict[tuple[str, str], tuple[str | None, str, Direction, list[float]]] = {}
+    for run in chosen:
+        for row in run.result.measurements if run.result is not None else ():
+            if row.device != run.device or row.error is not None:
+                continue
+            if row.verified is not None and not row.verified.ok:
+                continue
+            figure = _figure(row)
+            if figure is not None:
+                value, unit, direction = figure
+                key = (run.device, row_id(row))
+                found.setdefault(key, (run.gpu_uuid, unit, direction, []))[3].append(value)
+    return tuple(
+        Series(
+            id=name,
+            device=device,
+            gpu_uuid=uuid,
+            unit=unit,
+            direction=direction,
+            values=tuple(values),
+            tolerance_percent=TOLERANCE_PERCENT,
+        )
+        for (device, name), (uuid, unit, direction, values) in found.items()
+    )
+
+
+def _figure(row: Measurement) -> tuple[float, str, Direction] | None:
+    if row.throughput is not None and row.throughput.value > 0:
+        return row.throughput.value, row.throughput.unit, Direction.HIGHER
+    if row.median_s:
+        return row.median_s, "s", Direction.LOWER
+    return None
+
+
+def saved_run(
+    runs: Sequence[ProcessRun], series: Sequence[Series], *, time: str, profile: str | None
+) -> SavedRun:
+    """Return a run as it is kept.
+
+    Raises:
+        WrongUseError: nothing was measured, so there is nothing to keep.
+    """
+    if not any(one.values for one in series):
+        raise WrongUseError(
+            code="nothing-to-save",
+            message="No figure was measured, so there is nothing to save.",
+            remedy=("See why in the report, and repeat the run.",),
+        )
+    uuids = {run.device: run.gpu_uuid for run in runs if run.result is not None}
+    host = next((run.host.name for run in runs if run.host.name is not None), None)
+    devices = tuple(
+        SavedDevice(
+            device=device,
+            gpu_uuid=uuids.get(device),
+            fingerprint=found,
+            doubts=_doubts(device, runs),
+        )
+        for device, found in fingerprints_of(runs, profile).items()
+    )
+    return SavedRun(
+        schema=BASELINE_SCHEMA,
+        tool=SavedTool(name="gpucheck", version=__version__),
+        time=time,
+        host=host,
+        profile=profile,
+        devices=devices,
+        series=tuple(series),
+    )
+
+
+def _doubts(device: str, runs: Sequence[ProcessRun]) -> tuple[str, ...]:
+    rows = [
+        row
+        for run in runs
+        if run.device == device and run.result is not None
+        for row in run.result.measurements
+    ]
+    return tuple(sorted({doubt.code for row in rows for doubt in row.doubts}))
+
+
+def to_text(run: SavedRun) -> str:
+    """Return a saved run as the file's text, a series a line so that a diff can be read."""
+    plain = to_plain(run)
+    series = ",\n".join(f"    {json.dumps(one)}" for one in plain.pop("series"))
+    head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{head},\n "series": [\n{series}\n ]\n}}\n'
+
+
+def read_saved_run(path: Path) -> SavedRun:
+    """Return the run that a file holds.
+
+    Raises:
+        WrongUseError: it cannot be read, is no such file, or its figures are no numbers above 0.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        plain = json.loads(text.decode("utf-8")) if len(text) <= _MOST_BYTES else None
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise _unusable(path, f"is not JSON: {error}") from None
+    schema = plain.get("schema") if isinstance(plain, Mapping) else None
+    if schema != BASELINE_SCHEMA:
+        what = f"is a {schema} document" if isinstance(schema, str) else "is no saved run"
+        raise _unusable(path, f"{what}, not {BASELINE_SCHEMA}")
+    try:
+        run = from_plain(SavedRun, plain)
+    except DecodeError as error:
+        raise _unusable(path, f"is damaged: {error}") from None
+    for place, series in enumerate(run.series):
+        if not series.values or min(series.values) <= 0:
+            raise _unusable(path, f"is damaged: $.series[{place}].values must be above 0")
+    return run
+
+
+def _unusable(path: Path, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="baseline-unusable",
+        message=f"The saved run {str(path)!r} {problem}.",
+        remedy=("Write one with: gpucheck bench --save FILE",),
+    )
+
+
+def baseline_against(
+    saved: SavedRun, path: Path, now: Mapping[str, Fingerprint], allowed: Sequence[str] = ()
+) -> Baseline:
+    """Return a saved run ready for the gates of a run with these fingerprints.
+
+    A device is held against the one of its name, else against the first of its board: a baseline of
+    one GPU serves a node of eight.
+    """
+    before = {device.device: device.fingerprint for device in saved.devices}
+    found: dict[str, None] = {}
+    series: list[Series] = []
+    for device, fingerprint in now.items():
+        twin = twin_of(device, fingerprint, before)
+        if twin is None:
+            found[f"{device} is not in it"] = None
+            continue
+        differing = differences(before[twin], fingerprint)
+        found.update(dict.fromkeys(not_allowed(differing, allowed)))
+        series.extend(renamed(saved.series, twin, device))
+    return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=tuple(found))
+
+
+def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]) -> str | None:
+    """Return the saved device that this one is held against."""
+    if device in saved:
+        return device
+    same = [
+        name
+        for name, other in saved.items()
+        if fingerprint.board is not None and other.board == fingerprint.board
+    ]
+    return same[0] if same else None
+
+
+def renamed(series: Sequence[Series], twin: str, device: str) -> list[Series]:
+    """Return the twin's series under this device's name."""
+    from dataclasses import replace
+
+    return [replace(one, device=device) for one in series if one.device == twin]

@@ -1,0 +1,224 @@
+"""A benchmark without a profile in several processes: its gates, and what it means for the code.
+
+The gates are whether every process answered and was right, and with a baseline each row's change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpucheck.core.bench.gates.facts import Facts
+from gpucheck.core.bench.gates.stability import result_gates
+from gpucheck.core.bench.plan import BUDGETS_S
+from gpucheck.core.bench.processes.baseline import row_series, saved_run
+from gpucheck.core.bench.processes.compare import compare_runs
+from gpucheck.core.bench.processes.merge import merged
+from gpucheck.core.bench.processes.workers import (
+    Station,
+    WorkPlan,
+    collect,
+    stations_of,
+    was_interrupted,
+)
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill
+from gpucheck.models.bench_run import ProcessRun
+from gpucheck.models.device import Gpu
+from gpucheck.models.errors import (
+    ExitCode,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
+from gpucheck.models.gate import Gate, GateClass, GateStatus
+from gpucheck.models.profile import InventoryDemands, Match, Profile, RunPlan, Stability, Target
+from gpucheck.models.report import Answer, Failure
+from gpucheck.models.saved_run import ComparedRow, SavedRun
+from gpucheck.probes.workers import Workers
+
+#: Processes of a run that is saved or held against one, and how many more while undecided.
+PROCESSES, _MORE = 5, 2
+
+
+def work_plan(
+    request: BenchRequest, gpus: Sequence[Gpu], *, processes: int, corruption_s: float, more: bool
+) -> WorkPlan:
+    """Return how the request is repeated: a process for each device, all at once."""
+    stations = chosen_stations(request.devices, gpus)
+    seconds = request.budget_s or BUDGETS_S[request.mode]
+    return WorkPlan(
+        stations=stations,
+        arguments=worker_arguments(request, corruption_s),
+        seconds=seconds,
+        processes=processes,
+        most_processes=processes * _MORE if more else processes,
+        alone=False,
+        together=True,
+    )
+
+
+def chosen_stations(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, ...]:
+    """Return the devices that get processes of their own.
+
+    `all` means every GPU, and the processor where there is none: beside GPUs it would disturb them.
+
+    Raises:
+        MissingError: GPUs are asked for, and CUDA sees none.
+    """
+    asked = [name for name in devices if name != "all"]
+    stations = stations_of([*asked, *(["gpu"] if "all" in devices else [])], gpus)
+    if not stations and "all" in devices:
+        stations = stations_of(["cpu"], gpus)
+    if not stations:
+        message = "No GPU is visible to CUDA, so none can be measured."
+        remedy = ("Run: gpucheck detect", "Measure the processor with: --device cpu")
+        raise MissingError(code="no-gpu", message=message, remedy=remedy)
+    return stations
+
+
+def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
+    """Return the request as options of `gpucheck bench`, without device, time and format."""
+    found = [*request.kernels]
+    modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
+    found += modes[request.mode]
+    for option, value in (
+        ("--size", request.size),
+        ("--dtype", ",".join(request.dtypes) or None),
+        ("--data", request.data_file),
+        ("--fill", request.fill.value if request.fill is not Fill.NORMAL else None),
+        ("--seed", request.seed),
+        ("--towers", request.towers),
+        ("--temperature", request.temperature),
+        ("--corruption", corruption_s or None),
+    ):
+        if value is not None:
+            found += [option, str(value)]
+    return tuple(found)
+
+
+def run_repeated(
+    plan: WorkPlan,
+    workers: Workers,
+    baseline: SavedRun | None,
+    path: Path | None,
+    *,
+    time: str,
+    allowed: Sequence[str] = (),
+) -> tuple[Answer, SavedRun | None]:
+    """Run the processes; return the answer, and the run as it would be saved.
+
+    There is nothing to save where it was interrupted or nothing was measured.
+
+    Raises:
+        GpucheckError: no process measured anything, for the reason that the first one gave.
+    """
+
+    def settled(runs: Sequence[ProcessRun]) -> bool:
+        rows = _compared(runs, baseline, path, time, allowed)
+        return not any(
+            row.status is GateStatus.INCONCLUSIVE and row.class_ is not GateClass.CONFIG
+            for row in rows
+        )
+
+    runs = collect(plan, workers, settled)
+    result = merged(runs)
+    if result is None and was_interrupted(runs):
+        return Answer(result=None, exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED), None
+    if result is None:
+        raise _nothing(runs)
+    gates = [*result_gates(Facts(profile=_NO_PROFILE, runs=runs))]
+    gates += [_gate(row, runs) for row in _compared(runs, baseline, path, time, allowed)]
+    interrupted = was_interrupted(runs) or result.interrupted
+    result = replace(result, gates=tuple(gates), interrupted=interrupted)
+    host = next(run.host for run in runs if run.result is not None)
+    answer = _judged(result.gates, Answer(result=result, host=host), interrupted=interrupted)
+    series = row_series(runs)
+    kept = None
+    if series and not interrupted:
+        kept = saved_run(runs, series, time=time, profile=None)
+    return answer, kept
+
+
+_INTERRUPTED = Failure(
+    code="interrupted", message="Interrupted: what was measured until then is in the report."
+)
+#: Nothing is demanded but that the processes answer, and rightly.
+_NO_PROFILE = Profile(
+    name="none",
+    version=1,
+    description="",
+    path="",
+    digest="",
+    match=Match(target=Target.GPU),
+    inventory=InventoryDemands(),
+    run=RunPlan(seconds=0.0),
+    checks=(),
+    stability=Stability(),
+)
+
+
+def _compared(
+    runs: Sequence[ProcessRun],
+    baseline: SavedRun | None,
+    path: Path | None,
+    time: str,
+    allowed: Sequence[str],
+) -> Sequence[ComparedRow]:
+    series = row_series(runs)
+    if baseline is None or path is None or not series:
+        return ()
+    now = saved_run(runs, series, time=time, profile=None)
+    found = compare_runs(baseline, now, files=(path, Path()), allowed=allowed)
+    there = {run.device for run in runs}
+    # A device that is only in the baseline was not asked for.
+    return [row for row in found.rows if row.device in there]
+
+
+def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
+    scale = row.first or 1.0
+    better = 1 - row.tolerance_percent / 100
+    if row.direction.value == "lower":
+        better = 1 + row.tolerance_percent / 100
+    return Gate(
+        id=row.id,
+        device=row.device,
+        gpu_uuid=next((run.gpu_uuid for run in runs if run.device == row.device), None),
+        status=row.status,
+        direction=row.direction,
+        unit=row.unit,
+        measured=row.second,
+        limit=None if row.first is None else row.first * better,
+        interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
+        reason=row.reason,
+        class_=row.class_,
+    )
+
+
+def _judged(gates: Sequence[Gate], answer: Answer, *, interrupted: bool) -> Answer:
+    """Return the answer with the code of its worst gate: 130 interrupted, 1 fail, 3 undecided."""
+    if interrupted:
+        return answer._replace(exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED)
+    for status, code, name in (
+        (GateStatus.FAIL, ExitCode.BAD, "gate-failed"),
+        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, "gate-undecided"),
+    ):
+        found = [gate for gate in gates if gate.status is status]
+        if found:
+            first = found[0]
+            more = f" ({len(found)} in all)" if len(found) > 1 else ""
+            message = f"{first.device}: {first.id}: {first.reason or status.value}{more}."
+            failure = Failure(code=name, message=message, remedy=first.next)
+            return answer._replace(exit_code=code, error=failure)
+    return answer
+
+
+def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
+    """Return the error of a run that brought nothing, of the kind that its processes ended with."""
+    failure = next((run.failure for run in runs if run.failure is not None), None)
+    code = next((run.exit_code for run in runs if run.exit_code is not None), None)
+    failure = failure or Failure(code="nothing-measured", message="no process gave a document")
+    kinds: dict[int, type[GpucheckError]] = {2: WrongUseError, 4: MissingError}
+    kind = kinds.get(code or 0, InconclusiveError)
+    return kind(code=failure.code, message=failure.message, remedy=failure.remedy)

@@ -1,0 +1,1 @@
+"""Profiles for `bench --profile`: read, checked, explained, run and recorded."""

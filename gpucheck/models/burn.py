@@ -1,0 +1,77 @@
+"""What `gpucheck bench --burn` found: every device under full load, with checks and sensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpucheck.models.bench import GpuTelemetry
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.gate import Gate
+from gpucheck.models.report import Failure
+
+
+class BurnEnd(StrEnum):
+    """Why a burn ended."""
+
+    TIME = "time"
+    TEMPERATURE = "temperature"
+    INTERRUPTED = "interrupted"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnDevice:
+    """One device under load.
+
+    `flops_per_s` is over all of it, `first_flops_per_s` over the first tenth and
+    `last_flops_per_s` over the last: how much heat took. `telemetry` is None for the processor.
+    `exit_code` is that of a process that could not begin, by its own account.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    name: str | None
+    corruption: Corruption
+    flops_per_s: float | None = None
+    first_flops_per_s: float | None = None
+    last_flops_per_s: float | None = None
+    telemetry: GpuTelemetry | None = None
+    failure: Failure | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnResult:
+    """The whole burn: how long, why it ended, each device, and the verdicts."""
+
+    asked_s: float
+    duration_s: float
+    ended_by: BurnEnd
+    temperature_limit_c: float | None
+    devices: tuple[BurnDevice, ...]
+    gates: tuple[Gate, ...]
+    telemetry_unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnGlance:
+    """One device at this moment of a burn, for who watches it; None where it is not known."""
+
+    device: str
+    state: str
+    products: int = 0
+    mismatches: int = 0
+    flops_per_s: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    clock_sm_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnMoment:
+    """The whole burn at one moment."""
+
+    elapsed_s: float
+    asked_s: float
+    devices: tuple[BurnGlance, ...]

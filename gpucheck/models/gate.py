@@ -1,0 +1,83 @@
+"""What a profile's run decides (contract bench/1, `gates`): a verdict by demand and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpucheck.models.finding import Evidence
+
+
+class GateStatus(StrEnum):
+    """The verdict; `inconclusive` is neither good nor bad, `skip` was not asked of this device."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    SKIP = "skip"
+
+
+class GateClass(StrEnum):
+    """Where the cause is to be looked for."""
+
+    HARDWARE = "hardware"
+    THERMAL = "thermal"
+    POWER_CAP = "power-cap"
+    CONFIG = "config"
+    SOFTWARE = "software"
+    ENVIRONMENT = "environment"
+    NOISE = "noise"
+
+
+class Direction(StrEnum):
+    """Which side of a limit is the good one."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Severity(StrEnum):
+    """What a failing gate does: end in code 1, or only warn."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One verdict: `id` and `device` together name it once in a run.
+
+    `device` is `cpu`, `gpu:<cuda_index>` or `node`. `measured` and `limit` are in `unit`; None
+    means that there is no such number. `interval` is the 90 % interval of `measured`, `values` the
+    figure of each process behind it. `class_` is None for a pass. `warning` marks a pass beyond the
+    warn level. `reason` says why in one sentence, `next` what to do.
+    """
+
+    id: str
+    device: str
+    status: GateStatus
+    direction: Direction
+    unit: str
+    measured: float | None = None
+    limit: float | None = None
+    reason: str | None = None
+    class_: GateClass | None = None
+    severity: Severity = Severity.ERROR
+    warning: bool = False
+    gpu_uuid: str | None = None
+    interval: tuple[float, float] | None = None
+    values: tuple[float, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileUse:
+    """Which profile a run was held against, and how many processes it took (bench's `profile`)."""
+
+    name: str
+    version: int
+    path: str
+    digest: str
+    processes: int
+    max_processes: int

@@ -1,0 +1,145 @@
+"""The processes of a burn: one for each device, told when to stop, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpucheck.models import worker
+from gpucheck.models.report import Failure
+from gpucheck.probes.child import Child, ChildDiedError
+from gpucheck.probes.turn import Turn
+from gpucheck.probes.workers import held_back_signals, on_cpus, worker_environment
+
+#: The module that a process of a burn runs.
+MODULE = "gpucheck.cli.burn_process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnOrder:
+    """One device to load: `request` is what its process is told, as JSON."""
+
+    device: str
+    request: Mapping[str, Any] = field(default_factory=dict)
+    cpus: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnNews:
+    """What one device's process said, or that it ended badly."""
+
+    device: str
+    document: Mapping[str, Any] | None = None
+    failure: Failure | None = None
+
+
+class Burners(Protocol):
+    """Who loads devices. No method raises for a device that fails: that is news."""
+
+    def start(self, orders: Sequence[BurnOrder]) -> None:
+        """Start a process for each device; each says `ready` and then waits for `begin`."""
+        ...
+
+    def begin(self) -> None:
+        """Let all that are ready load their device."""
+        ...
+
+    def news(self, wait_s: float) -> Sequence[BurnNews]:
+        """Return what was said, after at most `wait_s` seconds."""
+        ...
+
+    def drop(self, device: str) -> None:
+        """End one device's process and forget it."""
+        ...
+
+    def stop(self) -> None:
+        """Ask all that are left to stop; each says `end` as its last word."""
+        ...
+
+    def close(self) -> None:
+        """End whatever is left."""
+        ...
+
+
+class ProcessBurners:
+    """Processes of this program."""
+
+    def __init__(self, *, command: Sequence[str] = ()) -> None:
+        #: For tests: what runs in the place of this program.
+        self._command = tuple(command) or (sys.executable, "-P", "-m", MODULE)
+        self._turn = Turn(in_turn=False)
+        self._children: dict[str, Child] = {}
+        self._early: list[BurnNews] = []
+
+    def start(self, orders: Sequence[BurnOrder]) -> None:
+        """Start them; one that cannot be started is news."""
+        environment = {**worker_environment(os.environ), **self._turn.variables}
+        with held_back_signals():
+            for order in orders:
+                with on_cpus(order.cpus):
+                    try:
+                        child = Child(
+                            self._command[-1],
+                            environment=environment,
+                            interpreter=self._command[:-1],
+                        )
+                    except ChildDiedError as error:
+                        self._early.append(_died(order.device, error))
+                        continue
+                child.ask({"device": order.device, **order.request})
+                self._children[order.device] = child
+
+    def begin(self) -> None:
+        """Let the start's lock go."""
+        self._turn.begin()
+
+    def news(self, wait_s: float) -> Sequence[BurnNews]:
+        """Read what is there; wait only if there is nothing."""
+        found, self._early = self._early, []
+        by_descriptor = {child.fileno(): name for name, child in self._children.items()}
+        poll = select.poll()
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(0 if found else wait_s * 1000):
+            found.extend(self._read(by_descriptor[descriptor]))
+        return found
+
+    def _read(self, device: str) -> list[BurnNews]:
+        child, found = self._children[device], []
+        try:
+            while (document := child.next_document(0.0)) is not None:
+                found.append(BurnNews(device=device, document=document))
+                if document.get("part") in ("end", "failure"):
+                    self.drop(device)
+                    break
+        except ChildDiedError as error:
+            found.append(_died(device, error))
+            self.drop(device)
+        return found
+
+    def drop(self, device: str) -> None:
+        """Kill the process, if it is still there."""
+        child = self._children.pop(device, None)
+        if child is not None:
+            child.abandon()
+
+    def stop(self) -> None:
+        """Ask them to stop."""
+        for child in self._children.values():
+            child.ask({"ask": "stop"})
+
+    def close(self) -> None:
+        """Kill what is left, and remove the start's lock."""
+        with held_back_signals():
+            for device in list(self._children):
+                self.drop(device)
+            self._turn.close()
+
+
+def _died(device: str, error: ChildDiedError) -> BurnNews:
+    message = f"the process that loads {device} {error.how}"
+    return BurnNews(device=device, failure=Failure(code=worker.DIED, message=message))

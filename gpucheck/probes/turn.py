@@ -1,0 +1,82 @@
+"""A common start for worker processes, and turns: a lock on a file that the starter holds at first.
+
+A worker that is ready notes itself in the file and waits for its lock. The starter lets go once
+all are ready: workers that share the lock then begin together, those that want it for themselves
+begin one after the other. The kernel drops a lock with the process that holds it, so a worker that
+dies keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+#: What a worker is told: `shared:FILE` or `exclusive:FILE`.
+VARIABLE = "GPUCHECK_TURN"
+#: prctl(2): the signal that the kernel sends to a process when its parent has died.
+_PR_SET_PDEATHSIG = 1
+
+
+class Turn:
+    """The starter's side: hold the workers back, count those that are ready, let them go."""
+
+    def __init__(self, *, in_turn: bool) -> None:
+        self._kind = "exclusive" if in_turn else "shared"
+        self._folder = tempfile.TemporaryDirectory(prefix="gpucheck-")
+        self._path = Path(self._folder.name, "turn")
+        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return what the workers must find in their environment."""
+        return {VARIABLE: f"{self._kind}:{self._path}"}
+
+    def ready(self) -> int:
+        """Return how many workers have said that they are ready."""
+        return os.fstat(self._lock).st_size
+
+    def begin(self) -> None:
+        """Let the workers go."""
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Remove the file; the lock goes with it."""
+        os.close(self._lock)
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def wait_for_turn(environment: Mapping[str, str]) -> Iterator[None]:
+    """Wait for the start, if somebody who started this process holds it back; else do nothing.
+
+    The turn lasts as long as the block.
+    """
+    kind, _, path = environment.get(VARIABLE, "").partition(":")
+    if not path:
+        yield
+        return
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_APPEND)
+    except OSError:  # whoever held us back has gone: nobody waits for the answer either
+        yield
+        return
+    _end_with_parent()
+    try:
+        os.write(lock, b".")
+        fcntl.flock(lock, fcntl.LOCK_EX if kind == "exclusive" else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process with the one that started it, which reads its answer."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,163 @@
+"""`gpucheck profile` and `bench --profile` as a person or a script calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Finished
+from tests.core.bench.profiles.test_lint import GOOD
+from tests.core.bench.profiles.test_record import saved
+from tests.render.schemas import closed_validator, validator
+
+Command = Callable[..., Finished]
+
+
+def document(finished: Finished, name: str) -> Any:
+    found = finished.document
+    (closed_validator if name == "profile" else validator)(name).validate(found)
+    assert found["exit_code"] == finished.code
+    return found
+
+
+@pytest.fixture(name="good")
+def _good(tmp_path: Path) -> Path:
+    path = tmp_path / "nodes.toml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_list_names_what_comes_with_it(gpucheck_command: Command) -> None:
+    found = document(gpucheck_command("profile", "list", "--json"), "profile")
+
+    names = [file["name"] for file in found["result"]["files"]]
+    assert names == ["acceptance", "ci-smoke", "cpu", "default"]
+    assert found["exit_code"] == 0
+
+
+def test_lint_of_several_files_tells_all_mistakes(
+    gpucheck_command: Command, tmp_path: Path, good: Path
+) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text(GOOD.replace("count = 8", "count = 0"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[profile\n")
+
+    finished = gpucheck_command("profile", "lint", good, bad, broken, "--json")
+
+    files = document(finished, "profile")["result"]["files"]
+    assert finished.code == 1
+    assert [len(file["problems"]) > 0 for file in files] == [False, True, True]
+    assert files[2]["problems"][0]["line"] == 1
+
+
+def test_lint_prints_place_and_mend(gpucheck_command: Command, good: Path) -> None:
+    good.write_text(GOOD.replace('"TFLOP/s"', '"TFLOPS"'))
+
+    line = good.read_text().split('"TFLOPS"')[0].count("\n") + 1
+
+    finished = gpucheck_command("profile", "lint", good)
+
+    assert f"{good}:{line} mistake wrong-unit" in finished.stdout
+    assert "did you mean TFLOP/s?" in finished.stdout
+    assert finished.code == 1
+
+
+def test_explain_writes_every_limit_out(gpucheck_command: Command, good: Path) -> None:
+    finished = gpucheck_command("profile", "explain", good)
+
+    assert "739 TFLOP/s = 795 x 0.93 = 74.7 % of peak (989 TFLOP/s, datasheet)" in finished.stdout
+    assert finished.code == 0
+    document(gpucheck_command("profile", "explain", good, "--json"), "profile")
+
+
+def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path) -> None:
+    from gpucheck.core.bench.processes.baseline import to_text
+
+    run, mine = tmp_path / "run.json", tmp_path / "mine.toml"
+    run.write_text(to_text(saved()))
+    arguments = ("profile", "record", mine, run, "--base", "default")
+
+    first = document(gpucheck_command(*arguments, "--json"), "profile")
+    again = gpucheck_command(*arguments)
+    replaced = gpucheck_command(*arguments, "--replace")
+
+    assert first["result"]["saved"] == str(mine)
+    assert "provenance" in mine.read_text()
+    assert again.code == 2
+    assert "--replace" in again.stderr
+    assert replaced.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["profile", "lint"], "needs a profile"),
+        (["profile", "list", "cpu"], "takes no names"),
+        (["profile", "lint", "cpu", "--board", "L4"], "--board is for explain"),
+        (["profile", "record", "a.toml"], "saved runs"),
+        (["profile", "explain", "nothing"], "no profile called"),
+        (["profile", "explain", "default", "--board", "H900"], "no board called"),
+        (["profile", "explain", "./nothing.toml"], "cannot be read"),
+        (["profile", "frobnicate"], "frobnicate"),
+        (["bench", "--profile", "nothing"], "no profile called"),
+        (["bench", "--profile", "cpu", "--size", "4"], "leave --size out"),
+        (["bench", "matmul", "--profile", "cpu"], "leave the kernels out"),
+        (["bench", "--profile", "cpu", "--device", "gpu:0"], "is none of them"),
+        (["bench", "--profile", "default", "--device", "cpu"], "is none of them"),
+        (["bench", "--profile", "cpu", "--baseline", "nothing.json"], "nothing.json"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_code_two(
+    arguments: list[str], said: str, gpucheck_command: Command, tmp_path: Path
+) -> None:
+    finished = gpucheck_command(*arguments, cwd=tmp_path)
+
+    assert finished.code == 2
+    assert said in finished.stderr
+    assert finished.stdout == ""
+    assert "Traceback" not in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_profile_is_named_with_its_line_before_anything_is_measured(
+    gpucheck_command: Command, good: Path
+) -> None:
+    good.write_text(GOOD.replace("value = 795", "value = 9000"))
+
+    finished = gpucheck_command("bench", "--profile", good, "--json")
+
+    assert document(finished, "bench")["error"]["code"] == "bad-profile"
+    line = good.read_text().split("value = 9000")[0].count("\n") + 1
+    assert f"{good}:{line}: check[0].value" in finished.stderr
+    assert finished.code == 2
+
+
+@pytest.mark.slow
+def test_the_processor_is_saved_and_held_against_itself(
+    gpucheck_command: Command, tmp_path: Path
+) -> None:
+    small = tmp_path / "small.toml"
+    small.write_text(
+        '[profile]\nschema = 1\nname = "small"\nversion = 1\n[match]\ndevice = "cpu"\n'
+        "[run]\nseconds = 0.5\nprocesses = 3\nmax_processes = 3\nsize = 512\n"
+        '[[check]]\nid = "copy"\nkernel = "copy"\ndevice = "cpu"\nbaseline = true\n'
+        "tolerance_percent = 45\n"
+    )
+    run = tmp_path / "run.json"
+
+    first = gpucheck_command("bench", "--profile", small, "--save", run, "--json")
+    second = gpucheck_command("bench", "--profile", small, "--baseline", run, "--json")
+
+    gates = {gate["id"]: gate for gate in document(first, "bench")["result"]["gates"]}
+    assert first.code == 0
+    assert gates["copy"]["status"] == "skip"
+    assert gates["results"]["status"] == "pass"
+    again = {gate["id"]: gate for gate in document(second, "bench")["result"]["gates"]}
+    assert len(again["copy"]["values"]) == 3
+    assert again["copy"]["limit"] is not None
+    # How fast it is now is this machine's business; a processor is never called defective.
+    assert again["copy"]["class"] in (None, "environment", "noise")

@@ -1,0 +1,157 @@
+"""Two saved runs: pass, fail or open for each row, and the code that they come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.core.bench.processes.baseline import row_series, saved_run
+from gpucheck.core.bench.processes.compare import compare_runs, conclude_comparison
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.gate import GateClass, GateStatus
+from gpucheck.models.report import Host
+from gpucheck.models.saved_run import RunComparison, SavedRun
+from tests.fakes.bench_runs import row, runs_of
+
+FILES = (Path("a.json"), Path("b.json"))
+#: Five processes that differ by about one percent.
+NOISE = (0.99, 1.0, 1.01, 1.005, 0.995)
+
+
+def run(speed: float = 7e14, device: str = "gpu:0", count: int = 5, **changes: Any) -> SavedRun:
+    runs = runs_of({device: [speed * factor for factor in NOISE[:count]]}, **changes)
+    return saved_run(runs, row_series(runs), time="2026-11-21T03:32:00Z", profile=None)
+
+
+def compared(first: SavedRun, second: SavedRun, **options: Any) -> RunComparison:
+    return compare_runs(first, second, files=FILES, **options)
+
+
+def code(found: RunComparison) -> ExitCode:
+    return conclude_comparison(found, Host()).exit_code
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "expected"),
+    [
+        (1.0, GateStatus.PASS, ExitCode.OK),
+        (0.98, GateStatus.PASS, ExitCode.OK),
+        (1.5, GateStatus.PASS, ExitCode.OK),
+        (0.95, GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+        (0.9, GateStatus.FAIL, ExitCode.BAD),
+    ],
+)
+def test_a_change_is_judged_by_its_interval(
+    factor: float, status: GateStatus, expected: ExitCode
+) -> None:
+    found = compared(run(), run(7e14 * factor))
+    (only,) = found.rows
+
+    assert only.status is status
+    assert code(found) is expected
+    assert only.ratio == pytest.approx(factor)
+    assert only.interval is not None
+    assert only.interval[0] < factor < only.interval[1]
+
+
+def test_times_are_better_when_they_are_lower() -> None:
+    slow = [row("gpu:0", 6e14, throughput=None)]
+    fast = [row("gpu:0", 7e14, throughput=None)]
+
+    assert code(compared(run(rows=fast), run(rows=slow))) is ExitCode.BAD
+    assert code(compared(run(rows=slow), run(rows=fast))) is ExitCode.OK
+
+
+def test_the_tolerance_can_be_given() -> None:
+    assert code(compared(run(), run(6.3e14), tolerance_percent=15.0)) is ExitCode.OK
+    assert code(compared(run(), run(6.86e14), tolerance_percent=0.5)) is ExitCode.BAD
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_processes_decide_nothing(count: int) -> None:
+    found = compared(run(), run(3e14, count=count))
+    (only,) = found.rows
+
+    assert (only.status, only.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert "too few processes" in only.reason
+    assert only.interval is None
+
+
+def test_another_driver_is_inconclusive_and_named() -> None:
+    second = run(3e14)
+    (device,) = second.devices
+    changed = replace(device, fingerprint=replace(device.fingerprint, driver="590.1"))
+    found = compared(run(), replace(second, devices=(changed,)))
+    answer = conclude_comparison(found, Host())
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert found.rows[0].class_ is GateClass.CONFIG
+    assert "driver: 580.95.05 -> 590.1" in found.rows[0].reason
+    assert answer.error is not None
+    assert answer.error.remedy == ("If the difference does not matter: --allow-difference driver",)
+    # Allowed, it is judged, and still told.
+    allowed = compared(run(), replace(second, devices=(changed,)), allowed=["driver"])
+    assert code(allowed) is ExitCode.BAD
+    assert allowed.differences == {"gpu:0": ("driver: 580.95.05 -> 590.1",)}
+
+
+def test_rows_that_one_side_lacks_are_open() -> None:
+    other = run(rows=[row("gpu:0", 1e12, kernel="copy")])
+    found = compared(run(), other)
+
+    assert [one.reason for one in found.rows] == [
+        "the first run has no such row",
+        "the second run has no such row",
+    ]
+    assert code(found) is ExitCode.INCONCLUSIVE
+
+
+def test_a_device_that_is_gone_is_told() -> None:
+    found = compared(run(device="gpu:1"), run(device="cpu"))
+
+    assert {(one.device, one.status) for one in found.rows} == {
+        ("cpu", GateStatus.INCONCLUSIVE),
+        ("gpu:1", GateStatus.INCONCLUSIVE),
+    }
+
+
+def test_a_gpu_is_held_against_one_of_its_board() -> None:
+    found = compared(run(device="gpu:0"), run(device="gpu:3"))
+
+    assert [(one.device, one.status) for one in found.rows] == [("gpu:3", GateStatus.PASS)]
+    assert code(found) is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("doubt", "expected"),
+    [
+        ("host-busy", GateClass.ENVIRONMENT),
+        ("gpu-shared", GateClass.ENVIRONMENT),
+        ("throttled", GateClass.THERMAL),
+        ("pcie-narrow", GateClass.CONFIG),
+        ("bimodal", GateClass.HARDWARE),
+    ],
+)
+def test_what_the_run_said_of_itself_explains_a_slowdown(doubt: str, expected: GateClass) -> None:
+    found = compared(run(), run(5e14, doubts=(doubt,)))
+
+    assert found.rows[0].class_ is expected
+
+
+def test_nothing_in_common_is_never_a_pass() -> None:
+    empty = RunComparison(
+        first=compared(run(), run()).first, second=compared(run(), run()).second, rows=()
+    )
+
+    assert code(empty) is ExitCode.INCONCLUSIVE
+
+
+def test_a_fail_outweighs_what_is_open() -> None:
+    slow = run(5e14)
+    other = run(1e12, rows=[row("gpu:0", 1e12, kernel="copy")])
+    both = replace(slow, series=(*slow.series, *other.series))
+
+    assert code(compared(run(), both)) is ExitCode.BAD

@@ -1,0 +1,454 @@
+"""A burn: what ends it, what each device is told to have done, and that all are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gpucheck.core.bench.burn import BurnPlan, run_burn
+from gpucheck.core.bench.burn_gates import conclude_burn
+from gpucheck.core.bench.processes.workers import stations_of
+from gpucheck.models.bench import BenchRequest
+from gpucheck.models.burn import BurnEnd, BurnMoment, BurnResult
+from gpucheck.models.codec import to_plain
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.gate import GateClass, GateStatus
+from gpucheck.models.report import Failure, Host
+from gpucheck.probes.burners import BurnNews, BurnOrder
+from gpucheck.probes.telemetry import NoTelemeter, Sample, Window
+from tests.fakes.bench import FakeClock
+from tests.fakes.bench_runs import gpus, uuid_of
+from tests.render.schemas import closed_validator
+
+#: What one device says at one look: its check's changes, or news as they are.
+Step = Mapping[str, Any] | BurnNews | None
+Script = Callable[[str], Iterator[Step]]
+BOARD = "NVIDIA H100 80GB HBM3"
+
+
+def said(device: str, part: str, **changes: Any) -> BurnNews:
+    settings: dict[str, Any] = {
+        "shape": (8, 8, 8),
+        "dtype": "bfloat16",
+        "words": 64,
+        "digest": "0" * 16,
+        "reference_ok": True,
+    }
+    check = Corruption(device=device, gpu_uuid=None, **(settings | changes))
+    return BurnNews(device=device, document={"part": part, "name": BOARD, "check": to_plain(check)})
+
+
+class FakeBurners:
+    """Devices that say what the script says, half a second later each time."""
+
+    def __init__(self, clock: FakeClock, script: Script) -> None:
+        self._clock = clock
+        self._script = script
+        self._scripts: dict[str, Iterator[Step]] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self._stopping = False
+        self.events: list[str] = []
+
+    def start(self, orders: Sequence[BurnOrder]) -> None:
+        """Begin every device's script."""
+        self.events.append("start")
+        self._scripts = {order.device: self._script(order.device) for order in orders}
+
+    def begin(self) -> None:
+        """Note it."""
+        self.events.append("begin")
+
+    def news(self, wait_s: float) -> Sequence[BurnNews]:
+        """Return the next step of each device, or its last word when it was told to stop."""
+        self._clock.seconds += wait_s
+        found = []
+        for device in list(self._scripts):
+            if self._stopping:
+                found.append(said(device, "end", **self._last.get(device, {})))
+                del self._scripts[device]
+                continue
+            step = next(self._scripts[device], None)
+            if isinstance(step, BurnNews):
+                found.append(step)
+                part = (step.document or {}).get("part")
+                if step.failure is not None or part in ("end", "failure"):
+                    del self._scripts[device]
+            elif step is not None:
+                self._last[device] = step
+                found.append(said(device, "progress", **step))
+        return found
+
+    def drop(self, device: str) -> None:
+        """Forget a device."""
+        self.events.append(f"drop {device}")
+        self._scripts.pop(device, None)
+
+    def stop(self) -> None:
+        """Let each say its last word."""
+        self.events.append("stop")
+        self._stopping = True
+
+    def close(self) -> None:
+        """Note it."""
+        self.events.append("close")
+
+
+class FakeTelemeter:
+    """Sensors that read what a script says for each look."""
+
+    failure: str | None = None
+
+    def __init__(self, looks: Iterator[Mapping[str, float]], **facts: Any) -> None:
+        self._looks = looks
+        self._facts = facts
+        self._uuids: Sequence[str] = ()
+        self.counters: dict[str, Any] = {}
+        self.closed = False
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the facts, and counters at zero."""
+        self._uuids = uuids
+        zero = {"ecc_uncorrected": 0, "ecc_corrected": 0, "limited_ns": {"sw-thermal": 0}}
+        return {uuid: {"uuid": uuid, "counters": zero, **self._facts} for uuid in uuids}
+
+    def window(self) -> Window:
+        """Return one reading of each GPU."""
+        values = next(self._looks, {"temperature_c": 50.0})
+        samples = [Sample(time_s=0.0, uuid=uuid, values=values) for uuid in self._uuids]
+        return Window(samples=samples, counters=dict.fromkeys(self._uuids, self.counters))
+
+    def joules(self, uuid: str) -> float | None:
+        """Return nothing."""
+        return None
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+def healthy(device: str) -> Iterator[Step]:
+    yield said(device, "ready")
+    for turn in range(1, 10_000):
+        yield {"products": 10 * turn}
+
+
+def cool() -> FakeTelemeter:
+    return FakeTelemeter(iter(()), temperature_slowdown_c=87)
+
+
+def burn(
+    script: Script = healthy,
+    *,
+    devices: Sequence[str] = ("gpu:0", "gpu:1"),
+    telemeter: Any = None,
+    seconds: float = 10.0,
+    limit_c: float | None = None,
+    tell: Callable[[BurnMoment], None] = lambda moment: None,
+) -> tuple[BurnResult, FakeBurners]:
+    clock = FakeClock()
+    burners = FakeBurners(clock, script)
+    plan = BurnPlan(
+        stations=stations_of(devices, gpus(8)),
+        request=BenchRequest(),
+        seconds=seconds,
+        limit_c=limit_c,
+    )
+    result = run_burn(plan, burners, telemeter or cool(), clock, tell)
+    assert burners.events[-2:] == ["stop", "close"], "something may be left running"
+    return result, burners
+
+
+def verdicts(result: BurnResult, status: GateStatus) -> dict[tuple[str, str], GateClass | None]:
+    return {(gate.device, gate.id): gate.class_ for gate in result.gates if gate.status is status}
+
+
+def code(result: BurnResult) -> ExitCode:
+    return conclude_burn(result, Host()).exit_code
+
+
+def test_a_healthy_burn_lasts_its_time_and_passes() -> None:
+    result, burners = burn()
+
+    assert burners.events[:2] == ["start", "begin"]
+    assert (result.ended_by, result.duration_s) == (BurnEnd.TIME, 10.0)
+    assert [one.corruption.products for one in result.devices] == [200, 200]
+    assert verdicts(result, GateStatus.FAIL) == {}
+    assert code(result) is ExitCode.OK
+    # 2 x 8^3 operations a product, 20 products a second.
+    assert result.devices[0].flops_per_s == pytest.approx(2 * 8**3 * 20)
+
+
+def test_the_document_holds_to_its_schema() -> None:
+    result, _ = burn()
+    closed_validator("burn").validate(
+        {
+            "schema": "gpucheck/burn/1",
+            "tool": {"name": "gpucheck", "version": "1"},
+            "time": "2026-11-21T03:32:00Z",
+            "host": to_plain(Host()),
+            "status": "ok",
+            "exit_code": 0,
+            "error": None,
+            "warnings": [],
+            "result": to_plain(result),
+        }
+    )
+
+
+def test_one_flipped_bit_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            flipped = device == "gpu:1" and turn > 3
+            found = {"mismatches": 1, "first_index": 40, "largest_ulp": 2} if flipped else {}
+            yield {"products": turn, **found}
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:1", "burn.corruption"): GateClass.HARDWARE}
+    assert code(result) is ExitCode.BAD
+    gate = next(gate for gate in result.gates if gate.status is GateStatus.FAIL)
+    assert {one.source: one.value for one in gate.evidence} == {
+        "mismatches": "1",
+        "first index": "40",
+        "largest ULP": "2",
+        "with NaN": "0",
+    }
+
+
+def test_a_wrong_first_product_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            yield {"products": turn, "reference_ok": device != "gpu:0"}
+
+    assert set(verdicts(burn(script)[0], GateStatus.FAIL)) == {("gpu:0", "burn.corruption")}
+
+
+def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        digest = "f" * 16 if device == "gpu:2" else "0" * 16
+        yield said(device, "ready", digest=digest)
+        for turn in range(1, 1000):
+            yield {"products": turn, "digest": digest}
+
+    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:2", "burn.digest"): GateClass.HARDWARE}
+
+
+def test_a_gpu_lost_in_mid_run_fails_and_the_others_go_on() -> None:
+    lost = Failure(code="gpu-lost", message="the GPU stopped answering")
+
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            if device == "gpu:0" and turn == 4:
+                yield said(device, "end", products=30, failure=lost)
+            yield {"products": 10 * turn}
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
+    assert result.ended_by is BurnEnd.TIME
+    assert result.devices[0].corruption.products == 30
+    assert result.devices[1].corruption.products == 200
+
+
+def test_when_all_are_lost_it_ends() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        yield {"products": 5}
+        yield BurnNews(device=device, failure=Failure(code="worker-died", message="SIGKILL"))
+
+    result, _ = burn(script)
+
+    assert result.ended_by is BurnEnd.LOST
+    assert result.duration_s < 5
+    assert code(result) is ExitCode.BAD
+
+
+def test_one_that_falls_silent_is_given_up() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 10_000):
+            yield {"products": turn} if device == "gpu:1" or turn < 5 else None
+
+    result, burners = burn(script, seconds=120.0)
+
+    assert "drop gpu:0" in burners.events
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
+
+
+def test_one_that_is_never_ready_is_given_up() -> None:
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:1":
+            yield from healthy(device)
+        while True:
+            yield None
+
+    result, burners = burn(script)
+
+    assert "drop gpu:0" in burners.events
+    assert ("gpu:0", "burn.alive") in verdicts(result, GateStatus.FAIL)
+    assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
+    assert result.devices[1].corruption.products > 0
+
+
+def test_zero_products_are_never_a_pass() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        while True:
+            yield {"products": 0}
+
+    result, _ = burn(script)
+
+    assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
+    assert code(result) is ExitCode.INCONCLUSIVE
+
+
+def test_where_nothing_can_be_opened_the_reason_is_the_answer() -> None:
+    def script(device: str) -> Iterator[Step]:
+        found = {"part": "failure", "exit_code": 4, "code": "cupy-missing", "message": "no CuPy"}
+        yield BurnNews(device=device, document={**found, "remedy": ["install it"]})
+
+    result, _ = burn(script)
+    answer = conclude_burn(result, Host())
+
+    assert answer.exit_code is ExitCode.MISSING
+    assert answer.error == Failure(code="cupy-missing", message="no CuPy", remedy=("install it",))
+
+
+# ------------------------------------------------------------------------------------ sensors
+
+
+def heating(*temperatures: float) -> FakeTelemeter:
+    return FakeTelemeter(
+        iter([{"temperature_c": value} for value in temperatures]), temperature_slowdown_c=87
+    )
+
+
+def test_the_cards_own_threshold_ends_it() -> None:
+    result, _ = burn(telemeter=heating(60, 70, 80, 86, 87, 95))
+
+    assert result.ended_by is BurnEnd.TEMPERATURE
+    assert result.temperature_limit_c == 87
+    assert set(verdicts(result, GateStatus.FAIL).values()) == {GateClass.THERMAL}
+    assert ("gpu:0", "burn.temperature") in verdicts(result, GateStatus.FAIL)
+    assert code(result) is ExitCode.BAD
+
+
+def test_a_limit_that_is_given_ends_it_earlier() -> None:
+    result, _ = burn(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
+
+    assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 70.0)
+
+
+def test_a_card_without_a_threshold_has_ours() -> None:
+    telemeter = FakeTelemeter(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
+
+    result, _ = burn(telemeter=telemeter)
+
+    assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 90.0)
+
+
+@pytest.mark.parametrize(
+    ("bit", "class_"), [(0x40, GateClass.THERMAL), (0x20, GateClass.THERMAL),
+                        (0x80, GateClass.POWER_CAP)]
+)  # fmt: skip
+def test_throttling_has_its_class(bit: int, class_: GateClass) -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": float(bit | 0x4)}] * 50)
+    result, _ = burn(telemeter=FakeTelemeter(looks))
+
+    assert verdicts(result, GateStatus.FAIL)["gpu:0", "burn.throttling"] is class_
+
+
+def test_a_power_cap_alone_is_normal() -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": 4.0}] * 50)
+
+    assert code(burn(telemeter=FakeTelemeter(looks))[0]) is ExitCode.OK
+
+
+def test_a_new_uncorrected_error_is_a_hardware_failure() -> None:
+    telemeter = cool()
+    telemeter.counters = {"ecc_uncorrected": 1, "ecc_corrected": 0}
+
+    found = verdicts(burn(telemeter=telemeter)[0], GateStatus.FAIL)
+
+    assert found["gpu:0", "burn.ecc_uncorrected"] is GateClass.HARDWARE
+
+
+def test_a_corrected_error_is_only_a_warning() -> None:
+    telemeter = cool()
+    telemeter.counters = {"ecc_uncorrected": 0, "ecc_corrected": 3}
+
+    result, _ = burn(telemeter=telemeter)
+
+    assert code(result) is ExitCode.OK
+    assert [gate.id for gate in result.gates if gate.warning] == ["burn.ecc_corrected"] * 2
+
+
+def test_without_sensors_it_burns_and_says_so() -> None:
+    result, _ = burn(telemeter=NoTelemeter("the driver did not answer"))
+
+    assert result.telemetry_unavailable == "the driver did not answer"
+    assert result.temperature_limit_c is None
+    assert code(result) is ExitCode.OK
+
+
+# ---------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("look", [1, 3, 6])
+def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> None:
+    looks = iter(range(1, 1000))
+
+    def tell(moment: BurnMoment) -> None:
+        if next(looks) == look:
+            raise KeyboardInterrupt
+
+    telemeter = cool()
+    result, burners = burn(tell=tell, telemeter=telemeter)
+
+    assert result.ended_by is BurnEnd.INTERRUPTED
+    assert code(result) is ExitCode.INTERRUPTED
+    assert telemeter.closed
+    assert burners.events[-1] == "close"
+
+
+def test_who_watches_sees_every_device() -> None:
+    moments: list[BurnMoment] = []
+    burn(tell=moments.append, telemeter=heating(*[60.0] * 100))
+
+    glance = moments[10].devices[1]
+    assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)
+    assert glance.products > 0
+    assert moments[0].devices[0].state == "ready"
+    assert moments[10].elapsed_s > 0
+
+
+def test_getting_slower_is_a_warning() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        products = 0
+        for turn in range(1000):
+            products += 20 if turn < 5 else 10
+            yield {"products": products}
+
+    result, _ = burn(script)
+
+    assert code(result) is ExitCode.OK
+    pace = next(gate for gate in result.gates if gate.id == "burn.pace")
+    assert pace.status is GateStatus.FAIL
+    assert "50 % slower" in (pace.reason or "")
+
+
+def test_the_uuid_of_a_device_is_the_parents() -> None:
+    result, _ = burn()
+
+    assert [one.corruption.gpu_uuid for one in result.devices] == [
+        *(uuid_of("gpu:0"), uuid_of("gpu:1")),
+    ]

@@ -1,0 +1,266 @@
+"""Faults of the hardware through real worker processes: the class, the code, the JUnit element.
+
+The driver and CuPy are pretended; everything of ours is the program as it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.end_to_end.conftest import Ended, Pretend, Program
+from tests.fakes.libraries import cupy_environment
+from tests.fakes.machine import Machine, load_machine
+from tests.render.junit_rules import violations
+from tests.render.schemas import validator
+
+pytestmark = pytest.mark.slow
+
+#: No product is measured, so that a fault of `gemm` meets the repeated products.
+PROFILE = """
+[profile]
+schema = 1
+name = "tiny"
+version = 1
+description = "the smallest check that has everything"
+[match]
+device = "gpu"
+[inventory]
+pcie_full = true
+[run]
+mode = "quick"
+size = 1024
+seconds = 0.5
+processes = 3
+max_processes = 3
+together = true
+alone = false
+corruption_seconds = 0.2
+[[check]]
+id = "copy"
+kernel = "copy"
+together = true
+percent_of_peak = 40
+tolerance_percent = 10
+source = "a test"
+date = "2026-11-21"
+[stability]
+straggler_percent = 30
+corruption = 0
+[stability.throttle_s]
+hardware-thermal = 0
+power-brake = 0
+"""
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(name="profile")
+def _profile(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(PROFILE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(name="bench")
+def _bench(program: Program, pretend: Pretend, tmp_path: Path) -> Run:
+    def run(*arguments: Any, script: str = "", machine: Machine | None = None) -> Ended:
+        found = machine or quiet(3)
+        environment = pretend(found) | cupy_environment(script, time="real")
+        # Other tests pretend the same GPUs: their claims are not ours.
+        environment["GPUCHECK_CLAIMS_DIR"] = str(tmp_path / "claims")
+        return program(
+            *("bench", *arguments, "--junit", tmp_path / "junit.xml"),
+            env=environment,
+            timeout_s=240,
+        )
+
+    return run
+
+
+def quiet(count: int, **of_the_second: Any) -> Machine:
+    """Return H100s that nobody else uses, the second one changed."""
+    machine = load_machine("h100x8").with_gpus(count)
+    gpus = [dataclasses.replace(gpu, processes=()) for gpu in machine.gpus]
+    gpus[1] = dataclasses.replace(gpus[1], **of_the_second)
+    return dataclasses.replace(machine, gpus=tuple(gpus))
+
+
+def elements(folder: Path) -> dict[tuple[str, str], tuple[str, str | None]]:
+    """Return the red and skipped cases: element and type, by device and check."""
+    text = (folder / "junit.xml").read_text(encoding="utf-8")
+    assert violations(text) == []
+    found = {}
+    for suite in ElementTree.fromstring(text):
+        for case in suite.findall("testcase"):
+            for child in case:
+                device = str(suite.get("name")).split()[-1]
+                found[device, str(case.get("name"))] = (child.tag, child.get("type"))
+    return found
+
+
+def gates(ended: Ended, status: str) -> set[tuple[str, str, str | None]]:
+    document = json.loads(ended.text)
+    assert document["exit_code"] == ended.code
+    validator("bench").validate(document)
+    return {
+        (gate["device"], gate["id"], gate["class"])
+        for gate in document["result"]["gates"]
+        if gate["status"] == status
+    }
+
+
+def test_a_healthy_node_passes(bench: Run, profile: Path, tmp_path: Path) -> None:
+    ended = bench("--profile", profile, "--json")
+
+    assert (ended.code, gates(ended, "fail")) == (0, set()), ended.said
+    assert elements(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "machine", "expected"),
+    [
+        ("slow gpu=1 memory=0.3", {}, ("straggler", "hardware")),
+        ("flip gpu=1 kernel=gemm after=5 times=1", {}, ("corruption", "hardware")),
+        ("nan gpu=1 kernel=gemm after=5 times=1", {}, ("corruption", "hardware")),
+        ("lost gpu=1 after=400", {}, ("processes", "hardware")),
+        ("", {"clock_event_reasons": 0x40}, ("throttle-hardware-thermal", "thermal")),
+        ("", {"clock_event_reasons": 0x80}, ("throttle-power-brake", "power-cap")),
+        ("", {"pcie_width": 8}, ("inventory-pcie-full", "config")),
+    ],
+    ids=["slow", "flip", "nan", "lost", "thermal", "power-brake", "pcie-x8"],
+)
+def test_a_fault_of_one_gpu_is_told_with_its_class(
+    bench: Run,
+    profile: Path,
+    tmp_path: Path,
+    script: str,
+    machine: dict[str, Any],
+    expected: tuple[str, str],
+) -> None:
+    ended = bench("--profile", profile, "--json", script=script, machine=quiet(3, **machine))
+
+    assert ended.code == 1, ended.said
+    failed = gates(ended, "fail")
+    assert {device for device, _, _ in failed} <= {"gpu:1", "node"}
+    name, class_ = expected
+    assert [found for _, id_, found in failed if name in id_] == [class_], failed
+    red = elements(tmp_path)
+    assert ("failure", class_) in {
+        element for (device, check), element in red.items() if name in check
+    }
+
+
+def test_no_gpu_is_a_red_case_and_code_4(program: Program, tmp_path: Path, profile: Path) -> None:
+    ended = program("bench", "--profile", profile, "--junit", tmp_path / "junit.xml", env={})
+
+    assert ended.code == 4
+    assert list(elements(tmp_path)) == [("run", "bench")]
+
+
+def test_saved_and_held_against_it_on_two_gpus(bench: Run, tmp_path: Path) -> None:
+    what = ("copy", "--size", "1024", "--quick", "--budget", "0.5")
+    many = (*what, "--device", "gpu:0,gpu:1", "--processes", "3")
+    saved = bench(*many, "--save", tmp_path / "before.json")
+    assert saved.code == 0, saved.said
+
+    again = bench(
+        *(*many, "--baseline", tmp_path / "before.json", "--json"), script="slow memory=0.3"
+    )
+
+    failed = gates(again, "fail")
+    assert again.code == 1, again.said
+    assert {device for device, _, _ in failed} == {"gpu:0", "gpu:1"}
+
+
+def test_in_github_actions_only_we_write_the_summary(program: Program, tmp_path: Path) -> None:
+    """The workers see the same environment, and a file of defaults that would start workers."""
+    summary, defaults = tmp_path / "summary.md", tmp_path / "defaults.toml"
+    defaults.write_text("[bench]\nprocesses = 2\nsize = 64\n", encoding="utf-8")
+    ended = program(
+        *("bench", "copy", "--quick", "--budget", "0.3", "--device", "cpu"),
+        env={
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GPUCHECK_CONFIG": str(defaults),
+        },
+    )
+
+    assert ended.code == 0, ended.said
+    assert summary.read_text(encoding="utf-8").count("## gpucheck bench on ") == 1
+
+
+def test_a_burn_finds_the_flipped_bit(bench: Run, tmp_path: Path) -> None:
+    ended = bench(
+        *("--burn", "2", "--size", "256", "--device", "gpu", "--json"),
+        script="flip gpu=1 kernel=gemm after=40 times=1",
+    )
+    document = json.loads(ended.text)
+    validator("burn").validate(document)
+
+    assert ended.code == 1
+    checks = [one["corruption"] for one in document["result"]["devices"]]
+    assert [one["mismatches"] for one in checks] == [0, 1, 0]
+    assert checks[1]["first_index"] is not None
+    assert len({one["digest"] for one in checks}) == 1
+    assert elements(tmp_path) == {("gpu:1", "burn.corruption"): ("failure", "hardware")}
+
+
+def test_a_burn_stops_at_the_limit(bench: Run, tmp_path: Path) -> None:
+    ended = bench("--burn", "60", "--size", "256", "--burn-limit", "40", "--json")
+    document = json.loads(ended.text)
+
+    assert ended.code == 1
+    assert document["result"]["ended_by"] == "temperature"
+    assert ("failure", "thermal") in elements(tmp_path).values()
+
+
+def descendants(leader: int) -> list[int]:
+    """Return the living processes of the session that `leader` began."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(words[3]) == leader and words[0] != "Z" and int(entry.name) != leader:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("arguments", [
+    ("--burn", "120", "--size", "128"),
+    ("matmul", "--size", "128", "--processes", "3", "--budget", "60"),
+], ids=["burn", "processes"])  # fmt: skip
+def test_nothing_is_left_running(
+    program: Program, tmp_path: Path, number: signal.Signals, arguments: tuple[str, ...]
+) -> None:
+    words = ("bench", *arguments, "--device", "cpu", "--json", "--junit", tmp_path / "junit.xml")
+    with program.start(*words, env={}) as process:
+        end = time.monotonic() + 60
+        while not descendants(process.pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(2.5)
+        os.kill(process.pid, number)
+        stdout, stderr = process.communicate(timeout=60)
+        end = time.monotonic() + 10
+        while descendants(process.pid) and time.monotonic() < end:
+            time.sleep(0.05)
+
+    assert descendants(process.pid) == []
+    if number is signal.SIGKILL:
+        return
+    assert process.returncode == 130, stderr.decode()
+    assert json.loads(stdout)["exit_code"] == 130
+    assert elements(tmp_path)
