@@ -78,7 +78,7 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int)
 def report(name: str, found: list[float]) -> bool:
     """Print the median ratio beside its bar and return whether it reaches it."""
     middle, bar = statistics.median(found), BARS[name]
-    quartiles = statistics.quantiles(found, n=4)
+    quartiles = statistics.quantiles(found, n=4, method="inclusive")
     verdict = "ok" if middle >= bar else "below"
     print(
         f"{name:<22} {middle:5.2f} of torch (quartiles {quartiles[0]:.2f} to {quartiles[2]:.2f}), "

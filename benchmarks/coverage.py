@@ -1,8 +1,8 @@
 """How often the 95 % interval of the median holds the true median, over thousands of runs.
 
-Each run is the real engine on a scripted stream of times: it warms up, takes its samples and stops
-by its own rule. Streams: normal, log-normal, heavy-tailed, two modes, and autocorrelated ones,
-where the interval must be too narrow and the doubt `autocorrelated` must say so.
+Each run is the real engine on a scripted stream of times: rounds, warm-up, samples, and its own
+rule of when to stop. Streams: normal, log-normal, heavy-tailed, rounds that differ, and
+autocorrelated ones; where those break the interval, the doubt `autocorrelated` must say so.
 
     python -m benchmarks.coverage [--runs 4000]
 """
@@ -12,20 +12,21 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.doubts import Around, HostState, doubts_about
-from gpucheck.core.bench.runner import Record, Settings, measure
+from gpucheck.core.bench.record import Record
+from gpucheck.core.bench.rounds import Settings, Slot, measure
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.
 MEDIAN_S = 0.02
-SETTINGS = Settings(budget_s=20.0, warmup_s=0.05)
+SETTINGS = Settings(budget_s=20.0, warmup_s=0.05, rounds=12)
 QUIET = Around(host=HostState(others_percent=0.0, steal_percent=0.0))
 
-Stream = Callable[[random.Random], Iterator[float]]
+Stream = Callable[[random.Random], Iterable[float]]
 
 
 def normal(spread: float) -> Stream:
@@ -71,6 +72,30 @@ def correlated(spread: float, memory: float) -> Stream:
     return draw
 
 
+class Steps:
+    """Times that are off by a factor of their own in each round, as new memory makes them."""
+
+    def __init__(self, source: random.Random, between: float, spread: float) -> None:
+        self._source = source
+        self._between = between
+        self._spread = spread
+        self.renew()
+
+    def renew(self) -> None:
+        """Draw the factor of the next round."""
+        self._step = math.exp(self._between * self._source.gauss(0, 1))
+
+    def __iter__(self) -> Iterator[float]:
+        """Yield times for ever."""
+        while True:
+            yield MEDIAN_S * self._step * math.exp(self._spread * self._source.gauss(0, 1))
+
+
+def stepping(between: float, spread: float) -> Stream:
+    """Return a stream with such steps."""
+    return lambda source: Steps(source, between, spread)
+
+
 STREAMS: dict[str, Stream] = {
     "normal, 1 %": normal(0.01),
     "normal, 3 %": normal(0.03),
@@ -78,6 +103,8 @@ STREAMS: dict[str, Stream] = {
     "log-normal, 5 %": log_normal(0.05),
     "heavy-tailed, 1 %": heavy_tailed(0.01),
     "heavy-tailed, 3 %": heavy_tailed(0.03),
+    "rounds 1 % apart": stepping(0.01, 0.005),
+    "rounds 2 % apart": stepping(0.02, 0.005),
     "autocorrelated 0.3, 3 %": correlated(0.03, 0.3),
     "autocorrelated 0.6, 3 %": correlated(0.03, 0.6),
     "autocorrelated 0.9, 3 %": correlated(0.03, 0.9),
@@ -86,52 +113,52 @@ STREAMS: dict[str, Stream] = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """Shares of the runs: converged; of those held, and doubted as autocorrelated.
-
-    `trusted` is the share held of those that are not doubted.
+    """Shares: of all runs whose interval held the true median; of those that converged; of all
+    that are doubted as autocorrelated; and of those that are not, again those that held it.
     """
 
-    runs: int
-    converged: float
     held: float
+    converged: float
+    converged_held: float
     doubted: float
-    trusted: float
-    samples: float
+    trusted_held: float
+    rounds: float
 
 
 def run_once(stream: Stream, seed: int) -> Record:
     """Return the record of one run on a stream."""
     clock = FakeClock()
-    case = FakeCase(stream(random.Random(seed)), clock)
-    (record,) = measure([case], SETTINGS, clock, lambda label, fraction, seconds_left: None)
+    script = stream(random.Random(seed))
+    case = FakeCase(script, clock, prepare=getattr(script, "renew", None))
+    record = Record(case=case)
+    measure([Slot(records=[record])], SETTINGS, clock, lambda label, fraction, seconds_left: None)
     return record
 
 
 def cover(stream: Stream, runs: int) -> Coverage:
     """Count over so many runs, each with a seed of its own."""
-    converged = held = trusted = doubted = samples = 0
+    held, converged, doubted, rounds = [], [], [], 0
     for seed in range(runs):
         record = run_once(stream, seed)
-        samples += len(record.samples_s)
-        interval = stats.lasting_interval(record.samples_s)
-        if not record.converged or interval is None:
-            continue
-        converged += 1
+        low, high = stats.interval(record.medians_s) or (0.0, 0.0)
+        held.append(low <= MEDIAN_S <= high)
+        converged.append(record.converged)
         codes = {doubt.code for doubt in doubts_about(record, QUIET)}
-        inside = interval[0] <= MEDIAN_S <= interval[1]
-        held += inside
-        if "autocorrelated" in codes:
-            doubted += 1
-        else:
-            trusted += inside
+        doubted.append("autocorrelated" in codes)
+        rounds += len(record.medians_s)
     return Coverage(
-        runs=runs,
-        converged=converged / runs,
-        held=held / max(converged, 1),
-        doubted=doubted / max(converged, 1),
-        trusted=trusted / max(converged - doubted, 1),
-        samples=samples / runs,
+        held=share(held),
+        converged=share(converged),
+        converged_held=share([good for good, known in zip(held, converged, strict=True) if known]),
+        doubted=share(doubted),
+        trusted_held=share([good for good, odd in zip(held, doubted, strict=True) if not odd]),
+        rounds=rounds / runs,
     )
+
+
+def share(answers: list[bool]) -> float:
+    """Return the share of those that are true; 0 of none."""
+    return sum(answers) / max(1, len(answers))
 
 
 def main() -> None:
@@ -139,13 +166,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=4000)
     runs = parser.parse_args().runs
-    print("| stream | runs | samples | converged | interval holds | doubted | undoubted hold |")
+    print(f"{runs} runs each")
+    print("| stream | rounds | holds | converged | of these hold | doubted | undoubted hold |")
     print("|--|--|--|--|--|--|--|")
     for name, stream in STREAMS.items():
         found = cover(stream, runs)
         print(
-            f"| {name} | {found.runs} | {found.samples:.0f} | {found.converged:.1%} "
-            f"| {found.held:.1%} | {found.doubted:.1%} | {found.trusted:.1%} |",
+            f"| {name} | {found.rounds:.0f} | {found.held:.1%} | {found.converged:.1%} "
+            f"| {found.converged_held:.1%} | {found.doubted:.1%} "
+            f"| {'none' if found.doubted == 1 else f'{found.trusted_held:.1%}'} |",
             flush=True,
         )
 

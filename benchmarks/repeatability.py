@@ -2,7 +2,7 @@
 
 Of two independent runs with the same precision, the median of one lies in the other's 95 %
 interval of the median about 83 times in 100 (the difference of two medians scatters by a root of
-two more). Rows that did not converge, or carry a doubt about their samples, are told apart.
+two more). All rows count, those that converged apart: choosing them chooses narrow intervals.
 
     python -m benchmarks.repeatability [--runs 10] [-- bench options, default --quick --device cpu]
 """
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections import defaultdict
 from itertools import permutations
 from typing import Any
-
-#: Doubts that say themselves that another run may find something else.
-UNSTEADY = {"autocorrelated", "bimodal", "host-busy", "throttled", "too-few-samples"}
 
 
 def run(options: list[str]) -> list[dict[str, Any]]:
@@ -27,11 +25,6 @@ def run(options: list[str]) -> list[dict[str, Any]]:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     rows: list[dict[str, Any]] = json.loads(finished.stdout)["result"]["measurements"]
     return rows
-
-
-def steady(row: dict[str, Any]) -> bool:
-    """Return whether nothing about the row says that its interval may miss."""
-    return not UNSTEADY & {doubt["code"] for doubt in row["doubts"]}
 
 
 def share(rows: list[dict[str, Any]]) -> tuple[int, int]:
@@ -54,22 +47,28 @@ def main() -> None:
             name = f"{row['kernel']} {row['variant']} {row['shape']} {row['device']}"
             found[name].append(row)
         print(f"run {number + 1} of {chosen.runs}", file=sys.stderr, flush=True)
-    total = {"converged": (0, 0), "converged and steady": (0, 0)}
+    total = {"all rows": (0, 0), "converged rows": (0, 0)}
     for name, rows in found.items():
-        converged = [row for row in rows if row["converged"]]
-        kinds = {
-            "converged": converged,
-            "converged and steady": [row for row in converged if steady(row)],
-        }
-        for kind, kept in kinds.items():
+        known = [row for row in rows if row["ci95_s"] is not None]
+        converged = [row for row in known if row["converged"]]
+        for kind, kept in (("all rows", known), ("converged rows", converged)):
             pairs, held = share(kept)
             total[kind] = (total[kind][0] + pairs, total[kind][1] + held)
-        medians = sorted(row["median_s"] for row in converged)
-        spread = f"{medians[-1] / medians[0] - 1:.1%} apart" if medians else ""
-        print(f"{name:<52} {len(converged)} of {len(rows)} converged {spread}")
+        print(f"{name:<52} {len(converged):>2} of {len(rows)} converged, {described(known)}")
     for kind, (pairs, held) in total.items():
         rate = f"{held / pairs:.0%}" if pairs else "no pairs"
         print(f"{kind}: another run's median in the interval: {rate} ({pairs} pairs; ideal 83 %)")
+
+
+def described(rows: list[dict[str, Any]]) -> str:
+    """Return how far the runs' medians lie apart, and how wide their intervals are."""
+    if not rows:
+        return "no interval"
+    medians = sorted(row["median_s"] for row in rows)
+    widths = [(row["ci95_s"][1] - row["ci95_s"][0]) / 2 / row["median_s"] for row in rows]
+    pairs, held = share(rows)
+    inside = f"{held / pairs:.0%} in" if pairs else "one run"
+    return f"{medians[-1] / medians[0] - 1:.1%} apart, +-{statistics.median(widths):.1%}, {inside}"
 
 
 if __name__ == "__main__":

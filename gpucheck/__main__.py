@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 
-#: Commands that ask NVML first thing, unless they answer from a file or only explain themselves.
-ASK_NVML = ("list", "snapshot")
+#: The command that asks NVML first thing, unless it answers from a file or only explains itself.
+#: Others read the kernel's files before: NVML may load modules and create device nodes.
+ASKS_NVML = "list"
 NOT_NOW = frozenset({"--from", "--help", "-h"})
 
 
@@ -17,7 +18,7 @@ def main() -> None:
     gc.disable()
     words = sys.argv[1:]
     try:
-        if words[:1] and words[0] in ASK_NVML and not _is_answered_elsewhere(words):
+        if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
             # The driver is asked while the rest is imported, which takes about as long.
             from gpucheck.probes.nvml_start import start_early
 
@@ -35,8 +36,9 @@ def main() -> None:
 def _interrupted(words: list[str]) -> int:
     """Answer a Ctrl-C that came before the command line could."""
     from gpucheck.cli import output
+    from gpucheck.cli.commands import COMMANDS
 
-    command = words[0] if words and words[0] in ASK_NVML else None
+    command = words[0] if words and words[0] in COMMANDS else None
     return output.interrupted(output.Context(command=command, json=output.asks_for_json(words)))
 
 

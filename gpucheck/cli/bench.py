@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
+from gpucheck.cli.gating import check_alone, run_with_profile
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
+from gpucheck.cli.repeating import repeat
+from gpucheck.cli.reporting import Github, Junit, open_outlets
+from gpucheck.cli.saving import (
+    AgainstBaseline,
+    AllowDifference,
+    Processes,
+    Save,
+    UpdateBaseline,
+    open_saving,
+)
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.core.inventory import complete_host
-from gpucheck.core.visibility import gpu_uuid
+from gpucheck.core.visibility import digits_of, gpu_uuid
 from gpucheck.models.bench import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.report import Answer
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
 if TYPE_CHECKING:
-    from gpucheck.core.bench.engine import Surroundings
-    from gpucheck.models.snapshot import NvmlReading
-    from gpucheck.probes.cupy_device import OpenedGpus
+    from gpucheck.core.bench.surroundings import Surroundings
+    from gpucheck.models.bench import BenchResult
+    from gpucheck.models.snapshot import KernelReading, NvmlReading
+    from gpucheck.probes.blas import BlasDoor
+    from gpucheck.probes.clock import Clock
+    from gpucheck.probes.cpu import CpuProbe
+    from gpucheck.probes.gpu import OpenedGpus
 
 
 @with_shared_options
@@ -79,18 +98,36 @@ def command(
     samples: Annotated[
         SampleDetail, typer.Option("--samples", help="Samples in the JSON document.")
     ] = SampleDetail.ALL,
+    corruption: Annotated[
+        float,
+        typer.Option(
+            "--corruption",
+            metavar="SECONDS",
+            help="Repeat one product this long and compare the results bit for bit.",
+        ),
+    ] = 0.0,
+    save: Save = None,
+    update_baseline: UpdateBaseline = False,
+    baseline: AgainstBaseline = None,
+    allow_difference: AllowDifference = None,
+    processes: Processes = None,
+    junit: Junit = None,
+    github: Github = None,
+    burn: BurnSeconds = None,
+    burn_limit: BurnLimit = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="NAME|FILE", help="Measure and judge what this profile says."
+        ),
+    ] = None,
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Exit 4 if no GPU can be measured.")
     ] = False,
     shared: Shared,
 ) -> int:
     """Time the CPU against the GPU, and verify both."""
-    if quick and full:
-        message = "--quick and --full contradict each other: give one of them."
-        raise WrongUseError(code="two-modes", message=message)
-    if shared.recording is not None:
-        message = "bench measures this machine: it cannot answer from a snapshot (--from)."
-        raise WrongUseError(code="bench-from-snapshot", message=message)
+    _check(shared, quick=quick, full=full)
     request = BenchRequest(
         kernels=tuple(kernels or ()),
         devices=split_words(device) or ("all",),
@@ -105,49 +142,116 @@ def command(
         towers=towers,
         data_file=None if data is None else str(data),
     )
-
-    def find(probes: Probes) -> Answer:
-        return _measure(request, probes, require_gpu=require_gpu, quiet=shared.verbosity < 0)
-
     gc.enable()
-    return deliver("bench", shared, find)
+    quiet = shared.verbosity < 0
+    outlets = open_outlets(junit, github=github)
+    with outlets.guarded("bench"):
+        saving = open_saving(
+            save,
+            update=update_baseline,
+            baseline=baseline,
+            allow_difference=allow_difference,
+            processes=processes,
+        )
+        if profile is not None:
+            check_alone(request, corruption_s=corruption, processes=processes, burn=burn)
+            return run_with_profile(profile, split_words(device), shared, saving, outlets)
+        if burn is not None:
+            return run_burn_command(request, shared, outlets, seconds=burn, limit_c=burn_limit)
+
+        def find(probes: Probes) -> Answer:
+            if saving.repeats:
+                return repeat(request, probes, saving, corruption_s=corruption, quiet=quiet)
+            return _measure(
+                request, probes, require_gpu=require_gpu, quiet=quiet, corruption_s=corruption
+            )
+
+        return deliver("bench", shared, find, also=outlets.write)
 
 
-def _measure(request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet: bool) -> Answer:
+def _check(shared: Shared, *, quick: bool, full: bool) -> None:
+    """Refuse what contradicts itself, and a snapshot, which cannot be measured."""
+    if quick and full:
+        message = "--quick and --full contradict each other: give one of them."
+        raise WrongUseError(code="two-modes", message=message)
+    if shared.recording is not None:
+        message = "bench measures this machine: it cannot answer from a snapshot (--from)."
+        raise WrongUseError(code="bench-from-snapshot", message=message)
+
+
+def _measure(
+    request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet: bool, corruption_s: float
+) -> Answer:
     from gpucheck.cli.progress import progress_bar
     from gpucheck.core.bench import run_bench
+    from gpucheck.core.bench.claiming import hold_gpus
     from gpucheck.core.bench.outcome import conclude
+    from gpucheck.core.picking import own_command
     from gpucheck.probes.blas import ThreadpoolBlas
     from gpucheck.probes.clock import MonotonicClock
     from gpucheck.probes.cpu import LinuxCpu
+    from gpucheck.probes.turn import wait_for_turn
 
     reading = probes.nvml(NvmlQuestion())
     host = complete_host(probes.host(), reading)
-    with progress_bar(shown=not quiet) as progress:
+    gpus = _open_gpus(request.devices, probes, reading)
+    around = _surroundings(request.devices, reading, probes.kernel())
+    clock, cpu, blas = MonotonicClock(), LinuxCpu(), ThreadpoolBlas()
+    uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
+    claims = hold_gpus(uuids, reading, os.environ, own_command(sys.orig_argv))
+    with claims as claimed, wait_for_turn(os.environ), progress_bar(shown=not quiet) as progress:
+        around = replace(around, claims=claimed.others, notes=claimed.notes)
         result = run_bench(
             request,
-            clock=MonotonicClock(),
-            cpu=LinuxCpu(),
-            blas=ThreadpoolBlas(),
-            gpus=_open_gpus(request.devices, probes),
-            around=_surroundings(request.devices, reading),
+            clock=clock,
+            cpu=cpu,
+            blas=blas,
+            gpus=gpus,
+            around=around,
             progress=progress,
         )
+        if corruption_s > 0 and not result.interrupted:
+            result = _with_corruption(result, request, gpus, corruption_s, (clock, cpu, blas))
     return conclude(result, host, require_gpu=require_gpu)
 
 
-def _surroundings(devices: tuple[str, ...], reading: NvmlReading) -> Surroundings:
-    """Return what NVML told of the GPUs before CUDA opened them, and who will read their sensors.
+def _with_corruption(
+    result: BenchResult,
+    request: BenchRequest,
+    gpus: OpenedGpus,
+    seconds: float,
+    doors: tuple[Clock, CpuProbe, BlasDoor],
+) -> BenchResult:
+    from gpucheck.core.bench.corruption import check_devices
 
-    NOTE: claims are none yet. Once there are, a GPU held by another goes into `claims`, and the
-    ones to be measured are claimed around `run_bench`.
-    """
-    from gpucheck.core.bench.engine import Surroundings
+    clock, cpu, blas = doors
+    with_cpu = bool({"cpu", "all"} & set(request.devices))
+    checks = check_devices(
+        request,
+        gpus.devices,
+        with_cpu=with_cpu,
+        seconds=seconds,
+        clock=clock,
+        cpu=cpu.facts(),
+        blas=blas,
+    )
+    return replace(result, corruption=checks)
+
+
+def _surroundings(
+    devices: tuple[str, ...], reading: NvmlReading, kernel: KernelReading
+) -> Surroundings:
+    """Return what is known of the GPUs before CUDA opened them, and who reads their sensors."""
+    from gpucheck.core.bench.surroundings import Surroundings, nearness
+    from gpucheck.core.choice_rank import cpus_in
     from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter
 
     if set(devices) <= {"cpu"}:
         return Surroundings()
     known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
+    affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in kernel.pci_devices or ()}
+    next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
+    near, far = nearness(next_to, frozenset(os.sched_getaffinity(0)))
     failure = reading.failure
     return Surroundings(
         telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
@@ -157,23 +261,33 @@ def _surroundings(devices: tuple[str, ...], reading: NvmlReading) -> Surrounding
         processes={
             uuid: frozenset(process.pid for process in gpu.processes) for uuid, gpu in known.items()
         },
+        near_cpus=near,
+        far=far,
     )
 
 
-def _open_gpus(devices: tuple[str, ...], probes: Probes) -> OpenedGpus:
+def _open_gpus(devices: tuple[str, ...], probes: Probes, reading: NvmlReading) -> OpenedGpus:
     """Open just the GPUs that are asked for: opening one takes memory on it.
 
     CuPy works in this process, where a hung driver would hang us: a child asks the driver first.
     """
-    from gpucheck.probes.cupy_device import OpenedGpus, open_gpus
+    from gpucheck.probes.cupy_device import open_gpus
+    from gpucheck.probes.gpu import OpenedGpus
 
     wanted = [name for name in devices if name != "cpu"]
     if not wanted:
         return OpenedGpus()
     cuda = probes.cuda()
     if cuda.failure is not None:
-        return OpenedGpus(unavailable=f"{cuda.failure.message} (run gpucheck detect)")
-    uuids = {item.ordinal: gpu_uuid(item.uuid_hex) for item in cuda.devices if item.uuid_hex}
+        return OpenedGpus(unavailable=cuda.failure.message)
+    # A MIG device has a UUID of its own kind, which only NVML's list tells from a GPU's.
+    split = [mig.uuid for gpu in reading.gpus for mig in gpu.mig_instances if mig.uuid is not None]
+    known = {digits_of(uuid): uuid for uuid in split}
+    uuids = {
+        item.ordinal: known.get(item.uuid_hex, gpu_uuid(item.uuid_hex))
+        for item in cuda.devices
+        if item.uuid_hex
+    }
     numbers = [name.removeprefix("gpu:") for name in wanted]
     if all(number.isascii() and number.isdigit() for number in numbers):
         return open_gpus([int(number) for number in numbers], uuids=uuids)

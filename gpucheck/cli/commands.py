@@ -52,11 +52,30 @@ COMMANDS = MappingProxyType(
         "bench": Command(
             "gpucheck.cli.bench",
             "Time the CPU against the GPU, and verify both.",
-            formats=("table", "json"),
+            formats=("table", "json", "junit", "github"),
             examples=(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
                 ("gpucheck bench --full --json --output node17.json", "everything, kept"),
+            ),
+        ),
+        "compare": Command(
+            "gpucheck.cli.compare",
+            "Compare two saved benchmark runs, with intervals and a verdict.",
+            formats=("table", "json", "junit", "github"),
+            examples=(
+                ("gpucheck compare before.json after.json", "two runs of bench --save"),
+                ("gpucheck compare before.json after.json --tolerance 3", "slower by over 3 %?"),
+            ),
+        ),
+        "profile": Command(
+            "gpucheck.cli.profile",
+            "List, check, explain and record profiles for bench --profile.",
+            examples=(
+                ("gpucheck profile list", "those that come with it, and where they are"),
+                ("gpucheck profile lint mine.toml", "every mistake with its line and mend"),
+                ("gpucheck profile explain default --board H100", "what each limit comes to"),
+                ("gpucheck profile record mine.toml run.json --base default", "from a good run"),
             ),
         ),
         "memlimit": Command(

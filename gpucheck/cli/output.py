@@ -132,12 +132,14 @@ def deliver(
     *,
     formats: Sequence[str] | None = None,
     told_in_table: bool = False,
+    also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
     """Open the machine, let `find` answer, render the report, and return the exit code.
 
     `formats` are those of this answer, where it has others than its command says.
     `told_in_table`: its table says what the warnings say, so that they are not repeated.
+    `also` is given the report once it is on stdout.
     """
     from gpucheck.probes import open_probes
 
@@ -152,6 +154,8 @@ def deliver(
         report = emit(report, shared, view_for(shared, **view_changes))
     except BrokenPipeError:
         closed_pipe()
+    if also is not None:
+        also(report)
     told = told_in_table and shared.format == "table" and report.result is not None
     comment(report, quiet=told or shared.verbosity < 0)
     return int(report.exit_code)
@@ -264,7 +268,7 @@ def bug(context: Context, error: Exception) -> int:
 def usage_error(error: Exception) -> WrongUseError:
     """Turn the parser's complaint into ours."""
     describe = getattr(error, "format_message", None)
-    text = str(describe() if describe else error).strip().replace("\n", " ")
+    text = " ".join(str(describe() if describe else error).split())
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
     return WrongUseError(
         code="usage",

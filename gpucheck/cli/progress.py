@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucheck.core.bench.runner import Progress
+    from gpucheck.core.bench.rounds import Progress
 
 
 def _say_nothing(label: str, fraction: float, seconds_left: float) -> None:

@@ -183,7 +183,6 @@ def _notices(
         found.append(Notice(code="cuda-driver-silent", message=message))
     if request.topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
-    found += _entry_notices(inventory.visibility)
     if inventory.visibility.disagreement or _EXPLAINED & environment.keys():
         # Imported where there is something to explain: most machines set none of them.
         from gpucheck.core.visibility_advice import advise
@@ -197,14 +196,3 @@ def _silent_notice(state: GpuState, indices: Sequence[int]) -> Notice:
     which = f"GPU {numbers} does" if len(indices) == 1 else f"GPUs {numbers} do"
     message = f"{which} not answer; gpucheck detect says what can be done."
     return Notice(code=f"gpu-{state}", message=message)
-
-
-def _entry_notices(visibility: Visibility) -> list[Notice]:
-    for entry in visibility.entries:
-        if entry.status == "dropped":
-            message = (
-                f"CUDA_VISIBLE_DEVICES={visibility.cuda_visible_devices!r}: "
-                f"the entry {entry.text!r} is dropped: {entry.reason}."
-            )
-            return [Notice(code="visible-devices-entry", message=message)]
-    return []

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpucheck.core.visibility import digits_of, gpu_uuid, looks_like_uuid
+from gpucheck.core.visibility import digits_of, gpu_uuid
+from gpucheck.core.visibility_entries import looks_like_uuid
 from gpucheck.models.recording import Snapshot
 from gpucheck.models.snapshot import (
     CudaReading,
@@ -28,8 +29,11 @@ _PLAIN = re.compile(
     "CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|CUPY_GPU_MEMORY_LIMIT"
     "|COMPUTE_PROFILE|NSIGHT_CUDA_DEBUGGER|NUMBA_DISABLE_CUDA|NUMBA_ENABLE_CUDASIM|OPENCL_PROFILE"
     "|PYTORCH_NVML_BASED_CUDA_CHECK|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
+    "|PYTORCH_NO_CUDA_MEMORY_CACHING|CUDA_MEMORY_LIMIT|CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?"
     "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
-    "|TF_GPU_ALLOCATOR|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
+    "|TF_FORCE_UNIFIED_MEMORY|TF_GPU_ALLOCATOR|TF_GPU_MEMORY_FRACTION|TF_GPU_MEMORY_LIMIT"
+    "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
+    "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
 )
 REDACTED = "redacted"
 #: Words that mean something in lists of devices.

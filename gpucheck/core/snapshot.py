@@ -14,6 +14,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def record(probes: Probes) -> Snapshot:
     """Take every reading once; a probe that fails is recorded as it failed."""
+    # What the kernel shows comes first: NVML may load modules and create device nodes.
     kernel = probes.kernel()
     system = probes.system()
     nvml = probes.nvml(NvmlQuestion(topology=True, process_utilization=True))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.gate import Gate, ProfileUse
 from gpucheck.models.report import Failure
 
 Fact = str | int | float
@@ -125,6 +127,8 @@ class SampleSummary:
 class Measurement:
     """One row: one kernel variant on one device at one shape.
 
+    `samples_s` are those of all rounds, one after the other; `round_sizes` says how many belong to
+    each and `round_medians_s` what their medians are, of which `median_s` and `ci95_s` are made.
     `cold_s` is the first run, with compilation and handle creation. `loops` is how many operations
     one sample held. `limits` names what the percentages are of. `percent_of_peak_at_clock` is of
     the peak at the clock that the SMs really had. `facts` are further results, such as accuracy,
@@ -145,6 +149,8 @@ class Measurement:
     bytes_moved: int | None = None
     loops: int | None = None
     samples_s: tuple[float, ...] = ()
+    round_sizes: tuple[int, ...] = ()
+    round_medians_s: tuple[float, ...] = ()
     warmup_s: tuple[float, ...] = ()
     cold_s: float | None = None
     summary: SampleSummary | None = None
@@ -277,6 +283,9 @@ class GpuTelemetry:
     clock_sm_max_mhz: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
+    temperature_slowdown_c: float | None = None
+    vbios_version: str | None = None
+    ecc_mode: bool | None = None
     energy_j: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
@@ -344,20 +353,26 @@ class BenchEnvironment:
     data: str
     mode: BenchMode
     budget_s: float
+    cublas_version: str | None = None
     rooflines: tuple[Roofline, ...] = ()
     unavailable: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """The whole answer; `notes` are statements about the run, such as a reduced size."""
+    """The whole answer; `notes` are statements about the run, such as a reduced size.
+
+    `headline` is the speed-up of it all in one sentence, where there is one.
+    """
 
     measurements: tuple[Measurement, ...]
     comparisons: tuple[Comparison, ...]
     environment: BenchEnvironment
     conclusions: tuple[Conclusion, ...] = ()
-    gates: tuple[object, ...] = ()
+    corruption: tuple[Corruption, ...] = ()
+    gates: tuple[Gate, ...] = ()
     telemetry: Telemetry | None = None
-    profile: object | None = None
+    profile: ProfileUse | None = None
     notes: tuple[str, ...] = ()
+    headline: str | None = None
     interrupted: bool = False

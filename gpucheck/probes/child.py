@@ -59,6 +59,8 @@ class Child:
     ) -> None:
         request_end, self._requests = os.pipe()
         self._answers, answer_end = os.pipe()
+        #: Another Python may say more than our script does: its site hooks are its user's.
+        self._foreign = bool(interpreter)
         python = interpreter or (sys.executable, "-I", "-S")
         command = [*python, script, *arguments]
         try:
@@ -74,8 +76,9 @@ class Child:
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
-                # Ctrl-C reaches the whole foreground: it is ours to answer, and we end the child.
-                setsigmask=(signal.SIGINT,),
+                # The keyboard reaches the whole foreground: it is ours to answer, or a command's
+                # that runs beside us, and we end the child.
+                setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
             )
         except (OSError, ValueError) as error:
             self._pid = None
@@ -103,22 +106,44 @@ class Child:
             ChildSilentError: a line did not come before `deadline_s` seconds from now.
             ChildDiedError: the child ended, or said something that is no JSON object.
         """
+        end = time.monotonic() + deadline_s
+        while True:
+            document = self.next_document(end - time.monotonic())
+            if document is None:
+                self.abandon()
+                raise ChildSilentError(deadline_s)
+            yield document
+
+    def next_document(self, wait_s: float) -> dict[str, Any] | None:
+        """Return the child's next line, None if it does not come within `wait_s` seconds.
+
+        Raises:
+            ChildDiedError: the child ended, or (of our own Python's) said something that is no
+                JSON object.
+        """
         import json
 
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + wait_s
         while True:
             line, separator, rest = self._buffer.partition(b"\n")
             if separator:
                 self._buffer = rest
-                yield _object(json, line)
+                try:
+                    return _object(json, line)
+                except ChildDiedError:
+                    if not self._foreign:
+                        raise
                 continue
             chunk = self._read_chunk(end - time.monotonic())
             if chunk is None:
-                self.abandon()
-                raise ChildSilentError(deadline_s)
+                return None
             if not chunk:
                 raise ChildDiedError(self._how_it_ended())
             self._buffer += chunk
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the child says something."""
+        return self._answers
 
     def _read_chunk(self, wait_s: float) -> bytes | None:
         poll = select.poll()
@@ -151,6 +176,12 @@ class Child:
                 return None
             time.sleep(0.001)
         return None
+
+    def finish(self, wait_s: float) -> None:
+        """Let a child that has said all end by itself; after `wait_s` seconds it is abandoned."""
+        self._close_pipes()
+        if self._reap(wait_s) is None:
+            self.abandon()
 
     def abandon(self) -> None:
         """Kill the child and leave it: if it never dies, nobody waits for it."""

@@ -20,10 +20,14 @@ if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
 
 
 class NvmlQuestion(NamedTuple):
-    """What to ask NVML beyond the usual reading of every GPU."""
+    """What to ask NVML beyond the usual reading of every GPU.
+
+    With `processes_of` only these GPUs (by index) are asked, and only for who is on them.
+    """
 
     topology: bool = False
     process_utilization: bool = False
+    processes_of: tuple[int, ...] | None = None
 
 
 class Probes(Protocol):

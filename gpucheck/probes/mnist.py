@@ -62,7 +62,7 @@ def unusable(path: Path, problem: str) -> WrongUseError:
     return WrongUseError(
         code="data-unusable",
         message=f"The data file {str(path)!r} {problem}.",
-        remedy=("give MNIST's training images in IDX (train-images-idx3-ubyte[.gz]) or its NPZ",),
+        remedy=("Give MNIST's training images in IDX (train-images-idx3-ubyte[.gz]) or its NPZ.",),
     )
 
 

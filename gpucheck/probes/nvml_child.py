@@ -127,6 +127,8 @@ class Door:
         # pynvml no longer knows the form that drivers before R450 have.
         self._own = {f"{name}_v1": partial(_list_v1, nvml, name) for _, name in PROCESS_LISTS}
         self.calls = 0
+        #: By index, for questions that come every second.
+        self.readers: dict[int, GpuReader] = {}
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Call one pynvml function; raise `Refusal` for every way it can fail."""
@@ -321,18 +323,39 @@ class GpuReader:
 
     def read(self, *, process_utilization: bool) -> dict[str, Any]:
         """Return the GPU's document; a field that could not be read has its reason instead."""
-        try:
-            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
-        except Refusal as refusal:
-            self._over = refusal
+        self._open()
         for fields, function, arguments, convert in READINGS:
             self._fill(fields, partial(self._read, function, arguments, convert))
         self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle))
         self._collect("processes", self._processes)
         if process_utilization:
             self._fill(("process_utilization",), lambda: _one(self._process_utilization()))
+        return self._finish_with_instances()
+
+    def read_processes(self) -> dict[str, Any]:
+        """Return who is on the GPU now; what cannot change meanwhile is read the first time."""
+        first = self.handle is None
+        if first:
+            self._open()
+            for fields, function, arguments, convert in READINGS:
+                if fields[0] in ("uuid", "mig_enabled"):
+                    self._fill(fields, partial(self._read, function, arguments, convert))
+        self.unavailable.pop("processes", None)
+        self._collect("processes", self._processes)
+        return self._finish_with_instances() if first else self._finish()
+
+    def _open(self) -> None:
+        try:
+            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
+        except Refusal as refusal:
+            self._over = refusal
+
+    def _finish_with_instances(self) -> dict[str, Any]:
         if self.document.get("mig_enabled"):
             self._collect("mig_instances", self._mig_instances)
+        return self._finish()
+
+    def _finish(self) -> dict[str, Any]:
         self.document["unavailable"] = self.unavailable
         self.document["failure"] = self._over.document() if self._over else None
         return self.document
@@ -488,6 +511,12 @@ def answer(door: Door, nvml: Any, request: dict[str, Any]) -> Iterator[dict[str,
         if request.get("health"):
             module = _load_beside("nvml_health_child")
             yield from module.read_health(door, nvml, Refusal, request["sample_s"])
+            yield {"part": "end", "nvml_calls": door.calls}
+            return
+        if request.get("processes_of") is not None:
+            for index in request["processes_of"]:
+                reader = door.readers.setdefault(index, GpuReader(door, nvml, index))
+                yield reader.read_processes()
             yield {"part": "end", "nvml_calls": door.calls}
             return
         system = read_system(door)

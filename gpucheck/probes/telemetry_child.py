@@ -49,6 +49,10 @@ FACTS = (
     ("power_limit_default_mw", (("nvmlDeviceGetPowerManagementDefaultLimit", ()),)),
     ("pcie_generation_max", (("nvmlDeviceGetMaxPcieLinkGeneration", ()),)),
     ("pcie_width_max", (("nvmlDeviceGetMaxPcieLinkWidth", ()),)),
+    ("vbios_version", (("nvmlDeviceGetVbiosVersion", ()),)),
+    # nvmlTemperatureThresholds_t: 1 is where the hardware begins to slow down.
+    ("temperature_slowdown_c", (("nvmlDeviceGetTemperatureThreshold", (1,)),)),
+    ("ecc_mode", (("nvmlDeviceGetEccMode", ()),)),
 )
 
 #: Counters that only grow; nvml.h: error types 0 corrected and 1 uncorrected, counter 0 volatile.

@@ -17,6 +17,8 @@ FORMATS = MappingProxyType(
         "uuid": "gpucheck.render.uuid",
         "index": "gpucheck.render.index",
         "shell": "gpucheck.render.shell",
+        "junit": "gpucheck.render.junit",
+        "github": "gpucheck.render.github",
     }
 )
 

@@ -32,6 +32,8 @@ def lines() -> Iterator[str]:
         yield from ("", f"### {check.ID}", "", question(check), "", about.why, "")
         yield from (f"- looks at: {item}" for item in about.looks_at)
         yield from (f"- judges: {item}" for item in about.rules)
+        if about.causes:
+            yield f"- causes: {', '.join(f'`{name}`' for name in about.causes)}"
         yield from (f"- source: {item}" for item in about.sources)
         if check.REQUIRES:
             yield f"- after: {', '.join(check.REQUIRES)}"
@@ -47,6 +49,11 @@ def test_document_is_up_to_date() -> None:
     if os.environ.get("UPDATE_SNAPSHOTS") == "1":
         DOCUMENT.write_text(expected, encoding="utf-8")
     assert DOCUMENT.read_text(encoding="utf-8") == expected
+
+
+def test_causes_are_named_once() -> None:
+    for check in CHECKS:
+        assert len(check.ABOUT.causes) == len(set(check.ABOUT.causes)), check.ID
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.ID)

@@ -10,7 +10,12 @@ from gpucheck.cli.commands import COMMANDS
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 #: What a command needs beside its options.
-ANYTHING = {"memlimit": ("30%",), "place": ("--count", "1")}
+ANYTHING = {
+    "compare": ("a", "b"),
+    "memlimit": ("30%",),
+    "place": ("--count", "1"),
+    "profile": ("list",),
+}
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.probes.cpu import LinuxCpu, running_on
 
 CACHE = "sys/devices/system/cpu/cpu0/cache"
 
@@ -109,3 +110,30 @@ def test_no_text_in_proc_is_an_error(text: str) -> None:
 
 def test_peak_memory_is_what_a_python_holds_at_least() -> None:
     assert (LinuxCpu().peak_memory_bytes() or 0) > 2**22
+
+
+def test_a_thread_is_kept_on_some_cpus_for_a_block_and_set_free_after_it() -> None:
+    before = os.sched_getaffinity(0)
+    one = frozenset({min(before)})
+
+    with running_on(one):
+        assert os.sched_getaffinity(0) == one
+
+    assert os.sched_getaffinity(0) == before
+
+
+def test_an_error_sets_the_thread_free_too() -> None:
+    before = os.sched_getaffinity(0)
+
+    with pytest.raises(KeyError), running_on(frozenset({min(before)})):
+        raise KeyError
+
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("cpus", [None, frozenset(), frozenset({10**6})])
+def test_cpus_that_we_may_not_use_change_nothing(cpus: frozenset[int] | None) -> None:
+    before = os.sched_getaffinity(0)
+
+    with running_on(cpus):
+        assert os.sched_getaffinity(0) == before

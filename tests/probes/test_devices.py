@@ -59,3 +59,20 @@ def test_a_node_of_somebody_else(tmp_path: Path) -> None:
     (node,) = read_nodes(tmp_path).nodes
 
     assert node.accessible is False
+
+
+def test_the_files_of_mig_instances_by_the_driver_s_list(tmp_path: Path) -> None:
+    listed = "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu1/gi1/access 30\n"
+    (tmp_path / "proc/driver/nvidia-caps").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia-caps/mig-minors").write_text(listed)
+    (tmp_path / "dev/nvidia-caps").mkdir(parents=True)
+    for minor in (1, 2, 12, 13):
+        (tmp_path / f"dev/nvidia-caps/nvidia-cap{minor}").touch(mode=0o444)
+
+    found = read_nodes(tmp_path)
+
+    # Those for administrators are nobody else's, and what is not there was not created.
+    assert [cap.path for cap in found.caps] == [
+        "/dev/nvidia-caps/nvidia-cap12",
+        "/dev/nvidia-caps/nvidia-cap13",
+    ]

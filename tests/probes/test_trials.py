@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gpucheck.probes import trials
-from gpucheck.probes.builds import read_builds, user_environment
 from gpucheck.probes.trials import run_trials
 
 
@@ -75,28 +74,3 @@ def test_memory_is_not_taken_in_advance(tmp_path: Path) -> None:
     text = "import os\nraise SystemExit(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])\n"
 
     assert attempt(fake(tmp_path, "jax", text), "jax")["jax"].error == "SystemExit: false"
-
-
-# ------------------------------------------------------------------------------ the environment
-
-
-@pytest.mark.parametrize(
-    ("path", "kept"),
-    [("", ""), (":", ""), (".", ""), ("a:/b", "/b"), ("/b::/c", "/b:/c")],
-)
-def test_the_current_directory_is_on_no_path(path: str, kept: str) -> None:
-    assert user_environment({"PYTHONPATH": path, "HOME": "/h"}) == {
-        "PYTHONPATH": kept,
-        "HOME": "/h",
-    }
-
-
-def test_an_interpreter_that_is_asked_does_nothing_else() -> None:
-    assert user_environment({"PYTHONINSPECT": "1", "PYTHONSTARTUP": "x"}) == {}
-
-
-def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
-    found = read_builds(str(tmp_path / "python"), {})
-
-    assert found.builds is None
-    assert "could not be started" in (found.unavailable or "")

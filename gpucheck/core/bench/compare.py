@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.core.bench.doubts import different_precision
+from gpucheck.core.bench.limit_doubts import different_precision
 from gpucheck.models.bench import Comparison, ComparisonSide, Measurement, Scope
 
 #: How many operations on the same data the amortised speed-up assumes.
@@ -140,3 +140,41 @@ def _times(factor: float) -> str:
 
 def _digits(factor: float) -> str:
     return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
+
+
+def headline(comparisons: Sequence[Comparison]) -> str | None:
+    """Return the speed-ups of all kernels in one sentence for each GPU, None if there are none.
+
+    Where kernels were compared in equal precision, only those count.
+    """
+    fair = [one for one in comparisons if not one.doubts] or list(comparisons)
+    sentences = []
+    for device in dict.fromkeys(one.gpu.device for one in fair):
+        here = [one for one in fair if one.gpu.device == device]
+        where = f" in {_named(here[0])}" if len(here) == 1 else ""
+        text = f"{device} reaches {_range(here, lambda one: one.speedup_resident)} the CPU's speed"
+        text += f"{where} if the data stays there"
+        moved = [one for one in here if one.speedup_end_to_end is not None]
+        if moved:
+            text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
+            text += " if it moves every time"
+        sentences.append(text)
+    return "; ".join(sentences) or None
+
+
+def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -> str:
+    """Return the smallest and the largest speed-up, each with its kernel and format."""
+    low, high = min(here, key=speedup), max(here, key=speedup)
+    if len(here) == 1:
+        return f"{_factor(speedup(low))} times"
+    low_text = f"{_factor(speedup(low))} ({_named(low)})"
+    return f"{low_text} to {_factor(speedup(high))} ({_named(high)}) times"
+
+
+def _named(comparison: Comparison) -> str:
+    mode = comparison.dtype.math_mode
+    return f"{comparison.kernel} {'tf32' if mode == 'tf32' else comparison.dtype.input}"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2g}" if value < 0.995 else _digits(value)

@@ -1,8 +1,9 @@
-"""The inputs of one group of cases: drawn once from the seed, shared by CPU and GPU."""
+"""The inputs of one group of cases: drawn from the seed, shared by CPU and GPU."""
 
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +22,34 @@ DESCRIPTIONS = {Fill.NORMAL: "normal(0,1)", Fill.ZEROS: "zeros"}
 #: Numbers drawn from one generator, whatever the number of threads: a seed gives one array.
 _CHUNK = 2**20
 
+#: Smaller arrays lie within a few pages of the heap, which moves with all that is allocated.
+_SMALLEST_MAPPING = 2**18
+#: NumPy asks for huge pages from this size on, and so does this.
+_HUGE_PAGES_FROM = 2**22
+
 T = TypeVar("T")
 
 
 class HostData:
-    """Host arrays by name, each made at its first use and kept until the group ends."""
+    """Host arrays by name, each made at its first use: the inputs of a round, and what is kept.
 
-    def __init__(self, seed: int, fill: Fill = Fill.NORMAL) -> None:
+    The inputs are made anew for each round, in other memory, with the same numbers in them; those
+    of at least `kept_from_bytes` are not. Groups may share what is kept: names tell all apart.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        fill: Fill = Fill.NORMAL,
+        *,
+        kept_from_bytes: float = math.inf,
+        kept: dict[str, object] | None = None,
+    ) -> None:
         self.seed = seed
         self.fill = fill
-        self._kept: dict[str, object] = {}
+        self._kept_from_bytes = kept_from_bytes
+        self._inputs: dict[str, object] = {}
+        self._kept: dict[str, object] = {} if kept is None else kept
 
     def normal(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> HostArray:
         """Return numbers from the standard normal distribution, the same for each seed.
@@ -44,17 +63,51 @@ class HostData:
             if self.fill is Fill.ZEROS:
                 return np.zeros(shape, dtype=dtype)
             # The name is part of the seed: two inputs of one kernel must not be equal.
-            values = np.empty(math.prod(shape), dtype=dtype)
+            values = fresh_array((math.prod(shape),), dtype)
             _fill_normal(values, [self.seed, *name.encode()])
             return values.reshape(shape)
 
-        return self.once(name, draw)
+        size_bytes = math.prod(shape) * (8 if dtype == "float64" else 4)
+        return self.once(f"{name}-{shape}-{dtype}", draw, size_bytes)
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` makes, made once."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        return cast("T", self._kept[name])
+    def once(self, name: str, make: Callable[[], T], size_bytes: int) -> T:
+        """Return the input of so many bytes that `make` makes, made once in a round."""
+        kept = size_bytes >= self._kept_from_bytes
+        return _made(self._kept if kept else self._inputs, name, make)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` makes, made once for all rounds: what is not timed, or small."""
+        return _made(self._kept, name, make)
+
+    def renew(self) -> None:
+        """Give the inputs' memory back: whoever asks next gets new ones."""
+        self._inputs.clear()
+
+
+def _made(place: dict[str, object], name: str, make: Callable[[], T]) -> T:
+    if name not in place:
+        place[name] = make()
+    return cast("T", place[name])
+
+
+def fresh_array(shape: tuple[int, ...], dtype: str) -> HostArray:
+    """Return an array in pages that nobody in this process has used before, uninitialised.
+
+    The allocator hands memory that was given back out again, at its old place and in its old
+    pages: then all rounds would have the luck of the first.
+    """
+    import numpy as np
+
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if size_bytes < _SMALLEST_MAPPING:
+        return np.empty(shape, dtype=dtype)
+    try:
+        pages = mmap.mmap(-1, size_bytes)
+    except OSError as error:
+        raise MemoryError from error
+    if size_bytes >= _HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=dtype).reshape(shape)
 
 
 def _fill_normal(values: HostArray, seed: list[int]) -> None:

@@ -8,20 +8,26 @@ from dataclasses import dataclass
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
-from gpucheck.core.bench.runner import Record
+from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.telemetry import TROUBLE, GpuState
-from gpucheck.models.bench import Board, Doubt, DtypeSpec, Fill, Measurement
+from gpucheck.models.bench import Doubt, Fact, Fill, Scope
 
 #: Fewer samples than this and the interval is wide whatever they say.
 _FEWEST = 10
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
-#: Correlation of neighbours from which even the widened interval holds less than 95 %.
-_CORRELATED, _FEWEST_FOR_CORRELATION = 0.2, 12
+#: Rounds whose length is less than so many times that over which samples are alike are not
+#: independent of each other, and their interval holds less than 95 %.
+_LENGTHS_IN_A_ROUND, _FEWEST_FOR_CORRELATION = 15.0, 12
+_FEWEST_FOR_TREND = 6
+#: Rounds that differ by more than this, and by so many times what their noise explains.
+_ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
+#: Standard deviations of Kendall's tau from which rounds have a trend, with 99 % certainty.
+_TREND = 2.576
 #: Share of the readings, and of the time that the driver counts, from which a limit matters.
 _LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
-#: Measurement and datasheet agree this well: beyond it something else is wrong.
-_ABOVE_PERCENT = 101.0
+#: The energy counter moves ten times a second; over this long that is 2 %.
+_ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
 #: A gap between two groups of samples that no noise of one group leaves.
 _MODE_GAP = 0.05
 
@@ -36,11 +42,15 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What else is known of a row's surroundings; `gpu` is None without sensors."""
+    """What else is known of a row's surroundings; `gpu` is None without sensors.
+
+    `far` says that this process may run on no CPU that is next to the row's GPU.
+    """
 
     host: HostState
     gpu: GpuState | None = None
     fill: Fill = Fill.NORMAL
+    far: bool = False
 
 
 def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
@@ -58,20 +68,30 @@ def _too_few_samples(record: Record, _: Around) -> Doubt | None:
     return Doubt(
         code="too-few-samples",
         message=f"only {count} {'sample' if count == 1 else 'samples'} fitted into the time",
-        next="give more time with --budget, or a smaller --size",
+        next="give more time with --budget; choose a smaller --size",
         facts={"samples": count, "wanted": _FEWEST},
     )
 
 
 def _unconverged(record: Record, _: Around) -> Doubt | None:
-    width = stats.half_width_share(record.samples_s)
-    if record.converged or width is None:
+    rounds = len(record.medians_s)
+    width = stats.half_width_share(record.medians_s)
+    if record.converged:
         return None
+    facts: dict[str, Fact] = {"rounds": rounds}
+    if width is None:
+        counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
+        message = f"{counted} fitted into the time: nothing is known of how much rounds differ"
+    else:
+        message = f"the median is known to ±{width:.1%} only when the time ended"
+        if width <= stats.PRECISION:
+            message = f"its {rounds} rounds agree to ±{width:.1%}, and are too few to be sure of it"
+        facts["half_width_share"] = width
     return Doubt(
         code="unconverged",
-        message=f"the median is known to ±{width:.1%} only when the time ended",
-        next="give more time with --budget, or quieten the machine",
-        facts={"half_width_share": width},
+        message=message,
+        next="give more time with --budget; run it again when the machine is idle",
+        facts=facts,
     )
 
 
@@ -100,19 +120,59 @@ def _starved(record: Record, _: Around) -> Doubt | None:
     )
 
 
+def _rounds_differ(record: Record, _: Around) -> Doubt | None:
+    rounds = len(record.medians_s)
+    # One or two samples say nothing of the noise within their round.
+    if rounds < stats.FEWEST_FOR_INTERVAL or len(record.samples_s) < _FEWEST_IN_A_ROUND * rounds:
+        return None
+    apart, noise = stats.spread_of_rounds(record.rounds)
+    if apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
+        return None
+    return Doubt(
+        code="rounds-differ",
+        message=f"its rounds differ by {apart:.1%}, and the noise in them explains {noise:.1%}: "
+        "where the memory lay, the clock or other programs made the rest",
+        next="compare nothing that differs by less; run it again when the machine is idle",
+        facts={"between_rounds_share": apart, "noise_share": noise},
+    )
+
+
 def _drifting(record: Record, _: Around) -> Doubt | None:
+    medians = record.medians_s
+    count = len(medians)
+    if count < _FEWEST_FOR_TREND:
+        return None
+    tau = stats.trend(medians)
+    # Without a trend tau is about normal with the variance 2 (2 n + 5) / (9 n (n - 1)).
+    if abs(tau) < _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1))):
+        return None
+    return Doubt(
+        code="drifting",
+        message=f"its rounds get {'slower' if tau > 0 else 'faster'} one after the other: it is "
+        "not at its steady state yet",
+        next="give more time with --budget; run it again now that the machine is warm",
+        facts={"trend": tau},
+    )
+
+
+def _autocorrelated(record: Record, _: Around) -> Doubt | None:
     count = len(record.samples_s)
     if count < _FEWEST_FOR_CORRELATION:
         return None
-    correlation = stats.autocorrelation(record.samples_s)
+    alike = stats.autocorrelation(record.rounds)
     # Independent samples stay within 2.5 standard deviations of zero, each 1 / sqrt(n).
-    if correlation < max(_CORRELATED, 2.5 / math.sqrt(count)):
+    if alike < 2.5 / math.sqrt(count):
+        return None
+    # A process that forgets by the factor r with each sample is alike over (1 + r) / (1 - r).
+    length = (1 + alike) / max(1e-9, 1 - alike)
+    if length * _LENGTHS_IN_A_ROUND < count / len(record.medians_s):
         return None
     return Doubt(
         code="autocorrelated",
-        message="the samples drift: neighbours are alike, and the widened interval may still miss",
-        next="run it again and compare the medians",
-        facts={"autocorrelation": correlation},
+        message=f"its samples are alike over {min(length, count):.0f} of them, and a round has "
+        f"{count / len(record.medians_s):.0f}: the interval may be too narrow",
+        next="give more time with --budget",
+        facts={"autocorrelation": alike},
     )
 
 
@@ -127,7 +187,7 @@ def _bimodal(record: Record, _: Around) -> Doubt | None:
     return Doubt(
         code="bimodal",
         message=f"the samples fall into two groups {gap:.0%} apart: the median is one of them",
-        next="look at p10 and p90, and run it again when the machine is idle",
+        next="look at p10 and p90 (-v); run it again when the machine is idle",
         facts={"gap_share": gap},
     )
 
@@ -201,7 +261,7 @@ def _claimed(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="gpu-claimed",
-        message=f"this GPU is claimed by {around.gpu.claimed_by}",
+        message=f"somebody else has claimed this GPU: it is {around.gpu.claimed_by}",
         next="run it again when the claim is given back: gpucheck place --claims",
         facts={"claimed_by": around.gpu.claimed_by},
     )
@@ -217,6 +277,33 @@ def _new_errors(record: Record, around: Around) -> Doubt | None:
         message=f"the GPU counted errors meanwhile: {counted}",
         next="gpucheck detect says what they mean",
         facts=dict(errors),
+    )
+
+
+def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
+    label = record.case.label
+    if not around.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
+        return None
+    return Doubt(
+        code="far-from-gpu",
+        message="this process may run on no CPU that is next to the GPU: what it copies crosses "
+        "from one processor to the other",
+        next="start it without a CPU mask, or with one that has the CPUs next to the GPU: "
+        "gpucheck list --topology",
+    )
+
+
+def _energy_window_short(record: Record, _: Around) -> Doubt | None:
+    window_s = record.energy_window_s
+    if record.joules_per_op is None or window_s is None or window_s >= _ENERGY_WINDOW_S:
+        return None
+    share = _ENERGY_STEP_S / window_s
+    return Doubt(
+        code="energy-window-short",
+        message=f"its energy was counted for {window_s:.1f} s, and the counter moves every "
+        f"{_ENERGY_STEP_S:g} s: it is known to {share:.0%} only",
+        next=f"give more time with --budget: {_ENERGY_WINDOW_S:.0f} s for each row are enough",
+        facts={"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S},
     )
 
 
@@ -270,62 +357,15 @@ _DOUBTS: tuple[Callable[[Record, Around], Doubt | None], ...] = (
     _new_errors,
     _clocks_locked,
     _host_busy,
+    _rounds_differ,
     _bimodal,
     _drifting,
+    _autocorrelated,
     _starved,
     _cache_resident,
     _power_capped,
     _link_narrow,
+    _far_from_gpu,
+    _energy_window_short,
     _zeros,
 )
-
-
-def doubts_about_limits(row: Measurement, board: Board | None) -> tuple[Doubt, ...]:
-    """Return the doubts that a row's percentages raise."""
-    doubts = []
-    # A row in the cache beats the memory, and says so already.
-    in_cache = any(doubt.code.endswith("-resident") for doubt in row.doubts)
-    if row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT and not in_cache:
-        doubts.append(_above_peak(row))
-    unsure = board.uncertainty.get(row.dtype.input) if board is not None else None
-    if unsure is not None and row.percent_of_peak is not None:
-        doubts.append(
-            Doubt(
-                code="peak-uncertain",
-                message=f"the peak that this is held against is uncertain: {unsure}",
-                next="trust the percentage no further than that",
-            )
-        )
-    return tuple(doubts)
-
-
-def _above_peak(row: Measurement) -> Doubt:
-    percent = row.percent_of_peak or 0.0
-    if row.device == "cpu":
-        return Doubt(
-            code="above-peak",
-            message=f"{percent:.0f} % of the best product of this run: that one was disturbed",
-            next="run it again when the machine is idle",
-            facts={"percent_of_peak": percent},
-        )
-    return Doubt(
-        code="above-peak",
-        message=f"{percent:.0f} % of the peak is more than there is: the clock is above the "
-        "nominal one, or another precision ran",
-        next="see the percent at the measured clock and the arithmetic (-v)",
-        facts={"percent_of_peak": percent},
-    )
-
-
-def different_precision(one: DtypeSpec, other: DtypeSpec) -> tuple[Doubt, ...]:
-    """Return the doubt that two sides of a comparison do not compute the same thing."""
-    if one == other:
-        return ()
-    return (
-        Doubt(
-            code="different-precision",
-            message=f"the CPU computes in {one.math_mode}, the GPU in {other.math_mode}",
-            next="compare rows of one precision: --dtype float32, with CUPY_TF32 unset",
-            facts={"cpu": one.math_mode, "gpu": other.math_mode},
-        ),
-    )

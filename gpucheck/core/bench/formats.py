@@ -131,7 +131,7 @@ ALIASES = MappingProxyType(
 
 #: Named, so that asking for it gets a reason: CuPy binds no cuBLASLt, and nothing replaces it here.
 UNSUPPORTED = MappingProxyType(
-    {"float8": "float8 is not supported: CuPy has no door to cuBLASLt, which alone multiplies it"}
+    {"float8": "float8 is not supported: CuPy has no door to cuBLASLt, which alone multiplies it."}
 )
 
 #: NumPy's type for the bits of each format that a product may be written in.

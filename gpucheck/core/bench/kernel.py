@@ -21,7 +21,7 @@ from gpucheck.models.bench import (
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuFacts
-from gpucheck.probes.cupy_device import GpuDevice
+from gpucheck.probes.gpu import GpuDevice
 
 #: A host clock and a call cost well under a microsecond: 1 ms makes them less than 0.1 %.
 HOST_SPAN_S = 1e-3

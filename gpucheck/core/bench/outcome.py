@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.core.bench.runner import NO_TIME
+from gpucheck.core.bench.corruption import corruption_sentence, is_corrupt
+from gpucheck.core.bench.record import NO_TIME
 from gpucheck.models.bench import BenchResult, Measurement
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
@@ -38,6 +39,15 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     if wrong is not None:
         message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
         return ExitCode.BAD, Failure(code="wrong-result", message=message)
+    if result.environment.gpus and result.environment.gpu_unavailable is not None:
+        message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
+        failure = Failure(code="gpu-refused", message=message, remedy=("Run: gpucheck detect",))
+        return ExitCode.BAD, failure
+    corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
+    if corrupt is not None:
+        message = f"Silent corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
+        remedy = ("Take it out of use and repeat: gpucheck bench --burn 600",)
+        return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
     return ExitCode.OK, None
 
 

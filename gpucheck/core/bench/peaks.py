@@ -47,9 +47,11 @@ class Entry:
     clock_mhz: float
     tensor_clock_mhz: float
     memory_clock_mhz: float
+    clock_sources: Mapping[str, str]
     memory_bus_bits: int
     memory_gb: str
     power_w: int
+    pcie_generation: int
     bandwidth: Cell
     tflops: Mapping[str, Cell]
 
@@ -97,7 +99,7 @@ def clock_of(entry: Entry, dtype: str) -> float:
 def board_of(gpu: BenchGpu) -> Board | None:
     """Return a GPU's limits: the table's, else computed, None where not even that is possible."""
     entry = _find(gpu)
-    return _computed(gpu) if entry is None else _known(entry)
+    return _computed(gpu) if entry is None else board_from(entry)
 
 
 def _find(gpu: BenchGpu) -> Entry | None:
@@ -109,7 +111,8 @@ def _find(gpu: BenchGpu) -> Entry | None:
     return next((board for board in boards if gpu.name in board.names), None)
 
 
-def _known(entry: Entry) -> Board:
+def board_from(entry: Entry) -> Board:
+    """Return the limits of a board of the table."""
     flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
     # A product in float64 runs on the tensor cores where they have it.
     flops["float64"] = max(flops["float64"], flops.pop("float64_tensor", 0.0))

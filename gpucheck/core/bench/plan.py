@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
 from gpucheck.core.bench.formats import FORMATS, UNSUPPORTED, canonical
 from gpucheck.core.bench.kernel import Kernel
@@ -14,7 +15,9 @@ from gpucheck.models.errors import MissingError, WrongUseError
 _HOST_SHARE, _GPU_SHARE = 0.5, 0.8
 
 #: Seconds for all groups; the rest of the promised 10 and 60 seconds is for start-up and checks.
-_BUDGETS_S = {BenchMode.QUICK: 7.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
+BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
+#: Rounds that the time is divided into: a row needs eight to be known (core/bench/rounds.py).
+ROUNDS = {BenchMode.QUICK: 9, BenchMode.DEFAULT: 12, BenchMode.FULL: 20}
 #: Longest warm-up of one case: a chip needs seconds to reach its steady clock and temperature.
 WARMUPS_S = {BenchMode.QUICK: 0.2, BenchMode.DEFAULT: 1.0, BenchMode.FULL: 3.0}
 #: Seconds of one operation over and over for its energy: the counter moves every tenth of a second.
@@ -71,7 +74,7 @@ def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Mac
         MissingError: nothing of what is asked for can run on the devices that take part.
     """
     planning = _Planning(request, kernels, machine)
-    budget_s = _BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
+    budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
     groups = planning.groups()
     notes = tuple(dict.fromkeys(planning.notes))
     return Plan(groups=(*planning.limits(groups), *groups), notes=notes, budget_s=budget_s)
@@ -109,8 +112,8 @@ class _Planning:
         if not found:
             raise MissingError(
                 code="nothing-to-measure",
-                message="nothing of this can be measured here: " + "; ".join(self.notes),
-                remedy=("run gpucheck detect", "choose another --dtype or kernel"),
+                message=f"Nothing of this can be measured here: {'; '.join(self.notes)}.",
+                remedy=("Run: gpucheck detect", "Choose another --dtype or kernel."),
             )
         return found
 
@@ -148,8 +151,8 @@ class _Planning:
         if not known and kernel.id in self._request.kernels:
             raise WrongUseError(
                 code="unknown-dtype",
-                message=f"bench cannot measure {kernel.id} in dtype {', '.join(self._dtypes)}",
-                remedy=(f"choose from: {', '.join(kernel.dtypes[BenchMode.FULL])}",),
+                message=f"bench cannot measure {kernel.id} in dtype {', '.join(self._dtypes)}.",
+                remedy=(f"Choose from: {', '.join(kernel.dtypes[BenchMode.FULL])}.",),
             )
         return known
 
@@ -189,8 +192,8 @@ class _Planning:
         if request.size is not None or largest < 1:
             raise WrongUseError(
                 code="size-does-not-fit",
-                message=f"{kernel.id} of size {size} does not fit into the free memory",
-                remedy=(f"the largest size that fits now is {largest}",),
+                message=f"{kernel.id} of size {size} does not fit into the free memory.",
+                remedy=(f"The largest size that fits now is {largest}.",),
             )
         reduced = _power_of_two(largest)
         self.notes.append(
@@ -212,13 +215,13 @@ def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple
             raise MissingError(
                 code="unsupported-dtype",
                 message=UNSUPPORTED[name],
-                remedy=(f"choose from: {', '.join(FORMATS)}",),
+                remedy=(f"Choose from: {', '.join(FORMATS)}.",),
             )
         if not any(name in kernel.dtypes[BenchMode.FULL] for kernel in kernels.values()):
             raise WrongUseError(
                 code="unknown-dtype",
-                message=f"no kernel can be measured in dtype {name!r}",
-                remedy=(f"choose from: {', '.join(FORMATS)}",),
+                message=f"No kernel can be measured in dtype {name!r}.",
+                remedy=(f"Choose from: {', '.join(FORMATS)}.",),
             )
     return asked
 
@@ -241,31 +244,37 @@ def _chosen_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Seq
         if name not in kernels:
             raise WrongUseError(
                 code="unknown-kernel",
-                message=f"there is no kernel called {name!r}",
-                remedy=(f"choose from: {', '.join(kernels)}",),
+                message=f"There is no kernel called {name!r}.{_meant(name, kernels)}",
+                remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
     # dict.fromkeys keeps the order and drops what was named twice.
     return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
+
+
+def _meant(name: str, kernels: Iterable[str]) -> str:
+    """Return the kernel that was probably meant, as a question, if one comes close."""
+    near = get_close_matches(name.lower(), kernels, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _check_numbers(request: BenchRequest) -> None:
     if request.size is not None and request.size < 1:
         raise WrongUseError(
             code="bad-size",
-            message=f"a size must be at least 1, not {request.size}",
-            remedy=("give the edge of the square problem, for example --size 4096",),
+            message=f"A size must be at least 1, not {request.size}.",
+            remedy=("Give the edge of the square problem, for example --size 4096.",),
         )
     if request.budget_s is not None and not 0 < request.budget_s < float("inf"):
         raise WrongUseError(
             code="bad-budget",
-            message=f"a budget must be a positive number of seconds, not {request.budget_s:g}",
-            remedy=("give seconds, for example --budget 30",),
+            message=f"A budget must be a positive number of seconds, not {request.budget_s:g}.",
+            remedy=("Give seconds, for example --budget 30.",),
         )
     if request.seed < 0:
         raise WrongUseError(
             code="bad-seed",
-            message=f"a seed must be zero or greater, not {request.seed}",
-            remedy=("give a whole number, for example --seed 1",),
+            message=f"A seed must be zero or greater, not {request.seed}.",
+            remedy=("Give a whole number, for example --seed 1.",),
         )
 
 

@@ -28,7 +28,9 @@ RATE = 0.1
 #: Different batches that the steps walk through, one after the other, again and again.
 MOST_BATCHES = 64
 #: Steps after which the weights are compared with float64, and after which accuracy is counted.
-CHECKED_STEPS, TRAINED_STEPS = 20, 1000
+_MOST_CHECKED_STEPS, TRAINED_STEPS = 20, 1000
+#: Images that the checked steps go through at most, but for the fewest steps.
+_CHECKED_IMAGES, _FEWEST_CHECKED_STEPS = 4096, 3
 #: Largest relative difference of the weights: each step rounds sums of 785 terms.
 _BOUND = 1e-4
 _GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
@@ -60,9 +62,10 @@ def load_dataset(order: CaseOrder, least: int) -> Dataset:
     def load() -> Dataset:
         if order.request.data_file is not None:
             return _real(Path(order.request.data_file), least)
-        return _generated(order, max(least, _GENERATED[order.request.mode]))
+        return _generated(order, count)
 
-    return order.data.once(f"dataset-{least}", load)
+    count = max(least, _GENERATED[order.request.mode])
+    return order.data.keep(f"dataset-{count}", load)
 
 
 def check_data_file(request: BenchRequest) -> None:
@@ -179,6 +182,11 @@ def accuracy(dataset: Dataset, weights: HostArray) -> float:
     return float(np.mean(told == dataset.test_labels))
 
 
+def checked_steps(batch: int) -> int:
+    """Return after how many steps the weights are compared: enough, and not half of a short run."""
+    return max(_FEWEST_CHECKED_STEPS, min(_MOST_CHECKED_STEPS, _CHECKED_IMAGES // batch))
+
+
 def verify_weights(found: HostArray, expected: HostArray) -> Verified:
     """Compare weights after the checked steps with float64: ||found - expected|| / ||expected||."""
     import numpy as np
@@ -190,7 +198,7 @@ def verify_weights(found: HostArray, expected: HostArray) -> Verified:
         error=error if finite else None,
         bound=_BOUND,
         ok=finite and error <= _BOUND,
-        reference=f"float64 after {CHECKED_STEPS} steps from zero",
+        reference="float64 after a few steps from zero",
     )
 
 
@@ -198,9 +206,9 @@ def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArra
     """Return the reference that every case of a group with this batch shares."""
 
     def make() -> HostArray:
-        return reference_weights(dataset, batch, CHECKED_STEPS)
+        return reference_weights(dataset, batch, checked_steps(batch))
 
-    return order.data.once(f"train-reference-{batch}", make)
+    return order.data.keep(f"train-reference-{batch}", make)
 
 
 def source_text() -> str:

@@ -1,4 +1,4 @@
-"""What the samples say: median, its 95 % confidence interval, quantiles, outliers, drift.
+"""What samples and rounds say: median, its 95 % confidence interval, quantiles, outliers, drift.
 
 Everything here is pure arithmetic on a list of seconds; nothing is dropped or smoothed.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 
 from gpucheck.models.bench import SampleSummary
 
-#: With fewer samples even the range from the smallest to the largest holds the median less
-#: often than 95 % of the time (1 - 2 / 2**5 = 93.8 %), so no interval can be given.
-FEWEST_FOR_INTERVAL = 6
-_LEVEL = 0.95
-#: Beyond this the samples are a drift, and no widening makes an interval of it.
-_MOST_ALIKE = 0.95
+#: Half an interval that is good enough, as a share of the median.
+PRECISION = 0.01
+#: Two rounds tell too little of how much rounds differ.
+FEWEST_FOR_INTERVAL = 3
+#: Quantiles of Student's t for 95 %, by degrees of freedom; beyond them the series is exact enough.
+_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+_NORMAL = 1.959964
+#: Beyond this correlation rounds are a trend, and no widening makes an interval of it.
+_MOST_ALIKE = 0.8
 
 
 def median(samples: Sequence[float]) -> float:
@@ -35,60 +37,70 @@ def quantile(samples: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-@lru_cache(maxsize=4096)
-def _ranks(count: int) -> tuple[int, float]:
-    """Return the rank k and the weight towards rank k+1 of the interval's lower end.
+def student_quantile(freedom: int) -> float:
+    """Return Student's t that 95 % of the values lie within, to 0.2 %.
 
-    The interval from the k-th smallest to the k-th largest holds the median with probability
-    1 - 2 P(Binomial(n, 1/2) < k), whatever the distribution. Ranks are whole, so this jumps past
-    95 %; Hettmansperger and Sheather (1986) interpolate between the two neighbours.
+    Beyond four degrees of freedom by the expansion about the normal quantile (Fisher and Cornish
+    1960; Abramowitz and Stegun 26.7.5).
     """
-    tail, rank = 1, 1
-    while 1 - 2 * (tail + math.comb(count, rank)) / 2**count >= _LEVEL:
-        tail += math.comb(count, rank)
-        rank += 1
-    wide = 1 - 2 * tail / 2**count
-    narrow = 1 - 2 * (tail + math.comb(count, rank)) / 2**count
-    share = (wide - _LEVEL) / (wide - narrow)
-    return rank, (count - rank) * share / (rank + (count - 2 * rank) * share)
+    if freedom in _STUDENT:
+        return _STUDENT[freedom]
+    z = _NORMAL
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the median, or None with too few samples."""
-    count = len(samples)
-    if count < FEWEST_FOR_INTERVAL:
-        return None
-    ordered = sorted(samples)
-    rank, weight = _ranks(count)
-    low, next_low = ordered[rank - 1], ordered[rank]
-    high, next_high = ordered[count - rank], ordered[count - rank - 1]
-    return low + weight * (next_low - low), high + weight * (next_high - high)
+def interval(medians: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the median from the medians of rounds, None from too few.
 
-
-def lasting_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median of samples in the order in which they were taken.
-
-    Neighbours that are alike tell less than independent ones: for a process that forgets by the
-    factor r from one sample to the next, n samples are worth n (1 - r) / (1 + r), and the interval
-    is widened by the root of that (Bartlett 1946). Nothing is narrowed where they alternate.
+    Student's interval of the mean of their logarithms: medians of rounds are close to normal
+    whatever the samples are, and a time that is off by a factor is so in either direction. Rounds
+    that resemble the one before, as under a slow drift, tell less than independent ones: with the
+    correlation r of neighbours the interval is wider by the root of (1 + r) / (1 - r) (Bartlett
+    1946). It holds the median of the medians in any case.
     """
-    interval = median_interval(samples)
-    if interval is None:
+    count = len(medians)
+    if count < FEWEST_FOR_INTERVAL or min(medians) <= 0:
         return None
-    alike = min(_MOST_ALIKE, max(0.0, autocorrelation(samples)))
-    factor = math.sqrt((1 + alike) / (1 - alike))
-    middle = median(samples)
-    low, high = interval
-    return max(0.0, middle - factor * (middle - low)), middle + factor * (high - middle)
+    logarithms = [math.log(median) for median in medians]
+    centre = sum(logarithms) / count
+    offsets = [value - centre for value in logarithms]
+    square = sum(offset * offset for offset in offsets)
+    alike = sum(one * other for one, other in pairwise(offsets)) / square if square else 0.0
+    # Of independent rounds it is -1 / n on average.
+    alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
+    reach = student_quantile(count - 1) * math.sqrt(square / (count - 1) / count)
+    reach *= math.sqrt((1 + alike) / (1 - alike))
+    middle = median(medians)
+    return min(math.exp(centre - reach), middle), max(math.exp(centre + reach), middle)
 
 
-def half_width_share(samples: Sequence[float]) -> float | None:
-    """Return half the interval's width as a share of the median, or None with too few samples."""
-    interval = lasting_interval(samples)
-    middle = median(samples) if samples else 0.0
-    if interval is None or middle <= 0:
+def half_width_share(medians: Sequence[float]) -> float | None:
+    """Return half the interval's width as a share of the median, or None from too few rounds."""
+    found = interval(medians)
+    if found is None:
         return None
-    return (interval[1] - interval[0]) / 2 / middle
+    return (found[1] - found[0]) / 2 / median(medians)
+
+
+def spread_of_rounds(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return by how much rounds differ, and by how much they should by their samples' noise alone.
+
+    Both are standard deviations of a round's median as shares of the median. The median of n
+    samples of one kind scatters by 1.2533 s / sqrt(n), and s is the interquartile range / 1.349.
+    """
+    full = [samples for samples in rounds if samples]
+    middles = [median(samples) for samples in full]
+    centre = sum(middles) / len(middles)
+    found = math.sqrt(sum((middle - centre) ** 2 for middle in middles) / max(1, len(full) - 1))
+    noise = sum(
+        (1.2533 / 1.349 * (quantile(samples, 0.75) - quantile(samples, 0.25))) ** 2 / len(samples)
+        for samples in full
+    )
+    expected = math.sqrt(noise / len(full))
+    return (found / centre, expected / centre) if centre > 0 else (0.0, 0.0)
 
 
 def outlier_count(samples: Sequence[float]) -> int:
@@ -98,19 +110,37 @@ def outlier_count(samples: Sequence[float]) -> int:
     return sum(1 for sample in samples if sample < low - reach or sample > high + reach)
 
 
-def autocorrelation(samples: Sequence[float]) -> float:
-    """Return how much a sample's rank predicts the next one's: -1 to 1, 0 for independent samples.
+def autocorrelation(rounds: Sequence[Sequence[float]]) -> float:
+    """Return how much a sample tells of the next one of its round: -1 to 1, 0 if nothing.
 
-    Ranks instead of values, so that one outlier decides nothing.
+    By ranks within each round, so that neither one outlier nor a slow round decides. A round of n
+    samples of which none tells of the next shows -1 / n on average, which is made good.
     """
-    count = len(samples)
-    places = {value: place for place, value in enumerate(sorted(samples))}
-    centre = sum(places[sample] for sample in samples) / max(count, 1)
-    ranks = [places[sample] - centre for sample in samples]
-    spread = sum(rank * rank for rank in ranks)
-    if count < 3 or spread == 0:
-        return 0.0
-    return sum(a * b for a, b in pairwise(ranks)) / spread
+    shared = spread = expected = 0.0
+    for samples in rounds:
+        count = len(samples)
+        if count < 3:
+            continue
+        places = {value: place for place, value in enumerate(sorted(samples))}
+        centre = sum(places[sample] for sample in samples) / count
+        ranks = [places[sample] - centre for sample in samples]
+        own = sum(rank * rank for rank in ranks)
+        shared += sum(a * b for a, b in pairwise(ranks))
+        spread += own
+        expected -= own / count
+    return max(-1.0, min(1.0, (shared - expected) / spread)) if spread else 0.0
+
+
+def trend(values: Sequence[float]) -> float:
+    """Return Kendall's tau of values against their order: 1 always rising, -1 always falling."""
+    count = len(values)
+    pairs = count * (count - 1) / 2
+    signs = [
+        (later > earlier) - (later < earlier)
+        for place, earlier in enumerate(values)
+        for later in values[place + 1 :]
+    ]
+    return sum(signs) / pairs if pairs else 0.0
 
 
 def mode_gap(samples: Sequence[float]) -> float:

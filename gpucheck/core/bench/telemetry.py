@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpucheck.core.bench import stats
 from gpucheck.models.bench import Extent, GpuTelemetry, Telemetry
-from gpucheck.probes.telemetry import PERIOD_S, Sample, Telemeter, Window
+from gpucheck.probes.telemetry import PERIOD_S, Sample, Telemeter
 
 #: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
 REASONS = {
@@ -62,6 +64,16 @@ class GpuState:
 
 
 @dataclass(slots=True)
+class _Counted:
+    """What the driver counted on one GPU during the turns of one group, summed over them."""
+
+    seconds: float = 0.0
+    limited_s: Counter[str] = field(default_factory=Counter)
+    new_errors: Counter[str] = field(default_factory=Counter)
+    others: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class _Gpu:
     """What was gathered of one GPU so far."""
 
@@ -71,6 +83,7 @@ class _Gpu:
     samples: list[Sample] = field(default_factory=list)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     others: set[int] = field(default_factory=set)
+    groups: dict[int, _Counted] = field(default_factory=dict)
 
 
 class Observer:
@@ -93,25 +106,27 @@ class Observer:
         self._before = before
         self._claims = claims
         self._gpus: dict[str, _Gpu] = {}
-        self._window = Window()
-        self._previous: Mapping[str, Mapping[str, Any]] = {}
 
     def start(self, uuids: Iterable[str]) -> None:
         """Begin to watch these GPUs."""
         for uuid, facts in self._telemeter.start(list(uuids)).items():
             counters = facts["counters"]
             self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
-        self._previous = {uuid: gpu.first for uuid, gpu in self._gpus.items()}
 
-    def end_group(self) -> None:
-        """Take what was read since the last group."""
-        self._previous = {uuid: gpu.last for uuid, gpu in self._gpus.items()}
-        self._window = self._telemeter.window()
+    def end_turns(self, group: int, seconds: float) -> None:
+        """Take what was read since the last turns; these were a group's and took so long."""
+        window = self._telemeter.window()
         for uuid, gpu in self._gpus.items():
-            gpu.last = self._window.counters.get(uuid, gpu.last)
-            gpu.unavailable = self._window.unavailable.get(uuid, gpu.unavailable)
-            gpu.others |= self._others(uuid, gpu.last)
-        for sample in self._window.samples:
+            before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
+            gpu.unavailable = window.unavailable.get(uuid, gpu.unavailable)
+            others = self._others(uuid, gpu.last)
+            gpu.others |= others
+            counted = gpu.groups.setdefault(group, _Counted())
+            counted.seconds += seconds
+            counted.others |= others
+            counted.limited_s.update(limited_s(before, gpu.last))
+            counted.new_errors.update(grown(before, gpu.last))
+        for sample in window.samples:
             self._gpus[sample.uuid].samples.append(sample)
 
     def _others(self, uuid: str, counters: Mapping[str, Any]) -> set[int]:
@@ -122,29 +137,25 @@ class Observer:
         )
 
     def state(
-        self, uuid: str | None, turns_s: Sequence[tuple[float, float]], seconds: float
+        self, uuid: str | None, turns_s: Sequence[tuple[float, float]], group: int
     ) -> GpuState | None:
-        """Return what the last group's readings say of a row that ran in these turns.
+        """Return what the readings say of a row of a group that ran in these turns.
 
-        `seconds` is how long the group took, for the counters. None without sensors.
+        None without sensors.
         """
         gpu = self._gpus.get(uuid or "")
         if uuid is None or gpu is None:
             claimed = self._claims.get(uuid or "")
             return GpuState(claimed_by=claimed) if claimed else None
-        samples = [
-            sample
-            for sample in self._window.samples
-            if sample.uuid == uuid and any(low <= sample.time_s <= high for low, high in turns_s)
-        ]
-        before = self._previous.get(uuid, gpu.first)
-        limited = limited_s(before, gpu.last)
+        samples = samples_within(gpu.samples, turns_s)
+        counted = gpu.groups.get(group, _Counted())
+        seconds = max(counted.seconds, 1e-9)
         return GpuState(
             reading_count=len(samples),
             reasons=reason_shares(samples),
-            limited_share={name: value / seconds for name, value in limited.items() if seconds > 0},
-            new_errors=grown(before, gpu.last),
-            other_processes=tuple(sorted(self._others(uuid, gpu.last))),
+            limited_share={name: value / seconds for name, value in counted.limited_s.items()},
+            new_errors=dict(counted.new_errors),
+            other_processes=tuple(sorted(counted.others)),
             link=best_link(samples),
             link_max=_link_max(gpu.facts),
             claimed_by=self._claims.get(uuid),
@@ -166,6 +177,19 @@ def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -
         return set(now - {own_pid})
     newcomers = now - before
     return set(now - newcomers) if len(newcomers) == 1 else set(now)
+
+
+def samples_within(
+    samples: Sequence[Sample], turns_s: Sequence[tuple[float, float]]
+) -> list[Sample]:
+    """Return the readings that were taken during these stretches; both are in order of time."""
+    starts = [low for low, _ in turns_s]
+    found = []
+    for sample in samples:
+        place = bisect_right(starts, sample.time_s) - 1
+        if place >= 0 and sample.time_s <= turns_s[place][1]:
+            found.append(sample)
+    return found
 
 
 def reason_shares(samples: Sequence[Sample]) -> dict[str, float]:
@@ -221,6 +245,11 @@ def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | 
     return Extent(low=min(values), median=stats.median(values), high=max(values))
 
 
+def _current_mode(modes: Sequence[int] | None) -> bool | None:
+    """Return the first of NVML's pair: the mode now, not the one after the next start."""
+    return None if modes is None else bool(modes[0])
+
+
 def _watts(milliwatts: float | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
@@ -243,6 +272,9 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         power_limit_w=_watts(gpu.facts.get("power_limit_mw")),
         power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),
+        temperature_slowdown_c=gpu.facts.get("temperature_slowdown_c"),
+        vbios_version=gpu.facts.get("vbios_version"),
+        ecc_mode=_current_mode(gpu.facts.get("ecc_mode")),
         energy_j=energy,
         pcie_generation=link[0] if link else None,
         pcie_width=link[1] if link else None,

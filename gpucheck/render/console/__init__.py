@@ -23,6 +23,9 @@ DOCUMENTS = MappingProxyType(
         "place": "gpucheck.render.console.place",
         "claims": "gpucheck.render.console.claims",
         "bench": "gpucheck.render.console.bench",
+        "burn": "gpucheck.render.console.burn",
+        "compare": "gpucheck.render.console.compare",
+        "profile": "gpucheck.render.console.profile",
         "memlimit": "gpucheck.render.console.memlimit",
     }
 )
@@ -52,7 +55,8 @@ def render(report: Report, view: View) -> str:
         _environ={},
     )
     with console.capture() as captured:
-        console.print(renderable)
+        # What is made to be copied may be wider than the terminal, which then breaks it itself.
+        console.print(renderable, crop=False)
     lines = (line.rstrip() for line in captured.get().splitlines())
     text = "\n".join(lines) + "\n"
     if view.unicode:

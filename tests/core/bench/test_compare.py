@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.core.bench.compare import REUSE_COUNT, break_even_count, compare, sentence
+from gpucheck.core.bench.compare import REUSE_COUNT, break_even_count, compare, headline, sentence
 from gpucheck.models.bench import Measurement, Scope
 from gpucheck.models.report import Failure
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
@@ -116,3 +116,18 @@ def test_the_sentence_says_slower_too(
     resident: float, moved: float | None, break_even: int | None, words: str
 ) -> None:
     assert words in sentence(resident, moved, break_even)
+
+
+def test_the_headline_spans_the_kernels_of_equal_precision() -> None:
+    slow = [replace(row, kernel="copy", median_s=0.5) for row in (CPU, GPU)]
+    tf32 = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"), median_s=1e-9)
+
+    said = headline(compare([CPU, GPU, tf32, *slow])) or ""
+
+    words = "gpu:0 reaches 1.0 (copy float32) to 31 (matmul float32) times the CPU's speed"
+    assert said.startswith(f"{words} if the data stays there")
+    assert "tf32" not in said
+
+
+def test_without_a_comparison_there_is_no_headline() -> None:
+    assert headline(()) is None

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gpucheck.core.bench import doubts
 from gpucheck.core.bench.doubts import (
     Around,
     HostState,
-    different_precision,
     doubts_about,
-    doubts_about_limits,
 )
 from gpucheck.core.bench.kernel import CacheFit
-from gpucheck.core.bench.runner import Record
+from gpucheck.core.bench.limit_doubts import different_precision, doubts_about_limits
+from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.telemetry import GpuState
 from gpucheck.models.bench import Board, DtypeSpec, Fill, Measurement, Scope
 from tests.fakes.bench import FLOAT32, FakeCase, label
@@ -24,7 +26,8 @@ UNREADABLE = HostState(others_percent=None, steal_percent=None)
 
 
 def record(samples: Sequence[float], *, converged: bool = True) -> Record:
-    return Record(case=FakeCase([]), samples_s=list(samples), converged=converged)
+    rounds = [list(samples[low : low + 5]) for low in range(0, len(samples), 5)]
+    return Record(case=FakeCase([]), rounds=rounds, converged=converged)
 
 
 def noise(count: int = 40) -> list[float]:
@@ -49,6 +52,18 @@ def on_gpu(kernel: str = "fake") -> Record:
     return found
 
 
+def test_every_doubt_is_explained_in_the_documentation() -> None:
+    folder = Path(doubts.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*doubts.py"))
+    known = set(re.findall(r'code(?:=| = )"([a-z0-9-]+)"', source)) | {"cache-resident"}
+    document = folder.parents[2] / "docs" / "bench.md"
+
+    explained = set(re.findall(r"`([a-z0-9-]+)`", document.read_text(encoding="utf-8")))
+
+    assert len(known) > 15
+    assert known <= explained
+
+
 @pytest.mark.parametrize("host", [IDLE, UNREADABLE])
 def test_a_good_row_raises_no_doubt(host: HostState) -> None:
     assert codes(record(noise()), host) == []
@@ -59,8 +74,10 @@ def test_a_row_without_samples_has_its_error_and_no_doubt() -> None:
 
 
 def test_few_samples_are_doubted_and_counted() -> None:
-    (doubt,) = doubts_about(record(noise(3), converged=False), Around(host=IDLE))
+    doubt, unknown = doubts_about(record(noise(3), converged=False), Around(host=IDLE))
 
+    assert unknown.code == "unconverged"
+    assert unknown.message.startswith("only one round")
     assert doubt.code == "too-few-samples"
     assert doubt.facts == {"samples": 3, "wanted": 10}
     assert doubt.next
@@ -73,8 +90,36 @@ def test_an_unconverged_row_says_how_wide_its_interval_is() -> None:
     assert "%" in doubt.message
 
 
-def test_a_drift_is_doubted_though_the_interval_is_narrow() -> None:
-    assert codes(record([1 + 0.0005 * number for number in range(20)])) == ["autocorrelated"]
+def test_rounds_that_get_slower_one_after_the_other_are_doubted() -> None:
+    assert "drifting" in codes(record([1 + 0.0005 * number for number in range(45)]))
+
+
+def test_rounds_further_apart_than_their_noise_are_doubted() -> None:
+    source = random.Random(6)
+    samples = [
+        (1.04 if place // 5 in (1, 2, 5, 7) else 1.0) + source.gauss(0, 0.001)
+        for place in range(40)
+    ]
+
+    (doubt,) = doubts_about(record(samples), Around(host=IDLE))
+
+    assert doubt.code == "rounds-differ"
+    assert doubt.facts["between_rounds_share"] == pytest.approx(0.021, abs=0.002)
+    assert doubt.next
+
+
+def test_samples_alike_over_most_of_a_round_are_doubted() -> None:
+    source, rounds = random.Random(7), []
+    for _ in range(8):
+        state, samples = source.gauss(0, 1), []
+        for _ in range(30):
+            samples.append(1 + 0.004 * state)
+            state = 0.9 * state + 0.43 * source.gauss(0, 1)
+        rounds.append(samples)
+
+    found = Record(case=FakeCase([]), rounds=rounds, converged=True)
+
+    assert codes(found) == ["autocorrelated"]
 
 
 def test_two_modes_are_doubted_though_the_median_is_one_of_them() -> None:
@@ -231,3 +276,37 @@ def test_every_doubt_says_the_next_step() -> None:
 
     assert len({doubt.code for doubt in doubts}) == len(doubts) == 10
     assert all(doubt.next and doubt.message for doubt in doubts)
+
+
+def test_a_short_count_of_energy_is_doubted_and_a_long_one_is_not() -> None:
+    found = on_gpu()
+    found.joules_per_op, found.energy_window_s = 0.1, 0.5
+
+    (doubt,) = doubts_about(found, Around(host=IDLE))
+
+    assert doubt.code == "energy-window-short"
+    assert "20%" in doubt.message
+    found.energy_window_s = 5.0
+    assert doubts_about(found, Around(host=IDLE)) == ()
+    found.joules_per_op, found.energy_window_s = None, 0.5
+    assert doubts_about(found, Around(host=IDLE)) == ()
+
+
+def test_copies_are_doubted_where_no_cpu_next_to_the_gpu_may_be_used() -> None:
+    transfer, resident = on_gpu("transfer"), on_gpu("softmax")
+    moved = on_gpu("softmax")
+    moved.case.label = replace(moved.case.label, scope=Scope.END_TO_END)  # type: ignore[misc]
+    far = Around(host=IDLE, far=True)
+
+    assert [doubt.code for doubt in doubts_about(transfer, far)] == ["far-from-gpu"]
+    assert [doubt.code for doubt in doubts_about(moved, far)] == ["far-from-gpu"]
+    assert doubts_about(resident, far) == ()
+
+
+def test_rounds_that_agree_and_are_too_few_say_so() -> None:
+    found = record([1.0, 1.0001] * 10, converged=False)
+
+    (doubt,) = doubts_about(found, Around(host=IDLE))
+
+    assert doubt.code == "unconverged"
+    assert doubt.message == "its 4 rounds agree to ±0.0%, and are too few to be sure of it"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gpucheck.core.bench import run_bench
-from gpucheck.core.bench.engine import Surroundings, host_state, parallel_efficiency
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel, Work
 from gpucheck.core.bench.kernels import KERNELS
+from gpucheck.core.bench.surroundings import HostShare, Surroundings, parallel_efficiency
 from gpucheck.models.bench import (
     BenchGpu,
     BenchMode,
@@ -27,7 +27,7 @@ from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseErro
 from gpucheck.probes.blas import ThreadpoolBlas
 from gpucheck.probes.clock import MonotonicClock
 from gpucheck.probes.cpu import CpuLoad, LinuxCpu
-from gpucheck.probes.cupy_device import GpuDevice, OpenedGpus
+from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 from gpucheck.probes.telemetry import Sample, Window
 from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
 
@@ -127,6 +127,27 @@ def test_rows_facts_and_progress_of_a_scripted_run() -> None:
     assert all(0 <= fraction <= 1 and left >= 0 for _, fraction, left in told)
 
 
+@pytest.mark.parametrize("memory_bytes", [2**34, None])
+def test_each_round_has_inputs_of_its_own(memory_bytes: int | None) -> None:
+    clock = FakeClock()
+    seen: list[object] = []
+
+    class Drawing(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            def draw() -> None:
+                seen.append(order.data.normal("input", (9, 9)))
+
+            steps = itertools.repeat(0.02)
+            return [FakeCase(steps, self.clock, label=label(), prepare=draw)]
+
+    cpu = FakeCpu(memory_available_bytes=memory_bytes)
+    result, _ = run(BenchRequest(), clock=clock, cpu=cpu, kernels={"fake": Drawing(clock)})
+
+    (row,) = result.measurements
+    assert len(row.round_sizes) == len(seen) == len({id(array) for array in seen})
+    assert sum(row.round_sizes) == len(row.samples_s)
+
+
 def test_a_summary_keeps_counts_and_quantiles_only() -> None:
     clock = FakeClock()
 
@@ -155,15 +176,16 @@ def test_an_interrupt_marks_the_kernels_that_never_started() -> None:
 
     assert result.interrupted
     assert [row.kernel for row in result.measurements] == ["one", "two", "three"]
-    assert [row.interrupted for row in result.measurements] == [False, True, True]
+    # The first has had its turn of the first round, and more were to come.
+    assert [row.interrupted for row in result.measurements] == [True, True, True]
     assert result.measurements[0].median_s is not None
     assert result.measurements[2].unavailable["median_s"] == "it was interrupted"
 
 
 def test_a_busy_host_is_seen_and_said() -> None:
     clock = FakeClock()
-    # Read at the start of the run and of the group, at the group's end and at the run's.
-    cpu = FakeCpu(busy_s=iter([0.0, 0.0, 1e3, 1e3]))
+    # Read at the start of the run, and at both ends of the group's first turns.
+    cpu = FakeCpu(busy_s=itertools.chain([0.0, 0.0], itertools.repeat(1e3)))
 
     result, _ = run(BenchRequest(), clock=clock, cpu=cpu, kernels={"fake": FakeKernel(clock)})
 
@@ -293,18 +315,27 @@ def test_a_real_small_run_on_this_processor() -> None:
     assert not result.interrupted
 
 
-def test_host_state_counts_only_what_others_used() -> None:
-    facts = FakeCpu(cores=4).facts()
+def test_only_what_others_used_is_counted_over_all_stretches() -> None:
     before = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
     after = CpuLoad(load_average_1m=0.0, busy_s=22.0, steal_s=1.4, own_s=7.0)
+    share = HostShare(facts=FakeCpu(cores=4).facts())
 
-    state = host_state(before, after, 10.0, facts)
+    share.add(before, after, 10.0)
+    share.add(after, replace(after, busy_s=24.0, own_s=9.0), 10.0)
 
-    assert state.others_percent == pytest.approx(25.0)
-    assert state.steal_percent == pytest.approx(1.0)
-    unreadable = replace(before, busy_s=None)
-    assert host_state(unreadable, after, 10.0, facts).others_percent is None
-    assert host_state(before, after, 0.0, facts).others_percent is None
+    state = share.state()
+    assert state.others_percent == pytest.approx(12.5)
+    assert state.steal_percent == pytest.approx(0.5)
+
+
+def test_unreadable_counters_and_no_time_at_all_say_nothing_of_the_host() -> None:
+    load = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
+    idle, unreadable = (HostShare(facts=FakeCpu(cores=4).facts()) for _ in range(2))
+
+    unreadable.add(replace(load, busy_s=None), load, 10.0)
+
+    assert unreadable.state().others_percent is None
+    assert idle.state().others_percent is None
 
 
 def test_parallel_efficiency_needs_both_thread_counts() -> None:

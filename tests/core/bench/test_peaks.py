@@ -63,6 +63,12 @@ def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
     assert all(len(device) == 4 and int(device, 16) for device in ids)
 
 
+@pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
+def test_every_clock_says_where_it_is_from(board: Entry) -> None:
+    assert board.clock_sources.keys() == {"sm", "tensor", "memory"}
+    assert set(board.clock_sources.values()) <= {"driver", "published", "secondary", "derived"}
+
+
 def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
     h100 = next(board for board in TABLE.boards if board.name == "H100 SXM")
 

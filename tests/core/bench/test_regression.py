@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gpucheck.core.bench import regression
-from gpucheck.core.bench.training import CpuTraining, GpuTraining, MultiGpuTraining, Plan
-from gpucheck.models.bench import BenchMode, BenchRequest, Fill
+from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
+from gpucheck.core.bench.training import CpuTraining, Plan
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill, Scope
 from gpucheck.models.errors import WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu, order
 from tests.probes.test_mnist import IMAGES, LABELS, write_npz
@@ -123,6 +124,54 @@ def test_towers_on_one_gpu_are_simulated_and_say_so() -> None:
     assert case.facts["simulated"] == "yes"
     assert case.label.shape == (100,)
     assert case.label.parameters == {"towers": 2}
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_as_a_graph_and_as_launches_train_the_same(towers: int, fused: bool) -> None:
+    gpu = FakeGpu(FakeClock())
+    plan = Plan(kernel="towers", batch=200, towers=towers)
+    case = GpuTraining(ORDER, plan, gpu, "steps", fused=fused)
+    case.prepare()
+    case.poison()
+    batches = len(case._towers[0].batches[0])
+    for _ in range(4):
+        case.run(batches // 2)
+
+    assert case.check().ok
+    # Two places in the data from which half of it is walked through.
+    assert gpu.captured == (2 if fused else 0)
+    assert case.facts["launched_as"] == ("graph" if fused else "stream")
+
+
+def test_a_graph_goes_on_where_the_last_one_ended() -> None:
+    gpu = FakeGpu(FakeClock())
+    plan = Plan(kernel="train", batch=100)
+    one, other = (GpuTraining(ORDER, plan, gpu, "steps", fused=fused) for fused in (True, False))
+    for case in (one, other):
+        case.prepare()
+        case.poison()
+        for loops in (1, 7, 7, 7, 100):
+            case.run(loops)
+
+    weights = [gpu.download(case._towers[0].weights) for case in (one, other)]
+
+    np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-7)
+
+
+def test_a_batch_sent_for_each_step_trains_the_same_and_counts_its_way() -> None:
+    clock = FakeClock()
+    given = replace(ORDER, clock=clock)
+    case = CopiedTraining(given, Plan(kernel="train", batch=100), FakeGpu(clock), "copied")
+    case.prepare()
+    case.poison()
+
+    seconds = case.run(3)
+
+    assert case.check().ok
+    assert case.label.scope is Scope.END_TO_END
+    assert seconds > 0
+    assert len(case._towers[0].batches[0]) == 1
 
 
 def test_work_counts_two_products_and_every_image() -> None:

@@ -17,24 +17,45 @@ def test_median_of_an_even_count_lies_between_the_middle_two() -> None:
     assert stats.median([4.0, 1.0, 3.0, 2.0]) == 2.5
 
 
-@pytest.mark.parametrize("count", range(6))
-def test_no_interval_from_so_few_samples_that_their_range_misses_too_often(count: int) -> None:
-    assert stats.median_interval([1.0] * count) is None
+@pytest.mark.parametrize("count", range(stats.FEWEST_FOR_INTERVAL))
+def test_no_interval_from_too_few_rounds(count: int) -> None:
+    assert stats.interval([1.0] * count) is None
+    assert stats.half_width_share([1.0] * count) is None
 
 
-def test_interval_of_ten_lies_between_the_published_ranks() -> None:
-    # Ranks 2 and 9 hold the median 97.9 % of the time, ranks 3 and 8 only 89.1 %.
-    low, high = stats.median_interval([float(n) for n in range(1, 11)]) or (0, 0)
+@pytest.mark.parametrize(
+    ("freedom", "published"),
+    [(1, 12.706), (2, 4.303), (4, 2.776), (5, 2.571), (7, 2.365), (10, 2.228), (30, 2.042)],
+)
+def test_students_quantiles_are_the_published_ones(freedom: int, published: float) -> None:
+    assert stats.student_quantile(freedom) == pytest.approx(published, rel=2e-3)
 
-    assert 2 < low < 3
-    assert 8 < high < 9
+
+def test_the_interval_of_rounds_that_do_not_follow_each_other_is_students() -> None:
+    medians = [math.exp(value) for value in (-0.02, 0.01, -0.01, 0.02, 0.0)]
+
+    low, high = stats.interval(medians) or (0, 0)
+
+    # s = 0.0158114, t(4) = 2.776: 2.776 s / sqrt(5) = 0.019629.
+    assert (math.log(low), math.log(high)) == pytest.approx((-0.019629, 0.019629), rel=1e-3)
 
 
-@given(st.lists(SECONDS, min_size=6, max_size=300))
-def test_interval_holds_the_sample_median_and_stays_in_the_range(samples: list[float]) -> None:
-    low, high = stats.median_interval(samples) or (math.nan, math.nan)
+def test_the_interval_of_rounds_that_drift_is_wider() -> None:
+    mixed = [1.0, 1.04, 1.01, 1.05, 1.02, 1.03]
 
-    assert min(samples) <= low <= stats.median(samples) <= high <= max(samples)
+    def width(medians: list[float]) -> float:
+        low, high = stats.interval(medians) or (math.nan, math.nan)
+        return high - low
+
+    assert width(sorted(mixed)) > 1.5 * width(mixed)
+    assert width([1.0] * 6) == pytest.approx(0.0, abs=1e-12)
+
+
+@given(st.lists(SECONDS, min_size=3, max_size=60))
+def test_the_interval_holds_the_median_of_the_rounds(medians: list[float]) -> None:
+    low, high = stats.interval(medians) or (math.nan, math.nan)
+
+    assert 0 < low <= stats.median(medians) <= high
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=50), st.floats(0, 1))
@@ -47,24 +68,37 @@ def _heavy(source: random.Random) -> float:
     return source.gauss(0, 1) / math.sqrt((source.gauss(0, 1) ** 2 + source.gauss(0, 1) ** 2) / 2)
 
 
-@pytest.mark.parametrize("count", [6, 10, 15, 40])
+@pytest.mark.parametrize(("rounds", "samples"), [(3, 9), (6, 5), (8, 9), (20, 5)])
 @pytest.mark.parametrize(
     "draw",
     [
-        pytest.param(lambda source: source.gauss(0, 1), id="normal"),
-        pytest.param(lambda source: math.exp(source.gauss(0, 1)) - 1, id="log-normal"),
-        pytest.param(_heavy, id="heavy-tailed"),
+        pytest.param(lambda source: 1 + 0.03 * source.gauss(0, 1), id="normal"),
+        pytest.param(lambda source: math.exp(0.3 * source.gauss(0, 1)), id="log-normal"),
+        pytest.param(lambda source: max(0.1, 1 + 0.02 * _heavy(source)), id="heavy-tailed"),
     ],
 )
 def test_interval_holds_the_true_median_about_95_times_in_100(
-    draw: Callable[[random.Random], float], count: int
+    draw: Callable[[random.Random], float], rounds: int, samples: int
 ) -> None:
-    source, runs = random.Random(20), 4000
+    source, runs = random.Random(20), 2000
 
     held = 0
     for _ in range(runs):
-        low, high = stats.median_interval([draw(source) for _ in range(count)]) or (0, 0)
-        held += low <= 0 <= high
+        medians = [stats.median([draw(source) for _ in range(samples)]) for _ in range(rounds)]
+        low, high = stats.interval(medians) or (0, 0)
+        held += low <= 1 <= high
+
+    assert 0.93 <= held / runs <= 0.975
+
+
+def test_the_interval_holds_what_rounds_differ_by_and_one_stretch_does_not() -> None:
+    source, runs = random.Random(4), 3000
+    held = 0
+    for _ in range(runs):
+        # Each round is 5 % off by its own memory, and its samples agree to 0.1 %.
+        medians = [math.exp(0.05 * source.gauss(0, 1)) for _ in range(8)]
+        low, high = stats.interval(medians) or (0, 0)
+        held += low <= 1 <= high
 
     assert 0.93 <= held / runs <= 0.97
 
@@ -77,35 +111,38 @@ def test_outliers_are_counted_and_change_no_sample() -> None:
     assert stats.summarise(samples).count == 21
 
 
-def test_autocorrelation_tells_drift_from_noise() -> None:
+def test_autocorrelation_tells_samples_that_lean_on_each_other_from_noise() -> None:
     source = random.Random(3)
-    noise = [source.random() for _ in range(200)]
+    noise = [[source.random() for _ in range(20)] for _ in range(20)]
 
-    assert stats.autocorrelation(sorted(noise)) > 0.9
-    assert abs(stats.autocorrelation(noise)) < 0.2
-    assert stats.autocorrelation([1.0] * 50) == 0.0
+    assert stats.autocorrelation([sorted(samples) for samples in noise]) > 0.8
+    assert abs(stats.autocorrelation(noise)) < 0.15
+    assert stats.autocorrelation([[1.0] * 50]) <= 0.1
+    assert stats.autocorrelation([[1.0, 2.0], []]) == 0.0
     assert stats.autocorrelation([]) == 0.0
 
 
-@given(st.lists(SECONDS, min_size=6, max_size=100))
-def test_the_lasting_interval_is_never_narrower(samples: list[float]) -> None:
-    low, high = stats.median_interval(samples) or (math.nan, math.nan)
-    wide_low, wide_high = stats.lasting_interval(samples) or (math.nan, math.nan)
-
-    slack = 1e-9 * high
-    assert 0 <= wide_low <= low + slack
-    assert wide_high >= high - slack
-
-
-def test_the_lasting_interval_widens_a_drift_and_leaves_noise_alone() -> None:
+def test_rounds_that_differ_do_not_look_like_autocorrelation() -> None:
     source = random.Random(3)
-    samples = [source.random() for _ in range(200)]
+    rounds = [[number + 0.01 * source.random() for _ in range(20)] for number in range(1, 20)]
 
-    def width(interval: tuple[float, float] | None) -> float:
-        low, high = interval or (math.nan, math.nan)
-        return high - low
+    assert abs(stats.autocorrelation(rounds)) < 0.2
 
-    plain = width(stats.median_interval(samples))
-    assert width(stats.lasting_interval(samples)) < 1.2 * plain
-    assert width(stats.lasting_interval(sorted(samples))) > 5 * plain
-    assert stats.lasting_interval([1.0] * 5) is None
+
+def test_the_spread_of_rounds_is_that_of_their_noise_unless_they_differ() -> None:
+    source = random.Random(5)
+    alike = [[1 + 0.02 * source.gauss(0, 1) for _ in range(20)] for _ in range(40)]
+    apart = [[1 + 0.1 * (number % 2) + 0.001 * source.gauss(0, 1)] * 9 for number in range(10)]
+
+    found, expected = stats.spread_of_rounds(alike)
+    assert found == pytest.approx(expected, rel=0.4)
+    found, expected = stats.spread_of_rounds(apart)
+    assert found > 0.04
+    assert expected < 0.001
+
+
+@pytest.mark.parametrize(
+    ("values", "tau"), [([1.0, 2.0, 3.0], 1.0), ([3.0, 2.0, 1.0], -1.0), ([1.0], 0.0), ([], 0.0)]
+)
+def test_the_trend_of_rounds(values: list[float], tau: float) -> None:
+    assert stats.trend(values) == tau

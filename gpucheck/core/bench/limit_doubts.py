@@ -1,0 +1,59 @@
+"""Reasons to distrust a percentage of a peak, or a comparison of two precisions."""
+
+from __future__ import annotations
+
+from gpucheck.models.bench import Board, Doubt, DtypeSpec, Measurement
+
+#: Measurement and datasheet agree this well: beyond it something else is wrong.
+_ABOVE_PERCENT = 101.0
+
+
+def doubts_about_limits(row: Measurement, board: Board | None) -> tuple[Doubt, ...]:
+    """Return the doubts that a row's percentages raise."""
+    doubts = []
+    # A row in the cache beats the memory, and says so already.
+    in_cache = any(doubt.code.endswith("-resident") for doubt in row.doubts)
+    if row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT and not in_cache:
+        doubts.append(_above_peak(row))
+    unsure = board.uncertainty.get(row.dtype.input) if board is not None else None
+    if unsure is not None and row.percent_of_peak is not None:
+        doubts.append(
+            Doubt(
+                code="peak-uncertain",
+                message=f"the peak that this is held against is uncertain: {unsure}",
+                next="trust the percentage no further than that",
+            )
+        )
+    return tuple(doubts)
+
+
+def _above_peak(row: Measurement) -> Doubt:
+    percent = row.percent_of_peak or 0.0
+    if row.device == "cpu":
+        return Doubt(
+            code="above-peak",
+            message=f"{percent:.0f} % of the best product of this run: that one was disturbed",
+            next="run it again when the machine is idle",
+            facts={"percent_of_peak": percent},
+        )
+    return Doubt(
+        code="above-peak",
+        message=f"{percent:.0f} % of the peak is more than there is: the clock is above the "
+        "nominal one, or another precision ran",
+        next="see the percent at the measured clock and the arithmetic (-v)",
+        facts={"percent_of_peak": percent},
+    )
+
+
+def different_precision(one: DtypeSpec, other: DtypeSpec) -> tuple[Doubt, ...]:
+    """Return the doubt that two sides of a comparison do not compute the same thing."""
+    if one == other:
+        return ()
+    return (
+        Doubt(
+            code="different-precision",
+            message=f"the CPU computes in {one.math_mode}, the GPU in {other.math_mode}",
+            next="compare rows of one precision: --dtype float32, with CUPY_TF32 unset",
+            facts={"cpu": one.math_mode, "gpu": other.math_mode},
+        ),
+    )

@@ -1,0 +1,106 @@
+"""What becomes of one case while it is measured: its rounds, its checks, its state, its error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpucheck.core.bench import stats
+from gpucheck.core.bench.kernel import Case
+from gpucheck.models.bench import Fact, Verified
+from gpucheck.models.errors import GpucheckError
+from gpucheck.models.report import Failure
+
+#: The error of a row that the time did not reach.
+NO_TIME = "no-time"
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What became of one case; grows while it runs. Times are seconds for one operation.
+
+    `rounds` holds the samples of each round, which had memory of its own. `turns_s` are the moments
+    between which samples were taken, by the host's clock. `overhead_s` is what the last turn took
+    besides its samples, `timed_s` and `checked_s` what all samples and all checks took. `near_cpus`
+    are those next to its GPU, on which the host's part of its turns runs; None where all are.
+    """
+
+    case: Case
+    near_cpus: frozenset[int] | None = None
+    loops: int = 0
+    rounds: list[list[float]] = field(default_factory=list)
+    warmup_s: list[float] = field(default_factory=list)
+    cold_s: float | None = None
+    verified: Verified | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    sm_clocks_mhz: list[float] = field(default_factory=list)
+    turns_s: list[tuple[float, float]] = field(default_factory=list)
+    joules_per_op: float | None = None
+    energy_window_s: float | None = None
+    overhead_s: float = 0.0
+    timed_s: float = 0.0
+    checked_s: float = 0.0
+    next_look: int = 0
+    narrow: bool = False
+    converged: bool = False
+    finished: bool = False
+    interrupted: bool = False
+    error: Failure | None = None
+
+    @property
+    def active(self) -> bool:
+        """Return whether more samples are wanted."""
+        return not self.finished and self.error is None
+
+    @property
+    def samples_s(self) -> list[float]:
+        """Return the samples of all rounds, in the order in which they were taken."""
+        return [sample for samples in self.rounds for sample in samples]
+
+    @property
+    def medians_s(self) -> list[float]:
+        """Return the median of each round."""
+        return [stats.median(samples) for samples in self.rounds if samples]
+
+
+def as_failure(error: GpucheckError) -> Failure:
+    """Return an error as data."""
+    return Failure(code=error.code, message=error.message, remedy=error.remedy)
+
+
+def no_time(record: Record) -> Failure:
+    """Return the error of a case that could not even begin."""
+    return Failure(
+        code=NO_TIME,
+        message=f"the time was over before {record.case.label.text} could start",
+        remedy=("give more time with --budget, or a smaller --size",),
+    )
+
+
+def out_of_memory(record: Record) -> Failure:
+    """Return the error of a case for which the host's memory did not suffice."""
+    return Failure(
+        code="out-of-memory",
+        message=f"the host has not enough free memory for {record.case.label.text}",
+        remedy=("choose a smaller --size",),
+    )
+
+
+def stuck_clock(elapsed_s: float) -> Failure:
+    """Return the error of a clock that stands, goes back or is no number."""
+    return Failure(
+        code="clock-stuck",
+        message=f"the clock cannot be trusted: a run of many operations took {elapsed_s:g} seconds",
+        remedy=("look at the clock source in /sys/devices/system/clocksource",),
+    )
+
+
+def wrong_result(record: Record, found: Verified) -> Failure:
+    """Return the error of a result that is further from float64 than its bound."""
+    deviation = "it holds NaN or infinity"
+    if found.error is not None:
+        deviation = f"its deviation from float64 is {found.error:.2g}, allowed is {found.bound:.2g}"
+    return Failure(
+        code="wrong-result",
+        message=f"{record.case.label.text} gives a wrong result: {deviation}",
+        remedy=("do not use its time", "run gpucheck detect"),
+    )

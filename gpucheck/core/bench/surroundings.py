@@ -1,0 +1,166 @@
+"""What surrounds a run: what others did on the host, and the machine that the figures are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpucheck.core.bench.doubts import HostState
+from gpucheck.models.bench import BenchEnvironment, BenchGpu, BenchRequest, Roofline
+from gpucheck.probes.blas import BlasDoor
+from gpucheck.probes.cpu import CpuFacts, CpuLoad, CpuProbe
+from gpucheck.probes.gpu import OpenedGpus
+from gpucheck.probes.telemetry import NoTelemeter, Telemeter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known of the GPUs beyond CUDA, by UUID.
+
+    `pci_device_ids` as NVML gives them, `processes` that used a GPU before we opened it, `claims`
+    by whom it is held. `near_cpus` are those next to it, where this process may run on others too;
+    `far` are the GPUs next to which it may run on none. `notes` are said in the report.
+    """
+
+    telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
+    pci_device_ids: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    near_cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    far: frozenset[str] = frozenset()
+    notes: Sequence[str] = ()
+
+
+def nearness(
+    next_to: Mapping[str, frozenset[int]], allowed: frozenset[int]
+) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
+    """Return on which CPUs to serve which GPU, and the GPUs that this process is far from.
+
+    `next_to` are the CPUs next to each GPU, none where the kernel does not say. A GPU next to all
+    CPUs that we may run on needs no choice.
+    """
+    near = {
+        uuid: cpus & allowed
+        for uuid, cpus in next_to.items()
+        if cpus & allowed and not allowed <= cpus
+    }
+    far = frozenset(uuid for uuid, cpus in next_to.items() if cpus and not cpus & allowed)
+    return near, far
+
+
+@dataclass(slots=True)
+class HostShare:
+    """What others took of the host, summed over stretches of time."""
+
+    facts: CpuFacts
+    seconds: float = 0.0
+    others_s: float = 0.0
+    steal_s: float = 0.0
+    unreadable: bool = False
+
+    def add(self, before: CpuLoad, after: CpuLoad, seconds: float) -> None:
+        """Add one stretch, from the counters at its two ends."""
+        if before.busy_s is None or after.busy_s is None:
+            self.unreadable = True
+            return
+        own_s = after.own_s - before.own_s
+        self.seconds += seconds
+        # Not cut off at zero here: the kernel counts in ticks, too coarse for one short stretch.
+        self.others_s += after.busy_s - before.busy_s - own_s
+        self.steal_s += (after.steal_s or 0.0) - (before.steal_s or 0.0)
+
+    def state(self) -> HostState:
+        """Return it in percent of the host's cores.
+
+        The kernel counts all processors, also those we may not use, so the share is of all of them.
+        """
+        capacity_s = self.seconds * (self.facts.logical_cores or self.facts.usable_cores)
+        if self.unreadable or capacity_s <= 0:
+            return HostState(others_percent=None, steal_percent=None)
+        return HostState(
+            others_percent=100 * min(1.0, max(0.0, self.others_s / capacity_s)),
+            steal_percent=100 * min(1.0, max(0.0, self.steal_s / capacity_s)),
+        )
+
+
+def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
+    """Return the best product's speed-up by threads, divided by the threads (1 is ideal)."""
+    speeds = {
+        roofline.threads: roofline.gemm_flops_per_s
+        for roofline in rooflines
+        if roofline.device == "cpu" and roofline.threads and roofline.gemm_flops_per_s
+    }
+    most = max(speeds, default=1)
+    if most == 1 or 1 not in speeds:
+        return None
+    return speeds[most] / speeds[1] / most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """How long the run took, of what budget, what the host did, and the load when it began."""
+
+    seconds: float
+    budget_s: float
+    host: HostState
+    load_average_1m: float | None
+
+
+def environment_of(
+    request: BenchRequest,
+    span: Span,
+    cpu: CpuProbe,
+    facts: CpuFacts,
+    blas: BlasDoor,
+    opened: OpenedGpus,
+    boards: tuple[BenchGpu, ...],
+    rooflines: tuple[Roofline, ...],
+) -> BenchEnvironment:
+    """Return where the figures were taken, and why a part is missing."""
+    import numpy as np
+
+    from gpucheck.core.bench.data import DESCRIPTIONS
+
+    library, efficiency = blas.read(), parallel_efficiency(rooflines)
+    unavailable = {
+        "cupy_version": None
+        if opened.cupy_version
+        else opened.unavailable or "no GPU was asked for",
+        "blas_name": None if library else "threadpoolctl knows no BLAS in this process",
+        "parallel_efficiency": "matmul was not measured at one and at all threads"
+        if efficiency is None
+        else None,
+    }
+    return BenchEnvironment(
+        cpu_model=facts.model,
+        logical_cores=facts.logical_cores,
+        usable_cores=facts.usable_cores,
+        cpu_quota_cores=facts.quota_cores,
+        blas_name=library.name if library else None,
+        blas_version=library.version if library else None,
+        blas_architecture=library.architecture if library else None,
+        blas_threads=facts.threads if library else None,
+        numpy_version=np.__version__,
+        cupy_version=opened.cupy_version,
+        cublas_version=opened.cublas_version,
+        gpus=boards,
+        gpu_unavailable=opened.unavailable or _refusals(opened),
+        load_average_1m=span.load_average_1m,
+        other_load_percent=span.host.others_percent,
+        steal_percent=span.host.steal_percent,
+        parallel_efficiency=efficiency,
+        peak_memory_bytes=cpu.peak_memory_bytes(),
+        duration_s=span.seconds,
+        seed=request.seed,
+        data=DESCRIPTIONS[request.fill],
+        mode=request.mode,
+        budget_s=span.budget_s,
+        rooflines=rooflines,
+        unavailable={field: why for field, why in unavailable.items() if why},
+    )
+
+
+def _refusals(opened: OpenedGpus) -> str | None:
+    """Return why some of the GPUs could not be opened, None if all could."""
+    reasons = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
+    return "; ".join(reasons) or None

@@ -1,0 +1,150 @@
+"""What holds which framework to a limit, on a terminal: a table, then lines that can be copied."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpucheck.models.memory import Mechanism, MemoryLimit, Strength, Way
+from gpucheck.render.base import View, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+#: Below this many columns a mechanism has a line of its own.
+NARROW = 64
+STRENGTH_STYLES = {
+    Strength.HARD: "green",
+    Strength.ALLOCATOR: "green",
+    Strength.SOFT: "yellow",
+    Strength.NONE: "red",
+}
+_TRAP = (
+    "TensorFlow's memory_limit counts MiB: 0.3 there means 0 bytes, not 30 %."
+    " --code tensorflow writes the right lines."
+)
+_NEXT = "With -- CMD a program runs under it, watched; with --verify it is proved."
+
+
+def show_mechanisms(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+    """Yield the table, the settings, the lines of code and what was left out."""
+    rows = [each for each in limit.mechanisms if view.verbosity > 0 or _matters(each, limit)]
+    yield from _table(rows, limit, view)
+    if view.verbosity < 0:
+        return
+    if limit.environment:
+        yield _note("\nThe settings (--format shell prints these lines alone):")
+        for name, value in limit.environment.items():
+            yield _to_copy(printable(f"export {name}={shlex.quote(value)}"))
+    lines = [row for row in rows if row.by is Way.CODE and row.setting and not row.applies]
+    if lines:
+        yield _note("\nIn a program that is not run by -- CMD:")
+        for row in lines:
+            yield _to_copy(printable(row.setting or ""))
+    notes = [*_notes(rows, limit)]
+    if notes:
+        yield _note("\n" + "\n".join(notes))
+
+
+def _notes(rows: Sequence[Mechanism], limit: MemoryLimit) -> Iterator[str]:
+    about_tensorflow = any(
+        row.framework == "tensorflow" and row.installed is not False for row in rows
+    )
+    if about_tensorflow and limit.request.fraction is not None:
+        yield _TRAP
+    shown = {row.framework for row in rows}
+    folded = {
+        ("MPS" if each.by is Way.DRIVER else each.framework): None
+        for each in limit.mechanisms
+        if each not in rows and each.framework not in shown
+    }
+    if folded:
+        yield f"Left out: {', '.join(folded)}. -v shows everything, with reasons."
+    if not limit.verifications:
+        yield _NEXT
+
+
+def _matters(mechanism: Mechanism, limit: MemoryLimit) -> bool:
+    """Return whether a mechanism does something here, or would have to and does not."""
+    # An instance is the hardest limit that there is: how far it goes is told wherever there is one.
+    always = mechanism.by in (Way.HARDWARE, Way.NOBODY)
+    if mechanism.applies or always or _is_set(mechanism, limit):
+        return True
+    if mechanism.by is Way.DRIVER:
+        return False
+    return mechanism.installed is not False and not any(
+        other.applies or _is_set(other, limit)
+        for other in limit.mechanisms
+        if other.framework == mechanism.framework
+    )
+
+
+def _is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
+    return mechanism.by is Way.ENVIRONMENT and mechanism.mechanism in limit.environment
+
+
+def _table(rows: Sequence[Mechanism], limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+    """Yield a line for each mechanism, and its reason where it is not the expected one."""
+    from rich.text import Text
+
+    first = max((len(printable(row.framework)) for row in rows), default=0)
+    second = max((len(row.strength.value) for row in rows), default=0)
+    wide = view.width >= NARROW
+    heads = f"\n  {'Framework':<{first}}  {'Strength':<{second}}  Applies "
+    yield Text(f"{heads}  By" if wide else heads, style="dim", overflow="fold")
+    for row in rows:
+        mark, style = _mark(row, view)
+        by = row.reason if row.by is Way.NOBODY else row.mechanism
+        yield Text.assemble(
+            (f"{mark} {printable(row.framework):<{first}}  ", style),
+            (f"{row.strength.value:<{second}}", STRENGTH_STYLES[row.strength]),
+            (f"  {_applies(row, limit):<8}", style),
+            f"  {printable(by)}" if wide else "",
+            overflow="fold",
+        )
+        if not wide:
+            yield _indented(printable(by), "")
+        if row.by is not Way.NOBODY and (view.verbosity > 0 or _is_unexpected(row)):
+            yield _indented(printable(row.reason), "dim")
+
+
+def _applies(row: Mechanism, limit: MemoryLimit) -> str:
+    """Return yes or no; what is set for a framework that is elsewhere is neither."""
+    if row.applies:
+        return "yes"
+    return "not here" if row.installed is False and _is_set(row, limit) else "no"
+
+
+def _is_unexpected(row: Mechanism) -> bool:
+    """Return whether the reason has to be read: a cap that is missing, or changed settings."""
+    return row.inherited is not None or (not row.applies and row.installed is not False)
+
+
+def _mark(row: Mechanism, view: View) -> tuple[str, str]:
+    if row.applies:
+        return ("✓" if view.unicode else "+"), "green"
+    if row.installed is True and row.by is not Way.CODE:
+        return ("✗" if view.unicode else "x"), "red"
+    return "-", "dim"
+
+
+def _indented(text: str, style: str) -> RenderableType:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text, style=style, overflow="fold"), (0, 0, 0, 4))
+
+
+def _note(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="dim", overflow="fold")
+
+
+def _to_copy(text: str) -> Text:
+    """Return a line that stays one line, however narrow the terminal is."""
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ignore")

@@ -1,0 +1,57 @@
+"""Whether caps held when they were tried, on a terminal: a block for each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpucheck.models.memory import MemoryLimit, Verification
+from gpucheck.render.base import View, printable
+from gpucheck.render.units import binary_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def show_proofs(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+    """Yield what happened, GPUs on which the same happened together."""
+    from rich.text import Text
+
+    groups: dict[Verification, list[Verification]] = {}
+    for each in limit.verifications:
+        alike = replace(
+            each, uuid=None, cuda_index=None, nvml_bytes=None, overhead_bytes=None, peak_bytes=None
+        )
+        groups.setdefault(alike, []).append(each)
+    for group in groups.values():
+        style, lines = _lines(group, len(limit.gpus), view)
+        yield Text(lines[0], style=style, overflow="fold")
+        yield from (Text(f"    {line}", overflow="fold") for line in lines[1:])
+
+
+def _lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, list[str]]:
+    first = group[0]
+    marks = {
+        True: ("✓" if view.unicode else "+", "green", "the cap holds"),
+        False: ("✗" if view.unicode else "x", "red", "the cap does not hold"),
+        None: ("?", "yellow", "not proved"),
+    }
+    mark, style, verdict = marks[first.held]
+    name = printable(f"{first.framework} {first.version or ''}".strip())
+    numbers = [each.cuda_index for each in group if each.cuda_index is not None]
+    where = f" on GPU {', '.join(map(str, numbers))}" if numbers and gpus > 1 else ""
+    lines = [f"{mark} {name}: {verdict}{where}"]
+    if first.mechanism:
+        lines.append(f"by {printable(first.mechanism)}")
+    if first.reason:
+        lines.append(printable(first.reason))
+    if first.limit_bytes is not None and first.allocated_bytes is not None:
+        lines.append(f"{first.allocated_bytes} of {first.limit_bytes} bytes allocated")
+    if first.refused_bytes is not None:
+        error = printable(first.refused_with or "an error")
+        lines.append(f"{first.refused_bytes} bytes more refused with {error}")
+    extra = [each.overhead_bytes for each in group if each.overhead_bytes is not None]
+    if extra:
+        lines.append(f"{binary_bytes(max(extra))} beside the allocator, by NVML")
+    return style, lines

@@ -1,0 +1,169 @@
+"""`gpucheck bench` as a person calls it, on the processor alone: documents, codes, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Ended, Program
+
+ON_CPU = ("--device", "cpu", "--size", "64", "--budget", "0.4")
+
+
+PROGRAM = Program()
+
+
+def bench(*arguments: str, **variables: str) -> Ended:
+    return PROGRAM("bench", *arguments, env=variables, timeout_s=100)
+
+
+def document(*arguments: str, code: int = 0) -> dict[str, Any]:
+    ended = bench(*arguments, "--json")
+    assert ended.code == code
+    answer: dict[str, Any] = ended.document("bench")
+    return answer
+
+
+def test_every_row_is_verified_and_can_be_recomputed_from_its_samples() -> None:
+    result = document(*ON_CPU)["result"]
+
+    assert {row["kernel"] for row in result["measurements"]} == {
+        "matmul", "softmax", "copy", "triad", "train", "batch", "towers"
+    }  # fmt: skip
+    for row in result["measurements"]:
+        assert row["verified"]["ok"], row["kernel"]
+        assert row["verified"]["error"] <= row["verified"]["bound"]
+        rounds, left = [], row["samples_s"]
+        for size in row["round_sizes"]:
+            rounds.append(statistics.median(left[:size]))
+            left = left[size:]
+        assert left == []
+        assert row["round_medians_s"] == pytest.approx(rounds)
+        assert row["median_s"] == pytest.approx(statistics.median(rounds))
+        if row["ci95_s"] is not None:
+            low, high = row["ci95_s"]
+            assert low <= row["median_s"] <= high
+        codes = {doubt["code"] for doubt in row["doubts"]}
+        assert row["converged"] == ("unconverged" not in codes)
+
+
+def test_a_summary_has_no_samples_and_still_the_rounds() -> None:
+    (row,) = document("towers", *ON_CPU, "--towers", "3", "--samples", "summary")["result"][
+        "measurements"
+    ][:1]
+
+    assert row["samples_s"] == row["warmup_s"] == []
+    assert row["summary"]["count"] > 0
+    assert row["round_medians_s"]
+
+
+def test_the_seed_and_the_fill_are_told() -> None:
+    result = document("copy", *ON_CPU, "--seed", "7", "--fill", "zeros")["result"]
+
+    assert result["environment"]["seed"] == 7
+    assert result["environment"]["data"] == "zeros"
+    assert all(
+        "zeros" in {doubt["code"] for doubt in row["doubts"]} for row in result["measurements"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("sofmax",), 2, "Did you mean softmax?"),
+        (("matmul", "--size", "10000000"), 2, "does not fit into the free memory"),
+        (("matmul", "--size", "0"), 2, "at least 1"),
+        (("softmax", "--temperature", "nan"), 2, "temperature between"),
+        (("--budget", "0"), 2, "positive number of seconds"),
+        (("--budget", "inf"), 2, "positive number of seconds"),
+        (("--seed", "-1"), 2, "zero or greater"),
+        (("towers", "--towers", "65"), 2, "2 to 64"),
+        (("--device", "tpu"), 2, "does not understand the device"),
+        (("--dtype", "float13"), 2, "No kernel can be measured"),
+        (("--quick", "--full"), 2, "contradict"),
+        (("--from", "machine.json"), 2, "snapshot"),
+        (("matmul", "--dtype", "fp8"), 4, "float8 is not supported"),
+        (("matmul", "--dtype", "int8"), 4, "no fair int8 product"),
+        (("transfer",), 4, "needs a GPU"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    device = () if "--device" in arguments else ("--device", "cpu")
+
+    ended = bench(*arguments, *device, "--json")
+
+    assert ended.code == code
+    error = ended.document("bench")["error"]
+    assert words in error["message"]
+    assert error["message"].endswith((".", "?"))
+    assert ended.said.splitlines()[0] == f"gpucheck: {error['message']}"
+
+
+def test_the_largest_size_that_fits_is_told_and_fits() -> None:
+    ended = bench("softmax", "--device", "cpu", "--size", "10000000", "--json")
+    (step,) = ended.document("bench")["error"]["remedy"]
+
+    assert int(step.rstrip(".").split()[-1]) > 64
+
+
+def idx(path: Path, *shape: int) -> None:
+    head = b"\x00\x00\x08" + bytes([len(shape)])
+    sizes = b"".join(edge.to_bytes(4, "big") for edge in shape)
+    path.write_bytes(head + sizes + bytes(number % 10 for number in range(math.prod(shape))))
+
+
+def test_training_takes_mnist_and_says_so(tmp_path: Path) -> None:
+    idx(tmp_path / "train-images-idx3-ubyte", 300, 28, 28)
+    idx(tmp_path / "train-labels-idx1-ubyte", 300)
+    path = tmp_path / "train-images-idx3-ubyte"
+
+    result = document("train", *ON_CPU, "--data", str(path))["result"]
+
+    assert {row["facts"]["images"] for row in result["measurements"]} == {"file"}
+    assert "the file's images" in result["conclusions"][0]["sentence"]
+
+
+@pytest.mark.parametrize("name", ["missing.npz", "short-images-idx3-ubyte", "text.npz"])
+def test_a_malformed_data_file_is_refused(tmp_path: Path, name: str) -> None:
+    if name != "missing.npz":
+        (tmp_path / name).write_bytes(b"\x00\x00\x08\x03 too short")
+
+    ended = bench("train", "--device", "cpu", "--data", str(tmp_path / name))
+
+    assert (ended.code, ended.text) == (2, "")
+    assert name in ended.said
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    options = ("--device", "cpu", "--budget", "60", "--json", "--output", str(path))
+    process = PROGRAM.start("bench", *options, env={})
+    time.sleep(6)
+
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out) == (130, b"")
+    assert b"Interrupted" in err
+    rows = json.loads(path.read_text())["result"]["measurements"]
+    assert any(row["median_s"] is not None for row in rows)
+    assert any(row["interrupted"] for row in rows)
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "150"])
+def test_the_table_fits_the_terminal(columns: str) -> None:
+    ended = bench("softmax", "matmul", *ON_CPU, COLUMNS=columns, LC_ALL="C.UTF-8")
+
+    assert (ended.code, ended.said) == (0, "")
+    assert max(len(line) for line in ended.text.splitlines()) <= int(columns)
+    assert "softmax 64 × 64, float32, temperature 0.7" in " ".join(ended.text.split())
