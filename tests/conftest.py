@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +17,13 @@ import pytest
 
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
 INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
+
+
+# Whoever runs the tests under nohup, or in the background of a script, ignores these signals, and
+# every process below would inherit that: the tests of signals need them as a terminal gives them.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

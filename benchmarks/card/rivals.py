@@ -77,10 +77,11 @@ class Torch:
         self._torch.cuda.empty_cache()
 
     def tensor(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return random numbers on the GPU; integers from -127 to 127."""
+        """Return random numbers on the GPU, spread as ours: numbers decide what a card draws."""
         torch, name = self._torch, _TYPES[dtype][0]
         if name == "int8":
-            return torch.randint(-127, 128, shape, dtype=torch.int8, device=self._device)
+            wide = torch.randn(shape, dtype=torch.float32, device=self._device)
+            return wide.mul_(32).round_().clamp_(-127, 127).to(torch.int8)
         wide = torch.float64 if name == "float64" else torch.float32
         return torch.randn(shape, dtype=wide, device=self._device).to(getattr(torch, name))
 

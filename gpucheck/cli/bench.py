@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ import typer
 from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
 from gpucheck.cli.gating import check_alone, run_with_profile
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, report_now
 from gpucheck.cli.repeating import repeat
 from gpucheck.cli.reporting import Github, Junit, open_outlets
 from gpucheck.cli.saving import (
@@ -36,7 +37,7 @@ from gpucheck.probes.interface import NvmlQuestion, Probes
 if TYPE_CHECKING:
     from gpucheck.core.bench.surroundings import Surroundings
     from gpucheck.models.bench import BenchResult
-    from gpucheck.models.snapshot import KernelReading, NvmlReading
+    from gpucheck.models.snapshot import CudaReading, NvmlReading
     from gpucheck.probes.blas import BlasDoor
     from gpucheck.probes.clock import Clock
     from gpucheck.probes.cpu import CpuProbe
@@ -163,7 +164,11 @@ def command(
             if saving.repeats:
                 return repeat(request, probes, saving, corruption_s=corruption, quiet=quiet)
             return _measure(
-                request, probes, require_gpu=require_gpu, quiet=quiet, corruption_s=corruption
+                *(request, probes),
+                require_gpu=require_gpu,
+                quiet=quiet,
+                corruption_s=corruption,
+                finish=lambda answer: report_now("bench", shared, answer, outlets.write),
             )
 
         return deliver("bench", shared, find, also=outlets.write)
@@ -180,9 +185,17 @@ def _check(shared: Shared, *, quick: bool, full: bool) -> None:
 
 
 def _measure(
-    request: BenchRequest, probes: Probes, *, require_gpu: bool, quiet: bool, corruption_s: float
+    request: BenchRequest,
+    probes: Probes,
+    *,
+    require_gpu: bool,
+    quiet: bool,
+    corruption_s: float,
+    finish: Callable[[Answer], None],
 ) -> Answer:
+    """Measure in this process. `finish` reports an answer when this function cannot return it."""
     from gpucheck.cli.progress import progress_bar
+    from gpucheck.cli.stuck import ending_when_stuck
     from gpucheck.core.bench import run_bench
     from gpucheck.core.bench.claiming import hold_gpus
     from gpucheck.core.bench.outcome import conclude
@@ -194,12 +207,22 @@ def _measure(
 
     reading = probes.nvml(NvmlQuestion())
     host = complete_host(probes.host(), reading)
-    gpus = _open_gpus(request.devices, probes, reading)
-    around = _surroundings(request.devices, reading, probes.kernel())
+    cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
+    gpus = _open_gpus(request.devices, cuda, reading)
+    around = _surroundings(probes, reading, cuda)
     clock, cpu, blas = MonotonicClock(), LinuxCpu(), ThreadpoolBlas()
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
     claims = hold_gpus(uuids, reading, os.environ, own_command(sys.orig_argv))
-    with claims as claimed, wait_for_turn(os.environ), progress_bar(shown=not quiet) as progress:
+
+    def end(result: BenchResult) -> None:
+        finish(conclude(result, host, require_gpu=require_gpu))
+
+    with (
+        claims as claimed,
+        wait_for_turn(os.environ),
+        progress_bar(shown=not quiet) as progress,
+        ending_when_stuck(end) as offer,
+    ):
         around = replace(around, claims=claimed.others, notes=claimed.notes)
         result = run_bench(
             request,
@@ -209,6 +232,7 @@ def _measure(
             gpus=gpus,
             around=around,
             progress=progress,
+            offer=offer,
         )
         if corruption_s > 0 and not result.interrupted:
             result = _with_corruption(result, request, gpus, corruption_s, (clock, cpu, blas))
@@ -238,21 +262,23 @@ def _with_corruption(
     return replace(result, corruption=checks)
 
 
-def _surroundings(
-    devices: tuple[str, ...], reading: NvmlReading, kernel: KernelReading
-) -> Surroundings:
+def _surroundings(probes: Probes, reading: NvmlReading, cuda: CudaReading | None) -> Surroundings:
     """Return what is known of the GPUs before CUDA opened them, and who reads their sensors."""
-    from gpucheck.core.bench.surroundings import Surroundings, nearness
+    from gpucheck.core.bench.surroundings import Surroundings, holders_of, nearness, variables_of
     from gpucheck.core.choice_rank import cpus_in
     from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter
 
-    if set(devices) <= {"cpu"}:
-        return Surroundings()
+    variables = variables_of(os.environ)
+    if cuda is None:
+        return Surroundings(variables=variables)
+    kernel = probes.kernel()
     known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
     affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in kernel.pci_devices or ()}
     next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
     near, far = nearness(next_to, frozenset(os.sched_getaffinity(0)))
     failure = reading.failure
+    owners = probes.identify({one.pid for gpu in known.values() for one in gpu.processes})
+    holders = {uuid: holders_of(gpu.processes, owners) for uuid, gpu in known.items()}
     return Surroundings(
         telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
         pci_device_ids={
@@ -263,10 +289,19 @@ def _surroundings(
         },
         near_cpus=near,
         far=far,
+        holders={uuid: text for uuid, text in holders.items() if text is not None},
+        integrated={
+            gpu_uuid(item.uuid_hex): item.integrated
+            for item in cuda.devices
+            if item.uuid_hex and item.integrated is not None
+        },
+        variables=variables,
     )
 
 
-def _open_gpus(devices: tuple[str, ...], probes: Probes, reading: NvmlReading) -> OpenedGpus:
+def _open_gpus(
+    devices: tuple[str, ...], cuda: CudaReading | None, reading: NvmlReading
+) -> OpenedGpus:
     """Open just the GPUs that are asked for: opening one takes memory on it.
 
     CuPy works in this process, where a hung driver would hang us: a child asks the driver first.
@@ -275,9 +310,8 @@ def _open_gpus(devices: tuple[str, ...], probes: Probes, reading: NvmlReading) -
     from gpucheck.probes.gpu import OpenedGpus
 
     wanted = [name for name in devices if name != "cpu"]
-    if not wanted:
+    if cuda is None:
         return OpenedGpus()
-    cuda = probes.cuda()
     if cuda.failure is not None:
         return OpenedGpus(unavailable=cuda.failure.message)
     # A MIG device has a UUID of its own kind, which only NVML's list tells from a GPU's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -161,6 +162,19 @@ def deliver(
     return int(report.exit_code)
 
 
+def report_now(
+    command: str, shared: Shared, answer: Answer, also: Callable[[Report], None] | None = None
+) -> None:
+    """Write the report of an answer at once, for a program that cannot come back to `deliver`."""
+    from datetime import UTC, datetime
+
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    report = emit(wrap(command, answer, time=time, strict=shared.strict), shared, view_for(shared))
+    if also is not None:
+        also(report)
+    comment(report, quiet=shared.verbosity < 0)
+
+
 def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) -> Answer:
     """Find out, without a report on stdout, what a command of the user's is to be run with.
 
@@ -269,6 +283,9 @@ def usage_error(error: Exception) -> WrongUseError:
     """Turn the parser's complaint into ours."""
     describe = getattr(error, "format_message", None)
     text = " ".join(str(describe() if describe else error).split())
+    option = str(getattr(error, "option_name", ""))
+    if re.fullmatch(r"-[0-9.]", option):
+        text = f"{option}… is not an option, and a negative amount is refused"
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
     return WrongUseError(
         code="usage",

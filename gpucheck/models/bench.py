@@ -225,7 +225,8 @@ class Roofline:
     """The limits that this run measured on one device: the best copy and the best matrix product.
 
     `threads` is None for a GPU. The product is in `gemm_dtype`; the best sample counts, not the
-    median, because a limit is what was reached at least once.
+    median, because a limit is what was reached at least once. A copy that may have stayed in a
+    cache is none: then `unavailable` says so.
     """
 
     device: str
@@ -233,6 +234,7 @@ class Roofline:
     copy_bytes_per_s: float | None
     gemm_flops_per_s: float | None
     gemm_dtype: str
+    unavailable: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +311,7 @@ class BenchGpu:
     """One GPU that took part, as the CUDA runtime describes it.
 
     `pci_device_id` is NVML's: eight hexadecimal digits, the device and then the vendor.
+    `integrated` says that it shares the host's memory, None where the driver was not asked.
     """
 
     cuda_index: int
@@ -324,12 +327,16 @@ class BenchGpu:
     clock_memory_max_mhz: float | None = None
     memory_bus_bits: int | None = None
     pci_device_id: str | None = None
+    integrated: bool | None = None
     board: Board | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEnvironment:
-    """Where the figures were taken: processor, libraries, load, and why a part is missing."""
+    """Where the figures were taken: processor, libraries, load, and why a part is missing.
+
+    `variables` are those of the environment that decide about arithmetic, memory or threads.
+    """
 
     cpu_model: str | None
     logical_cores: int | None
@@ -355,6 +362,7 @@ class BenchEnvironment:
     budget_s: float
     cublas_version: str | None = None
     rooflines: tuple[Roofline, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
 
 

@@ -129,7 +129,10 @@ class NvmlReading(NamedTuple):
 
 
 class CudaDeviceReading(NamedTuple):
-    """One device as libcuda enumerates it; `uuid_hex` is 32 lower-case digits, no prefix."""
+    """One device as libcuda enumerates it; `uuid_hex` is 32 lower-case digits, no prefix.
+
+    `integrated` says that it shares the host's memory.
+    """
 
     ordinal: int
     uuid_hex: str | None = None
@@ -137,6 +140,7 @@ class CudaDeviceReading(NamedTuple):
     pci_bus_id: str | None = None
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
+    integrated: bool | None = None
     unavailable: Mapping[str, str] = NOTHING
 
 

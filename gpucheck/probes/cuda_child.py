@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76
+INTEGRATED = 18
 
 #: The causes of a failing cuInit that a person can act on; libcuda names the rest itself.
 #: Source: cuda.h (CUresult).
@@ -148,6 +149,7 @@ def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
         ("pci_bus_id", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
         ("compute_capability", capability),
         ("memory_total_bytes", lambda: driver.total_memory(device)),
+        ("integrated", lambda: bool(driver.integer("cuDeviceGetAttribute", INTEGRATED, device))),
     )
     for name, question in questions:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -156,9 +156,15 @@ class CupyDevice:
             self._stream.begin_capture()
             try:
                 enqueue()
-            finally:
-                # Also after a failure: the stream takes nothing else while it captures.
-                graph: Any = self._stream.end_capture()
+            except BaseException:
+                # The stream takes nothing else while it captures. What broke the capture makes its
+                # end fail too, and is what should be told.
+                with suppress(Exception):
+                    self._stream.end_capture()
+                raise
+            graph: Any = self._stream.end_capture()
+            # Otherwise the first launch brings it to the GPU, between the events that time it.
+            graph.upload(self._stream)
 
         def launch() -> None:
             with self._here("launching a graph"):

@@ -1,9 +1,12 @@
-"""Matrix products by cuBLAS through CuPy's binding of cublasGemmEx."""
+"""Matrix products by cuBLAS through CuPy's binding of cublasGemmEx.
+
+The binding is `cupy.cuda.cublas`: asked for there, CuPy 14 first loads the library out of NVIDIA's
+wheels. Imported by its own name it is linked to a libcublas that only a toolkit of the system has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from gpucheck.models.errors import MissingError
@@ -40,7 +43,7 @@ def multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> No
         _TRANSPOSED if product.right_transposed else _NORMAL,
         _TRANSPOSED if product.left_transposed else _NORMAL,
     )
-    _cublas().gemmEx(
+    cupy.cuda.cublas.gemmEx(
         *(cupy.cuda.device.get_cublas_handle(), *flags, n, m, k),
         *(scales.ctypes.data, right.data.ptr, factor, right.shape[1]),
         *(left.data.ptr, factor, left.shape[1]),
@@ -65,13 +68,8 @@ def cublas_version(cupy: Any, device: int) -> str | None:
     """Return cuBLAS' version ("12.8.4"), None where it cannot be loaded: then no product runs."""
     try:
         with cupy.cuda.Device(device):
-            number = int(_cublas().getVersion(cupy.cuda.device.get_cublas_handle()))
+            number = int(cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
     except Exception:  # whatever CuPy raises: the row that needs cuBLAS says why it failed
         return None
     # cublasGetVersion: 10000 x major + 100 x minor + patch.
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
-def _cublas() -> Any:
-    """Return CuPy's binding of cuBLAS, which loads the library at its import."""
-    return import_module("cupy_backends.cuda.libs.cublas")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.card.rivals import Torch, torch_or_none
+from gpucheck.core.bench.formats import FORMATS, encode
 
 NUMPY = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "f4", "int8": "i1"}
 
@@ -27,6 +28,18 @@ class Tensor:
 
     def t(self) -> Tensor:
         return Tensor(self.values.T, self.dtype)
+
+    def mul_(self, factor: float) -> Tensor:
+        self.values = self.values * factor
+        return self
+
+    def round_(self) -> Tensor:
+        self.values = np.rint(self.values)
+        return self
+
+    def clamp_(self, low: float, high: float) -> Tensor:
+        self.values = np.clip(self.values, low, high)
+        return self
 
     def pin_memory(self) -> Tensor:
         return self
@@ -91,9 +104,6 @@ def _torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         edges = shape[0] if isinstance(shape[0], tuple) else shape
         return Tensor(np.ones(edges, dtype=NUMPY[dtype]), dtype)
 
-    def whole(low: int, high: int, shape: Any, dtype: str, device: str) -> Tensor:
-        return Tensor(np.ones(shape, dtype="i1"), "int8")
-
     fake: Any = SimpleNamespace(
         __version__="2.11.0",
         cuda=SimpleNamespace(
@@ -112,7 +122,6 @@ def _torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         _dynamo=SimpleNamespace(reset=lambda: calls.append("reset")),
         compile=lambda function, dynamic: function,
         randn=random,
-        randint=whole,
         empty=lambda *shape, dtype, device: random(*shape, dtype=dtype),
         empty_like=lambda other: other,
         softmax=softmax,
@@ -162,6 +171,12 @@ def test_integers_go_to_their_own_product(torch: Torch) -> None:
     torch.product(4, 6, 8, "int8", "nt")(1)
 
     assert calls[0] == ("_int_mm", (4, 6), (6, 8), "int8", False)
+
+
+def test_integers_are_spread_as_ours(torch: Torch) -> None:
+    ours = encode(np.ones((2, 3), dtype=np.float32), FORMATS["int8"])
+
+    assert np.array_equal(torch.tensor((2, 3), "int8").values, ours)
 
 
 def test_copies_and_the_triad_are_torchs_own(torch: Torch) -> None:

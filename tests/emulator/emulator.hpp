@@ -317,6 +317,7 @@ void send_to(typename Shared<T>::Place place, unsigned int rank, T value)
 {
     Run& all = run();
     if (rank >= all.cluster_blocks) return all.complain("sent to a block that is not there");
+    if (all.cluster_epoch == 0) all.complain("sent to a block that may not have begun");
     for (auto& [line, held] : own_block().shared) {
         if (held.get() != place.memory) continue;
         auto& target = all.blocks[rank].shared[line];

@@ -32,7 +32,11 @@ std::string held(Launch& asked)
     switch (asked.whole(6)) {
 #ifndef FEW
     case 1: return of_packs<aligned, 1>(asked);
+    case 3: return of_packs<aligned, 3>(asked);
     case 4: return of_packs<aligned, 4>(asked);
+    case 5: return of_packs<aligned, 5>(asked);
+    case 6: return of_packs<aligned, 6>(asked);
+    case 7: return of_packs<aligned, 7>(asked);
     case 8: return of_packs<aligned, 8>(asked);
 #endif
     case 2: return of_packs<aligned, 2>(asked);

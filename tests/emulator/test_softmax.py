@@ -273,6 +273,7 @@ MISTAKES = {
         "held.raise(top, factor), tops)",
     ),
     "no barrier in a cluster": ("        cluster_barrier(); \\\n", " \\\n"),
+    "a block of the cluster that has not begun": ("if (row == first) cluster_all_begun();", ""),
     "one element too many": ("first + PER_PACK <= columns;", "first + PER_PACK <= columns + 1;"),
     "an element in front": ("first >= 0 && first + PER_PACK", "first >= -1 && first + PER_PACK"),
     "the last element forgotten": ("first + i < columns) to[", "first + i < columns - 1) to["),

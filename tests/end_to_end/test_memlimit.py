@@ -133,3 +133,12 @@ class TestPlan:
 
         assert planned.document("memlimit")["result"]["software"]["reason"] == "not recorded"
         assert proof.code == 2
+
+
+@pytest.mark.parametrize("amount", ["-5%", "-0.3", "-8GiB", "-.5"])
+def test_an_amount_below_zero_gets_its_reason(program: Program, amount: str) -> None:
+    ended = program("memlimit", amount, env={})
+
+    assert (ended.code, ended.text) == (2, "")
+    assert "a negative amount is refused" in ended.said
+    assert "No such option" not in ended.said

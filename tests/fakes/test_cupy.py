@@ -305,6 +305,19 @@ def test_every_kernel_of_gpucheck_is_known(child: Child) -> None:
     assert all(said.values())
 
 
+def test_cublas_is_found_by_cupy_and_not_by_its_own_name(child: Child) -> None:
+    said = child(
+        """
+        import importlib
+        said["by name"] = refused(importlib.import_module, "cupy_backends.cuda.libs.cublas")
+        said["by cupy"] = cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+        """
+    )
+
+    assert "libcublas.so" in str(said["by name"])
+    assert said["by cupy"] == 120900
+
+
 def test_gemm_is_column_major_and_strict(child: Child) -> None:
     said = child(
         """
@@ -481,6 +494,7 @@ cupy.ndarray.device cupy.ndarray.dtype cupy.ndarray.fill cupy.ndarray.get cupy.n
 cupy.ndarray.nbytes cupy.ndarray.reshape cupy.ndarray.set cupy.ndarray.shape cupy.ndarray.sum
 cupy.cuda.Device cupy.cuda.Device.synchronize cupy.cuda.Device.use cupy.cuda.Event
 cupy.cuda.Event.done cupy.cuda.Event.record cupy.cuda.Event.synchronize cupy.cuda.Graph.launch
+cupy.cuda.Graph.upload
 cupy.cuda.MemoryPool cupy.cuda.MemoryPool.free_all_blocks cupy.cuda.MemoryPool.get_limit
 cupy.cuda.MemoryPool.set_limit cupy.cuda.MemoryPool.total_bytes cupy.cuda.MemoryPool.used_bytes
 cupy.cuda.Stream cupy.cuda.Stream.begin_capture cupy.cuda.Stream.end_capture
@@ -492,7 +506,7 @@ cupy.cuda.runtime.getDeviceCount cupy.cuda.runtime.getDeviceProperties
 cupy.cuda.runtime.memGetInfo cupy.cuda.runtime.memcpyAsync
 cupy.cuda.runtime.memcpyDeviceToDevice cupy.cuda.runtime.memcpyPeerAsync
 cupy.cuda.runtime.runtimeGetVersion cupy.cuda.runtime.setDevice cupyx.empty_pinned
-cupy_backends.cuda.libs.cublas.gemmEx cupy_backends.cuda.libs.cublas.getVersion
+cupy.cuda.cublas.gemmEx cupy.cuda.cublas.getVersion
 """
 #: Attributes of instances: nothing to be found on the class.
 OF_INSTANCES = {

@@ -51,11 +51,15 @@ class Context:
 
     def end_capture(self) -> Any:
         self.capturing = False
-        return SimpleNamespace(launch=lambda stream: self.launched.append(stream))
+        return SimpleNamespace(
+            launch=lambda stream: self.launched.append(stream),
+            upload=lambda stream: self.uploaded.append(stream),
+        )
 
     def __init__(self) -> None:
         self.capturing = False
         self.launched: list[object] = []
+        self.uploaded: list[object] = []
 
 
 class Array(np.ndarray[Any, Any]):
@@ -464,11 +468,9 @@ def test_a_clock_that_was_not_written_is_none(cupy: FakeCupy, monkeypatch: Any) 
 
 
 @pytest.fixture(name="cublas")
-def _cublas(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> Cublas:
-    fake = Cublas()
-    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", fake)
+def _cublas(cupy: FakeCupy) -> Cublas:
+    cupy.cuda.cublas = Cublas()
+    fake: Cublas = cupy.cuda.cublas
     return fake
 
 
@@ -567,6 +569,8 @@ def test_a_graph_runs_nothing_until_it_is_launched(cupy: FakeCupy) -> None:
     launch = device.capture(lambda: calls.append(device._stream.capturing))
     assert calls == [True]
     assert not device._stream.capturing
+    # Before any launch, so that no timed one brings it to the GPU.
+    assert (len(device._stream.uploaded), len(device._stream.launched)) == (1, 0)
     launch()
     launch()
 
@@ -581,6 +585,17 @@ def test_a_failing_capture_lets_go_of_the_stream(cupy: FakeCupy) -> None:
         device.capture(raising(CUDARuntimeError("cudaErrorStreamCaptureUnsupported")))
 
     assert not device._stream.capturing
+
+
+def test_what_broke_a_capture_is_told_and_not_that_its_end_failed(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = CupyDevice(0)
+    invalid = raising(CUDARuntimeError("cudaErrorStreamCaptureInvalidated"))
+    monkeypatch.setattr(device._stream, "end_capture", invalid)
+
+    with pytest.raises(InconclusiveError, match="cudaErrorInvalidValue"):
+        device.capture(raising(CUDARuntimeError("cudaErrorInvalidValue: no")))
 
 
 def test_empty_launches_are_counted(cupy: FakeCupy) -> None:

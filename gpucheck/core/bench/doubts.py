@@ -28,6 +28,8 @@ _TREND = 2.576
 _LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
+#: Below this share of its highest clock a GPU is held down by something.
+_LOW_CLOCK = 0.8
 #: A gap between two groups of samples that no noise of one group leaves.
 _MODE_GAP = 0.05
 
@@ -44,13 +46,16 @@ class HostState:
 class Around:
     """What else is known of a row's surroundings; `gpu` is None without sensors.
 
-    `far` says that this process may run on no CPU that is next to the row's GPU.
+    `far` says that this process may run on no CPU that is next to the row's GPU, `integrated` that
+    the GPU shares the host's memory. `clock_max_mhz` is the highest clock of its SMs.
     """
 
     host: HostState
     gpu: GpuState | None = None
     fill: Fill = Fill.NORMAL
     far: bool = False
+    integrated: bool = False
+    clock_max_mhz: float | None = None
 
 
 def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
@@ -243,6 +248,27 @@ def _clocks_locked(record: Record, around: Around) -> Doubt | None:
     )
 
 
+def _clock_low(record: Record, around: Around) -> Doubt | None:
+    if not record.sm_clocks_mhz or around.clock_max_mhz is None:
+        return None
+    measured_mhz = stats.median(record.sm_clocks_mhz)
+    if measured_mhz >= _LOW_CLOCK * around.clock_max_mhz:
+        return None
+    explained = (_throttled, _power_capped, _clocks_locked)
+    if any(doubt(record, around) is not None for doubt in explained):
+        return None
+    named = sorted(set(_limits(around.gpu)) - {"idle"})
+    why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
+    return Doubt(
+        code="clock-low",
+        message=f"the SMs ran at {measured_mhz:.0f} MHz, of {around.clock_max_mhz:.0f} MHz at "
+        f"most, and {why}",
+        next="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine ask its host; compare "
+        "the percent of peak at the measured clock (-v)",
+        facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": around.clock_max_mhz},
+    )
+
+
 def _gpu_shared(record: Record, around: Around) -> Doubt | None:
     if around.gpu is None or not around.gpu.other_processes:
         return None
@@ -309,7 +335,9 @@ def _energy_window_short(record: Record, _: Around) -> Doubt | None:
 
 def _link_narrow(record: Record, around: Around) -> Doubt | None:
     gpu, kernel = around.gpu, record.case.label.kernel
-    if gpu is None or gpu.link is None or gpu.link_max is None or kernel != "transfer":
+    if around.integrated or gpu is None or kernel != "transfer":
+        return None
+    if gpu.link is None or gpu.link_max is None:
         return None
     if gpu.link >= gpu.link_max:
         return None
@@ -356,6 +384,7 @@ _DOUBTS: tuple[Callable[[Record, Around], Doubt | None], ...] = (
     _claimed,
     _new_errors,
     _clocks_locked,
+    _clock_low,
     _host_busy,
     _rounds_differ,
     _bimodal,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,8 +19,14 @@ from gpucheck.core.bench.plan import ENERGY_S, ROUNDS, WARMUPS_S, Group, Machine
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.rounds import Progress, Settings, Slot, measure
 from gpucheck.core.bench.rows import row_of
-from gpucheck.core.bench.surroundings import HostShare, Span, Surroundings, environment_of
-from gpucheck.core.bench.telemetry import Observer
+from gpucheck.core.bench.surroundings import (
+    HostShare,
+    Span,
+    Surroundings,
+    environment_of,
+    unified_notes,
+)
+from gpucheck.core.bench.telemetry import GpuState, Observer
 from gpucheck.models.bench import (
     BenchGpu,
     BenchRequest,
@@ -51,11 +57,14 @@ def run_bench(
     progress: Progress,
     around: Surroundings | None = None,
     kernels: Mapping[str, Kernel] | None = None,
+    offer: Callable[[Callable[[], BenchResult]], None] | None = None,
 ) -> BenchResult:
     """Measure what the request asks for, on the processor and on the GPUs given.
 
     A failing row carries its error and the others go on; an interrupt keeps what was measured
-    (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`.
+    (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`. `offer`
+    is given, before the measuring, what returns the result so far: for another thread, where a
+    call into the driver does not come back.
 
     Raises:
         WrongUseError: the request makes no sense or does not fit the memory.
@@ -67,6 +76,8 @@ def run_bench(
         kernels = KERNELS
     around = around or Surroundings()
     bench = _Bench(request, clock, cpu, blas, gpus, progress, around, kernels)
+    if offer is not None:
+        offer(bench.so_far)
     try:
         return bench.run()
     finally:
@@ -112,25 +123,38 @@ class _Bench:
         )
         self._with_cpu, self._gpus = _asked(request.devices, gpus)
         self._facts = cpu.facts()
-        self._boards = tuple(_described(gpu.facts, around.pci_device_ids) for gpu in self._gpus)
+        self._boards = tuple(_described(gpu.facts, around) for gpu in self._gpus)
         self._kernels = kernels
         self._plan = make_plan(request, kernels, self._machine())
         self._roomy = self._has_room()
         self._kept: dict[str, object] = {}
+        self._start_s: float
+        self._load: CpuLoad
+        self._measured: list[_Measured] = []
 
     def run(self) -> BenchResult:
         """Measure every group and assemble the result."""
-        start_s, load = self._clock.now_s(), self._cpu.load()
+        self._start_s, self._load = self._clock.now_s(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
-        measured = [self._measured(group) for group in self._plan.groups]
+        self._measured = [self._prepared(group) for group in self._plan.groups]
         interrupted = measure(
-            [self._slot(one) for one in measured],
-            self._settings(measured),
+            [self._slot(one) for one in self._measured],
+            self._settings(self._measured),
             self._clock,
             self._progress,
             self._around.telemeter,
         )
-        span = self._span(start_s, load)
+        return self._result(interrupted=interrupted)
+
+    def so_far(self) -> BenchResult:
+        """Return what is there while the measuring is stuck, as after an interrupt."""
+        for one in self._measured:
+            for record in one.records:
+                record.interrupted = record.active
+        return self._result(interrupted=True)
+
+    def _result(self, *, interrupted: bool) -> BenchResult:
+        measured, span = self._measured, self._span(self._start_s, self._load)
         limits = [row for one in measured if one.group.limit for row in self._rows(one)]
         rows = [row for one in measured if not one.group.limit for row in self._rows(one)]
         rooflines = rooflines_of([*limits, *rows])
@@ -147,6 +171,7 @@ class _Bench:
             self._opened,
             self._boards,
             rooflines,
+            self._around.variables,
         )
         return BenchResult(
             measurements=tuple(rows),
@@ -154,7 +179,7 @@ class _Bench:
             environment=environment,
             conclusions=conclusions,
             telemetry=self._observer.result() if self._boards else None,
-            notes=(*self._around.notes, *self._plan.notes),
+            notes=(*self._around.notes, *unified_notes(self._boards), *self._plan.notes),
             headline=headline(comparisons),
             interrupted=interrupted,
         )
@@ -164,7 +189,9 @@ class _Bench:
             with_cpu=self._with_cpu,
             gpus=self._boards,
             host_bytes=self._facts.memory_available_bytes,
-            gpu_bytes=min((gpu.memory_free_bytes for gpu in self._boards), default=None),
+            cache_bytes=self._facts.last_level_bytes,
+            holders=self._around.holders,
+            variables=self._around.variables,
         )
 
     def _kept_from(self, group: Group) -> float:
@@ -186,7 +213,7 @@ class _Bench:
         )
         return free_bytes is not None and needed_bytes < _ROOMY_SHARE * free_bytes
 
-    def _measured(self, group: Group) -> _Measured:
+    def _prepared(self, group: Group) -> _Measured:
         inputs = data.HostData(
             self._request.seed,
             self._request.fill,
@@ -197,13 +224,34 @@ class _Bench:
             Record(case=case, near_cpus=self._around.near_cpus.get(case.label.gpu_uuid or ""))
             for case in self._cases(group, inputs)
         ]
+        records += [
+            Record(case=case, error=group.taken[gpu.facts.cuda_index])
+            for gpu in self._gpus
+            if gpu.facts.cuda_index in group.taken
+            for case in self._cases_of(group, inputs, gpu)
+        ]
         return _Measured(
             group=group, inputs=inputs, records=records, host=HostShare(facts=self._facts)
         )
 
     def _cases(self, group: Group, inputs: data.HostData) -> list[Case]:
         gpus = [gpu for gpu in self._gpus if gpu.facts.cuda_index in group.gpus]
-        order = CaseOrder(
+        order = self._order(group, inputs, gpus)
+        cases: list[Case] = []
+        if group.with_cpu:
+            cases.extend(group.kernel.cpu_cases(order))
+        for gpu in gpus:
+            cases.extend(group.kernel.gpu_cases(order, gpu))
+        return cases
+
+    def _cases_of(self, group: Group, inputs: data.HostData, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the cases that a GPU would have if its memory were free."""
+        asked = group.gpus | group.taken.keys()
+        gpus = [one for one in self._gpus if one.facts.cuda_index in asked]
+        return group.kernel.gpu_cases(self._order(group, inputs, gpus), gpu)
+
+    def _order(self, group: Group, inputs: data.HostData, gpus: Sequence[GpuDevice]) -> CaseOrder:
+        return CaseOrder(
             request=group.request,
             shape=group.shape,
             dtype=group.dtype,
@@ -213,12 +261,6 @@ class _Bench:
             blas=self._blas,
             gpus=gpus,
         )
-        cases: list[Case] = []
-        if group.with_cpu:
-            cases.extend(group.kernel.cpu_cases(order))
-        for gpu in gpus:
-            cases.extend(group.kernel.gpu_cases(order, gpu))
-        return cases
 
     def _settings(self, measured: Sequence[_Measured]) -> Settings:
         """Return the time for samples: all but that of the energy, which gets half at most."""
@@ -269,8 +311,15 @@ class _Bench:
         for record in one.records:
             uuid = record.case.label.gpu_uuid
             gpu = self._observer.state(uuid, record.turns_s, id(one))
-            far = uuid in self._around.far
-            around = Around(host=host, gpu=gpu, fill=self._request.fill, far=far)
+            board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
+            around = Around(
+                host=host,
+                gpu=gpu,
+                fill=self._request.fill,
+                far=uuid in self._around.far,
+                integrated=bool(board and board.integrated),
+                clock_max_mhz=_highest_clock(board, gpu),
+            )
             rows.append(row_of(record, around))
         return rows
 
@@ -295,10 +344,21 @@ class _Bench:
         return tuple(found)
 
 
-def _described(gpu: BenchGpu, pci_device_ids: Mapping[str, str]) -> BenchGpu:
-    """Return a GPU with its PCI device id and its limits."""
-    known = replace(gpu, pci_device_id=pci_device_ids.get(gpu.uuid or ""))
+def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
+    """Return a GPU with its PCI device id, where its memory is, and its limits."""
+    known = replace(
+        gpu,
+        pci_device_id=around.pci_device_ids.get(gpu.uuid or ""),
+        integrated=around.integrated.get(gpu.uuid or ""),
+    )
     return replace(known, board=board_of(known))
+
+
+def _highest_clock(board: BenchGpu | None, gpu: GpuState | None) -> float | None:
+    """Return the highest SM clock by NVML, else by CUDA, which newer drivers leave out."""
+    if gpu is not None and gpu.clock_sm_max_mhz:
+        return gpu.clock_sm_max_mhz
+    return board.clock_sm_max_mhz if board is not None else None
 
 
 def _asked(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:

@@ -369,9 +369,17 @@ class CopiedTraining(_GpuTraining):
 
 
 class MultiGpuTraining(_GpuTraining):
-    """Steps on several GPUs, each a tower, timed by the host's clock until the last is done."""
+    """Steps on several GPUs, each a tower, timed by the host's clock until the last is done.
+
+    With one GPU the same way: what several are held against.
+    """
 
     shortest_span_s = HOST_SPAN_S
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return what all training tells, and that the host launches each step."""
+        return {**super().facts, "launched_as": "stream", "timed_by": "host"}
 
     def step(self) -> None:
         """Run one step: gradients at once, gathered and merged by the first, weights sent back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpucheck.core.bench.limits import in_cache
 from gpucheck.models.bench import Board, Doubt, DtypeSpec, Measurement
 
 #: Measurement and datasheet agree this well: beyond it something else is wrong.
@@ -12,8 +13,8 @@ def doubts_about_limits(row: Measurement, board: Board | None) -> tuple[Doubt, .
     """Return the doubts that a row's percentages raise."""
     doubts = []
     # A row in the cache beats the memory, and says so already.
-    in_cache = any(doubt.code.endswith("-resident") for doubt in row.doubts)
-    if row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT and not in_cache:
+    above = row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT
+    if above and not in_cache(row):
         doubts.append(_above_peak(row))
     unsure = board.uncertainty.get(row.dtype.input) if board is not None else None
     if unsure is not None and row.percent_of_peak is not None:

@@ -33,7 +33,11 @@ def _is_good(row: Measurement) -> bool:
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if (row.device, row.threads) == (device, threads)]
-    copies = [row for row in here if row.kernel == "copy"]
+    copies = [row for row in here if row.kernel == "copy" and not in_cache(row)]
+    # A small one shows what its launch costs, not what the memory does.
+    largest = max((row.bytes_moved or 0 for row in copies), default=0)
+    copies = [row for row in copies if row.bytes_moved == largest]
+    cached = any(row.kernel == "copy" for row in here) and not copies
     # float32 is what the other kernels compute in.
     products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
     return Roofline(
@@ -42,7 +46,17 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
         copy_bytes_per_s=max(map(_fastest, copies), default=None),
         gemm_flops_per_s=max(map(_fastest, products), default=None),
         gemm_dtype="float32",
+        unavailable={"copy_bytes_per_s": _CACHED} if cached else {},
     )
+
+
+#: Why there is no limit although a copy was measured.
+_CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
+
+
+def in_cache(row: Measurement) -> bool:
+    """Return whether a row's data may have stayed in a cache."""
+    return any(doubt.code.endswith("-resident") for doubt in row.doubts)
 
 
 def _fastest(row: Measurement) -> float:
@@ -81,6 +95,9 @@ def _share(part: float, whole: float) -> float:
 def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     """Say what share of the measured copy a row that moves memory reaches."""
     copy = roofline.copy_bytes_per_s if roofline is not None else None
+    if roofline is not None and "copy_bytes_per_s" in roofline.unavailable:
+        reason = roofline.unavailable["copy_bytes_per_s"]
+        row = replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
     if copy is None or row.throughput is None:
         return row
     if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in _LINKS:

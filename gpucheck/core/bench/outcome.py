@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.core.bench.corruption import corruption_sentence, is_corrupt
-from gpucheck.core.bench.record import NO_TIME
+from gpucheck.core.bench.record import MEMORY_TAKEN, NO_TIME
 from gpucheck.models.bench import BenchResult, Measurement
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
@@ -13,8 +13,9 @@ def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     """Wrap the result: 130 interrupted, 4 a required GPU is missing, 1 a row failed, else 0.
 
     A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
-    long as others have figures (3 if none has). A result that was wrong, or a row that ended with
-    another error, is 1.
+    long as others have figures (3 if none has). A GPU of which nothing could be measured, since
+    others hold its memory, is 3. A result that was wrong, or a row that ended with another error,
+    is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -31,7 +32,7 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         return ExitCode.MISSING, failure
     errors = [row.error for row in result.measurements if row.error is not None]
     for error in errors:
-        if error.code != NO_TIME:
+        if error.code not in (NO_TIME, MEMORY_TAKEN):
             return ExitCode.BAD, error
     if errors and all(row.median_s is None for row in result.measurements):
         return ExitCode.INCONCLUSIVE, errors[0]
@@ -48,7 +49,18 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         message = f"Silent corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
         remedy = ("Take it out of use and repeat: gpucheck bench --burn 600",)
         return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
-    return ExitCode.OK, None
+    full = _full(result)
+    return (ExitCode.OK, None) if full is None else (ExitCode.INCONCLUSIVE, full)
+
+
+def _full(result: BenchResult) -> Failure | None:
+    """Return the error of a GPU without any figure because others hold its memory."""
+    for gpu in result.environment.gpus:
+        rows = [row for row in result.measurements if row.device == f"gpu:{gpu.cuda_index}"]
+        taken = [row.error for row in rows if row.error and row.error.code == MEMORY_TAKEN]
+        if taken and all(row.median_s is None for row in rows):
+            return taken[0]
+    return None
 
 
 def _is_wrong(row: Measurement) -> bool:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from gpucheck.core.bench.formats import FORMATS, UNSUPPORTED, canonical
+from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.core.bench.kernel import Kernel
+from gpucheck.core.bench.record import memory_taken
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
-from gpucheck.models.errors import MissingError, WrongUseError
+from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.models.report import Failure
 
 #: Share of the free memory that a group may take: the rest is for the system and other programs.
 _HOST_SHARE, _GPU_SHARE = 0.5, 0.8
+#: A GPU whose free memory does not hold this part of the size is left out: it would make the others
+#: small too.
+_LEAST_PART = 1 / 16
+#: The copy that shows a processor's limit is made larger than its caches, up to this edge (2 GiB).
+_LARGEST_LIMIT = 16384
+#: What makes NVIDIA's libraries compute tf32 in float32 without a word (CUDA's environment).
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 #: Seconds for all groups; the rest of the promised 10 and 60 seconds is for start-up and checks.
 BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
@@ -29,15 +40,17 @@ _LIMITS = {"copy": None, "matmul": "float32"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What takes part and what is free: on the host, and on the fullest of the GPUs.
+    """What takes part, and the host's free memory and last-level cache; None where unknown.
 
-    Bytes are None where unknown.
+    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
     """
 
     with_cpu: bool = True
     gpus: tuple[BenchGpu, ...] = ()
     host_bytes: int | None = None
-    gpu_bytes: int | None = None
+    cache_bytes: int | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,7 @@ class Group:
     """The cases of one kernel in one format at one shape, measured in turn with each other.
 
     `limit` marks a group that nobody asked for: it only shows what the devices can do at most.
+    `taken` are GPUs whose memory others hold, with the error of their rows.
     """
 
     kernel: Kernel
@@ -54,6 +68,7 @@ class Group:
     with_cpu: bool = True
     gpus: frozenset[int] = field(default_factory=frozenset)
     limit: bool = False
+    taken: Mapping[int, Failure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +87,18 @@ def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Mac
         WrongUseError: an unknown kernel or dtype, a size or budget that makes no sense, or an
             explicit size that does not fit the memory.
         MissingError: nothing of what is asked for can run on the devices that take part.
+        InconclusiveError: the host has no memory left for the smallest size.
     """
     planning = _Planning(request, kernels, machine)
     budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
     groups = planning.groups()
     notes = tuple(dict.fromkeys(planning.notes))
-    return Plan(groups=(*planning.limits(groups), *groups), notes=notes, budget_s=budget_s)
+    asked = {(group.kernel.id, group.dtype) for group in groups}
+    limits = planning.limits(groups)
+    first = [group for group in limits if (group.kernel.id, group.dtype) not in asked]
+    # A larger copy beside the one asked for must not take the time of that one.
+    last = [group for group in limits if (group.kernel.id, group.dtype) in asked]
+    return Plan(groups=(*first, *groups, *last), notes=notes, budget_s=budget_s)
 
 
 class _Planning:
@@ -119,30 +140,64 @@ class _Planning:
 
     def limits(self, groups: Sequence[Group]) -> list[Group]:
         """Return the short groups that show the devices' limits, where the others do not."""
-        found = []
+        found: list[Group] = []
         for name, dtype in _LIMITS.items():
             kernel = self._kernels.get(name)
-            covered = any(
-                group.kernel.id == name and dtype in (None, group.dtype) for group in groups
-            )
-            if kernel is None or covered:
+            if kernel is None:
                 continue
-            short = replace(self._request, mode=BenchMode.QUICK, size=None)
-            size = _largest_fitting(kernel, "float32", kernel.sizes[BenchMode.QUICK], self._machine)
-            if size:
-                gpus = self._machine.gpus if name == "copy" else ()
-                found.append(
-                    Group(
-                        kernel=kernel,
-                        dtype="float32",
-                        shape=kernel.shape(_power_of_two(size)),
-                        request=short,
-                        with_cpu=self._machine.with_cpu,
-                        gpus=frozenset(gpu.cuda_index for gpu in gpus),
-                        limit=True,
-                    )
-                )
+            same = [
+                group
+                for group in groups
+                if group.kernel.id == name and dtype in (None, group.dtype)
+            ]
+            if name == "copy":
+                found.extend(self._copy_limit(kernel, same))
+            elif not same:
+                found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
         return [group for group in found if group.with_cpu or group.gpus]
+
+    def _copy_limit(self, kernel: Kernel, asked: Sequence[Group]) -> Sequence[Group]:
+        """Return the copy for the devices that no copy asked for shows at a size beyond a cache."""
+        edge = kernel.sizes[BenchMode.QUICK]
+        beyond = _beyond_cache(kernel, edge, self._machine.cache_bytes)
+        gpus = [
+            gpu
+            for gpu in self._machine.gpus
+            if self._taken(kernel, "float32", gpu, edge) is None
+            and not self._shown(asked, kernel, edge, gpu)
+        ]
+        cpu = self._machine.with_cpu and not self._shown(asked, kernel, beyond, None)
+        return self._limit(kernel, beyond if cpu else edge, gpus, cpu=cpu)
+
+    def _shown(
+        self, asked: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
+    ) -> bool:
+        """Return whether a group measures this device (None: the processor) at such a size."""
+        there = (gpu,) if gpu is not None else ()
+        size = _power_of_two(_largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
+        return any(
+            math.prod(group.shape) >= math.prod(kernel.shape(size))
+            and (group.with_cpu if gpu is None else gpu.cuda_index in group.gpus)
+            for group in asked
+        )
+
+    def _limit(
+        self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
+    ) -> Sequence[Group]:
+        size = _largest_fitting(kernel, "float32", edge, self._machine, gpus)
+        if not size:
+            return ()
+        return (
+            Group(
+                kernel=kernel,
+                dtype="float32",
+                shape=kernel.shape(_power_of_two(size)),
+                request=replace(self._request, mode=BenchMode.QUICK, size=None),
+                with_cpu=self._machine.with_cpu and cpu,
+                gpus=frozenset(gpu.cuda_index for gpu in gpus),
+                limit=True,
+            ),
+        )
 
     def _dtypes_of(self, kernel: Kernel) -> Sequence[str]:
         if not self._dtypes:
@@ -163,37 +218,76 @@ class _Planning:
         with_cpu = self._machine.with_cpu and kernel.gpus_needed == 0 and cpu is None
         if cpu is not None and self._machine.with_cpu and self._dtypes:
             refusals["cpu"] = cpu
-        gpus = set()
+        size = request.size or kernel.sizes[request.mode]
+        gpus: list[BenchGpu] = []
+        taken: dict[int, Failure] = {}
         for gpu in self._machine.gpus:
-            refusal = kernel.gpu_refusal(dtype, gpu)
-            if refusal is None:
-                gpus.add(gpu.cuda_index)
-            else:
+            refusal = self._forbidden(dtype) or kernel.gpu_refusal(dtype, gpu)
+            full = self._taken(kernel, dtype, gpu, size)
+            if refusal is not None:
                 refusals[f"gpu:{gpu.cuda_index}"] = refusal
+            elif full is not None:
+                taken[gpu.cuda_index] = full
+            else:
+                gpus.append(gpu)
         self.notes.extend(f"{kernel.id}: {refusal}" for refusal in refusals.values())
-        if not with_cpu and not gpus:
+        self.notes.extend(failure.message for failure in taken.values())
+        if not with_cpu and not gpus and not taken:
             return None
+        if with_cpu or gpus:
+            size = self._size(kernel, dtype, gpus)
         return Group(
             kernel=kernel,
             dtype=dtype,
-            shape=kernel.shape(self._size(kernel, dtype)),
+            shape=kernel.shape(size),
             request=request,
             with_cpu=with_cpu,
-            gpus=frozenset(gpus),
+            gpus=frozenset(gpu.cuda_index for gpu in gpus),
+            taken=taken,
         )
 
-    def _size(self, kernel: Kernel, dtype: str) -> int:
+    def _forbidden(self, dtype: str) -> str | None:
+        """Return that the environment replaces the arithmetic of a format, None if it does not."""
+        if dtype != "tf32" or self._machine.variables.get(TF32_OVERRIDE) != "0":
+            return None
+        return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
+
+    def _taken(self, kernel: Kernel, dtype: str, gpu: BenchGpu, size: int) -> Failure | None:
+        """Return the error of a GPU that others have left too little memory for anything useful.
+
+        Not of one that is too small: there an empty memory would not help.
+        """
+        least = 1 if self._request.size is not None else max(1, int(_LEAST_PART * size))
+        needed = kernel.device_bytes(kernel.shape(least), dtype)
+        if needed <= _GPU_SHARE * gpu.memory_free_bytes:
+            return None
+        if needed > _GPU_SHARE * gpu.memory_total_bytes:
+            return None
+        return memory_taken(gpu, self._machine.holders.get(gpu.uuid or ""))
+
+    def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
         """Return the size to measure, and state it if it is smaller than the mode's."""
         request = self._request
         size = request.size or kernel.sizes[request.mode]
-        if _fits(kernel, dtype, size, self._machine):
+        if _fits(kernel, dtype, size, self._machine, gpus):
             return size
-        largest = _largest_fitting(kernel, dtype, size, self._machine)
-        if request.size is not None or largest < 1:
+        largest = _largest_fitting(kernel, dtype, size, self._machine, gpus)
+        if largest < 1:
+            raise InconclusiveError(
+                code="memory-taken",
+                message=f"{kernel.id} cannot be measured: hardly any memory is free.",
+                remedy=("End what takes it, and run it again.",),
+            )
+        if request.size is not None:
+            held = [
+                f"gpu:{gpu.cuda_index}: {self._machine.holders[gpu.uuid or '']}."
+                for gpu in gpus
+                if (gpu.uuid or "") in self._machine.holders
+            ]
             raise WrongUseError(
                 code="size-does-not-fit",
                 message=f"{kernel.id} of size {size} does not fit into the free memory.",
-                remedy=(f"The largest size that fits now is {largest}.",),
+                remedy=(f"The largest size that fits now is {largest}.", *held),
             )
         reduced = _power_of_two(largest)
         self.notes.append(
@@ -278,21 +372,34 @@ def _check_numbers(request: BenchRequest) -> None:
         )
 
 
-def _fits(kernel: Kernel, dtype: str, size: int, machine: Machine) -> bool:
+def _fits(
+    kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> bool:
+    """Return whether a size fits into the host's free memory, and into that of these GPUs."""
     shape = kernel.shape(size)
-    needs = (
-        (kernel.host_bytes(shape, dtype, len(machine.gpus)), machine.host_bytes, _HOST_SHARE),
-        (kernel.device_bytes(shape, dtype), machine.gpu_bytes, _GPU_SHARE),
-    )
-    return all(free is None or needed <= share * free for needed, free, share in needs)
+    host = kernel.host_bytes(shape, dtype, len(machine.gpus))
+    if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
+        return False
+    needed = kernel.device_bytes(shape, dtype)
+    return all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus)
 
 
-def _largest_fitting(kernel: Kernel, dtype: str, limit: int, machine: Machine) -> int:
+def _beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
+    """Return the edge, doubled until one operation walks through several times the cache."""
+    wanted = ROTATION_IN_L2 * (cache_bytes or 0)
+    while edge < _LARGEST_LIMIT and kernel.work(kernel.shape(edge), "float32").bytes_moved < wanted:
+        edge *= 2
+    return edge
+
+
+def _largest_fitting(
+    kernel: Kernel, dtype: str, limit: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> int:
     """Return the largest size up to `limit` that fits, 0 if none does; memory grows with size."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if _fits(kernel, dtype, middle, machine):
+        if _fits(kernel, dtype, middle, machine, gpus):
             low = middle
         else:
             high = middle - 1

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.kernel import Case
-from gpucheck.models.bench import Fact, Verified
+from gpucheck.models.bench import BenchGpu, Fact, Verified
 from gpucheck.models.errors import GpucheckError
 from gpucheck.models.report import Failure
 
 #: The error of a row that the time did not reach.
 NO_TIME = "no-time"
+#: The error of a row whose GPU has no memory left for it.
+MEMORY_TAKEN = "gpu-memory-taken"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +75,18 @@ def no_time(record: Record) -> Failure:
         code=NO_TIME,
         message=f"the time was over before {record.case.label.text} could start",
         remedy=("give more time with --budget, or a smaller --size",),
+    )
+
+
+def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:
+    """Return the error of the rows of a GPU whose memory others hold."""
+    free, total = gpu.memory_free_bytes / 2**30, gpu.memory_total_bytes / 2**30
+    who = holders or "the driver does not say who holds the rest"
+    return Failure(
+        code=MEMORY_TAKEN,
+        message=f"the memory of gpu:{gpu.cuda_index} is taken: {free:.1f} of {total:.1f} GiB are "
+        f"free; {who}",
+        remedy=("see who: gpucheck list --processes", "run it again when they are gone"),
     )
 
 

@@ -17,15 +17,16 @@ _KERNELS = {"softmax_short": 1, "softmax_long": 2, "softmax_cluster": 3, "softma
 PACK_BYTES, HELD_NUMBERS = 16, 32
 #: Registers of an SM (all architectures from 7.0 to 12.1), and those that a thread may need.
 REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
-#: Threads in a block of softmax_short and of softmax_online; the most of any block.
-_SHORT_BLOCK, _ONLINE_BLOCK, MOST_THREADS = 128, 512, 1024
+#: Threads in a block of softmax_short; the most of any block.
+_SHORT_BLOCK, MOST_THREADS = 128, 1024
 #: Blocks in a cluster that every GPU with clusters can place.
 CLUSTERS = (2, 4, 8)
 _FIRST_WITH_CLUSTERS = (9, 0)
 #: Packs in each lane up to which more rows share a warp.
 _SHARING_PACKS = 4
-#: Rows that do not begin at multiples of 16 bytes need more registers.
-_THREADS_PER_SM = {True: 1024, False: 768}
+#: Threads that an SM's registers hold, by whether all rows are made of whole packs: others need
+#: more registers. Two blocks of softmax_online are as many.
+_THREADS_PER_SM = {True: REGISTERS_PER_SM // REGISTERS_PER_THREAD, False: 768}
 _MOST_GRID = 2**31 - 1
 
 
@@ -73,41 +74,45 @@ def choose_softmax(
         return _short(problem, held)
     threads = _threads(problem.packs, held)
     if threads <= MOST_THREADS:
-        return _long(problem, held, threads, sm_count)
+        return _long(problem, threads, sm_count)
     if capability >= _FIRST_WITH_CLUSTERS and _threads(problem.packs, 8 * held) <= MOST_THREADS:
         return _cluster(problem, held)
-    grid = min(problem.rows, _resident(_ONLINE_BLOCK) * sm_count)
-    return _launch("softmax_online", problem, grid, _ONLINE_BLOCK, {})
+    block = _THREADS_PER_SM[problem.whole] // 2
+    grid = min(problem.rows, _resident(problem, block) * sm_count)
+    return _launch("softmax_online", problem, grid, block, {})
 
 
 def _short(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
     """Give a row to as few lanes as hold it in a few packs each: short rows share a warp."""
     lanes = next((n for n in (4, 8, 16) if problem.packs <= n * _SHARING_PACKS), 32)
-    packs = next(n for n in (1, 2, 4, 8) if problem.packs <= n * lanes)
+    packs = _packs(problem, lanes)
     assert packs <= held
     grid = -(-problem.rows // (_SHORT_BLOCK // lanes))
     return _launch("softmax_short", problem, grid, _SHORT_BLOCK, {"LANES": lanes, "PACKS": packs})
 
 
-def _long(problem: SoftmaxRows, held: int, threads: int, sm_count: int) -> SoftmaxLaunch:
+def _long(problem: SoftmaxRows, threads: int, sm_count: int) -> SoftmaxLaunch:
     """Give a row to a block.
 
     Where only one fits an SM, nothing else covers its pauses between reading and writing: it stays
     for several rows and asks for the next one's data in good time.
     """
-    alone = _resident(threads) == 1
+    alone = _resident(problem, threads) == 1
     grid = min(problem.rows, sm_count) if alone else problem.rows
-    return _launch("softmax_long", problem, grid, threads, {"PACKS": held, "PREFETCH": int(alone)})
+    defines = {"PACKS": _packs(problem, threads), "PREFETCH": int(alone)}
+    return _launch("softmax_long", problem, grid, threads, defines)
 
 
 def _cluster(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
     """Give a row to the fewest blocks of which two fit an SM, or to eight."""
-    sizes = [size for size in CLUSTERS if _resident(_threads(problem.packs, size * held)) > 1]
+    blocks = {size: _threads(problem.packs, size * held) for size in CLUSTERS}
+    sizes = [size for size, block in blocks.items() if _resident(problem, block) > 1]
     size = min(sizes, default=CLUSTERS[-1])
-    threads = _threads(problem.packs, size * held)
+    threads = blocks[size]
     # A cluster for every row: how many fit the GPU at once depends on how its SMs are grouped.
-    grid = size * min(problem.rows, _MOST_GRID // size)
-    return _launch("softmax_cluster", problem, grid, threads, {"PACKS": held, "CLUSTER": size})
+    grid = size * max(1, min(problem.rows, _MOST_GRID // size))
+    defines = {"PACKS": _packs(problem, size * threads), "CLUSTER": size}
+    return _launch("softmax_cluster", problem, grid, threads, defines)
 
 
 def _launch(
@@ -116,7 +121,7 @@ def _launch(
     common = {
         "KERNEL": _KERNELS[name],
         "BLOCK": block,
-        "BLOCKS_PER_SM": max(1, min(16, _THREADS_PER_SM[problem.whole] // block)),
+        "BLOCKS_PER_SM": min(16, _resident(problem, block)),
         "ALIGNED": int(problem.whole),
     }
     return SoftmaxLaunch(
@@ -132,6 +137,11 @@ def _threads(packs: int, held: int) -> int:
     return 32 * -(-packs // (32 * held))
 
 
-def _resident(threads: int) -> int:
-    """Return how many blocks of so many threads an SM's registers hold at once."""
-    return REGISTERS_PER_SM // (REGISTERS_PER_THREAD * threads)
+def _packs(problem: SoftmaxRows, threads: int) -> int:
+    """Return the packs that each of so many threads holds of a row, at least one."""
+    return max(1, -(-problem.packs // threads))
+
+
+def _resident(problem: SoftmaxRows, threads: int) -> int:
+    """Return how many blocks of so many threads an SM's registers hold at once, at least one."""
+    return max(1, _THREADS_PER_SM[problem.whole] // threads)

@@ -7,10 +7,25 @@ from dataclasses import dataclass, field
 
 from gpucheck.core.bench.doubts import HostState
 from gpucheck.models.bench import BenchEnvironment, BenchGpu, BenchRequest, Roofline
+from gpucheck.models.snapshot import ProcessIdentity, ProcessReading
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.cpu import CpuFacts, CpuLoad, CpuProbe
 from gpucheck.probes.gpu import OpenedGpus
 from gpucheck.probes.telemetry import NoTelemeter, Telemeter
+
+#: Variables that decide about arithmetic, memory or threads without a word in the figures.
+VARIABLES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "CUPY_TF32",
+    "CUPY_GPU_MEMORY_LIMIT",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)
+#: So many of the processes that hold a GPU's memory are named.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +34,9 @@ class Surroundings:
 
     `pci_device_ids` as NVML gives them, `processes` that used a GPU before we opened it, `claims`
     by whom it is held. `near_cpus` are those next to it, where this process may run on others too;
-    `far` are the GPUs next to which it may run on none. `notes` are said in the report.
+    `far` are the GPUs next to which it may run on none. `holders` says who held a GPU's memory
+    then, `integrated` whether a GPU shares the host's memory, `variables` those of VARIABLES that
+    are set. `notes` are said in the report.
     """
 
     telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
@@ -28,7 +45,44 @@ class Surroundings:
     claims: Mapping[str, str] = field(default_factory=dict)
     near_cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
     far: frozenset[str] = frozenset()
+    holders: Mapping[str, str] = field(default_factory=dict)
+    integrated: Mapping[str, bool] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+
+def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what is set of VARIABLES."""
+    return {name: environment[name] for name in VARIABLES if name in environment}
+
+
+def holders_of(
+    processes: Sequence[ProcessReading], known: Mapping[int, ProcessIdentity]
+) -> str | None:
+    """Return who holds a GPU's memory, the largest first; None where the driver lists nobody."""
+    # One may be in several of NVML's lists.
+    largest: dict[int, ProcessReading] = {}
+    for one in sorted(processes, key=lambda one: one.memory_used_bytes or 0, reverse=True):
+        largest.setdefault(one.pid, one)
+    named = []
+    for one in largest.values():
+        name = known[one.pid].name if one.pid in known else None
+        size = one.memory_used_bytes
+        held = "memory" if size is None else f"{size / 2**30:.1f} GiB"
+        named.append(f"process {one.pid}{f' ({name})' if name else ''} holds {held}")
+    rest = len(named) - _MOST_NAMED
+    more = [f"and {rest} more"] if rest > 0 else []
+    return ", ".join([*named[:_MOST_NAMED], *more]) or None
+
+
+def unified_notes(gpus: Sequence[BenchGpu]) -> tuple[str, ...]:
+    """Say of each GPU that shares the host's memory what its transfers are."""
+    return tuple(
+        f"gpu:{gpu.cuda_index} shares the host's memory: its transfers are copies within that "
+        "memory, not over PCIe"
+        for gpu in gpus
+        if gpu.integrated
+    )
 
 
 def nearness(
@@ -115,6 +169,7 @@ def environment_of(
     opened: OpenedGpus,
     boards: tuple[BenchGpu, ...],
     rooflines: tuple[Roofline, ...],
+    variables: Mapping[str, str],
 ) -> BenchEnvironment:
     """Return where the figures were taken, and why a part is missing."""
     import numpy as np
@@ -156,6 +211,7 @@ def environment_of(
         mode=request.mode,
         budget_s=span.budget_s,
         rooflines=rooflines,
+        variables=dict(variables),
         unavailable={field: why for field, why in unavailable.items() if why},
     )
 

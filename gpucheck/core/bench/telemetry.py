@@ -51,6 +51,7 @@ class GpuState:
 
     `reasons` is the share of the readings for each reason, `limited_share` the driver's own count
     as a share of the time. `claimed_by` is who holds the card for itself.
+    `clock_sm_max_mhz` is the highest clock that the driver allows.
     """
 
     reading_count: int = 0
@@ -61,6 +62,7 @@ class GpuState:
     link: tuple[int, int] | None = None
     link_max: tuple[int, int] | None = None
     claimed_by: str | None = None
+    clock_sm_max_mhz: float | None = None
 
 
 @dataclass(slots=True)
@@ -159,6 +161,7 @@ class Observer:
             link=best_link(samples),
             link_max=_link_max(gpu.facts),
             claimed_by=self._claims.get(uuid),
+            clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         )
 
     def result(self) -> Telemetry:

@@ -310,3 +310,47 @@ def test_rounds_that_agree_and_are_too_few_say_so() -> None:
 
     assert doubt.code == "unconverged"
     assert doubt.message == "its 4 rounds agree to ±0.0%, and are too few to be sure of it"
+
+
+def clock_doubts(clock_mhz: float, gpu: GpuState | None) -> list[str]:
+    found = on_gpu()
+    found.sm_clocks_mhz = [clock_mhz] * 3
+    around = Around(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
+    return [doubt.code for doubt in doubts_about(found, around)]
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "gpu", "expected"),
+    [
+        (1980.0, None, []),
+        (1600.0, GpuState(), []),
+        (1000.0, None, ["clock-low"]),
+        (1000.0, GpuState(), ["clock-low"]),
+        (1000.0, GpuState(reasons={"idle": 1.0}), ["clock-low"]),
+        (1000.0, GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (1000.0, GpuState(reasons={"hardware-thermal": 1.0}), ["throttled"]),
+        (1000.0, GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+    ],
+)
+def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
+    clock_mhz: float, gpu: GpuState | None, expected: list[str]
+) -> None:
+    assert clock_doubts(clock_mhz, gpu) == expected
+
+
+def test_a_low_clock_tells_both_clocks_and_what_else_the_driver_names() -> None:
+    found = on_gpu()
+    found.sm_clocks_mhz = [1000.0]
+    around = Around(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)
+
+    (doubt,) = doubts_about(found, around)
+
+    assert doubt.facts == {"sm_clock_mhz": 1000.0, "clock_sm_max_mhz": 1980.0}
+    assert "names only display" in doubt.message
+
+
+def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
+    narrow = GpuState(link=(1, 4), link_max=(4, 16))
+    around = Around(host=IDLE, gpu=narrow, integrated=True)
+
+    assert doubts_about(on_gpu("transfer"), around) == ()

@@ -354,7 +354,7 @@ def test_the_limits_are_told_apart_from_what_was_asked_for() -> None:
     request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.5, mode=BenchMode.QUICK)
 
     # So little memory that the limits are measured on small arrays.
-    small = FakeGpu(clock, memory_free_bytes=2**20)
+    small = FakeGpu(clock, memory_free_bytes=2**20, l2_bytes=2**10)
 
     result, _ = run(
         request,

@@ -6,7 +6,7 @@ import pytest
 
 from gpucheck.core.bench.limits import held_against, rooflines_of
 from gpucheck.core.bench.stats import summarise
-from gpucheck.models.bench import Board, Measurement, Scope, Throughput
+from gpucheck.models.bench import Board, Doubt, Measurement, Scope, Throughput
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeClock, FakeGpu
 
 BOARD = Board(
@@ -58,6 +58,30 @@ def test_the_fastest_sample_of_good_rows_is_the_limit() -> None:
     assert (limit.device, limit.threads) == ("cpu", 2)
     assert limit.copy_bytes_per_s == 20e9
     assert limit.gemm_flops_per_s == 200e9
+
+
+def test_a_copy_that_stayed_in_a_cache_is_no_limit_and_that_is_said() -> None:
+    doubt = Doubt(code="l2-resident", message="in the L2", next="choose a larger --size")
+    cached = replace(GPU_COPY, doubts=(doubt,), bytes_moved=int(9e12))
+
+    (alone,) = rooflines_of([cached])
+    (beside,) = rooflines_of([cached, GPU_COPY])
+    found = held_against(cached, (alone,), [GPU])
+
+    assert alone.copy_bytes_per_s is None
+    assert "cache" in alone.unavailable["copy_bytes_per_s"]
+    assert found.percent_of_copy is None
+    assert "cache" in found.unavailable["percent_of_copy"]
+    assert beside.copy_bytes_per_s == 6e12
+    assert beside.unavailable == {}
+
+
+def test_the_largest_copy_counts_not_the_fastest() -> None:
+    small = replace(GPU_COPY, bytes_moved=2**20, summary=summarise([1e-9]))
+
+    (limit,) = rooflines_of([small, GPU_COPY])
+
+    assert limit.copy_bytes_per_s == 6e12
 
 
 def test_each_number_of_threads_and_each_gpu_has_its_own_limit() -> None:

@@ -4,12 +4,17 @@ import pytest
 
 from gpucheck.core.bench.kernels import KERNELS
 from gpucheck.core.bench.plan import Machine, make_plan
-from gpucheck.models.bench import BenchMode, BenchRequest
-from gpucheck.models.errors import MissingError, WrongUseError
+from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
+from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
 
-CARDS = tuple(FakeGpu(FakeClock(), cuda_index=number).facts for number in range(2))
-PLENTY = Machine(host_bytes=2**40, gpu_bytes=2**40, gpus=CARDS)
+
+def card(number: int, *, free: int = 2**40) -> BenchGpu:
+    return FakeGpu(FakeClock(), cuda_index=number, memory_free_bytes=free).facts
+
+
+CARDS = tuple(card(number) for number in range(2))
+PLENTY = Machine(host_bytes=2**40, gpus=CARDS)
 NO_GPU = Machine(host_bytes=2**40)
 
 
@@ -86,7 +91,7 @@ def test_the_temperature_does_not_matter_to_matmul() -> None:
     "memory",
     [
         Machine(host_bytes=10 * 2**20),
-        Machine(gpu_bytes=10 * 2**20, gpus=CARDS[:1]),
+        Machine(gpus=(card(0, free=10 * 2**20),)),
     ],
     ids=["host", "gpu"],
 )
@@ -115,7 +120,7 @@ def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
 def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
     memory = Machine(host_bytes=0)
 
-    with pytest.raises(WrongUseError, match="does not fit"):
+    with pytest.raises(InconclusiveError, match="hardly any memory is free"):
         make_plan(BenchRequest(), KERNELS, memory)
 
 
@@ -174,6 +179,71 @@ def test_the_limits_are_measured_shortly_even_if_nobody_asks() -> None:
     assert limits["copy"].gpus == {0, 1}
     assert limits["matmul"].gpus == frozenset()
     assert limits["matmul"].request.mode is BenchMode.QUICK
+
+
+def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size() -> None:
+    full = card(0, free=0)
+    holders = {full.uuid or "": "process 7 (py) holds 9 GiB"}
+    machine = Machine(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
+
+    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+
+    (group,) = plan.groups
+    assert (group.gpus, set(group.taken)) == ({1}, {0})
+    assert group.shape == (4096, 4096)
+    assert group.taken[0].code == "gpu-memory-taken"
+    assert "process 7 (py)" in group.taken[0].message
+    assert plan.notes == (group.taken[0].message,)
+
+
+def test_nothing_but_full_gpus_is_a_plan_of_rows_that_say_so() -> None:
+    machine = Machine(with_cpu=False, gpus=(card(0, free=0),))
+
+    plan = make_plan(BenchRequest(kernels=("copy",), size=64), KERNELS, machine)
+
+    (group,) = plan.groups
+    assert (group.gpus, set(group.taken), group.with_cpu) == (frozenset(), {0}, False)
+    assert "does not say" in group.taken[0].message
+
+
+def test_a_size_that_does_not_fit_names_who_is_in_the_way() -> None:
+    machine = Machine(
+        gpus=(card(0, free=2**28),), holders={"GPU-00000000": "process 7 holds 9 GiB"}
+    )
+
+    with pytest.raises(WrongUseError) as caught:
+        make_plan(BenchRequest(kernels=("copy",), size=10**5), KERNELS, machine)
+
+    assert not caught.value.remedy[0].endswith(" 0.")
+    assert caught.value.remedy[1] == "gpu:0: process 7 holds 9 GiB."
+
+
+def test_tf32_is_not_measured_where_the_environment_replaces_it() -> None:
+    machine = Machine(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"})
+    request = BenchRequest(kernels=("matmul",), dtypes=("tf32", "float32"))
+
+    plan = make_plan(request, KERNELS, machine)
+
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float32"]
+    assert any("NVIDIA_TF32_OVERRIDE=0" in note for note in plan.notes)
+
+
+def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_beside_it() -> None:
+    plan = make_plan(BenchRequest(kernels=("copy",), size=512), KERNELS, PLENTY)
+
+    (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
+    assert limit.shape == (4096, 4096)
+    assert (limit.with_cpu, limit.gpus) == (True, {0, 1})
+
+
+def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
+    machine = Machine(gpus=CARDS, cache_bytes=100 * 2**20)
+
+    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+
+    (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
+    assert limit.shape == (8192, 8192)
+    assert (limit.with_cpu, limit.gpus) == (True, frozenset())
 
 
 def test_limits_that_do_not_fit_are_left_out() -> None:

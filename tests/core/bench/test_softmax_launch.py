@@ -57,7 +57,7 @@ def test_every_launch_holds_its_rows_and_fits_the_card(
     assert launch.block % 32 == 0
     assert 32 <= launch.block <= MOST_THREADS
     assert 1 <= launch.grid < 2**31
-    assert launch.grid % cluster == 0 or count == 0
+    assert launch.grid % cluster == 0
     assert defines["BLOCK"] == launch.block
     assert bool(defines["ALIGNED"]) == (aligned and columns * itemsize % 16 == 0)
     # What the compiler is asked to fit an SM at once must fit.
@@ -124,6 +124,38 @@ def test_a_block_that_is_alone_on_its_sm_stays_and_asks_ahead() -> None:
     assert (alone.grid, alone.defines["PREFETCH"]) == (132, 1)
     assert (shared.grid, shared.defines["PREFETCH"]) == (1000, 0)
     assert REGISTERS_PER_SM // (64 * shared.block) == 2
+
+
+@pytest.mark.parametrize("columns", [12_001, 14_001, 16_001])
+def test_rows_that_begin_anywhere_leave_room_for_fewer_threads(columns: int) -> None:
+    launch = choose_softmax(rows(columns, aligned=False), (9, 0), 132)
+
+    # Their blocks are alone on an SM from 385 threads on, not from 513.
+    alone = launch.block > 384
+    assert launch.defines["BLOCKS_PER_SM"] == (1 if alone else 2)
+    assert launch.defines["PREFETCH"] == int(alone)
+    assert launch.grid == (132 if alone else 1000)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_two_blocks_of_the_longest_rows_fit_an_sm(aligned: bool) -> None:
+    launch = choose_softmax(rows(600_000, aligned=aligned), (9, 0), 132)
+
+    assert launch.name == "softmax_online"
+    assert launch.defines["BLOCKS_PER_SM"] == 2
+    assert launch.grid == 2 * 132
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("columns", [520, 1032, 1536, 4097, 33_000, 131_080])
+def test_no_thread_holds_a_pack_that_no_row_fills(columns: int, itemsize: int) -> None:
+    aligned = columns % 8 == 0
+    problem = rows(columns, itemsize, aligned=aligned)
+
+    launch = choose_softmax(problem, (9, 0), 132)
+
+    packs = launch.defines["PACKS"]
+    assert held_packs(launch) // packs * (packs - 1) < problem.packs
 
 
 def test_short_rows_share_a_warp() -> None:

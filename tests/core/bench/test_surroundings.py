@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from gpucheck.core.bench.surroundings import nearness
+from dataclasses import replace
+
+from gpucheck.core.bench.surroundings import holders_of, nearness, unified_notes, variables_of
+from gpucheck.models.snapshot import ProcessIdentity, ProcessReading
+from tests.fakes.bench import FakeClock, FakeGpu
 
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
 
@@ -24,3 +28,33 @@ def test_a_gpu_next_to_no_cpu_of_ours_is_far() -> None:
 
     assert near == {}
     assert far == {"GPU-0"}
+
+
+def test_who_holds_the_memory_is_named_the_largest_first() -> None:
+    sizes = {1: 2**30, 2: 5 * 2**30, 3: 3 * 2**30, 4: None, 5: 2**29}
+    processes = [
+        ProcessReading(pid=pid, type="compute", memory_used_bytes=size)
+        for pid, size in sizes.items()
+    ]
+    # A process in two of NVML's lists is one process.
+    processes.append(ProcessReading(pid=2, type="graphics", memory_used_bytes=2**20))
+
+    found = holders_of(processes, {2: ProcessIdentity(pid=2, name="python")})
+
+    assert found == (
+        "process 2 (python) holds 5.0 GiB, process 3 holds 3.0 GiB, process 1 holds 1.0 GiB, "
+        "and 2 more"
+    )
+    assert holders_of([], {}) is None
+
+
+def test_only_variables_that_matter_are_recorded() -> None:
+    assert variables_of({"HOME": "/x", "CUPY_TF32": "1"}) == {"CUPY_TF32": "1"}
+
+
+def test_only_a_gpu_without_memory_of_its_own_is_noted() -> None:
+    plain = FakeGpu(FakeClock()).facts
+
+    (note,) = unified_notes([plain, replace(plain, cuda_index=1, integrated=True)])
+
+    assert note.startswith("gpu:1 shares the host's memory")

@@ -487,9 +487,11 @@ API int cuDeviceGetAttribute(int *out, int attribute, int device)
     case 16: /* multiprocessors */
         *out = (int)seat_number(at, "sm_count");
         return SUCCESS;
-    case 18: /* integrated */
-        *out = 0;
+    case 18: { /* integrated, as the pretended CuPy's script says too */
+        const char *script = getenv("FAKE_GPU_SCRIPT");
+        *out = script && strstr(script, "unified");
         return SUCCESS;
+    }
     case 20: /* compute mode */
         *out = card_number(at, "compute_mode");
         return SUCCESS;

@@ -2,7 +2,7 @@
 //
 // x and y hold `rows` rows of `columns` numbers of the format that ELEMENT names; rows begin
 // `x_stride` and `y_stride` elements apart, at any address that suits an element. They must not
-// overlap. The arithmetic is in float32; results below 2^-126 are written as zero. As with
+// overlap. The arithmetic is in float32; powers below 2^-126 count as zero. As with
 // torch.softmax(x / T): a row with NaN or +inf, or with nothing but -inf, becomes NaN, and -inf
 // among finite numbers becomes 0. Unlike it x / T is never formed, so a T near 0 cannot overflow.
 //
@@ -133,6 +133,18 @@ __device__ __forceinline__ unsigned int cluster_rank()
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The same in two halves that order no memory: each thread says that it has begun, and waits until
+// all have. The fence of a whole barrier would take as long as reading from memory.
+__device__ __forceinline__ void cluster_begun()
+{
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_all_begun()
+{
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Write into the shared memory of another block of the cluster, where `place` is in this one's.
@@ -484,9 +496,9 @@ __device__ __forceinline__ void softmax_cluster_rows(PARAMETERS)
     const int width = (int)columns, step = CLUSTER * BLOCK;
     const int begin = cluster_rank() * BLOCK + threadIdx.x;
     const long long clusters = gridDim.x / CLUSTER;
-    // Nobody may write into a block that has not begun.
-    cluster_barrier();
-    for (long long row = blockIdx.x / CLUSTER; row < rows; row += clusters) {
+    const long long first = blockIdx.x / CLUSTER;
+    cluster_begun();
+    for (long long row = first; row < rows; row += clusters) {
         const element* from = x + row * x_stride;
         element* to = y + row * y_stride;
         const int skew = aligned ? 0 : skew_of(from);
@@ -495,6 +507,8 @@ __device__ __forceinline__ void softmax_cluster_rows(PARAMETERS)
         held.template read<aligned>(from, begin, step, skew, width);
         if (ahead && row + clusters < rows)
             prefetch_row<packs, aligned>(from + clusters * x_stride, begin, step, width);
+        // Nobody may write into a block that has not begun; reading goes on meanwhile.
+        if (row == first) cluster_all_begun();
         const float top = cluster_max(held.highest(), tops);
         // After this exchange nobody writes into a block any more that may have ended.
         const float sum = cluster_sum(held.raise(top, factor), sums);

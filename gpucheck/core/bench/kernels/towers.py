@@ -1,8 +1,10 @@
 """Data parallel training: towers share a batch, their gradients are merged into one step.
 
 The steps are those of `train`, with the size as each tower's batch. With several GPUs each is a
-tower, measured alone and all at once; a single GPU and the processor simulate towers one after the
-other, and say so. The result equals one tower's on the whole batch, and is checked against that.
+tower, measured alone and all at once, both launched step by step and timed by the host's clock, so
+that their quotient is the scaling and not the method; a single GPU and the processor simulate
+towers one after the other, and say so. The result equals one tower's on the whole batch, and is
+checked against that.
 """
 
 from __future__ import annotations
@@ -72,11 +74,11 @@ class Towers(KernelBase):
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return this GPU alone; with the first also all at once, or the simulated towers."""
         count = len(order.gpus)
-        one, many = self._plans(order, count if count > 1 else order.request.towers)
-        cases: list[Case] = [GpuTraining(order, one, gpu, _name(1), fused=True)]
+        both = one, many = self._plans(order, count if count > 1 else order.request.towers)
         if count == 1:
-            cases.append(GpuTraining(order, many, gpu, _name(many.towers), fused=True))
-        elif gpu is order.gpus[0]:
+            return [GpuTraining(order, plan, gpu, _name(plan.towers), fused=True) for plan in both]
+        cases = [MultiGpuTraining(order, one, [gpu], _name(1), fused=True)]
+        if gpu is order.gpus[0]:
             cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers), fused=True))
         return cases
 

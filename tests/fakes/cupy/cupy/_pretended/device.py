@@ -433,7 +433,8 @@ def peer_copy_rate(target: Device, source: Device) -> float:
 
 def _hang() -> None:
     """Sleep where no signal's handler gets a turn, as in a driver that does not answer."""
-    library = ctypes.PyDLL(None)
+    # CuPy lets go of the interpreter's lock where it calls CUDA: other threads go on.
+    library = ctypes.CDLL(None)
     mutex = ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)

@@ -69,6 +69,7 @@ def is_available() -> bool:
 
 def __getattr__(name: str) -> Any:
     if name == "cublas":
-        return import_module("cupy_backends.cuda.libs.cublas")
+        # As the real one: the package finds the library, the module alone does not.
+        return import_module("cupy_backends.cuda.libs").cublas
     message = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(message)

@@ -6,7 +6,13 @@ from cupy._pretended import blas, runtime
 from cupy._pretended.device import stream_of
 from cupy._pretended.errors import CUBLASError
 
+from . import loaded
+
 __all__ = ["CUBLASError", "gemmEx", "getVersion"]
+
+if "cublas" not in loaded:
+    message = "libcublas.so.12: cannot open shared object file: No such file or directory"
+    raise ImportError(message)
 
 CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
 CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F, CUBLAS_COMPUTE_32I = 68, 70, 72

@@ -1,0 +1,102 @@
+"""A second Ctrl-C ends a benchmark that a call into the driver does not come back to.
+
+Python runs a signal's handler only between two of its own steps, so that a first Ctrl-C waits for
+the call. The signal itself arrives all the same, and another thread sees it, as long as the call
+lets go of the interpreter's lock (CuPy does so around CUDA).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gpucheck.cli.streams import write_stderr
+from gpucheck.models.bench import BenchResult
+from gpucheck.models.errors import ExitCode
+
+#: Seconds after the first Ctrl-C until the second one is offered, and those that the program gets
+#: to end by itself after the second.
+_PATIENCE_S, _GRACE_S = 2.0, 1.0
+_HINT = (
+    "gpucheck: the GPU does not answer; another Ctrl-C ends the program and reports what is there"
+)
+_SHOW_CURSOR = "\x1b[?25h"
+
+SoFar = Callable[[], BenchResult]
+
+
+@contextmanager
+def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callable[[SoFar], None]]:
+    """Watch for Ctrl-C while the block runs; yield what takes the result so far.
+
+    On the second one, if the block is not over soon, `report` is given that result and the process
+    ends with 130, whatever its main thread is waiting for.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda so_far: None
+        return
+    watch = _Watch(report)
+    before = signal.set_wakeup_fd(watch.write_end, warn_on_full_buffer=False)
+    try:
+        yield watch.offer
+    finally:
+        signal.set_wakeup_fd(before)
+        watch.close()
+
+
+class _Watch:
+    """The thread that counts the signals, and the pipe they come through."""
+
+    def __init__(self, report: Callable[[BenchResult], None]) -> None:
+        self._report = report
+        self._so_far: SoFar | None = None
+        self._over = threading.Event()
+        self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def offer(self, so_far: SoFar) -> None:
+        """Take what returns the result so far."""
+        self._so_far = so_far
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        os.close(self.write_end)
+        self._thread.join()
+        os.close(self._read_end)
+
+    def _run(self) -> None:
+        count, hinted = 0, False
+        while True:
+            patience_s = _PATIENCE_S if count == 1 and not hinted else None
+            if not select.select([self._read_end], [], [], patience_s)[0]:
+                write_stderr(_HINT)
+                hinted = True
+                continue
+            signals = os.read(self._read_end, 64)
+            if not signals:
+                return
+            count += signals.count(signal.SIGINT)
+            if count > 1 and not self._over.wait(_GRACE_S):
+                self._end()
+
+    def _end(self) -> None:
+        """Report, and end at once: the main thread cannot be asked for anything."""
+        try:
+            if sys.stderr is not None and sys.stderr.isatty():
+                # A progress bar hides it.
+                write_stderr(_SHOW_CURSOR)
+            if self._so_far is not None:
+                self._report(self._so_far())
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,162 @@
+"""`gpucheck bench` on pretended GPUs that are full, stuck, slowed down, or not what they seem."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Ended, Pretend, Program, end_session
+from tests.fakes.libraries import cupy_environment
+
+ON_GPUS = ("--device", "gpu", "--quick", "--budget", "0.3", "--json")
+
+
+class Bench:
+    """Runs `gpucheck bench` on pretended GPUs."""
+
+    def __init__(self, program: Program, pretend: Pretend, claims: Path) -> None:
+        self._program = program
+        self._pretend = pretend
+        self._claims = claims
+
+    def environment(
+        self, script: str, gpus: int | None = 1, machine: str = "h100x8"
+    ) -> dict[str, str]:
+        return {
+            **self._pretend(machine, gpus=gpus),
+            **cupy_environment(script, time="modelled"),
+            "GPUCHECK_CLAIMS_DIR": str(self._claims),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    def __call__(
+        self,
+        *arguments: str,
+        script: str = "",
+        gpus: int | None = 1,
+        machine: str = "h100x8",
+        **variables: str,
+    ) -> Ended:
+        environment = self.environment(script, gpus, machine) | variables
+        return self._program("bench", *arguments, *ON_GPUS, env=environment)
+
+
+@pytest.fixture(name="bench")
+def _bench(program: Program, pretend: Pretend, tmp_path: Path) -> Bench:
+    return Bench(program, pretend, tmp_path / "claims")
+
+
+def codes(row: Any) -> set[str]:
+    return {doubt["code"] for doubt in row["doubts"]}
+
+
+def test_a_full_gpu_is_left_out_and_the_others_go_on(bench: Bench) -> None:
+    document = bench("copy", gpus=2, script="used gpu=0 bytes=90e9").document("bench")
+
+    rows = document["result"]["measurements"]
+    assert document["exit_code"] == 3
+    assert {row["error"]["code"] for row in rows if row["device"] == "gpu:0"} == {
+        "gpu-memory-taken"
+    }
+    assert "process 41021" in document["error"]["message"]
+    assert "holds 58.0 GiB" in document["error"]["message"]
+    assert all(row["verified"]["ok"] for row in rows if row["device"] == "gpu:1")
+    assert all(row["shape"] == [4096, 4096] for row in rows)
+
+
+def test_a_size_that_cannot_fit_is_refused_and_says_who_is_in_the_way(bench: Bench) -> None:
+    ended = bench("copy", "--size", "99999", script="used bytes=10e9")
+
+    assert ended.code == 2
+    assert "The largest size that fits now is" in ended.said
+    assert "process 41021" in ended.said
+
+
+def test_a_small_copy_is_not_the_limit_of_the_memory(bench: Bench) -> None:
+    result = bench("copy", "--size", "512").document("bench")["result"]
+
+    (limit,) = result["environment"]["rooflines"]
+    assert limit["copy_bytes_per_s"] > 2.5e12
+    assert all(row["percent_of_copy"] < 60 for row in result["measurements"])
+
+
+def test_a_low_clock_that_the_driver_does_not_explain_is_doubted(bench: Bench) -> None:
+    document = bench(
+        *("matmul", "--dtype", "float32"), script="throttle clock=0.6", machine="t4"
+    ).document("bench")
+
+    row = document["result"]["measurements"][0]
+    (doubt,) = (doubt for doubt in row["doubts"] if doubt["code"] == "clock-low")
+    assert doubt["facts"]["sm_clock_mhz"] == pytest.approx(954, rel=0.01)
+    assert doubt["facts"]["clock_sm_max_mhz"] == 1590
+
+
+@pytest.mark.parametrize(("override", "code"), [("0", 4), ("1", 0)])
+def test_tf32_is_refused_where_the_environment_forbids_it(
+    bench: Bench, override: str, code: int
+) -> None:
+    ended = bench("matmul", "--dtype", "tf32", NVIDIA_TF32_OVERRIDE=override)
+    document = ended.document("bench")
+
+    assert document["exit_code"] == code
+    if code:
+        assert "NVIDIA_TF32_OVERRIDE=0" in document["error"]["message"]
+    else:
+        found = document["result"]["environment"]["variables"]
+        assert found["NVIDIA_TF32_OVERRIDE"] == "1"
+
+
+def test_towers_are_timed_like_the_gpus_alone(bench: Bench) -> None:
+    rows = bench("towers", gpus=2).document("bench")["result"]["measurements"]
+
+    assert {row["facts"]["timed_by"] for row in rows} == {"host"}
+    assert [row["variant"] for row in rows] == ["1-tower", "2-towers", "1-tower"]
+
+
+def test_a_gpu_without_memory_of_its_own_says_what_its_transfers_are(bench: Bench) -> None:
+    result = bench("transfer", script="unified").document("bench")["result"]
+
+    assert result["environment"]["gpus"][0]["integrated"] is True
+    assert any("not over PCIe" in note for note in result["notes"])
+    assert not any("pcie-narrow" in codes(row) for row in result["measurements"])
+
+
+def test_a_second_ctrl_c_ends_what_hangs_and_reports_what_is_there(bench: Bench) -> None:
+    environment = bench.environment("hang after=3000")
+    arguments = ("copy", "triad", "--device", "gpu", "--budget", "20", "--json")
+    process = Program().start("bench", *arguments, env=environment)
+    try:
+        _wait_until_idle(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        hint = process.stderr.readline().decode()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    finally:
+        end_session(process.pid)
+
+    ended = Ended(code=process.returncode, stdout=stdout, stderr=stderr)
+    assert "another Ctrl-C" in hint
+    assert ended.code == 130
+    document = ended.document("bench")
+    assert document["error"]["code"] == "interrupted"
+    rows = document["result"]["measurements"]
+    assert any(row["median_s"] is not None for row in rows)
+    assert any(row["interrupted"] for row in rows)
+
+
+def _wait_until_idle(pid: int) -> None:
+    """Wait until a process that has computed for a while takes no more processor time."""
+    deadline_s, busy, still = time.monotonic() + 60, -1, 0
+    while still < 15:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        now = int(fields[11]) + int(fields[12])
+        still = still + 1 if now == busy and now > os.sysconf("SC_CLK_TCK") / 2 else 0
+        busy = now
