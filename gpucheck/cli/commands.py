@@ -57,6 +57,7 @@ COMMANDS = MappingProxyType(
                 ("gpucheck bench --quick", "the first look"),
                 ("gpucheck bench matmul --dtype float16,bfloat16 --device gpu:0", "tensor cores"),
                 ("gpucheck bench --full --json --output node17.json", "everything, kept"),
+                ("gpucheck bench --profile acceptance --junit node17.xml", "a verdict, for CI"),
             ),
         ),
         "compare": Command(
