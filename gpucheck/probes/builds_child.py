@@ -12,6 +12,7 @@ import contextlib
 import glob
 import importlib.util
 import json
+import mmap
 import os
 import re
 import sys
@@ -57,6 +58,9 @@ OPENED_BY_NAME = {
     "13": ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12",
            "libcusolver.so.12", "libcusparse.so.12"),
 }  # fmt: skip
+#: What torch.cuda.get_arch_list() gives is compiled into libtorch_python.so as one string.
+#: Seen in the wheel of PyTorch 2.15 for CUDA 13.2.
+COMPILED_FOR = re.compile(rb"\0((?:(?:sm|compute)_[0-9]+[af]? ?)+)\0")
 NVRTC = {"11": "libnvrtc.so.11.2", "12": "libnvrtc.so.12", "13": "libnvrtc.so.13"}
 
 
@@ -116,6 +120,19 @@ def describe_pytorch(
     if build["gpu_build"]:
         for name in ("libc10_cuda.so", "libtorch_cuda.so"):
             build["missing_libraries"] += shelves.missing_of(os.path.join(folder, "lib", name))  # noqa: PTH118
+        library = os.path.join(folder, "lib", "libtorch_python.so")  # noqa: PTH118
+        build["architectures"] = compiled_architectures(library)
+
+
+def compiled_architectures(library: str) -> list[str]:
+    """Return the architectures that a library of PyTorch says it holds code for."""
+    try:
+        with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no longer form
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                found = COMPILED_FOR.search(content)
+                return found.group(1).decode("ascii").split() if found else []
+    except (OSError, ValueError):  # ValueError: it is empty
+        return []
 
 
 def describe_tensorflow(

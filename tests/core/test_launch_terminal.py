@@ -182,6 +182,8 @@ class TestOnATerminal:
         screen.type(b"x")
         screen.until("key x")
         screen.type(b"\x1a")
+        while not screen.has_news(1.0):  # curses ignores the stop key while it draws
+            screen.type(b"\x1a")
         assert screen.job_event() == "stopped SIGTSTP"
         screen.foreground()
         while not screen.has_news(0.2):  # curses throws away what is typed while it comes back

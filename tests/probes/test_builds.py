@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpucheck.probes.builds import read_builds
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -58,6 +60,35 @@ def test_site_hooks_may_talk(tmp_path: Path) -> None:
 
     (build,) = [each for each in found.builds or () if each.name == "pytorch"]
     assert (build.version, build.cuda_build, build.gpu_build) == ("2.13.0", "12.6", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (
+            "\0at::cuda\0sm_75 sm_90 sm_120 compute_120\0\0",
+            ("sm_75", "sm_90", "sm_120", "compute_120"),
+        ),
+        ("\0sm_90a\0", ("sm_90a",)),
+        ("\0kernel_sm_90\0sm_ \0", ()),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_pytorch_says_what_it_is_compiled_for(
+    tmp_path: Path, content: str | None, found: tuple[str, ...]
+) -> None:
+    files = {
+        "torch/__init__.py": "",
+        "torch/version.py": "__version__ = '2.15.0'\ncuda = '13.2'\n",
+    }
+    if content is not None:
+        files["torch/lib/libtorch_python.so"] = content
+
+    reading = read_builds(sys.executable, site_with(tmp_path, files))
+
+    (build,) = [each for each in reading.builds or () if each.name == "pytorch"]
+    assert build.architectures == found
 
 
 def test_what_an_uninstalled_package_left_behind_is_none(tmp_path: Path) -> None:
