@@ -287,13 +287,14 @@ def test_two_cupys(site: Site, look: Look) -> None:
 
 def test_cupy_without_its_compiler(site: Site, look: Look) -> None:
     site.package("cupy")
-    site.distribution("cupy-cuda12x", "14.2.0")
-    site.file("cupy/.data/_wheel.json", '{"cuda": "12.x"}')
+    # CUDA 11: the tests themselves bring the compiler of CUDA 12.
+    site.distribution("cupy-cuda11x", "13.6.0")
+    site.file("cupy/.data/_wheel.json", '{"cuda": "11.x"}')
 
     entry, finding = look("cupy")
 
-    assert "libnvrtc.so.12" in entry["reason"]
-    assert finding["remedy"][0] == "Install them: pip install 'cupy-cuda12x[ctk]'"
+    assert "libnvrtc.so.11.2" in entry["reason"]
+    assert finding["remedy"][0] == "Install them: pip install 'cupy-cuda11x[ctk]'"
 
 
 def test_two_tensorflows_of_which_the_last_is_for_cpus(site: Site, look: Look) -> None:
