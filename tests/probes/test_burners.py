@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,25 +59,9 @@ def heard(burners: ProcessBurners, part: str, count: int) -> list[BurnNews]:
     return found
 
 
-def children() -> set[str]:
-    """Return our child processes that live, after a moment for the killed ones to die."""
-    end = time.monotonic() + 10
-    while (found := _living()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
-def _living() -> set[str]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
-            # A zombie is dead: only nobody has asked for its exit status.
-            found |= {pid} - ({pid} if state == "Z" else set())
-    return found
-
-
-def test_they_begin_when_they_are_let_and_end_when_they_are_told(burners: ProcessBurners) -> None:
+def test_they_begin_when_they_are_let_and_end_when_they_are_told(
+    burners: ProcessBurners, children: Callable[[], set[str]]
+) -> None:
     burners.start(orders("load", "load"))
     ready = heard(burners, "ready", 2)
     assert {news.device for news in ready} == {"gpu:0", "gpu:1"}
@@ -114,7 +99,9 @@ def test_one_that_refuses_is_news(burners: ProcessBurners) -> None:
     assert (news.document or {})["code"] == "no-gpu"
 
 
-def test_one_that_does_not_listen_is_killed(burners: ProcessBurners) -> None:
+def test_one_that_does_not_listen_is_killed(
+    burners: ProcessBurners, children: Callable[[], set[str]]
+) -> None:
     burners.start(orders("deaf"))
     heard(burners, "ready", 1)
     burners.begin()

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,24 +77,6 @@ def codes(answers: Sequence[WorkerAnswer]) -> list[str | None]:
     return [answer.failure.code if answer.failure else None for answer in answers]
 
 
-def children() -> set[str]:
-    """Return our child processes that live, after a moment for the killed ones to die."""
-    end = time.monotonic() + 10
-    while (found := _living()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
-def _living() -> set[str]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
-            # A zombie is dead: only nobody has asked for its exit status.
-            found |= {pid} - ({pid} if state == "Z" else set())
-    return found
-
-
 def test_each_answer_stands_in_the_place_of_its_order(command: tuple[str, ...]) -> None:
     answers = run(command, "a", "b", "c")
 
@@ -122,7 +104,7 @@ def test_a_document_longer_than_a_pipe_holds(command: tuple[str, ...]) -> None:
     ],
 )
 def test_a_bad_end_is_a_failure_and_the_others_go_on(
-    command: tuple[str, ...], word: str, code: str, said: str
+    command: tuple[str, ...], word: str, code: str, said: str, children: Callable[[], set[str]]
 ) -> None:
     bad, good = run(command, word, "good")
 
@@ -133,7 +115,9 @@ def test_a_bad_end_is_a_failure_and_the_others_go_on(
     assert children() == set()
 
 
-def test_one_that_hangs_is_left_after_the_deadline(command: tuple[str, ...]) -> None:
+def test_one_that_hangs_is_left_after_the_deadline(
+    command: tuple[str, ...], children: Callable[[], set[str]]
+) -> None:
     hung, good = run(command, "hang", "good", deadline_s=1.5)
 
     assert hung.failure is not None
@@ -148,7 +132,9 @@ def test_one_that_is_never_ready_does_not_keep_the_others(command: tuple[str, ..
     assert codes(answers) == [worker.SILENT, None]
 
 
-def test_one_that_does_not_end_after_its_document_is_ended(command: tuple[str, ...]) -> None:
+def test_one_that_does_not_end_after_its_document_is_ended(
+    command: tuple[str, ...], children: Callable[[], set[str]]
+) -> None:
     answers = run(command, "stay")
 
     assert codes(answers) == [None]
@@ -196,7 +182,10 @@ def test_processors_that_we_may_not_use_bind_nobody(command: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_ends_the_workers(
-    command: tuple[str, ...], tmp_path: Path, number: signal.Signals
+    command: tuple[str, ...],
+    tmp_path: Path,
+    number: signal.Signals,
+    children: Callable[[], set[str]],
 ) -> None:
     note = tmp_path / "pid"
     before = signal.getsignal(number)
