@@ -100,7 +100,7 @@ def command(
     if context.child is None:
         if code is not None and shared.format == "table":
             return deliver("memlimit", shared._replace(format="code"), find, formats=("code",))
-        return deliver("memlimit", shared, find, formats=("table", "json", "shell"))
+        return deliver("memlimit", shared, find)
     refuse_recording(shared)
     answer = find_only("memlimit", shared, find)
     if not isinstance(answer.result, MemoryLimit):

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from gpucheck.core.bench.compare import compare, headline
 from gpucheck.models.bench import (
-    BenchEnvironment,
     BenchGpu,
     BenchMode,
     BenchResult,
@@ -28,30 +27,21 @@ from gpucheck.render.console.bench import render_bench
 from gpucheck.render.console.bench_rows import row_name
 from gpucheck.render.console.figures import duration, rate
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
+from tests.fakes.verdicts import environment
 
-ENVIRONMENT = BenchEnvironment(
+ENVIRONMENT = replace(
+    environment(),
     cpu_model="Some CPU",
     logical_cores=8,
     usable_cores=4,
     cpu_quota_cores=2.0,
     blas_name="openblas",
     blas_version="0.3.31",
-    blas_architecture=None,
     blas_threads=4,
     numpy_version="2.4.6",
-    cupy_version=None,
-    gpus=(),
-    gpu_unavailable=None,
-    load_average_1m=None,
-    other_load_percent=None,
-    steal_percent=None,
-    parallel_efficiency=None,
-    peak_memory_bytes=None,
     duration_s=1.0,
-    seed=0,
     data="normal(0,1)",
     mode=BenchMode.DEFAULT,
-    budget_s=10.0,
 )
 GPU = BenchGpu(
     cuda_index=0,
