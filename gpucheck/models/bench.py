@@ -129,6 +129,8 @@ class Measurement:
 
     `samples_s` are those of all rounds, one after the other; `round_sizes` says how many belong to
     each and `round_medians_s` what their medians are, of which `median_s` and `ci95_s` are made.
+    `ci95_s` is how well this run knows its median; `repeat95_s` where 19 of 20 further runs on the
+    same machine are expected to have theirs, which is wider.
     `cold_s` is the first run, with compilation and handle creation. `loops` is how many operations
     one sample held. `limits` names what the percentages are of. `percent_of_peak_at_clock` is of
     the peak at the clock that the SMs really had. `facts` are further results, such as accuracy,
@@ -156,6 +158,7 @@ class Measurement:
     summary: SampleSummary | None = None
     median_s: float | None = None
     ci95_s: tuple[float, float] | None = None
+    repeat95_s: tuple[float, float] | None = None
     converged: bool = False
     throughput: Throughput | None = None
     percent_of_peak: float | None = None

@@ -7,6 +7,8 @@ from gpucheck.core.bench.doubts import Around, doubts_about
 from gpucheck.core.bench.record import Record
 from gpucheck.models.bench import Measurement, Throughput
 
+_INTERVALS = ("ci95_s", "repeat95_s")
+
 
 def row_of(record: Record, around: Around) -> Measurement:
     """Return the row of a record, its figures computed from its samples.
@@ -37,6 +39,7 @@ def row_of(record: Record, around: Around) -> Measurement:
         summary=stats.summarise(samples) if samples else None,
         median_s=median_s,
         ci95_s=stats.interval(medians),
+        repeat95_s=stats.repeat_interval(medians),
         converged=record.converged,
         throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
         sm_clock_mhz=stats.median(record.sm_clocks_mhz) if record.sm_clocks_mhz else None,
@@ -62,9 +65,10 @@ def _unavailable(record: Record) -> dict[str, str]:
         )
     if not record.samples_s:
         why = "it was interrupted" if record.interrupted else "see the row's error"
-        return reasons | dict.fromkeys(("median_s", "ci95_s", "throughput"), why)
+        return reasons | dict.fromkeys(("median_s", *_INTERVALS, "throughput"), why)
     if len(record.medians_s) < stats.FEWEST_FOR_INTERVAL:
-        reasons["ci95_s"] = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
+        needed = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
+        reasons |= dict.fromkeys(_INTERVALS, needed)
     if not on_cpu and not record.sm_clocks_mhz:
         reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU gave no clock"
     return reasons

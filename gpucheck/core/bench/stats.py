@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from gpucheck.models.bench import SampleSummary
 
@@ -61,6 +62,46 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     correlation r of neighbours the interval is wider by the root of (1 + r) / (1 - r) (Bartlett
     1946). It holds the median of the medians in any case.
     """
+    found = _spread(medians)
+    if found is None:
+        return None
+    centre, reach = found.centre, found.reach(found.of_mean)
+    middle = median(medians)
+    return min(math.exp(centre - reach), middle), max(math.exp(centre + reach), middle)
+
+
+def repeat_interval(medians: Sequence[float]) -> tuple[float, float] | None:
+    """Return where the median of 19 in 20 further runs is expected, None from too few rounds.
+
+    The interval of the median holds what rounds of this run tell. A further run also meets another
+    load of the machine, other temperatures, other places in memory, which no round of this one saw.
+    Its own share of that is taken to scatter as much as one round does: on shared virtual machines
+    it did so by half to twice as much, whatever the kernel (`python -m benchmarks.repeatability`).
+    So it is the prediction interval of a random effect: both runs scatter by a round, and by what
+    the mean of their rounds does.
+    """
+    found = _spread(medians)
+    if found is None:
+        return None
+    middle = median(medians)
+    factor = math.exp(found.reach(2 * (found.of_round + found.of_mean)))
+    return middle / factor, middle * factor
+
+
+class _Spread(NamedTuple):
+    """Logarithms of rounds: their centre, the variance of one of them, and that of their mean."""
+
+    centre: float
+    of_round: float
+    of_mean: float
+    freedom: int
+
+    def reach(self, variance: float) -> float:
+        """Return half the 95 % interval of what scatters with a variance."""
+        return student_quantile(self.freedom) * math.sqrt(variance)
+
+
+def _spread(medians: Sequence[float]) -> _Spread | None:
     count = len(medians)
     if count < FEWEST_FOR_INTERVAL or min(medians) <= 0:
         return None
@@ -71,10 +112,9 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     alike = sum(one * other for one, other in pairwise(offsets)) / square if square else 0.0
     # Of independent rounds it is -1 / n on average.
     alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
-    reach = student_quantile(count - 1) * math.sqrt(square / (count - 1) / count)
-    reach *= math.sqrt((1 + alike) / (1 - alike))
-    middle = median(medians)
-    return min(math.exp(centre - reach), middle), max(math.exp(centre + reach), middle)
+    of_round = square / (count - 1)
+    of_mean = of_round / count * (1 + alike) / (1 - alike)
+    return _Spread(centre, of_round, of_mean, count - 1)
 
 
 def half_width_share(medians: Sequence[float]) -> float | None:

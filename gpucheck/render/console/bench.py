@@ -64,6 +64,9 @@ def render_bench(
     lines.extend(hanging(Text(f"note: {printable(note)}")) for note in result.notes)
     if verbosity == 0:
         lines.extend(_legend(result.measurements, signs))
+    if any(row.repeat95_s is not None for row in result.measurements) and verbosity >= 0:
+        meaning = "19 of 20 further runs on this machine should lie within it"
+        lines.append(hanging(Text(f"{signs.plus_minus}: {meaning}", style="dim")))
     if verbosity >= 0:
         lines.extend(machine_lines(result.environment, result.telemetry))
     lines.extend(_last_words(result))

@@ -136,8 +136,8 @@ class Drawing:
         median_s = row.median_s or 0.0
         time = duration(median_s, self._signs.micro)
         spread = f"{self._signs.plus_minus}?"
-        if row.ci95_s is not None and median_s > 0:
-            share = 100 * (row.ci95_s[1] - row.ci95_s[0]) / 2 / median_s
+        if row.repeat95_s is not None and median_s > 0:
+            share = 100 * (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / median_s
             spread = f"{self._signs.plus_minus}{share:.1f}%" if share < 99.95 else ">99%"
         speed = "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
         if row.kernel == "launch":
@@ -181,6 +181,9 @@ class Drawing:
             parts[0] += f" in {len(row.round_medians_s)} rounds"
         if row.loops is not None:
             parts.append(f"{row.loops} operations each")
+        if row.ci95_s is not None and row.median_s:
+            share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
+            parts.append(f"median known to {self._signs.plus_minus}{share:.1f}%")
         if row.summary is not None:
             low, high = (
                 duration(value, self._signs.micro)

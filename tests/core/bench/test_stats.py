@@ -20,6 +20,7 @@ def test_median_of_an_even_count_lies_between_the_middle_two() -> None:
 @pytest.mark.parametrize("count", range(stats.FEWEST_FOR_INTERVAL))
 def test_no_interval_from_too_few_rounds(count: int) -> None:
     assert stats.interval([1.0] * count) is None
+    assert stats.repeat_interval([1.0] * count) is None
     assert stats.half_width_share([1.0] * count) is None
 
 
@@ -56,6 +57,35 @@ def test_the_interval_holds_the_median_of_the_rounds(medians: list[float]) -> No
     low, high = stats.interval(medians) or (math.nan, math.nan)
 
     assert 0 < low <= stats.median(medians) <= high
+
+
+@given(st.lists(SECONDS, min_size=3, max_size=60))
+def test_a_further_run_is_known_less_well_than_the_median_of_this_one(medians: list[float]) -> None:
+    low, high = stats.repeat_interval(medians) or (math.nan, math.nan)
+    narrow_low, narrow_high = stats.interval(medians) or (math.nan, math.nan)
+
+    assert 0 < low <= narrow_low * (1 + 1e-9)
+    assert narrow_high * (1 - 1e-9) <= high < math.inf
+
+
+@pytest.mark.parametrize(("own", "least", "most"), [(0.0, 0.99, 1.0), (0.01, 0.93, 0.97)])
+def test_a_further_run_lies_where_it_is_expected(own: float, least: float, most: float) -> None:
+    """Rounds scatter by 1 %, and each run is off by `own` besides: as much as one round, at most.
+
+    Where runs differ by nothing but their rounds the interval is too wide, never too narrow.
+    """
+    source, pairs = random.Random(11), 4000
+
+    def run() -> list[float]:
+        weather = own * source.gauss(0, 1)
+        return [math.exp(weather + 0.01 * source.gauss(0, 1)) for _ in range(9)]
+
+    held = 0
+    for _ in range(pairs):
+        low, high = stats.repeat_interval(run()) or (math.nan, math.nan)
+        held += low <= stats.median(run()) <= high
+
+    assert least <= held / pairs <= most
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=50), st.floats(0, 1))

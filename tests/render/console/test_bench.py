@@ -70,7 +70,8 @@ def row(device: str, variant: str, median_s: float, threads: int | None = None) 
         parameters={"temperature": 0.7},
         samples_s=(median_s,) * 10,
         median_s=median_s,
-        ci95_s=(median_s * 0.996, median_s * 1.004),
+        ci95_s=(median_s * 0.998, median_s * 1.002),
+        repeat95_s=(median_s * 0.996, median_s * 1.004),
         converged=True,
         throughput=Throughput(value=134_217_728 / median_s, unit="B/s"),
         verified=RIGHT,
@@ -129,6 +130,7 @@ def test_a_whole_report_at_80_columns() -> None:
         "\n"
         "! host-busy (2 rows, the first): other programs took 30 %\n"
         "  To do: run it again.\n"
+        "±: 19 of 20 further runs on this machine should lie within it\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
         "gpu:0: NVIDIA H100\n"
         "gpu:0 reaches 170 times the CPU's speed in softmax float32 if the data stays\n"
@@ -202,7 +204,7 @@ def test_a_row_that_ended_early_keeps_its_figures_and_says_so() -> None:
 
 
 def test_too_few_samples_for_an_interval_show_no_false_precision() -> None:
-    assert "±?" in draw(result(replace(CPU, ci95_s=None)))
+    assert "±?" in draw(result(replace(CPU, repeat95_s=None)))
 
 
 def test_notes_interrupt_and_the_missing_gpu_are_said() -> None:
