@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -92,8 +92,24 @@ def ready(case: Case) -> Iterator[Verified]:
         case.poison()
         case.run(1)
         yield case.check()
-    finally:
-        case.release()
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is what should be told
+            case.release()
+        raise
+    case.release()
+
+
+def repeated(gpu: GpuDevice, once: Callable[[], None]) -> Timed:
+    """Return the timer of what `once` enqueues, one by one, queued up behind a waiting GPU."""
+
+    def timed(loops: int) -> float:
+        def enqueue() -> None:
+            for _ in range(loops):
+                once()
+
+        return gpu.span(enqueue).seconds
+
+    return timed
 
 
 def rivals_of(bench: Bench, makers: Mapping[str, Callable[[Torch], Timed]]) -> dict[str, Timed]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-#: Work is repeated until one sample takes this long, well above the resolution of CUDA's events.
-SAMPLE_S = 2e-3
+#: Work is repeated until one sample takes this long: beside it the microseconds in which the first
+#: kernel begins, a graph's or a stream's, are less than a thousandth.
+SAMPLE_S = 10e-3
 ROUNDS = 7
 #: Operations in one sample: the driver queues about a thousand launches.
 MOST_LOOPS = 500
 
+#: What a part ends with when the GPU answers it no more.
+LOST = 4
 #: The error of a figure that the time did not reach.
 NO_TIME = "the time was over"
 
@@ -74,45 +81,86 @@ class Figure:
 
 
 class Notebook:
-    """Writes every figure down as soon as it is there, so that what comes later cannot lose it."""
+    """Writes every figure down as soon as it is there, so that what comes later cannot lose it.
+
+    It also says which one is begun: should the process hang or fall over it, the next process of
+    the part leaves it and all before it alone.
+    """
 
     def __init__(self, path: Path, part: str, seconds: float) -> None:
         self._path = path
         self._part = part
         self._end_s = time.monotonic() + seconds
+        self._known = {figure.name for figure in read_figures(path)}
 
     @property
     def left_s(self) -> float:
         """Return the seconds until the part should end."""
         return self._end_s - time.monotonic()
 
-    def take(self, name: str, unit: str, measure: Callable[[], Figure]) -> Figure:
-        """Measure and note a figure; what goes wrong is noted in its place."""
+    def take(self, name: str, unit: str, measure: Callable[[], Figure]) -> None:
+        """Measure and note a figure that is not there yet; what goes wrong is noted in its place.
+
+        Raises:
+            SystemExit: the GPU answers this process no more; a new one may go on.
+        """
+        if name in self._known:
+            return
         if self.left_s <= 0:
-            figure = Figure(part=self._part, name=name, unit=unit, error=NO_TIME)
-        else:
-            try:
-                figure = measure()
-            except Exception as error:
-                figure = Figure(part=self._part, name=name, unit=unit, error=first_line(error))
+            self._write(asdict(self._without(name, unit, NO_TIME)))
+            return
+        self._write({"begun": name, "unit": unit})
+        print(f"{self._part}: {name}", file=sys.stderr, flush=True)
+        try:
+            figure = measure()
+        except Exception as error:
+            traceback.print_exc()
+            self._write(asdict(self._without(name, unit, first_line(error))))
+            if getattr(error, "code", None) == "gpu-lost":
+                raise SystemExit(LOST) from error
+            return
+        self._write(asdict(figure))
+
+    def _without(self, name: str, unit: str, error: str) -> Figure:
+        return Figure(part=self._part, name=name, unit=unit, error=error)
+
+    def _write(self, line: Mapping[str, object]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(figure)) + "\n")
-        return figure
+            file.write(json.dumps(line) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return what a notebook holds; a line that was cut off is left out."""
+    found: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+    return found
 
 
 def read_figures(path: Path) -> list[Figure]:
-    """Return what a notebook holds; a line that was cut off is left out."""
-    found: list[Figure] = []
-    if not path.exists():
-        return found
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            raw = json.loads(line)
-        except ValueError:
-            continue
-        raw["bars"] = [Bar(**bar) for bar in raw["bars"]]
-        found.append(Figure(**raw))
-    return found
+    """Return a notebook's figures."""
+    return [figure_of(line) for line in read_lines(path) if "begun" not in line]
+
+
+def give_up_unfinished(path: Path, part: str, why: str) -> str | None:
+    """Note why the figure that was under way has no value, and return its name if there is one."""
+    lines = read_lines(path)
+    if not lines or "begun" not in lines[-1]:
+        return None
+    name, unit = lines[-1]["begun"], lines[-1]["unit"]
+    figure = Figure(part=part, name=name, unit=unit, error=why)
+    with path.open("a", encoding="utf-8") as file:
+        # A line may have been cut off before.
+        file.write("\n" + json.dumps(asdict(figure)) + "\n")
+    return str(name)
+
+
+def figure_of(raw: Mapping[str, Any]) -> Figure:
+    """Return a figure from its JSON; what was computed from it is left out."""
+    own = {field.name: raw[field.name] for field in fields(Figure)}
+    return Figure(**{**own, "bars": [Bar(**bar) for bar in raw["bars"]]})
 
 
 def first_line(error: Exception) -> str:
@@ -136,6 +184,11 @@ class Outcome:
     def rate(self, work: float) -> float:
         """Return how much of the work we do in a second."""
         return work / self.ours
+
+    def bars(self, least: float) -> list[Bar]:
+        """Return the bar to reach this share of every rival, also of one that failed."""
+        _, *others = self.seconds
+        return [Bar(what=name, least=least) for name in (*others, *self.failures)]
 
     def rival_rates(self, work: float) -> dict[str, float]:
         """Return how much the others do."""
@@ -165,7 +218,13 @@ def compete(sides: Mapping[str, Timed], rounds: int = ROUNDS) -> Outcome:
         loops[name] = count
     samples: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds):
-        for name in sorted(loops, reverse=bool(number % 2)):
-            samples[name].append(sides[name](loops[name]) / loops[name])
+        for name in sorted(samples, reverse=bool(number % 2)):
+            try:
+                samples[name].append(sides[name](loops[name]) / loops[name])
+            except Exception as error:
+                if name == ours:
+                    raise
+                failures[name] = first_line(error)
+                del samples[name]
     medians = {name: statistics.median(taken) for name, taken in samples.items()}
     return Outcome(seconds=medians, failures=failures)

@@ -12,8 +12,8 @@ from benchmarks.card.figures import Bar, Figure, Timed, compete
 from gpucheck.core.bench.data import HostData
 from gpucheck.core.bench.formats import FORMATS, STORAGES, encode
 from gpucheck.core.bench.gpu_case import ResidentCase
-from gpucheck.core.bench.kernels.matmul import GpuMatmul
-from gpucheck.probes.gpu import GpuDevice, Product
+from gpucheck.core.bench.kernels.matmul import GpuMatmul, product_of
+from gpucheck.probes.gpu import GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 
 #: Seconds of work before the best product is taken: what a card keeps up, not what it begins with.
 _WARM_S = 2.0
-_PRODUCTS = ("bfloat16", "float16", "tf32", "float32", "float64", "int8")
+_PRODUCTS = ("bfloat16", "float16", "float8", "tf32", "float32", "float64", "int8")
+#: The layouts of a product, t for a factor stored transposed; these formats have one only.
+_LAYOUTS, _ONE_LAYOUT = ("nn", "nt", "tn"), ("int8", "float8")
+#: Formats of which the best shape is looked for.
+_SWEPT = ("bfloat16", "float16", "tf32", "float8")
 #: The shapes of the sweep as shares of the largest edge: (m, k, n).
 _SWEEP = ((1, 1, 1), (0.5, 0.5, 0.5), (1, 0.5, 1), (0.5, 1, 1), (2, 0.5, 1))
 
 
 def matmul(bench: Bench) -> None:
     """Compare every format's product with torch's, and find the best shape and layout."""
-    edge = max(64, int(8192 * bench.share) // 16 * 16)
+    # Halves of it are multiples of 16 too.
+    edge = max(64, int(8192 * bench.share) // 32 * 32)
     for dtype in _PRODUCTS:
         work = edge if dtype not in ("float64", "float32") else edge // 2
         pool = numbers_for(dtype, 2 * edge * edge)
-        for layout in ("nt",) if dtype == "int8" else ("nn", "nt", "tn"):
-            task = Task(
-                name=f"{dtype} {work} {layout}", dtype=dtype, layout=layout, edges=(work,) * 3
-            )
+        for task in tasks_in(dtype, (work,) * 3):
             bench.notes.take(task.name, "FLOP/s", partial(product, bench, task, pool))
             bench.release()
-        if dtype in ("bfloat16", "float16", "tf32"):
+        if dtype in _SWEPT:
             bench.notes.take(
                 f"{dtype} best", "FLOP/s", partial(best_product, bench, dtype, edge, pool)
             )
@@ -49,12 +51,37 @@ def matmul(bench: Bench) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A product of (m, k) and (k, n); `layout` is nn, nt or tn, t for what is stored transposed."""
+    """A product of (m, k) and (k, n); `layout` is nn, nt or tn, t for what is stored transposed.
 
-    name: str
+    `fast` is float8's fast accumulation.
+    """
+
     dtype: str
     layout: str
     edges: tuple[int, int, int]
+    fast: bool = False
+
+    @property
+    def shape(self) -> str:
+        """Return what tells it from the format's other products."""
+        edges = self.edges if len(set(self.edges)) > 1 else self.edges[:1]
+        fast = " fast" if self.fast else ""
+        return f"{'x'.join(map(str, edges))} {self.layout}{fast}"
+
+    @property
+    def name(self) -> str:
+        """Return the name of its row."""
+        return f"{self.dtype} {self.shape}"
+
+
+def tasks_in(dtype: str, edges: tuple[int, int, int]) -> list[Task]:
+    """Return the products of these edges that a format has."""
+    layouts = ("nt",) if dtype in _ONE_LAYOUT else _LAYOUTS
+    return [
+        Task(dtype=dtype, layout=layout, edges=edges, fast=fast)
+        for layout in layouts
+        for fast in ((False, True) if dtype == "float8" else (False,))
+    ]
 
 
 def numbers_for(dtype: str, count: int) -> HostArray:
@@ -66,7 +93,7 @@ def numbers_for(dtype: str, count: int) -> HostArray:
 def product(bench: Bench, task: Task, pool: HostArray) -> Figure:
     """Return the rate of one product beside torch.mm's on the same shape and layout."""
     m, k, n = task.edges
-    makers = {"torch": lambda torch: torch.product(m, k, n, task.dtype, task.layout)}
+    makers = {"torch": lambda torch: torch.product(m, k, n, task.dtype, task.layout, task.fast)}
     sides = {"ours": timed_product(bench.gpu, task, pool), **rivals_of(bench, makers)}
     outcome, work = compete(sides), 2 * m * k * n
     rivals = outcome.rival_rates(work)
@@ -90,7 +117,9 @@ def timed_product(gpu: GpuDevice, task: Task, pool: HostArray) -> Timed:
     left = gpu.upload(pool[: m * k].reshape((k, m) if first else (m, k)))
     right = gpu.upload(pool[-k * n :].reshape((n, k) if second else (k, n)))
     out = gpu.allocate((m, n), STORAGES[form.output])
-    how = Product(math_mode=form.math_mode, left_transposed=first, right_transposed=second)
+    how = product_of(
+        form, left_transposed=first, right_transposed=second, fast_accumulation=task.fast
+    )
 
     def timed(loops: int) -> float:
         def enqueue() -> None:
@@ -109,20 +138,19 @@ def best_product(bench: Bench, dtype: str, edge: int, pool: HostArray) -> Figure
     tasks: dict[str, Task] = {}
     for shares in _SWEEP:
         edges = (int(edge * shares[0]), int(edge * shares[1]), int(edge * shares[2]))
-        for layout in ("nn", "nt", "tn"):
-            task = Task(name=f"{dtype} best", dtype=dtype, layout=layout, edges=edges)
-            label = "x".join(map(str, edges)) + f" {layout}"
-            tasks[label], rates[label] = task, product(alone, task, pool).ours or 0.0
+        for task in tasks_in(dtype, edges):
+            tasks[task.shape] = task
+            rates[task.shape] = product(alone, task, pool).ours or 0.0
             bench.gpu.release()
-    label = max(rates, key=lambda one: rates[one])
-    warm(timed_product(bench.gpu, tasks[label], pool))
-    again = product(bench, tasks[label], pool)
-    return replace(again, details={"shape": label, "tried": rates})
+    best = max(rates, key=lambda one: rates[one])
+    warm(timed_product(bench.gpu, tasks[best], pool), _WARM_S * bench.share)
+    again = product(bench, tasks[best], pool)
+    return replace(again, name=f"{dtype} best", details={"shape": best, "tried": rates})
 
 
-def warm(timed: Timed) -> None:
+def warm(timed: Timed, seconds: float) -> None:
     """Keep the card busy until it has left the clock of its first moments."""
-    end_s = time.monotonic() + _WARM_S
+    end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         timed(10)
 
@@ -131,7 +159,7 @@ def checked_product(bench: Bench, dtype: str) -> Figure:
     """Return whether products of this format are right in both of gpucheck's layouts."""
     name, edge = f"{dtype} checked", 1024 if bench.share == 1 else 64
     ok = True
-    for transposed in (True,) if dtype == "int8" else (False, True):
+    for transposed in (True,) if dtype in _ONE_LAYOUT else (False, True):
         operation = GpuMatmul(
             bench.order((edge, edge, edge), dtype), bench.gpu, transposed=transposed
         )

@@ -7,11 +7,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
-from benchmarks.card.figures import NO_TIME, Figure
+from benchmarks.card.figures import NO_TIME, Figure, figure_of
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
+_PREFIXES = (
+    *((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")),
+    *((1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u")),
+)
 _HEAD = ("figure", "ours", "best rival", "ours/rival", "limit", "of it", "verdict")
+#: Characters of a table with every row; a longer one is shortened.
+_MOST_CHARACTERS = 9_000
+#: Facts that make two runs comparable: figures of both may stand in one document.
+IDENTITY = ("card", "driver", "CuPy", "cuBLAS", "torch", "kernels")
 
 
 def text_of(value: float | None, unit: str) -> str:
@@ -41,7 +49,7 @@ def row_of(figure: Figure) -> tuple[str, ...]:
     rival = best_rival(figure)
     shown = f"{text_of(rival[1], figure.unit)} ({rival[0]})" if rival else "-"
     if figure.failures:
-        shown += f"; {', '.join(figure.failures)} failed"
+        shown += f"; no {', '.join(figure.failures)}"
     ratios = (
         figure.ratio(rival[0]) if rival else None,
         figure.ratio(figure.limit_name) if figure.limit_name else None,
@@ -60,12 +68,13 @@ def row_of(figure: Figure) -> tuple[str, ...]:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return the figures in columns."""
+    """Return the figures in columns, without those in which nothing stands."""
     rows = [_HEAD, *(row_of(figure) for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    used = [column for column in zip(*rows, strict=True) if set(column[1:]) - {"-", ""}]
+    widths = [max(map(len, column)) for column in used]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        for row in zip(*used, strict=True)
     )
 
 
@@ -93,13 +102,15 @@ def is_short(figure: Figure) -> bool:
 
 
 def failures(figures: Sequence[Figure]) -> list[str]:
-    """Return why rivals have no value, each reason once."""
-    found = {
-        f"{name} failed ({figure.part}: {figure.name}): {why}"
-        for figure in figures
-        for name, why in figure.failures.items()
-    }
-    return sorted(found)
+    """Return why rivals have no value: each reason once, with the first figure that lacks it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for figure in figures:
+        for name, why in figure.failures.items():
+            found.setdefault((name, why), []).append(f"{figure.part}: {figure.name}")
+    return [
+        f"{name} failed ({places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}): {why}"
+        for (name, why), places in found.items()
+    ]
 
 
 def slug(name: str) -> str:
@@ -107,24 +118,100 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"
 
 
-def write(
-    folder: Path, facts: Mapping[str, object], figures: Sequence[Figure], notes: Sequence[str]
-) -> tuple[Path, Path]:
-    """Write `<card>.json` and `<card>.md` and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = slug(str(facts.get("card") or "gpu"))
-    document = {
-        "facts": dict(facts),
-        "notes": list(notes),
-        "figures": [
-            {**asdict(figure), "verdict": figure.verdict, "ratios": _ratios(figure)}
-            for figure in figures
-        ],
-    }
-    data, page = folder / f"{stem}.json", folder / f"{stem}.md"
-    data.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    page.write_text(_page(facts, figures, notes), encoding="utf-8")
-    return data, page
+class Report:
+    """What a run has found so far: kept in files from the first figure on, printed at its end.
+
+    Figures of parts that do not run stay, if the files hold such of the same card and software.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, object], parts: Sequence[str]) -> None:
+        stem = slug(str(facts.get("card") or "gpu"))
+        self._data, self._page = folder / f"{stem}.json", folder / f"{stem}.md"
+        self._facts = dict(facts)
+        run = {"date": self._facts.pop("date", None), "command": self._facts.pop("command", None)}
+        self._parts = parts
+        self._notes: list[str] = []
+        self._run: dict[str, object] = {**run, "parts": list(parts), "notes": self._notes}
+        self._figures, self._runs = _earlier(self._data, self._facts, parts)
+        self.stopped = False
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Return all figures, part by part."""
+        return [figure for figures in self._figures.values() for figure in figures]
+
+    def put(self, part: str, figures: Sequence[Figure]) -> None:
+        """Take a part's figures in place of those it had."""
+        if list(figures) != self._figures.get(part, []):
+            self._figures[part] = list(figures)
+            self.save()
+
+    def remark(self, text: str) -> None:
+        """Take a sentence on what went wrong."""
+        self._notes.append(text)
+        self.save()
+
+    def stop(self) -> None:
+        """Say that the run did not come to its end."""
+        self.stopped = True
+        self.remark("stopped before its end")
+
+    def save(self) -> None:
+        """Write both files, each in one step."""
+        document = {
+            "facts": self._facts,
+            "runs": [*self._runs, self._run],
+            "figures": [
+                {**asdict(figure), "verdict": figure.verdict, "ratios": _ratios(figure)}
+                for figure in self.figures
+            ],
+        }
+        _replace(self._data, json.dumps(document, indent=1) + "\n")
+        _replace(self._page, self._page_text())
+
+    @property
+    def text(self) -> str:
+        """Return the end of a run on the terminal: the table of its parts last."""
+        found = [figure for part in self._parts for figure in self._figures.get(part, [])]
+        facts = "; ".join(f"{name}: {value}" for name, value in self._facts.items())
+        lines = [facts, f"all figures: {self._data} and {self._page}"]
+        lines += [*self._notes, *failures(found)[:5]]
+        # All rows, if a log that keeps some thousand characters keeps them.
+        whole = table([figure for figure in found if figure.error != NO_TIME])
+        short = table([figure for figure in found if is_short(figure)])
+        lines += [whole if len(whole) < _MOST_CHARACTERS else short, summary(found)]
+        return "\n".join(lines)
+
+    def _page_text(self) -> str:
+        found = self.figures
+        lines = [f"# {self._facts.get('card') or 'a GPU'}", ""]
+        lines += [f"- {name}: {value}" for name, value in self._facts.items() if name != "card"]
+        for run in (*self._runs, self._run):
+            lines += ["", f"{run['date']}: `{run['command']}`", ""]
+            lines += [f"- {note}" for note in cast("list[str]", run["notes"])]
+        lines += ["", summary(found) + ".", "", *(f"- {note}" for note in failures(found))]
+        lines += ["", "| " + " | ".join(_HEAD) + " |", "|" + "--|" * len(_HEAD)]
+        lines += ["| " + " | ".join(row_of(figure)) + " |" for figure in found]
+        return "\n".join(lines) + "\n"
+
+
+def _earlier(
+    path: Path, facts: Mapping[str, object], parts: Sequence[str]
+) -> tuple[dict[str, list[Figure]], list[dict[str, object]]]:
+    """Return the figures of the other parts, and the runs that took them, if they may stay."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        known = document["facts"]
+        if any(known.get(name) != facts.get(name) for name in IDENTITY):
+            return {}, []
+        kept = [figure_of(raw) for raw in document["figures"] if raw["part"] not in parts]
+        runs = [run for run in document["runs"] if not set(run["parts"]) <= set(parts)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not one of ours
+        return {}, []
+    figures: dict[str, list[Figure]] = {}
+    for figure in kept:
+        figures.setdefault(figure.part, []).append(figure)
+    return figures, runs if kept else []
 
 
 def _ratios(figure: Figure) -> dict[str, float | None]:
@@ -132,11 +219,7 @@ def _ratios(figure: Figure) -> dict[str, float | None]:
     return {name: figure.ratio(name) for name in names}
 
 
-def _page(facts: Mapping[str, object], figures: Sequence[Figure], notes: Sequence[str]) -> str:
-    lines = [f"# {facts.get('card') or 'a GPU'}", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items() if name != "card"]
-    lines += ["", summary(figures) + ".", ""]
-    lines += [f"- {note}" for note in (*notes, *failures(figures))]
-    lines += ["", "| " + " | ".join(_HEAD) + " |", "|" + "--|" * len(_HEAD)]
-    lines += ["| " + " | ".join(row_of(figure)) + " |" for figure in figures]
-    return "\n".join(lines) + "\n"
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from benchmarks.card.figures import Timed
+from gpucheck.core.bench.formats import FORMATS
 
 #: GPU cycles for which a sample's work is held back, so that all of it is queued before it begins.
 _HELD_CYCLES = 400_000
+#: What our float8 numbers are multiplied by before they are rounded.
+_FLOAT8_SCALE = FORMATS["float8"].scale
 #: By our names: torch's types, and whether float32 products may use TF32.
 _TYPES = MappingProxyType(
     {
@@ -18,6 +22,7 @@ _TYPES = MappingProxyType(
         "tf32": ("float32", True),
         "float16": ("float16", False),
         "bfloat16": ("bfloat16", False),
+        "float8": ("float8_e4m3fn", False),
         "int8": ("int8", False),
     }
 )
@@ -82,6 +87,9 @@ class Torch:
         if name == "int8":
             wide = torch.randn(shape, dtype=torch.float32, device=self._device)
             return wide.mul_(32).round_().clamp_(-127, 127).to(torch.int8)
+        if dtype == "float8":
+            wide = torch.randn(shape, dtype=torch.float32, device=self._device)
+            return wide.mul_(_FLOAT8_SCALE).to(getattr(torch, name))
         wide = torch.float64 if name == "float64" else torch.float32
         return torch.randn(shape, dtype=wide, device=self._device).to(getattr(torch, name))
 
@@ -112,16 +120,19 @@ class Torch:
         out = self._torch.empty_like(scaled)
         return self.timed(lambda: self._torch.add(added, scaled, alpha=0.7, out=out))
 
-    def product(self, m: int, k: int, n: int, dtype: str, layout: str) -> Timed:
+    def product(self, m: int, k: int, n: int, dtype: str, layout: str, fast: bool = False) -> Timed:
         """Return the timer of torch.mm; `layout` is nn, nt or tn, t for a factor stored transposed.
 
-        TF32 is switched while it runs; int8 has its own function, for B transposed.
+        TF32 is switched while it runs; int8 and float8 have their own functions, for B transposed.
+        `fast` is float8's fast accumulation.
         """
         torch = self._torch
         left = self.tensor((k, m), dtype).t() if layout[0] == "t" else self.tensor((m, k), dtype)
         right = self.tensor((n, k), dtype).t() if layout[1] == "t" else self.tensor((k, n), dtype)
         if dtype == "int8":
             return self.timed(lambda: torch._int_mm(left, right))
+        if dtype == "float8":
+            return self.timed(self._scaled(left, right, fast))
         out = torch.empty((m, n), dtype=left.dtype, device=self._device)
         timed = self.timed(lambda: torch.mm(left, right, out=out))
 
@@ -134,6 +145,13 @@ class Torch:
                 torch.backends.cuda.matmul.allow_tf32 = before
 
         return switched
+
+    def _scaled(self, left: Any, right: Any, fast: bool) -> Callable[[], object]:
+        """Return what multiplies float8, with the scales on the GPU."""
+        torch = self._torch
+        scale = torch.full((), 1 / _FLOAT8_SCALE, dtype=torch.float32, device=self._device)
+        keywords = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16}
+        return partial(torch._scaled_mm, left, right, **keywords, use_fast_accum=fast)
 
     def transfer(self, count: int, way: str) -> Timed:
         """Return the timer of copy_ between pinned memory and the GPU; `way` as in `transfer`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.bench import Bench, ready, rivals_of
-from benchmarks.card.figures import Bar, Figure, Timed, compete
+from benchmarks.card.figures import NO_TIME, Bar, Figure, Timed, compete
 from benchmarks.card.rivals import Torch
 from gpucheck.core.bench.data import HostData
 from gpucheck.core.bench.formats import FORMATS, encode
@@ -42,8 +43,12 @@ _SOFTMAX_ROUNDS = (
     ("bfloat16", _FURTHER),
     ("float16", (4096, 32768)),
 )
+#: Rows of so many bytes are long; of those there are so many times more.
+_LONG_BYTES, _MORE = 2**15, 4
+#: Lengths that are tried with other launches, the most doubtful choice first.
+_VARIED = (32768, 262_144, 131_072, 16384, 65536, 4096)
 #: Seconds that must be left for a compilation by torch to be begun.
-_COMPILING_S = 40
+_COMPILING_S = 20
 
 
 class FlatSoftmax(GpuSoftmax):
@@ -69,33 +74,104 @@ class FlatSoftmax(GpuSoftmax):
         return verify_softmax(self.inputs()[0], out, 1.0, self._order.dtype)
 
 
+class Stock:
+    """Numbers of one format to cut rows from, and the rate of a copy of as many bytes.
+
+    There are two amounts of them. Long rows get the larger one: an SM holds one or two at a time,
+    and of few rows the last ones, for which some SMs have nothing to do any more, would count too
+    much.
+    """
+
+    def __init__(self, bench: Bench, dtype: str, more: int = _MORE) -> None:
+        self._bench = bench
+        self._form = FORMATS[dtype]
+        self._more = more
+        self._flats: dict[int, HostArray] = {}
+        self._limits: dict[int, float | None] = {}
+        self.count = bench.bytes_of_a_side() // self._form.itemsize
+
+    def numbers(self, columns: int) -> HostArray:
+        """Return numbers for rows of this length."""
+        times = self._times(columns)
+        if times not in self._flats:
+            self._flats[times] = self._drawn(times)
+        return self._flats[times]
+
+    def limit(self, columns: int) -> float | None:
+        """Return the rate of a copy of the numbers for rows of this length, None if it failed."""
+        times = self._times(columns)
+        if times not in self._limits:
+            self._limits[times] = copy_limit(self._bench, self.numbers(columns))
+            self._bench.release()
+        return self._limits[times]
+
+    def rows(self, columns: int, dtype: str, label: str | None = None) -> Rows:
+        """Return the rows of this length."""
+        flat = self.numbers(columns)
+        name = f"{dtype} {columns}" + (f": {label}" if label else "")
+        return Rows(name=name, shape=(len(flat) // columns, columns), dtype=dtype, flat=flat)
+
+    def _times(self, columns: int) -> int:
+        much = self._more * self.count * self._form.itemsize
+        affordable = much <= self._bench.gpu.facts.memory_total_bytes // 32
+        return self._more if affordable and columns * self._form.itemsize >= _LONG_BYTES else 1
+
+    def _drawn(self, times: int) -> HostArray:
+        import numpy as np
+
+        if times > 1:
+            return np.tile(self.numbers(1), times)
+        return encode(HostData(0).normal("rows", (self.count,)), self._form)
+
+
 def softmax(bench: Bench) -> None:
     """Compare softmax at all lengths with a copy of the same bytes and with torch."""
+    stocks: dict[str, Stock] = {}
     for dtype, lengths in _SOFTMAX_ROUNDS:
-        size = FORMATS[dtype].itemsize
-        count = bench.bytes_of_a_side() // size
-        flat = encode(HostData(0).normal("rows", (count,)), FORMATS[dtype])
-        limit = copy_limit(bench, count * size)
-        for columns in (length for length in lengths if length <= count):
-            shape = (count // columns, columns)
-            name = f"{dtype} {columns}"
-            rows = Rows(name=name, shape=shape, dtype=dtype, flat=flat)
-            bench.notes.take(name, "B/s", partial(one_softmax, bench, rows, limit))
+        stock = stocks.setdefault(dtype, Stock(bench, dtype))
+        for columns in (length for length in lengths if length <= stock.count):
+            taken = partial(one_softmax, bench, stock, columns, dtype)
+            bench.notes.take(f"{dtype} {columns}", "B/s", taken)
             bench.release()
 
 
-def copy_limit(bench: Bench, nbytes: int) -> float | None:
-    """Return the rate of the best copy of so many bytes, measured here and now."""
-    shape = (max(nbytes // 4096, 1), 1024)
+class _FromFlat:
+    """Numbers that are there instead of drawn ones."""
+
+    source: HostArray
+
+    def inputs(self) -> tuple[HostArray, ...]:
+        """Return them."""
+        return (self.source,)
+
+
+class FlatDriverCopy(_FromFlat, DriverCopy):
+    """cudaMemcpy of numbers that are there."""
+
+
+class FlatKernelCopy(_FromFlat, KernelCopy):
+    """Our copy of numbers that are there."""
+
+
+def copy_limit(bench: Bench, flat: HostArray) -> float | None:
+    """Return the rate of the best copy of these numbers, measured here and now."""
+    import numpy as np
+
+    shape = (flat.nbytes // 4096, 1024)
+    source = flat.view(np.uint8)[: 4 * math.prod(shape)].view(np.float32).reshape(shape)
+    operations = [make(bench.order(shape), bench.gpu) for make in (FlatDriverCopy, FlatKernelCopy)]
+    cases = [ResidentCase(bench.gpu, operation) for operation in operations]
     try:
-        cases = [
-            ResidentCase(bench.gpu, make(bench.order(shape), bench.gpu))
-            for make in (DriverCopy, KernelCopy)
-        ]
-        with ready(cases[0]), ready(cases[1]):
-            taken = compete({"driver": cases[0].run, "own": cases[1].run})
+        for operation, case in zip(operations, cases, strict=True):
+            operation.source = source
+            case.prepare()
+        taken = compete({"driver": cases[0].run, "own": cases[1].run})
     except Exception:  # the rows then have no limit to be held against
+        traceback.print_exc()
         return None
+    finally:
+        for case in cases:
+            case.release()
     return 8 * math.prod(shape) / min(taken.seconds.values())
 
 
@@ -109,20 +185,25 @@ class Rows:
     flat: HostArray
 
 
-def one_softmax(bench: Bench, given: Rows, limit: float | None) -> Figure:
+def one_softmax(bench: Bench, stock: Stock, columns: int, dtype: str) -> Figure:
     """Return the rate at one row length, beside torch's eager and compiled ones."""
-    (rows, columns), dtype = given.shape, given.dtype
+    limit, given = stock.limit(columns), stock.rows(columns, dtype)
+    rows = given.shape[0]
     operation = FlatSoftmax(bench.order(given.shape, dtype), bench.gpu, given.flat)
+
+    def compiled(torch: Torch) -> Timed:
+        if bench.notes.left_s < _COMPILING_S:
+            raise TimeoutError(NO_TIME)
+        return torch.compiled_softmax(rows, columns, dtype)
+
     makers: dict[str, Callable[[Torch], Timed]] = {
-        "torch": lambda torch: torch.softmax(rows, columns, dtype)
+        "torch": lambda torch: torch.softmax(rows, columns, dtype),
+        "torch.compile": compiled,
     }
-    if bench.notes.left_s > _COMPILING_S:
-        makers["torch.compile"] = lambda torch: torch.compiled_softmax(rows, columns, dtype)
     case = ResidentCase(bench.gpu, operation)
     with ready(case) as checked:
         sides = {"ours": case.run, **rivals_of(bench, makers)}
         outcome = compete(sides)
-    rivals = outcome.rival_rates(case.work.bytes_moved)
     least = 0.92 if 1024 <= columns <= 32768 else 0.80 if columns <= 262_144 else 0.0
     aligned = columns * FORMATS[dtype].itemsize % 16 == 0
     limited = [Bar(what="copy", least=least)] if aligned and columns >= 1024 and least else []
@@ -132,11 +213,11 @@ def one_softmax(bench: Bench, given: Rows, limit: float | None) -> Figure:
         name=given.name,
         unit="B/s",
         ours=outcome.rate(case.work.bytes_moved),
-        rivals=rivals,
+        rivals=outcome.rival_rates(case.work.bytes_moved),
         failures=outcome.failures,
         limit=limit,
         limit_name="copy",
-        bars=[*limited, *(Bar(what=rival, least=1.0) for rival in rivals)],
+        bars=[*limited, *outcome.bars(1.0)],
         verified=checked.ok,
         details={"kernel": launch.name, "error": checked.error, "rows": rows, **launch.defines},
     )
@@ -144,19 +225,17 @@ def one_softmax(bench: Bench, given: Rows, limit: float | None) -> Figure:
 
 def variants(bench: Bench) -> None:
     """Try the other ways to launch long rows: which one the choice should be is decided here."""
-    for dtype in ("float32", "bfloat16"):
-        size = FORMATS[dtype].itemsize
-        count = bench.bytes_of_a_side() // size
-        flat = encode(HostData(0).normal("rows", (count,)), FORMATS[dtype])
-        for columns in (32768, 16384, 65536, 4096):
-            shape = (count // columns, columns)
-            if not shape[0]:
+    stocks = {dtype: Stock(bench, dtype, more=1) for dtype in ("bfloat16", "float32")}
+    for columns in _VARIED:
+        for dtype, stock in stocks.items():
+            if columns > stock.count:
                 continue
+            shape = stock.rows(columns, dtype).shape
             chosen = launch_for(bench.order(shape, dtype), bench.gpu)
-            for label, launch in other_launches(chosen, shape, bench.gpu, size).items():
-                name = f"{dtype} {columns}: {label}"
-                rows = Rows(name=name, shape=shape, dtype=dtype, flat=flat)
-                bench.notes.take(name, "B/s", partial(one_variant, bench, rows, launch))
+            others = other_launches(chosen, shape, bench.gpu, FORMATS[dtype].itemsize)
+            for label, launch in others.items():
+                rows = stock.rows(columns, dtype, label)
+                bench.notes.take(rows.name, "B/s", partial(one_variant, bench, rows, launch))
                 bench.gpu.release()
     naive_contrast(bench)
 
@@ -182,7 +261,6 @@ def other_launches(
 ) -> dict[str, SoftmaxLaunch]:
     """Return the chosen launch and the other ones that hold the same rows."""
     rows, packs = shape[0], -(-shape[1] * itemsize // 16)
-    held, sms = 2 * itemsize, gpu.facts.sm_count
     found = {"chosen": chosen}
     if chosen.name == "softmax_long":
         ahead = {**chosen.defines, "PREFETCH": 1}
@@ -190,21 +268,34 @@ def other_launches(
         found["a block a row"] = replace(chosen, grid=rows, defines=plain)
         for per_sm in (1, 2, 4):
             label = f"{per_sm} blocks per SM, asking ahead"
-            grid = min(rows, per_sm * sms)
+            grid = min(rows, per_sm * gpu.facts.sm_count)
             found[label] = replace(chosen, grid=grid, defines=ahead)
     major = int(gpu.facts.compute_capability.partition(".")[0])
     for size in CLUSTERS if major >= 9 else ():
-        block = 32 * -(-packs // (32 * held * size))
-        if 64 <= block <= 1024:
-            defines = {**chosen.defines, "KERNEL": 3, "CLUSTER": size, "BLOCK": block}
-            defines |= {"PACKS": held, "BLOCKS_PER_SM": max(1, min(16, 1024 // block))}
-            found[f"clusters of {size}"] = SoftmaxLaunch(
-                name="softmax_cluster",
-                grid=size * rows,
-                block=block,
-                defines={**defines, "PREFETCH": 0},
-            )
+        block = 32 * -(-packs // (32 * 2 * itemsize * size))
+        if not 64 <= block <= 1024:
+            continue
+        each = of_clusters(chosen, size, block, packs)
+        clusters = min(rows, gpu.facts.sm_count * each.defines["BLOCKS_PER_SM"] // size)
+        found[f"clusters of {size}"] = replace(each, grid=size * rows)
+        found[f"clusters of {size} that stay"] = replace(
+            each, grid=size * max(1, clusters), defines={**each.defines, "PREFETCH": 1}
+        )
     return found
+
+
+def of_clusters(chosen: SoftmaxLaunch, size: int, block: int, packs: int) -> SoftmaxLaunch:
+    """Return the launch of one cluster of this size, whose blocks hold a row of so many packs."""
+    changed = {
+        "KERNEL": 3,
+        "CLUSTER": size,
+        "BLOCK": block,
+        "BLOCKS_PER_SM": max(1, min(16, 1024 // block)),
+        "PACKS": -(-packs // (size * block)),
+        "PREFETCH": 0,
+    }
+    defines = {**chosen.defines, **changed}
+    return SoftmaxLaunch(name="softmax_cluster", grid=size, block=block, defines=defines)
 
 
 def naive_contrast(bench: Bench) -> None:

@@ -7,17 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.card.figures import NO_TIME, Bar, Figure, Notebook, compete, read_figures
+from benchmarks.card.figures import (
+    LOST,
+    NO_TIME,
+    Bar,
+    Figure,
+    Notebook,
+    Outcome,
+    compete,
+    give_up_unfinished,
+    read_figures,
+)
 from benchmarks.card.report import (
+    Report,
     best_rival,
+    failures,
     is_short,
     row_of,
     slug,
     summary,
     table,
     text_of,
-    write,
 )
+from gpucheck.models.errors import InconclusiveError
 
 
 def figure(**changes: object) -> Figure:
@@ -84,11 +96,50 @@ def test_the_notebook_keeps_what_was_taken_before_a_failure(tmp_path: Path) -> N
 
 
 def test_after_its_time_nothing_is_begun(tmp_path: Path) -> None:
-    notes = Notebook(tmp_path / "notes.jsonl", "softmax", 0)
+    path = tmp_path / "notes.jsonl"
 
-    taken = notes.take("late", "B/s", lambda: pytest.fail("begun"))
+    Notebook(path, "softmax", 0).take("late", "B/s", lambda: pytest.fail("begun"))
 
-    assert taken.error == "the time was over"
+    (late,) = read_figures(path)
+    assert late.error == "the time was over"
+
+
+def test_a_new_process_goes_on_behind_the_figure_that_the_last_one_fell_over(
+    tmp_path: Path,
+) -> None:
+    path, taken = tmp_path / "notes.jsonl", []
+
+    def falls() -> Figure:
+        raise KeyboardInterrupt
+
+    def take_all(middle: object) -> None:
+        notes = Notebook(path, "softmax", 100)
+        for name, measure in (("first", figure), ("middle", middle), ("last", figure)):
+            notes.take(name, "B/s", lambda measure=measure, name=name: measure(name=name))  # type: ignore[operator]
+            taken.append(name)
+
+    with pytest.raises(KeyboardInterrupt):
+        take_all(lambda name: falls())
+    assert give_up_unfinished(path, "softmax", "signal 11") == "middle"
+    assert give_up_unfinished(path, "softmax", "signal 11") is None
+    take_all(lambda name: pytest.fail("tried again"))
+
+    found = {each.name: each.error for each in read_figures(path)}
+    assert found == {"first": None, "middle": "signal 11", "last": None}
+    assert taken == ["first", "first", "middle", "last"]
+
+
+def test_a_lost_gpu_ends_the_process_after_its_error_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+
+    def lost() -> Figure:
+        raise InconclusiveError(code="gpu-lost", message="cudaErrorIllegalAddress")
+
+    with pytest.raises(SystemExit) as ended:
+        Notebook(path, "softmax", 100).take("row", "B/s", lost)
+
+    assert ended.value.code == LOST
+    assert "cudaErrorIllegalAddress" in str(read_figures(path)[0].error)
 
 
 def test_sides_take_turns_and_the_median_counts() -> None:
@@ -111,13 +162,45 @@ def test_sides_take_turns_and_the_median_counts() -> None:
     assert found.rate(2.0) == pytest.approx(2000)
     assert found.rival_rates(2.0) == {"b": pytest.approx(1000)}
     assert turns[-6:] == ["a", "b", "b", "a", "a", "b"]
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="torch cannot"):
         compete({"ours": broken, "b": side("b", 1.0)})  # type: ignore[dict-item]
+
+
+def test_a_rival_that_fails_later_is_left_out_and_ours_stays() -> None:
+    asked = []
+
+    def tiring(loops: int) -> float:
+        asked.append(loops)
+        if len(asked) > 4:
+            raise RuntimeError("out of memory")
+        return 1e-3 * loops
+
+    found = compete({"ours": lambda loops: 2e-3 * loops, "torch": tiring}, rounds=3)
+
+    assert found.failures == {"torch": "RuntimeError: out of memory"}
+    assert found.ours == pytest.approx(2e-3)
+
+
+def test_a_rival_that_failed_leaves_its_bar_open() -> None:
+    outcome = Outcome(seconds={"ours": 1.0, "torch": 2.0}, failures={"torch.compile": "no cc"})
+
+    bars = outcome.bars(0.98)
+
+    assert [bar.what for bar in bars] == ["torch", "torch.compile"]
+    held = figure(rivals=outcome.rival_rates(100.0), ours=100.0, bars=bars)
+    assert held.verdict == "half"
+
+
+def test_one_reason_is_told_once() -> None:
+    rows = [figure(name=name, failures={"torch.compile": "no cc"}) for name in "abc"]
+
+    assert failures(rows) == ["torch.compile failed (softmax: a and 2 more): no cc"]
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
+        (1.98e15, "FLOP/s", "1.98 PFLOP/s"),
         (4.31e12, "B/s", "4.31 TB/s"),
         (2.9e-6, "s", "2.9 us"),
         (1.0, "", "yes"),
@@ -144,9 +227,11 @@ def test_the_table_and_the_page_tell_the_same(tmp_path: Path) -> None:
         figure(name="float32 8192", ours=None, error="it broke"),
     ]
 
-    data, page = write(tmp_path, {"card": "NVIDIA H200"}, figures, ["a remark"])
+    report = Report(tmp_path, {"card": "NVIDIA H200"}, ["softmax"])
+    report.put("softmax", figures)
+    report.remark("a remark")
 
-    assert (data.name, page.name) == ("nvidia-h200.json", "nvidia-h200.md")
+    data, page = tmp_path / "nvidia-h200.json", tmp_path / "nvidia-h200.md"
     held = json.loads(data.read_text())
     assert held["figures"][0]["verdict"] == "ok"
     assert held["figures"][0]["ratios"] == {"torch": 0.95, "copy": 0.95}
@@ -160,3 +245,58 @@ def test_the_table_and_the_page_tell_the_same(tmp_path: Path) -> None:
     late = figure(ours=None, error=NO_TIME)
     assert summary([late]) == "0 at their bar, 0 below, 0 wrong, 0 failed, 1 not begun in time"
     assert slug("!!") == "gpu"
+
+
+CARD = {"card": "NVIDIA H200", "driver": "580.95", "kernels": "abc"}
+
+
+def reported(folder: Path, part: str, **changes: str) -> dict[str, object]:
+    """Measure one part in a run of its own and return what is then written."""
+    report = Report(folder, {**CARD, "date": part, "command": f"only {part}", **changes}, [part])
+    report.put(part, [figure(part=part)])
+    (data,) = folder.glob("*.json")
+    document: dict[str, object] = json.loads(data.read_text())
+    return document
+
+
+def parts_in(document: dict[str, object]) -> list[str]:
+    return [one["part"] for one in document["figures"]]  # type: ignore[attr-defined, index]
+
+
+def test_a_run_of_one_part_leaves_the_others_figures(tmp_path: Path) -> None:
+    reported(tmp_path, "softmax")
+    document = reported(tmp_path, "matmul")
+
+    assert parts_in(document) == ["softmax", "matmul"]
+    assert [run["command"] for run in document["runs"]] == ["only softmax", "only matmul"]  # type: ignore[attr-defined]
+    page = (tmp_path / "nvidia-h200.md").read_text()
+    assert "softmax: `only softmax`" in page
+    assert "matmul: `only matmul`" in page
+    assert parts_in(reported(tmp_path, "softmax")) == ["matmul", "softmax"]
+
+
+@pytest.mark.parametrize("changes", [{"driver": "590.1"}, {"kernels": "def"}])
+def test_figures_of_another_driver_or_kernel_do_not_stay(
+    changes: dict[str, str], tmp_path: Path
+) -> None:
+    reported(tmp_path, "softmax")
+
+    document = reported(tmp_path, "matmul", **changes)
+
+    assert parts_in(document) == ["matmul"]
+    assert [run["command"] for run in document["runs"]] == ["only matmul"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"facts": {}}', '{"facts": [], "figures": 3}'])
+def test_a_file_that_is_no_measurement_is_replaced(text: str, tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200.json").write_text(text)
+
+    assert parts_in(reported(tmp_path, "softmax")) == ["softmax"]
+
+
+def test_the_end_of_a_run_fits_what_terminals_and_logs_keep(tmp_path: Path) -> None:
+    report = Report(tmp_path, CARD, ["softmax"])
+    report.put("softmax", [figure(name=f"bfloat16 {2**number}") for number in range(70)])
+
+    assert report.text.splitlines()[-1] == "70 at their bar, 0 below, 0 wrong, 0 failed"
+    assert len(report.text) < 12_000

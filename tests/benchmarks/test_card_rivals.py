@@ -3,141 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.card.rivals import Torch, torch_or_none
-from gpucheck.core.bench.formats import FORMATS, encode
+from gpucheck.core.bench.formats import FORMATS, decode, encode
 
-NUMPY = {"float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "f4", "int8": "i1"}
-
-
-class Tensor:
-    """A tensor as an array, with the memory it would have."""
-
-    def __init__(self, values: Any, dtype: str) -> None:
-        self.values, self.dtype = np.asarray(values), dtype
-
-    def to(self, dtype: str) -> Tensor:
-        return Tensor(self.values.astype(NUMPY[dtype]), dtype)
-
-    def t(self) -> Tensor:
-        return Tensor(self.values.T, self.dtype)
-
-    def mul_(self, factor: float) -> Tensor:
-        self.values = self.values * factor
-        return self
-
-    def round_(self) -> Tensor:
-        self.values = np.rint(self.values)
-        return self
-
-    def clamp_(self, low: float, high: float) -> Tensor:
-        self.values = np.clip(self.values, low, high)
-        return self
-
-    def pin_memory(self) -> Tensor:
-        return self
-
-    def copy_(self, other: Tensor, non_blocking: bool = False) -> None:
-        self.values[...] = other.values
-        calls.append("copy_")
-
-
+STAND_IN = Path(__file__).parents[1] / "fakes" / "torch"
 calls: list[Any] = []
-
-
-class Graph:
-    """A graph that keeps what was called while it was captured."""
-
-    def __init__(self) -> None:
-        self.length = 0
-
-    def replay(self) -> None:
-        calls.append(("replay", self.length))
-
-
-@contextmanager
-def capturing(graph: Graph) -> Iterator[None]:
-    before = len(calls)
-    yield
-    graph.length = len(calls) - before
-
-
-def product(name: str) -> Any:
-    def multiply(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-        flags = module().backends.cuda.matmul.allow_tf32
-        calls.append((name, left.values.shape, right.values.shape, left.dtype, flags))
-        found = left.values.astype("f8") @ right.values.astype("f8")
-        if out is not None:
-            assert out.values.shape == found.shape
-        return Tensor(found, "int32" if name == "_int_mm" else left.dtype)
-
-    return multiply
 
 
 def module() -> Any:
     return sys.modules["torch"]
 
 
-def softmax(source: Tensor, dim: int, out: Tensor | None = None) -> Tensor:
-    calls.append(("softmax", source.values.shape, source.dtype, out is not None))
-    return source
-
-
 @pytest.fixture(name="torch", autouse=True)
 def _torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    torch = Torch()
+    assert module().__file__ == str(STAND_IN / "torch.py")
     calls.clear()
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    event = SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0)
-
-    @contextmanager
-    def entered(stream: Any) -> Iterator[None]:
-        yield
-
-    def random(*shape: Any, dtype: str = "float32", device: str = "cpu") -> Tensor:
-        edges = shape[0] if isinstance(shape[0], tuple) else shape
-        return Tensor(np.ones(edges, dtype=NUMPY[dtype]), dtype)
-
-    fake: Any = SimpleNamespace(
-        __version__="2.11.0",
-        cuda=SimpleNamespace(
-            is_available=lambda: True,
-            Stream=lambda: stream,
-            current_stream=lambda: stream,
-            stream=entered,
-            CUDAGraph=Graph,
-            graph=capturing,
-            Event=lambda enable_timing: event,
-            _sleep=lambda cycles: None,
-            synchronize=lambda: None,
-            empty_cache=lambda: calls.append("emptied"),
-        ),
-        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False))),
-        _dynamo=SimpleNamespace(reset=lambda: calls.append("reset")),
-        compile=lambda function, dynamic: function,
-        randn=random,
-        empty=lambda *shape, dtype, device: random(*shape, dtype=dtype),
-        empty_like=lambda other: other,
-        softmax=softmax,
-        add=lambda one, other, alpha, out: calls.append(("add", alpha)),
-        mm=product("mm"),
-        _int_mm=product("_int_mm"),
-        **{name: name for name in NUMPY},
-    )
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return Torch()
+    monkeypatch.setattr(module(), "calls", calls)
+    return torch
 
 
 def test_a_graph_is_captured_once_and_replayed(torch: Torch) -> None:
     timed = torch.softmax(8, 16, "bfloat16")
 
-    assert timed(5) == timed(5) == pytest.approx(2e-3)
+    assert timed(5) == pytest.approx(timed(5)) == pytest.approx(5 * 1.5e-6, rel=0.01)
 
     once = ("softmax", (8, 16), "bfloat16", True)
     # Twice to warm up, five times into the graph, and two replays.
@@ -173,10 +70,28 @@ def test_integers_go_to_their_own_product(torch: Torch) -> None:
     assert calls[0] == ("_int_mm", (4, 6), (6, 8), "int8", False)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_float8_goes_to_its_own_product_with_and_without_fast_accumulation(
+    torch: Torch, fast: bool
+) -> None:
+    torch.product(16, 32, 48, "float8", "nt", fast)(1)
+
+    assert calls[0] == ("_scaled_mm", (16, 32), (32, 48), "float8_e4m3fn", "bfloat16", fast)
+
+
+def test_float8_is_spread_as_ours_and_scaled_back(torch: Torch) -> None:
+    ours = decode(encode(np.ones((2, 3), dtype=np.float32), FORMATS["float8"]), "float8")
+
+    theirs = torch.tensor((2, 3), "float8")
+
+    assert np.array_equal(np.full(theirs.shape, theirs.fill) / FORMATS["float8"].scale, ours)
+
+
 def test_integers_are_spread_as_ours(torch: Torch) -> None:
     ours = encode(np.ones((2, 3), dtype=np.float32), FORMATS["int8"])
 
-    assert np.array_equal(torch.tensor((2, 3), "int8").values, ours)
+    tensor = torch.tensor((2, 3), "int8")
+    assert np.array_equal(np.full(tensor.shape, tensor.fill, dtype=np.int8), ours)
 
 
 def test_copies_and_the_triad_are_torchs_own(torch: Torch) -> None:
@@ -192,7 +107,7 @@ def test_copies_and_the_triad_are_torchs_own(torch: Torch) -> None:
 
 
 def test_a_torch_that_sees_no_gpu_takes_no_part(torch: Torch) -> None:
-    module().cuda.is_available = lambda: False
+    module().cuda.is_available = lambda: False  # of this test's own import
 
     rival, said = torch_or_none()
 

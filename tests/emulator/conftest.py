@@ -1,10 +1,11 @@
-"""The kernels as programs for the processor: compiled once for a test session, when first used."""
+"""The kernels as programs for the processor: compiled once, beside the tests that run meanwhile."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,25 +26,44 @@ def _cplusplus() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(name="emulator", scope="session")
-def _emulator(
-    _cplusplus: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Emulator]]:
-    """Return the emulator of a source, or of a text made of it, compiled with these options."""
-    folder = tmp_path_factory.mktemp("emulator")
-    made: dict[tuple[str, ...], Emulator] = {}
+class Emulators:
+    """The emulators of sources, or of texts made of them, compiled with options."""
 
-    def emulator(name: str, *options: str, text: str | None = None) -> Emulator:
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self._folder = folder
+        self._pool = pool
+        self._builds: dict[tuple[str, ...], Future[Path]] = {}
+        self._made: dict[tuple[str, ...], Emulator] = {}
+
+    def begin(self, name: str, *options: str, text: str | None = None) -> None:
+        """Compile one beside the tests that run until it is asked for."""
         key = (name, *options, text or "")
-        if key not in made:
+        if key not in self._builds:
             source = SOURCES[name]
             if text is not None:
-                source = folder / f"{name}-{len(made)}.cu"
+                source = self._folder / f"{name}-{len(self._builds)}.cu"
                 source.write_text(text, encoding="utf-8")
-            target = folder / f"{name}-{len(made)}"
-            made[key] = Emulator(build(f"{name}.cpp", source, target, options))
-        return made[key]
+            self._builds[key] = self._pool.submit(build, f"{name}.cpp", source, options)
 
-    yield emulator
-    for one in made.values():
-        one.close()
+    def __call__(self, name: str, *options: str, text: str | None = None) -> Emulator:
+        """Return one, which is compiled when nobody began before."""
+        key = (name, *options, text or "")
+        if key not in self._made:
+            self.begin(name, *options, text=text)
+            self._made[key] = Emulator(self._builds[key].result())
+        return self._made[key]
+
+    def close(self) -> None:
+        """End the processes."""
+        for one in self._made.values():
+            one.close()
+
+
+@pytest.fixture(name="emulator", scope="module")
+def _emulator(_cplusplus: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulators]:
+    """Return the emulators, each one process that takes one launch after the other."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    emulators = Emulators(tmp_path_factory.mktemp("emulator"), pool)
+    yield emulators
+    pool.shutdown(cancel_futures=True)
+    emulators.close()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import hashlib
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +18,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.fakes.libraries import cache
+
 HostArray = NDArray[Any]
 
 FOLDER = Path(__file__).parent
 #: The orders in which threads take turns: forwards, backwards, and at random from a seed.
 ORDERS = (0, 1, 2)
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+WEEK_S = 7 * 24 * 3600.0
 FLAGS = ("-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 
 
@@ -34,17 +42,47 @@ class Memory:
     offset: int = 0
 
 
-def build(driver: str, source: Path, target: Path, options: Sequence[str] = SANITIZERS) -> Path:
-    """Compile `driver` with the CUDA source in it."""
-    command = [
-        *("c++", *FLAGS, *options),
-        *(f'-DSOURCE="{source}"', f"-I{FOLDER}"),
-        *(str(FOLDER / driver), "-o", str(target)),
-    ]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        raise AssertionError(finished.stderr)
+def build(driver: str, source: Path, options: Sequence[str] = SANITIZERS) -> Path:
+    """Compile `driver` with the CUDA source in it, or find that compiled before."""
+    # The place of a text that a test made changes; what it says is what counts.
+    command = ["c++", *FLAGS, *options, f"-I{FOLDER}", str(FOLDER / driver)]
+    digest = hashlib.sha256(repr((command, compiler_version())).encode())
+    for file in (source, FOLDER / driver, *sorted(FOLDER.glob("*.hpp"))):
+        digest.update(file.read_bytes())
+    target = programs() / f"{Path(driver).stem}-{digest.hexdigest()[:24]}"
+    # Another worker of this session may be at it: one compiles, the others wait for it.
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            scratch = target.with_suffix(".new")
+            finished = subprocess.run(
+                [*command, f'-DSOURCE="{source}"', "-o", str(scratch)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if finished.returncode:
+                raise AssertionError(finished.stderr)
+            scratch.replace(target)
+    target.touch()  # still wanted
     return target
+
+
+def programs() -> Path:
+    """Return the folder of compiled programs, without those that nobody wanted for a week."""
+    folder = cache() / "emulator"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if old.stat().st_mtime < time.time() - WEEK_S:
+                old.unlink()
+    return folder
+
+
+@functools.cache
+def compiler_version() -> str:
+    """Return what the C++ compiler says of itself."""
+    return subprocess.run(["c++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 class Emulator:

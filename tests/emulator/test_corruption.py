@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpucheck.core.bench.bits import ELEMENTS, differences, digest, read_found
-from tests.emulator.emulated import SANITIZERS, Emulator, Memory
-
-Build = Callable[..., Emulator]
+from tests.emulator.conftest import Emulators
+from tests.emulator.emulated import SANITIZERS, Memory
 
 STORED = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "int32": "i4"}
 relaxed = settings(
@@ -36,11 +34,17 @@ def pairs(form: str, data: st.DataObject) -> tuple[Any, Any]:
     return made[0], made[1]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _all_formats(emulator: Emulators) -> None:
+    for form in STORED:
+        emulator.begin("corruption", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
+
+
 @pytest.mark.parametrize("form", STORED)
 @relaxed
 @given(data=st.data(), grid=st.integers(1, 3))
 def test_the_kernels_are_their_twins(
-    emulator: Build, form: str, data: st.DataObject, grid: int
+    emulator: Emulators, form: str, data: st.DataObject, grid: int
 ) -> None:
     program = emulator("corruption", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
     one, other = pairs(form, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.emulator.conftest import PACKAGE, SOURCES
-from tests.emulator.emulated import FOLDER, ORDERS, SANITIZERS, Emulator, KernelFault, Memory
+from tests.emulator.conftest import PACKAGE, SOURCES, Emulators
+from tests.emulator.emulated import FOLDER, ORDERS, SANITIZERS, KernelFault, Memory
 
 HostArray = NDArray[Any]
-Build = Callable[..., Emulator]
-
 INPUTS, CLASSES = 785, 10
 relaxed = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -50,7 +47,7 @@ def test_every_source_has_a_driver() -> None:
     order=st.sampled_from(ORDERS),
 )
 def test_copy_and_triad_reach_every_pack_with_any_grid(
-    emulator: Build, packs: int, grid: int, block: int, order: int
+    emulator: Emulators, packs: int, grid: int, block: int, order: int
 ) -> None:
     x, z, how = drawn(4 * packs, 1), drawn(4 * packs, 2), {"grid": grid, "block": block}
     stream = emulator("stream", *SANITIZERS)
@@ -73,7 +70,9 @@ def test_copy_and_triad_reach_every_pack_with_any_grid(
 
 @relaxed
 @given(rows=st.integers(1, 40), grid=st.integers(1, 6), order=st.sampled_from(ORDERS))
-def test_forward_is_softmax_less_targets(emulator: Build, rows: int, grid: int, order: int) -> None:
+def test_forward_is_softmax_less_targets(
+    emulator: Emulators, rows: int, grid: int, order: int
+) -> None:
     images, weights = drawn((rows, INPUTS), rows), drawn((INPUTS, CLASSES), 7) / 10
     targets = np.eye(CLASSES, dtype=np.float32)[np.arange(rows) % CLASSES]
     memories = [Memory(values=one) for one in (images, weights, targets, blank((rows, CLASSES)))]
@@ -88,7 +87,9 @@ def test_forward_is_softmax_less_targets(emulator: Build, rows: int, grid: int, 
 
 @settings(relaxed, max_examples=8)
 @given(rows=st.integers(1, 40), added=st.booleans(), order=st.sampled_from(ORDERS))
-def test_project_is_the_scaled_product(emulator: Build, rows: int, added: bool, order: int) -> None:
+def test_project_is_the_scaled_product(
+    emulator: Emulators, rows: int, added: bool, order: int
+) -> None:
     images, errors = drawn((rows, INPUTS), rows), drawn((rows, CLASSES), 3)
     # What is not added to may hold anything, NaN too.
     out = drawn((INPUTS, CLASSES), 4) if added else blank((INPUTS, CLASSES))
@@ -109,7 +110,7 @@ def test_project_is_the_scaled_product(emulator: Build, rows: int, added: bool, 
 @relaxed
 @given(rows=st.integers(1, 300), spare=st.integers(0, 2), order=st.sampled_from(ORDERS))
 def test_gradient_is_softmax_less_targets_in_place(
-    emulator: Build, rows: int, spare: int, order: int
+    emulator: Emulators, rows: int, spare: int, order: int
 ) -> None:
     logits, targets = drawn((rows, CLASSES), rows) * 30, drawn((rows, CLASSES), 5)
 
@@ -128,7 +129,9 @@ def test_gradient_is_softmax_less_targets_in_place(
 
 @relaxed
 @given(count=st.integers(1, 300), towers=st.integers(1, 5), order=st.sampled_from(ORDERS))
-def test_merge_subtracts_every_tower(emulator: Build, count: int, towers: int, order: int) -> None:
+def test_merge_subtracts_every_tower(
+    emulator: Emulators, count: int, towers: int, order: int
+) -> None:
     weights, steps = drawn(count, 1), drawn((towers, count), 2)
 
     found, _ = emulator("train", *SANITIZERS).launch(
@@ -143,18 +146,18 @@ def test_merge_subtracts_every_tower(emulator: Build, count: int, towers: int, o
     np.testing.assert_allclose(found, weights - steps.sum(axis=0, dtype=np.float64), atol=1e-5)
 
 
-def without_special_registers(text: str) -> str:
+def timing_without_special_registers() -> str:
     """Return timing.cu with calls in place of the assembly that reads a GPU's registers."""
     pattern = r'asm volatile\("mov\.u\d+ %0, %%(\w+);" : "=[lr]"\((\w+)\)\);'
+    text = SOURCES["timing"].read_text(encoding="utf-8")
     calls = {"globaltimer": "global_timer", "smid": "sm_number"}
     found, count = re.subn(pattern, lambda one: f"{one[2]} = {calls[one[1]]}();", text)
     assert count == 4
     return found
 
 
-def test_the_timing_kernels_wait_and_write_once(emulator: Build) -> None:
-    text = without_special_registers(SOURCES["timing"].read_text(encoding="utf-8"))
-    timing = emulator("timing", *SANITIZERS, text=text)
+def test_the_timing_kernels_wait_and_write_once(emulator: Emulators) -> None:
+    timing = emulator("timing", *SANITIZERS, text=timing_without_special_registers())
 
     assert timing.launch("hold", [], [50_000], grid=1, block=1) == []
     (ticks,) = timing.launch("tick", [Memory(values=np.zeros(2, np.uint64))], [], grid=4, block=1)
@@ -179,7 +182,7 @@ WORDS = {0: np.float32, 1: np.float16, 3: np.float64, 4: np.int32}
     order=st.sampled_from(ORDERS),
 )
 def test_differing_words_are_counted_and_the_digest_tells_them(
-    emulator: Build, element: int, count: int, grid: int, wrong: set[int], order: int
+    emulator: Emulators, element: int, count: int, grid: int, wrong: set[int], order: int
 ) -> None:
     program = emulator("corruption", f"-DELEMENT={element}", *SANITIZERS)
     one = np.random.default_rng(count).standard_normal(count).astype(WORDS[element])
@@ -226,14 +229,32 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_is_caught(emulator: Build, mistake: str) -> None:
+def broken(mistake: str) -> tuple[tuple[str, ...], str]:
+    """Return the name and options, and the text, of a source with a mistake."""
     name, right, wrong = MISTAKES[mistake]
     text = SOURCES[name].read_text(encoding="utf-8")
     assert right in text
     # Missing barriers the emulator sees by itself.
     sanitizers = () if "barrier" in mistake or "parts" in mistake else SANITIZERS
-    broken = emulator(name, *sanitizers, text=text.replace(right, wrong))
+    return (name, *sanitizers), text.replace(right, wrong)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _all_sources(emulator: Emulators) -> None:
+    for name in ("stream", "train"):
+        emulator.begin(name, *SANITIZERS)
+    emulator.begin("timing", *SANITIZERS, text=timing_without_special_registers())
+    for element in (0, 1, 3):
+        emulator.begin("corruption", f"-DELEMENT={element}", *SANITIZERS)
+    for mistake in MISTAKES:
+        words, text = broken(mistake)
+        emulator.begin(*words, text=text)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_caught(emulator: Emulators, mistake: str) -> None:
+    (name, *options), text = broken(mistake)
+    wrong = emulator(name, *options, text=text)
     images, errors = drawn((3, INPUTS), 1), drawn((3, CLASSES), 2)
     weights = drawn((INPUTS, CLASSES), 3)
     tried: dict[str, tuple[list[HostArray], list[float], int, int]] = {
@@ -247,7 +268,7 @@ def test_a_planted_mistake_is_caught(emulator: Build, mistake: str) -> None:
         for kernel, (arrays, scalars, grid, block) in tried.items():
             if (kernel == "copy") == (name == "stream"):
                 memories = [Memory(values=one) for one in arrays]
-                broken.launch(kernel, memories, scalars, grid=grid, block=block)
+                wrong.launch(kernel, memories, scalars, grid=grid, block=block)
 
     with pytest.raises(KernelFault):
         try_all()

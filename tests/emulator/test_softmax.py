@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 
 from gpucheck.core.bench.formats import FORMATS, decode, encode
 from gpucheck.core.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
-from tests.emulator.conftest import SOURCES
+from tests.emulator.conftest import SOURCES, Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
 
 HostArray = NDArray[Any]
-Build = Callable[..., Emulator]
 
 LOG2_E = 1.4426950408889634
 ELEMENTS = ("float32", "float16", "bfloat16")
@@ -119,19 +117,26 @@ def assert_right(emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, **
     )
 
 
-def built(build: Build, dtype: str) -> Emulator:
-    return build("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
+def built(emulator: Emulators, dtype: str) -> Emulator:
+    return emulator("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
 
 
-def broken(build: Build, mistake: str) -> Emulator:
-    """Return the emulator of a source with a mistake, which may leave something unused (-w)."""
+def broken(mistake: str) -> tuple[tuple[str, ...], str]:
+    """Return the options and text of a source with a mistake: it may leave something unused."""
     right, wrong = MISTAKES[mistake]
     text = SOURCES["softmax"].read_text(encoding="utf-8")
     assert right in text
     sanitizers = SANITIZERS if mistake in FOUND_BY_SANITIZERS else ()
-    return build(
-        "softmax", "-DELEMENT=0", "-DFEW", "-w", *sanitizers, text=text.replace(right, wrong)
-    )
+    return ("-DELEMENT=0", "-DFEW", "-w", *sanitizers), text.replace(right, wrong)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _all_sources(emulator: Emulators) -> None:
+    for dtype in ELEMENTS:
+        emulator.begin("softmax", f"-DELEMENT={ELEMENTS.index(dtype)}", *SANITIZERS)
+    for mistake in MISTAKES:
+        options, text = broken(mistake)
+        emulator.begin("softmax", *options, text=text)
 
 
 def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
@@ -155,7 +160,7 @@ def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
     seed=st.integers(0, 2**31),
 )
 def test_every_row_length_and_place_agrees_with_float64(
-    emulator: Build,
+    emulator: Emulators,
     dtype: str,
     columns: int,
     rows: int,
@@ -202,7 +207,7 @@ def test_every_row_length_and_place_agrees_with_float64(
     order=st.sampled_from(ORDERS),
 )
 def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
-    emulator: Build,
+    emulator: Emulators,
     dtype: str,
     name: str,
     columns: int,
@@ -239,7 +244,7 @@ def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
 
 @pytest.mark.parametrize("lanes", [4, 8, 16, 32])
 @pytest.mark.parametrize("rows", [1, 3, 32, 33, 70])
-def test_rows_that_share_a_warp_do_not_mix(emulator: Build, lanes: int, rows: int) -> None:
+def test_rows_that_share_a_warp_do_not_mix(emulator: Emulators, lanes: int, rows: int) -> None:
     for columns in (1, 4 * lanes - 3, 4 * lanes, 8 * lanes - 3):
         problem = Problem(values=draw(columns, rows, lanes, 3.0), x_offset=4, y_offset=8)
         launch = SoftmaxLaunch(
@@ -254,7 +259,9 @@ def test_rows_that_share_a_warp_do_not_mix(emulator: Build, lanes: int, rows: in
 
 @pytest.mark.parametrize("columns", [96, 4099, 33_000])
 @pytest.mark.parametrize("dtype", ELEMENTS)
-def test_the_order_of_the_threads_changes_no_bit(emulator: Build, dtype: str, columns: int) -> None:
+def test_the_order_of_the_threads_changes_no_bit(
+    emulator: Emulators, dtype: str, columns: int
+) -> None:
     problem = Problem(values=draw(columns, 3, 1), dtype=dtype)
     for capability in ((8, 0), (9, 0)):
         launch = choose_softmax(problem.rows, capability, 2)
@@ -298,8 +305,9 @@ FOUND_BY_SANITIZERS = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_is_caught(emulator: Build, mistake: str) -> None:
-    wrong = broken(emulator, mistake)
+def test_a_planted_mistake_is_caught(emulator: Emulators, mistake: str) -> None:
+    options, text = broken(mistake)
+    wrong = emulator("softmax", *options, text=text)
     defines = {"ALIGNED": 0, "PACKS": 2, "LANES": 32}
     launches = [
         SoftmaxLaunch(name="softmax_short", grid=1, block=64, defines=defines | {"LANES": 8}),
@@ -321,8 +329,9 @@ def test_a_planted_mistake_is_caught(emulator: Build, mistake: str) -> None:
         try_all()
 
 
-def test_the_emulator_itself_tells_what_is_wrong(emulator: Build) -> None:
-    wrong = broken(emulator, "no barrier before a block's values are read")
+def test_the_emulator_itself_tells_what_is_wrong(emulator: Emulators) -> None:
+    options, text = broken("no barrier before a block's values are read")
+    wrong = emulator("softmax", *options, text=text)
     launch = SoftmaxLaunch(
         name="softmax_long", grid=1, block=64, defines={"ALIGNED": 0, "PACKS": 2}
     )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpucheck.core.bench.bits import ELEMENTS, differences, digest, read_found
-from gpucheck.core.bench.corruption import SOURCE, repetition_on
+from gpucheck.core.bench.corruption import repetition_on
+from gpucheck.core.bench.repeaters import SOURCE
 from gpucheck.models.bench import BenchRequest
 from gpucheck.probes.blas import ThreadpoolBlas
 from gpucheck.probes.clock import MonotonicClock
@@ -31,8 +32,13 @@ def _gpu() -> GpuDevice:
 def numbers(form: str) -> Any:
     """Return every kind of number: any bits are one."""
     width = np.dtype(STORED[form]).itemsize
-    bits = np.random.default_rng(3).integers(0, 256, COUNT * width, dtype=np.uint8)
-    return bits.view(STORED[form])
+    drawn = np.random.default_rng(3).integers(0, 256, COUNT * width, dtype=np.uint8)
+    return drawn.view(STORED[form])
+
+
+def bits(values: Any) -> Any:
+    """Return numbers as the unsigned words that the kernels take."""
+    return values.view(f"u{values.dtype.itemsize}")
 
 
 def launched(gpu: GpuDevice, name: str, form: str, arguments: tuple[object, ...]) -> None:
@@ -47,10 +53,10 @@ def test_the_kernel_counts_as_its_twin(gpu: GpuDevice, form: str, flips: int) ->
     one = numbers(form)
     other = one.copy()
     places = np.random.default_rng(flips).choice(COUNT, flips, replace=False)
-    other.view(f"u{other.dtype.itemsize}")[places] ^= 1 << (flips % 7)
+    bits(other)[places] ^= 1 << (flips % 7)
     found = gpu.upload(np.array([0, 2**64 - 1, 0, 0], dtype=np.uint64))
 
-    arguments = (gpu.upload(one), gpu.upload(other), np.int64(COUNT), found)
+    arguments = (gpu.upload(bits(one)), gpu.upload(bits(other)), np.int64(COUNT), found)
     launched(gpu, "differ", form, arguments)
 
     assert read_found(gpu.download(found)) == differences(one, other, form)
@@ -61,7 +67,7 @@ def test_the_kernels_digest_is_its_twins(gpu: GpuDevice, form: str) -> None:
     values = numbers(form)
     total = gpu.upload(np.zeros(1, dtype=np.uint64))
 
-    launched(gpu, "digest", form, (gpu.upload(values), np.int64(COUNT), total))
+    launched(gpu, "digest", form, (gpu.upload(bits(values)), np.int64(COUNT), total))
 
     assert f"{int(gpu.download(total)[0]):016x}" == digest(values, form)
 

@@ -31,8 +31,10 @@ def test_deep_agrees_with_the_frameworks(gpucheck_command: Callable[..., Finishe
     assert result["usable"] is True
     found = statuses(ended)
     for framework in result["frameworks"]:
-        assert (framework["sees_gpu"] is True) == (found[framework["name"]] == "ok")
-        assert (framework["reason"] is None) == framework["sees_gpu"]
+        well = found[framework["name"]] == "ok"
+        assert framework["sees_gpu"] is True or not well, framework
+        # One that computes may still be warned of: a library too many, a build too old.
+        assert (framework["reason"] is None) == well, framework
 
 
 @pytest.mark.parametrize("text", ["", "-1", "99", "GPU-00000000-0000-4000-8000-000000000000"])

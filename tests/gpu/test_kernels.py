@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from gpucheck.core.bench.formats import FORMATS, decode, encode
 from gpucheck.core.bench.gpu_case import ResidentCase
 from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining
-from gpucheck.core.bench.kernel import Case
+from gpucheck.core.bench.kernel import Case, CaseOrder
 from gpucheck.core.bench.kernels.copy import DriverCopy, KernelCopy
-from gpucheck.core.bench.kernels.matmul import GpuMatmul
+from gpucheck.core.bench.kernels.matmul import Matmul, missing_format
 from gpucheck.core.bench.kernels.softmax import GpuSoftmax, source_text
 from gpucheck.core.bench.kernels.transfer import TransferCase
 from gpucheck.core.bench.kernels.triad import GpuTriad
@@ -130,6 +130,10 @@ def test_the_same_softmax_twice_is_the_same_bit_for_bit(gpu: GpuDevice) -> None:
         assert len(found) == 1
 
 
+def square(dtype: str) -> CaseOrder:
+    return order((1024, 1024, 1024), dtype=dtype, clock=MonotonicClock())
+
+
 def cases(gpu: GpuDevice) -> dict[str, Case]:
     """Return one case of each kind, of a size whose speed means something."""
     found: dict[str, Case] = {}
@@ -138,11 +142,10 @@ def cases(gpu: GpuDevice) -> dict[str, Case]:
             shape = (2**24 // columns, columns)
             operation = GpuSoftmax(order(shape, dtype=dtype), gpu)
             found[f"softmax {dtype} {columns}"] = ResidentCase(gpu, operation)
-    for dtype in ("float32", "tf32", "float16", "bfloat16", "int8", "float64"):
-        given = order((1024, 1024, 1024), dtype=dtype)
-        for transposed in (True,) if dtype == "int8" else (False, True):
-            operation = GpuMatmul(given, gpu, transposed=transposed)
-            found[operation.label.variant + " " + dtype] = ResidentCase(gpu, operation)
+    for dtype, form in FORMATS.items():
+        if missing_format(form, gpu.facts) is None:
+            for case in Matmul().gpu_cases(square(dtype), gpu):
+                found[f"{case.label.variant} {dtype} {case.label.scope}"] = case
     for make in (DriverCopy, KernelCopy, GpuTriad):
         operation = make(order((4096, 4096)), gpu)
         found[operation.label.text] = ResidentCase(gpu, operation)

@@ -3,174 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucheck.core.bench import regression
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.core.bench.gpu_towers import Tower
 from gpucheck.core.bench.kernel import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
-from gpucheck.core.bench.regression import CLASSES, INPUTS, RATE, WEIGHTS, Dataset
+from gpucheck.core.bench.regression import CLASSES, INPUTS, RATE, Dataset
 from gpucheck.core.bench.training import Plan, Training
 from gpucheck.models.bench import Fact, Scope, Verified
-from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction, Product
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    HostArray = NDArray[Any]
+from gpucheck.probes.gpu import GpuDevice
 
 _FLOAT32 = FORMATS["float32"].spec
-#: Threads in a block of train.cu's kernels: `gradient` and `merge`, `forward`, `project`.
-_BLOCK, _FORWARD_BLOCK, _PROJECT_BLOCK = 128, 128, 512
-#: Lanes of a warp: `forward` gives each image one warp, `project` each warp so many inputs.
-_WARP = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """A tower's images of one step, what they should become, and where the errors go."""
-
-    images: GpuArray
-    targets: GpuArray
-    errors: GpuArray
-    size: int
-
-
-class _Arithmetic(Protocol):
-    """How a batch's gradient is computed."""
-
-    @property
-    def captured(self) -> bool:
-        """Return whether steps can be replayed as a graph."""
-        ...
-
-    def enqueue(
-        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
-    ) -> None:
-        """Enqueue out = scale X' G, or out += scale X' G, with G = softmax(X W) - targets."""
-        ...
-
-
-class _Fused:
-    """Two launches of train.cu, which need no library: a graph can replay any number of steps."""
-
-    captured = True
-
-    def __init__(self, gpu: GpuDevice) -> None:
-        source = regression.source_text()
-        self._forward: GpuFunction = gpu.compile(source, "forward")
-        self._project: GpuFunction = gpu.compile(source, "project")
-
-    def enqueue(
-        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
-    ) -> None:
-        """Enqueue both."""
-        import numpy as np
-
-        rows = np.int64(batch.size)
-        arguments = (batch.images, weights, batch.targets, batch.errors, rows)
-        self._forward(-(-batch.size * _WARP // _FORWARD_BLOCK), _FORWARD_BLOCK, arguments)
-        projected = (batch.images, batch.errors, out, np.float32(scale), np.int32(added), rows)
-        self._project(-(-INPUTS // _WARP), _PROJECT_BLOCK, projected)
-
-
-class _Cublas:
-    """Two matrix products of cuBLAS around a kernel of train.cu; CuPy does not capture cuBLAS."""
-
-    captured = False
-
-    def __init__(self, gpu: GpuDevice) -> None:
-        self._gpu = gpu
-        self._gradient: GpuFunction = gpu.compile(regression.source_text(), "gradient")
-
-    def enqueue(
-        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
-    ) -> None:
-        """Enqueue all three: the second product adds by itself."""
-        import numpy as np
-
-        self._gpu.multiply(batch.images, weights, batch.errors)
-        arguments = (batch.errors, batch.targets, np.int64(batch.size))
-        self._gradient(-(-batch.size // _BLOCK), _BLOCK, arguments)
-        product = Product(left_transposed=True, alpha=scale, beta=1.0 if added else 0.0)
-        self._gpu.multiply(batch.images, batch.errors, out, product)
-
-
-class _Tower:
-    """One GPU's share of a step: its part of every batch, its weights and its gradient.
-
-    `numbers` are the towers that it computes, `batches` how many of the data's it holds.
-    """
-
-    def __init__(
-        self,
-        gpu: GpuDevice,
-        dataset: Dataset,
-        plan: Plan,
-        numbers: Sequence[int],
-        *,
-        fused: bool,
-        batches: int,
-    ) -> None:
-        self.gpu = gpu
-        self.part = plan.batch // plan.towers
-        self.arithmetic: _Arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
-        # Towers of one GPU may work at the same time: each has its own place for its errors.
-        self.errors = gpu.allocate((self.part * len(numbers), CLASSES))
-        self.batches = [
-            self._uploaded(dataset, plan, number, place, batches)
-            for place, number in enumerate(numbers)
-        ]
-        self.weights = gpu.allocate((INPUTS, CLASSES))
-        self.gradients = gpu.allocate((plan.towers * INPUTS, CLASSES))
-        self._merge: GpuFunction = gpu.compile(regression.source_text(), "merge")
-
-    def _uploaded(
-        self, dataset: Dataset, plan: Plan, number: int, place: int, count: int
-    ) -> list[_Batch]:
-        """Return a tower's rows of every batch, in one array on the GPU."""
-        import numpy as np
-
-        part, gpu = self.part, self.gpu
-        lows = [start * plan.batch + number * part for start in range(count)]
-        images, targets = (
-            gpu.upload(np.concatenate([values[low : low + part] for low in lows]))
-            for values in (dataset.images, dataset.targets)
-        )
-        errors = gpu.rows(self.errors, place * part, (place + 1) * part)
-        return [
-            _Batch(
-                images=gpu.rows(images, low, low + part),
-                targets=gpu.rows(targets, low, low + part),
-                errors=errors,
-                size=part,
-            )
-            for low in range(0, part * count, part)
-        ]
-
-    def slot(self, number: int) -> GpuArray:
-        """Return the place of one tower's gradient."""
-        return self.gpu.rows(self.gradients, number * INPUTS, (number + 1) * INPUTS)
-
-    def compute(self, which: int, turn: int, out: GpuArray, scale: float) -> None:
-        """Enqueue one tower's gradient of one batch: out = scale X' G."""
-        batches = self.batches[which]
-        batch = batches[turn % len(batches)]
-        self.arithmetic.enqueue(batch, self.weights, out, scale, added=False)
-
-    def step(self, turn: int, scale: float) -> None:
-        """Enqueue a whole step of a single tower, which updates the weights itself."""
-        batch = self.batches[0][turn % len(self.batches[0])]
-        self.arithmetic.enqueue(batch, self.weights, self.weights, -scale, added=True)
-
-    def merge(self, towers: int) -> None:
-        """Enqueue the subtraction of all towers' gradients from the weights."""
-        import numpy as np
-
-        arguments = (self.weights, self.gradients, np.int32(towers), np.int64(WEIGHTS))
-        self._merge(-(-WEIGHTS // _BLOCK), _BLOCK, arguments)
 
 
 class _GpuTraining:
@@ -194,7 +40,7 @@ class _GpuTraining:
         self._plan = plan
         self._gpus = gpus
         self._training = Training(order, plan)
-        self._towers: list[_Tower] = []
+        self._towers: list[Tower] = []
         self._scale = RATE / plan.batch
         self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0], _FLOAT32))
         self.work = regression.step_work(plan.batch)
@@ -213,7 +59,7 @@ class _GpuTraining:
         dataset, plan = self._training.load(), self._plan
         for place, gpu in enumerate(self._gpus):
             numbers = range(plan.towers) if len(self._gpus) == 1 else (place,)
-            tower = _Tower(
+            tower = Tower(
                 gpu, dataset, plan, numbers, fused=self._fused, batches=self._batches_held(dataset)
             )
             self._towers.append(tower)

@@ -1,0 +1,69 @@
+"""The parts that take no figure but say whether the kernels are right: pytest and sanitizers."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.card.children import GRACE_S, Children
+from benchmarks.card.figures import NO_TIME, Figure, read_figures
+
+_SANITIZERS = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
+#: Waiting for an event that has not happened yet is an error to memcheck's eyes, not to ours.
+_FURTHER = {"memcheck": ("--report-api-errors", "no")}
+#: What compute-sanitizer ends with if it has found something.
+_FOUND = 9
+#: What pytest ends with if a test failed; all else but 0 says that it could not do its work.
+_FAILED = 1
+_TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_corruption.py")
+
+
+def run_tests(children: Children, seconds: float) -> tuple[list[Figure], str | None]:
+    """Run the tests of the kernels on the card, where pytest is installed."""
+    if importlib.util.find_spec("pytest") is None:
+        return [], "pytest is not installed"
+    # What a library warns of here says nothing about a kernel.
+    words = ["-m", "pytest", "-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", *_TESTS]
+    ended = children.python(words, seconds + GRACE_S)
+    if ended.code == 0 and " passed" not in ended.said:
+        return [], f"none was run: {ended.said}"
+    if ended.code not in (0, _FAILED):
+        return [], f"{ended.how}: {ended.said}"
+    figure = Figure(
+        part="tests",
+        name="accuracy of every kernel",
+        unit="",
+        ours=1.0,
+        verified=ended.code == 0,
+        details={"end": ended.said},
+    )
+    return [figure], None if ended.code == 0 else ended.said
+
+
+def run_sanitizer(
+    children: Children, tool: str, notes: Path, seconds: float
+) -> tuple[list[Figure], str | None]:
+    """Run every kernel once under one of compute-sanitizer's tools."""
+    program = next(filter(None, map(shutil.which, _SANITIZERS)), None)
+    if program is None:
+        return [], "compute-sanitizer is not installed"
+    command = [program, "--tool", tool, *_FURTHER.get(tool, ()), "--error-exitcode", str(_FOUND)]
+    command += [sys.executable, "-m", "benchmarks.gpu", "--part", "exercise"]
+    command += ["--notes", str(notes), "--seconds", str(seconds)]
+    ended = children.run(command, seconds + GRACE_S)
+    ran = read_figures(notes)
+    if ended.code not in (0, _FOUND) or not ran:
+        return [], f"{ended.how}: {ended.said}"
+    launched = [figure for figure in ran if figure.error != NO_TIME]
+    failed = [f"{figure.name}: {figure.error}" for figure in launched if figure.error]
+    figure = Figure(
+        part=tool,
+        name=f"{len(launched)} of {len(ran)} kernels watched",
+        unit="",
+        ours=1.0,
+        verified=ended.code == 0 and not failed and all(figure.verified for figure in launched),
+        details={"end": ended.said, "failed": failed},
+    )
+    return [figure], "; ".join(failed) or None

@@ -1,0 +1,73 @@
+"""What a measurement says of the card, its driver and the libraries that took part."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import gpucheck
+from benchmarks.card.children import CHECKOUT
+from gpucheck.probes.gpu import OpenedGpus
+
+
+def read_machine(opened: OpenedGpus, torch: str) -> dict[str, object]:
+    """Return the facts of a run, the card's own first."""
+    facts = opened.devices[0].facts
+    return {
+        "card": facts.name,
+        "GPUs": len(opened.devices),
+        "compute capability": facts.compute_capability,
+        "SMs": facts.sm_count,
+        "L2 bytes": facts.l2_bytes,
+        "memory bytes": facts.memory_total_bytes,
+        **_told_by_nvml(facts.uuid),
+        "CuPy": opened.cupy_version,
+        "cuBLAS": opened.cublas_version,
+        "torch": torch,
+        "Python": platform.python_version(),
+        "NumPy": importlib.metadata.version("numpy"),
+        "gpucheck": gpucheck.__version__,
+        "kernels": kernels_digest(),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def kernels_digest() -> str:
+    """Return what tells one state of the CUDA sources and of their launches from another."""
+    package = CHECKOUT / "gpucheck"
+    files = sorted([*package.rglob("*.cu"), *package.rglob("softmax_launch.py")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def _told_by_nvml(uuid: str | None) -> dict[str, object]:
+    """Return the driver's version and how the card is set, as far as NVML tells."""
+    told: dict[str, object] = {"driver": None}
+    try:
+        nvml: Any = import_module("pynvml")
+        nvml.nvmlInit()
+        told["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid or "")
+    except Exception as error:  # no NVML, or it knows no such GPU: CUDA's facts remain
+        return told | {"NVML": str(error)}
+    asked: dict[str, Callable[[], object]] = {
+        "power limit W": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+        "most SM MHz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory MHz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "ECC": lambda: "on" if nvml.nvmlDeviceGetEccMode(handle)[0] else "off",
+        "MIG": lambda: "on" if nvml.nvmlDeviceGetMigMode(handle)[0] else "off",
+    }
+    for name, ask in asked.items():
+        try:
+            told[name] = ask()
+        except nvml.NVMLError as error:
+            told[name] = str(error)
+    return told
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

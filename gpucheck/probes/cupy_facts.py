@@ -1,0 +1,54 @@
+"""What CUDA's properties, as CuPy hands them out, say of a GPU."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from gpucheck.models.bench import BenchGpu
+
+
+def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
+    """Return what CUDA says of a GPU, which must be the current one."""
+    properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
+    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    major = int(properties["major"])
+    return BenchGpu(
+        cuda_index=cuda_index,
+        uuid=known_uuid or _uuid_text(properties.get("uuid")),
+        name=_text(properties["name"]),
+        compute_capability=f"{major}.{int(properties['minor'])}",
+        sm_count=int(properties["multiProcessorCount"]),
+        l2_bytes=int(properties["l2CacheSize"]),
+        memory_total_bytes=int(total_bytes),
+        memory_free_bytes=int(free_bytes),
+        float32_math="tf32" if major >= 8 and _tf32_asked(os.environ) else "fp32",
+        clock_sm_max_mhz=_megahertz(properties.get("clockRate")),
+        clock_memory_max_mhz=_megahertz(properties.get("memoryClockRate")),
+        memory_bus_bits=int(properties.get("memoryBusWidth", 0)) or None,
+    )
+
+
+def _megahertz(kilohertz: object) -> float | None:
+    """Return a clock of CUDA's properties; newer drivers leave some at zero."""
+    return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+
+def _uuid_text(raw: object) -> str | None:
+    """Return `GPU-…` for CUDA's sixteen bytes, None if they were cut at a zero byte."""
+    if not isinstance(raw, bytes) or len(raw) != 16:
+        return None
+    return f"GPU-{uuid.UUID(bytes=raw)}"
+
+
+def _tf32_asked(environment: Mapping[str, str]) -> bool:
+    """Return whether CuPy's float32 products run in TF32 (CUPY_TF32; the override 0 forbids it)."""
+    if environment.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
+    return environment.get("CUPY_TF32", "0") not in ("", "0")

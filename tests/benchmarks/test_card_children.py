@@ -1,0 +1,163 @@
+"""The suite's children: deadlines, what is left of them, the log, and a run that is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.card.checks import run_tests
+from benchmarks.card.children import CHECKOUT, Children, Ended, environment
+from benchmarks.gpu import Watch
+
+
+@pytest.fixture(name="children")
+def _children(tmp_path: Path) -> Children:
+    return Children(tmp_path / "run.log")
+
+
+def test_a_child_is_run_from_the_checkout_and_its_last_line_is_kept(
+    children: Children, tmp_path: Path
+) -> None:
+    program = "import os, benchmarks.gpu; print('here'); print(os.getcwd()); print()"
+
+    ended = children.python(["-c", program], 60)
+
+    assert ended == Ended(code=0, said=str(CHECKOUT))
+    assert "here\n" in (tmp_path / "run.log").read_text()
+
+
+def test_each_child_has_a_last_line_of_its_own(children: Children) -> None:
+    children.python(["-c", "print('the first')"], 60)
+
+    assert children.python(["-c", "import sys; sys.exit(7)"], 60) == Ended(code=7, said="no word")
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(3, "code 3"), (-11, "signal 11"), (None, "it hung, or its time was over")],
+)
+def test_an_end_is_told_in_words(code: int | None, how: str) -> None:
+    assert Ended(code=code, said="").how == how
+
+
+def test_at_the_deadline_the_child_and_its_children_are_gone(
+    children: Children, tmp_path: Path
+) -> None:
+    note = tmp_path / "pids"
+    program = (
+        "import os, subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(note)!r}, 'w').write(f'{{os.getpid()}} {{other.pid}}')\n"
+        "print('waiting', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+
+    ended = children.python(["-c", program], 3)
+
+    assert ended == Ended(code=None, said="waiting")
+    for pid in note.read_text().split():
+        assert is_gone(int(pid))
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a killed process is no more, or only waits for whoever collects it."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_child_that_is_found_hanging_is_ended_before_its_deadline(children: Children) -> None:
+    ended = children.python(["-c", "import time; time.sleep(600)"], 600, lambda: True)
+
+    assert ended.code is None
+
+
+def test_a_program_that_is_not_there_is_no_traceback(children: Children) -> None:
+    ended = children.run(["/nowhere/compute-sanitizer"], 5)
+
+    assert ended.code == 127
+    assert "No such file" in ended.said
+
+
+def test_nothing_new_for_too_long_is_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("benchmarks.gpu.time.monotonic", lambda: seconds[0])
+    put: list[str] = []
+    report = type("Kept", (), {"put": lambda self, part, figures: put.append(part)})()
+    notes = tmp_path / "notes.jsonl"
+    watch = Watch(report, "softmax", notes)
+
+    assert not watch()
+    seconds[0] = 40
+    notes.write_text('{"begun": "row", "unit": "s"}\n')
+    assert not watch()
+    seconds[0] = 80
+    assert not watch()
+    seconds[0] = 110
+    assert watch()
+    assert put == ["softmax", "softmax"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "verdict", "remark"),
+    [
+        (Ended(code=0, said="5 passed in 1s"), "right", None),
+        (Ended(code=1, said="1 failed, 4 passed"), "wrong", "1 failed, 4 passed"),
+        (Ended(code=0, said="5 skipped"), None, "none was run: 5 skipped"),
+        (Ended(code=4, said="ERROR: not found"), None, "code 4: ERROR: not found"),
+        (Ended(code=None, said="...."), None, "it hung, or its time was over: ...."),
+    ],
+)
+def test_only_a_test_that_fails_is_a_wrong_result(
+    ended: Ended, verdict: str | None, remark: str | None
+) -> None:
+    children: Any = SimpleNamespace(python=lambda words, seconds: ended)
+
+    figures, said = run_tests(children, 10)
+
+    assert said == remark
+    assert [figure.verified for figure in figures] == ([verdict == "right"] if verdict else [])
+
+
+def test_the_compilers_pool_and_pytests_plugins_take_no_part() -> None:
+    found = environment()
+
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(CHECKOUT)
+    assert found["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+
+
+def test_a_stop_is_an_error_once(tmp_path: Path) -> None:
+    """In a process of its own: it changes what signals do."""
+    program = (
+        "import os, signal\n"
+        "from benchmarks.card.children import StoppedError, stop_when_asked\n"
+        "stop_when_asked()\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "except StoppedError:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('reported')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "reported\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,0 +1,26 @@
+"""What the tests on a real card share: the program with the machine's own way to its libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.conftest import Finished
+
+#: Where a driver and CUDA's libraries may be found, and this checkout if it is not installed.
+OF_THE_MACHINE = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "PYTHONPATH")
+
+
+@pytest.fixture(name="gpucheck_command")
+def _on_this_machine(gpucheck_command: Callable[..., Finished]) -> Callable[..., Finished]:
+    """Run `gpucheck ARGUMENTS` as everywhere, but with the paths that this machine needs."""
+    kept = {name: os.environ[name] for name in OF_THE_MACHINE if name in os.environ}
+
+    def run(
+        *arguments: str | os.PathLike[str], env: Mapping[str, str] | None = None, **further: object
+    ) -> Finished:
+        return gpucheck_command(*arguments, env={**kept, **(env or {})}, **further)
+
+    return run
