@@ -6,8 +6,6 @@ callers hold arrays that they can only hand back to this door.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.bench import BenchGpu
 from gpucheck.models.errors import GpucheckError, MissingError
-from gpucheck.probes import cupy_products
-from gpucheck.probes.cupy_errors import as_failure, quiet, translated
+from gpucheck.probes.cupy_errors import INSTALL_CUPY, as_failure, quiet, translated
+from gpucheck.probes.cupy_facts import read_facts
+from gpucheck.probes.cupy_products import Products, cublas_version
 from gpucheck.probes.cupy_timing import SpanTimer
 from gpucheck.probes.gpu import (
     NO_DEFINES,
@@ -49,7 +48,8 @@ class CupyDevice:
             self._device: Any = self._cupy.cuda.Device(cuda_index)
             with self._device:
                 self._stream: Any = self._cupy.cuda.Stream(non_blocking=True)
-                self._facts = self._read_facts(cuda_index, known_uuid)
+                self._facts = read_facts(self._cupy, cuda_index, known_uuid)
+        self._products = Products(self._cupy)
         self._timer: SpanTimer | None = None
         self._side: Any = None
         self._lanes: list[Any] = []
@@ -120,10 +120,9 @@ class CupyDevice:
     def multiply(
         self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = PLAIN_PRODUCT
     ) -> None:
-        """Enqueue a matrix product by cublasGemmEx, in exactly the arithmetic that is asked for."""
+        """Enqueue a matrix product by cuBLAS, in exactly the arithmetic that is asked for."""
         with self._here("multiplying matrices"):
-            factors = (_opened(left), _opened(right))
-            cupy_products.multiply(self._cupy, *factors, _opened(out), product)
+            self._products.multiply(_opened(left), _opened(right), _opened(out), product)
 
     def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
         """Enqueue a row softmax in CuPy's array operations: five kernels and their temporaries."""
@@ -275,6 +274,7 @@ class CupyDevice:
         """Give unused memory back to the driver."""
         with self._here("releasing memory"):
             self._stream.synchronize()
+            self._products.release()
             self._cupy.get_default_memory_pool().free_all_blocks()
             self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
@@ -284,52 +284,10 @@ class CupyDevice:
         with translated(doing), self._device, self._stream:
             yield
 
-    def _read_facts(self, cuda_index: int, known_uuid: str | None) -> BenchGpu:
-        properties: Mapping[str, Any] = self._cupy.cuda.runtime.getDeviceProperties(cuda_index)
-        free_bytes, total_bytes = self._cupy.cuda.runtime.memGetInfo()
-        major = int(properties["major"])
-        return BenchGpu(
-            cuda_index=cuda_index,
-            uuid=known_uuid or _uuid_text(properties.get("uuid")),
-            name=_text(properties["name"]),
-            compute_capability=f"{major}.{int(properties['minor'])}",
-            sm_count=int(properties["multiProcessorCount"]),
-            l2_bytes=int(properties["l2CacheSize"]),
-            memory_total_bytes=int(total_bytes),
-            memory_free_bytes=int(free_bytes),
-            float32_math="tf32" if major >= 8 and _tf32_asked(os.environ) else "fp32",
-            clock_sm_max_mhz=_megahertz(properties.get("clockRate")),
-            clock_memory_max_mhz=_megahertz(properties.get("memoryClockRate")),
-            memory_bus_bits=int(properties.get("memoryBusWidth", 0)) or None,
-        )
-
 
 def _opened(array: GpuArray) -> Any:
     """Return one of our opaque arrays as what it is to CuPy."""
     return array
-
-
-def _megahertz(kilohertz: object) -> float | None:
-    """Return a clock of CUDA's properties; newer drivers leave some at zero."""
-    return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
-
-
-def _text(name: bytes | str) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name
-
-
-def _uuid_text(raw: object) -> str | None:
-    """Return `GPU-…` for CUDA's sixteen bytes, None if they were cut at a zero byte."""
-    if not isinstance(raw, bytes) or len(raw) != 16:
-        return None
-    return f"GPU-{uuid.UUID(bytes=raw)}"
-
-
-def _tf32_asked(environment: Mapping[str, str]) -> bool:
-    """Return whether CuPy's float32 products run in TF32 (CUPY_TF32; the override 0 forbids it)."""
-    if environment.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return False
-    return environment.get("CUPY_TF32", "0") not in ("", "0")
 
 
 def _load_cupy() -> Any:
@@ -339,8 +297,8 @@ def _load_cupy() -> Any:
     except ModuleNotFoundError as error:
         raise MissingError(
             code="cupy-missing",
-            message="CuPy is not installed, so no GPU can be measured",
-            remedy=("install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13]",),
+            message="CuPy is not installed: in the checkout, pip install '.[cuda12]' brings it",
+            remedy=(INSTALL_CUPY,),
         ) from error
     except Exception as error:
         raise as_failure(error, "loading CuPy") from error
@@ -409,5 +367,5 @@ def open_gpus(
         devices=devices,
         refused={index: error.message for index, error in refused.items()},
         cupy_version=version,
-        cublas_version=cupy_products.cublas_version(cupy, devices[0].facts.cuda_index),
+        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index),
     )

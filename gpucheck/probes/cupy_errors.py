@@ -8,6 +8,11 @@ from contextlib import contextmanager
 
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
 
+INSTALL_CUPY = (
+    "In the checkout: pip install '.[cuda12]', or '.[cuda13]' with a driver from 580 on"
+    " (gpucheck list names yours)."
+)
+
 #: CUDA errors after which no call on the device can succeed in this process.
 #: The runtime's names, then the driver's, then cuBLAS' (driver_types.h, cuda.h, cublas_api.h).
 _LOST = (
@@ -56,7 +61,7 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
         return MissingError(
             code="cuda-library-missing",
             message=f"CuPy could not do its part of {doing}: {kind}: {text}",
-            remedy=("install the extra that fits the driver: gpucheck-cli[cuda12] or [cuda13]",),
+            remedy=(INSTALL_CUPY,),
         )
     return InconclusiveError(
         code="gpu-error",

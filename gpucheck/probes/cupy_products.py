@@ -1,4 +1,4 @@
-"""Matrix products by cuBLAS through CuPy's binding of cublasGemmEx.
+"""Matrix products by cuBLAS: through CuPy's binding of cublasGemmEx, float8 through cuBLASLt.
 
 The binding is `cupy.cuda.cublas`: asked for there, CuPy 14 first loads the library out of NVIDIA's
 wheels. Imported by its own name it is linked to a libcublas that only a toolkit of the system has.
@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpucheck.models.errors import MissingError
-from gpucheck.probes.gpu import Product
+from gpucheck.probes.cublaslt import Float8Products
+from gpucheck.probes.gpu import PRODUCT_EDGES, Product
 
 #: cuBLAS: the transposition flags, and its default choice of algorithm (cublas_api.h).
 _NORMAL, _TRANSPOSED, _DEFAULT_ALGORITHM = 0, 1, -1
-#: Rows of int8 begin at multiples of four bytes.
-_INT8_EDGE = 4
+#: By arithmetic: the format whose edges it asks for.
+_FORMATS = {"int8": "int8", "fp8": "float8"}
 #: By arithmetic: the types of the factors and the product (library_types.h), cuBLAS' compute type
 #: (cublas_api.h), and NumPy's type for its scalars.
 _GEMM_TYPES = {
@@ -28,14 +29,38 @@ _GEMM_TYPES = {
 }
 
 
-def multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> None:
-    """Enqueue a product on the current stream, in exactly the arithmetic that is asked for.
+class Products:
+    """The products on one device, with that device current."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._float8 = Float8Products(cupy)
+
+    def multiply(self, left: Any, right: Any, out: Any, product: Product) -> None:
+        """Enqueue a product on the current stream, in exactly the arithmetic that is asked for.
+
+        Raises:
+            MissingError: cuBLAS has no such product.
+        """
+        _check_edges(left.shape, right.shape, product)
+        if product.math_mode == "fp8":
+            _check_layout(product)
+            self._float8.multiply(left, right, out, product)
+        else:
+            _multiply(self._cupy, left, right, out, product)
+
+    def release(self) -> None:
+        """Give back what products hold besides their matrices."""
+        self._float8.release()
+
+
+def _multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> None:
+    """Enqueue what cublasGemmEx has.
 
     cuBLAS thinks in columns: it is given the transposed problem, out' = right' left'.
     """
     import numpy as np
 
-    _check_edges(left.shape, right.shape, product)
     factor, result, compute, scalar = _GEMM_TYPES[product.math_mode]
     scales = np.array([product.alpha, product.beta], dtype=scalar)
     (m, n), k = out.shape, left.shape[0 if product.left_transposed else 1]
@@ -53,14 +78,26 @@ def multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> No
 
 
 def _check_edges(left: Sequence[int], right: Sequence[int], product: Product) -> None:
-    """Refuse what cuBLAS does not have (cuBLAS documentation, cublasGemmEx), with the reason."""
-    odd = next((edge for edge in (*left, *right) if edge % _INT8_EDGE), None)
-    if product.math_mode == "int8" and odd is not None:
+    """Refuse edges that cuBLAS does not have, with the nearest that it has."""
+    name = _FORMATS.get(product.math_mode, "")
+    step = PRODUCT_EDGES.get(name, 1)
+    odd = next((edge for edge in (*left, *right) if edge % step), None)
+    if odd is not None:
         raise MissingError(
             code="edge-unsupported",
-            message=f"cuBLAS multiplies int8 only where all edges are multiples of {_INT8_EDGE}, "
+            message=f"cuBLAS multiplies {name} only where all edges are multiples of {step}, "
             f"not {odd}",
-            remedy=(f"choose --size {max(_INT8_EDGE, odd // _INT8_EDGE * _INT8_EDGE)}",),
+            remedy=(f"choose --size {max(step, odd // step * step)}",),
+        )
+
+
+def _check_layout(product: Product) -> None:
+    """Refuse the layouts that float8 has on no GPU before Blackwell."""
+    if product.left_transposed or not product.right_transposed:
+        raise MissingError(
+            code="layout-unsupported",
+            message="cuBLASLt multiplies float8 only where the second factor is stored transposed",
+            remedy=("choose another format",),
         )
 
 

@@ -44,7 +44,9 @@ class Span:
 class Product:
     """How cuBLAS multiplies: the arithmetic, which factor is stored transposed, and the scaling.
 
-    out = alpha (left right) + beta out; `math_mode` is one of fp64, fp32, tf32, fp16, bf16, int8.
+    out = alpha (left right) + beta out; `math_mode` is one of fp64, fp32, tf32, fp16, bf16, fp8,
+    int8. For fp8 alone: each factor's numbers are multiplied by `factor_scale`, and
+    `fast_accumulation` leaves sums where they lose bits, which is faster on some GPUs.
     """
 
     math_mode: str = "fp32"
@@ -52,7 +54,18 @@ class Product:
     right_transposed: bool = False
     alpha: float = 1.0
     beta: float = 0.0
+    factor_scale: float = 1.0
+    fast_accumulation: bool = False
 
+
+#: What a product of float8 may take for itself: what cuBLAS' documentation advises for Hopper and
+#: later (cublasSetWorkspace).
+FLOAT8_WORKSPACE_BYTES = 32 * 2**20
+
+#: By format: what the edges of a product must be multiples of, since rows of int8 begin at
+#: multiples of four bytes and those of float8 at multiples of sixteen (cuBLAS documentation,
+#: cublasGemmEx and cublasLtMatmul).
+PRODUCT_EDGES: Mapping[str, int] = MappingProxyType({"int8": 4, "float8": 16})
 
 #: No macros for the compiler.
 NO_DEFINES: Mapping[str, int] = MappingProxyType({})
@@ -183,12 +196,14 @@ class GpuDevice(Protocol):
 class OpenedGpus:
     """The GPUs that can be measured, or why there is none, and what to do about it.
 
-    `refused` says by CUDA index why a GPU could not be opened although others could.
+    `refused` says by CUDA index why a GPU could not be opened although others could; `silent` that
+    the driver did not answer, so that it is unknown whether there is one.
     """
 
     devices: Sequence[GpuDevice] = ()
     unavailable: str | None = None
     remedy: tuple[str, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
+    silent: bool = False
     cupy_version: str | None = None
     cublas_version: str | None = None

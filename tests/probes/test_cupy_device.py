@@ -13,6 +13,7 @@ import pytest
 
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
 from gpucheck.probes.cupy_device import CupyDevice, open_gpus
+from gpucheck.probes.cupy_errors import INSTALL_CUPY
 from gpucheck.probes.gpu import Product
 
 UUID = bytes.fromhex("0123456789abcdef0123456789abcdef")
@@ -358,7 +359,9 @@ def test_cupy_missing_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
     opened = open_gpus()
 
-    assert opened.unavailable == "CuPy is not installed, so no GPU can be measured"
+    assert opened.unavailable is not None
+    assert opened.unavailable.startswith("CuPy is not installed: ")
+    assert opened.remedy == (INSTALL_CUPY,)
     assert opened.cupy_version is None
 
 

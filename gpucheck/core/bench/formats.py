@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.models.bench import DtypeSpec
 
@@ -13,99 +13,61 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
+#: Bytes of one number by NumPy's type for its bits.
+_BYTES = MappingProxyType(
+    {"float64": 8, "float32": 4, "int32": 4, "float16": 2, "uint16": 2, "int8": 1, "uint8": 1}
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+
+class Format(NamedTuple):
     """One format. `storage` is NumPy's type for its bits: bfloat16 travels as 16-bit integers.
 
-    `roundoff` is the largest relative error of rounding a number to it (0 for integers), `output`
-    the format of a product's entries, `capability` the first compute capability that has it.
+    `roundoff` is the largest relative error of rounding a number to it (0 for integers),
+    `accumulate` and `output` are the formats of a product's sums and of its entries, `math_mode`
+    names the arithmetic, and `capability` is the first compute capability that has it. What is
+    rounded to it is multiplied by `scale` first.
     """
 
     name: str
     storage: str
-    itemsize: int
     roundoff: float
     accumulate: str
     output: str
     math_mode: str
     capability: tuple[int, int] = (0, 0)
+    scale: float = 1.0
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one number."""
+        return _BYTES[self.storage]
 
     @property
     def spec(self) -> DtypeSpec:
         """Return the label of a row in this format."""
-        stored = "float32" if self.name == "tf32" else self.name
         return DtypeSpec(
-            input=stored,
+            input="float32" if self.name == "tf32" else self.name,
             accumulate=self.accumulate,
             output=self.output,
             math_mode=self.math_mode,
         )
 
 
-#: tf32 is float32 in memory, of which the tensor cores use ten bits of mantissa.
+#: tf32 is float32 in memory, of which the tensor cores use ten bits of mantissa. float8 is e4m3:
+#: its exponents reach from 2**-9 to 448, so that 16 times a normal number stays below a hundred,
+#: and one in a thousand is so small that it loses precision. Of int8 four standard deviations fill
+#: the range.
 FORMATS = MappingProxyType(
     {
-        entry.name: entry
-        for entry in (
-            Format(
-                name="float64",
-                storage="float64",
-                itemsize=8,
-                roundoff=2.0**-53,
-                accumulate="float64",
-                output="float64",
-                math_mode="fp64",
-            ),
-            Format(
-                name="float32",
-                storage="float32",
-                itemsize=4,
-                roundoff=2.0**-24,
-                accumulate="float32",
-                output="float32",
-                math_mode="fp32",
-            ),
-            Format(
-                name="tf32",
-                storage="float32",
-                itemsize=4,
-                roundoff=2.0**-11,
-                accumulate="float32",
-                output="float32",
-                math_mode="tf32",
-                capability=(8, 0),
-            ),
-            Format(
-                name="float16",
-                storage="float16",
-                itemsize=2,
-                roundoff=2.0**-11,
-                accumulate="float32",
-                output="float16",
-                math_mode="fp16",
-                capability=(7, 0),
-            ),
-            Format(
-                name="bfloat16",
-                storage="uint16",
-                itemsize=2,
-                roundoff=2.0**-8,
-                accumulate="float32",
-                output="bfloat16",
-                math_mode="bf16",
-                capability=(8, 0),
-            ),
-            Format(
-                name="int8",
-                storage="int8",
-                itemsize=1,
-                roundoff=0.0,
-                accumulate="int32",
-                output="int32",
-                math_mode="int8",
-                capability=(7, 5),
-            ),
+        form.name: form
+        for form in (
+            Format("float64", "float64", 2.0**-53, "float64", "float64", "fp64"),
+            Format("float32", "float32", 2.0**-24, "float32", "float32", "fp32"),
+            Format("tf32", "float32", 2.0**-11, "float32", "float32", "tf32", (8, 0)),
+            Format("float16", "float16", 2.0**-11, "float32", "float16", "fp16", (7, 0)),
+            Format("bfloat16", "uint16", 2.0**-8, "float32", "bfloat16", "bf16", (8, 0)),
+            Format("float8", "uint8", 2.0**-4, "float32", "bfloat16", "fp8", (8, 9), 16.0),
+            Format("int8", "int8", 0.0, "int32", "int32", "int8", (7, 5), 32.0),
         )
     }
 )
@@ -113,33 +75,33 @@ FORMATS = MappingProxyType(
 #: What people also write for a format.
 ALIASES = MappingProxyType(
     {
-        "double": "float64",
-        "fp64": "float64",
-        "f64": "float64",
-        "float": "float32",
-        "fp32": "float32",
-        "f32": "float32",
-        "tensorfloat32": "tf32",
-        "half": "float16",
-        "fp16": "float16",
-        "f16": "float16",
-        "bf16": "bfloat16",
-        "i8": "int8",
-        "fp8": "float8",
+        alias: name
+        for name, aliases in {
+            "float64": ("double", "fp64", "f64"),
+            "float32": ("float", "fp32", "f32"),
+            "tf32": ("tensorfloat32",),
+            "float16": ("half", "fp16", "f16"),
+            "bfloat16": ("bf16",),
+            "float8": ("fp8", "e4m3", "float8_e4m3fn"),
+            "int8": ("i8",),
+        }.items()
+        for alias in aliases
     }
-)
-
-#: Named, so that asking for it gets a reason: CuPy binds no cuBLASLt, and nothing replaces it here.
-UNSUPPORTED = MappingProxyType(
-    {"float8": "float8 is not supported: CuPy has no door to cuBLASLt, which alone multiplies it."}
 )
 
 #: NumPy's type for the bits of each format that a product may be written in.
 STORAGES = MappingProxyType(
-    {"int32": "int32"} | {entry.name: entry.storage for entry in FORMATS.values()}
+    {"int32": "int32"} | {form.name: form.storage for form in FORMATS.values()}
 )
-#: Standard deviation of int8 data: four of them fill the range.
-_INT8_SCALE = 32.0
+#: e4m3's largest number, and its one bit pattern without a sign that is none.
+_E4M3_LARGEST, _E4M3_NAN = 448.0, 0x7F
+#: Numbers converted to e4m3 at once: bounds the memory of what comes between.
+_BLOCK = 2**16
+
+
+def output_bytes(form: Format) -> int:
+    """Return the bytes of one entry of a product in this format."""
+    return _BYTES[STORAGES[form.output]]
 
 
 def canonical(name: str) -> str:
@@ -149,25 +111,36 @@ def canonical(name: str) -> str:
 
 
 def encode(values: HostArray, form: Format) -> HostArray:
-    """Return float32 or float64 numbers rounded to the format, as it is stored.
+    """Return float32 or float64 numbers, times the format's scale, rounded to it as it is stored.
 
-    int8 numbers are the values times 32, rounded and held within 127.
+    int8 holds them within 127, float8 within 448.
     """
     import numpy as np
 
     if form.name == "bfloat16":
         return _to_bfloat16(values.astype(np.float32, copy=False))
     if form.name == "int8":
-        return np.clip(np.rint(values * _INT8_SCALE), -127, 127).astype(np.int8)
+        return np.clip(np.rint(values * form.scale), -127, 127).astype(np.int8)
+    if form.name == "float8":
+        stored = np.empty(values.shape, dtype=np.uint8)
+        flat, numbers = stored.reshape(-1), values.reshape(-1)
+        for low in range(0, len(flat), _BLOCK):
+            flat[low : low + _BLOCK] = _to_e4m3(numbers[low : low + _BLOCK] * form.scale)
+        return stored
     return values.astype(form.storage, copy=False)
 
 
 def decode(stored: HostArray, name: str) -> HostArray:
-    """Return stored numbers of the format `name` in a type that NumPy calculates with."""
+    """Return stored numbers of the format `name` in a type that NumPy calculates with.
+
+    float8 is divided by its scale again, as a product does; integers stay what they are.
+    """
     import numpy as np
 
     if name == "bfloat16":
         return (stored.astype(np.uint32) << 16).view(np.float32)
+    if name == "float8":
+        return _e4m3_numbers()[stored]
     return stored
 
 
@@ -178,3 +151,38 @@ def _to_bfloat16(values: HostArray) -> HostArray:
     bits = values.view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _to_e4m3(values: HostArray) -> HostArray:
+    """Return the bits of the nearest e4m3 numbers, ties to even; NaN stays, the rest is held in.
+
+    A sign, four bits of exponent with the bias 7, three of mantissa, no infinity. Source: OCP 8-bit
+    Floating Point Specification (OFP8).
+    """
+    import numpy as np
+
+    values = values.astype(np.float32, copy=False)
+    sizes = np.minimum(np.abs(values), np.float32(_E4M3_LARGEST))
+    bits = sizes.view(np.uint32)
+    # As for bfloat16, but with twenty bits fewer; float32's bias is 127.
+    rounded = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - np.uint32((127 - 7) << 3)
+    # Below 2**-6 numbers are 2**-9 apart, as float32's are from 2**14 on.
+    even = (sizes + np.float32(2**14)).view(np.uint32) & 0xF
+    found = np.where(sizes < np.float32(2**-6), even, rounded)
+    found = np.where(np.isnan(values), _E4M3_NAN, found) | (values.view(np.uint32) >> 24 & 0x80)
+    stored: HostArray = found.astype(np.uint8)
+    return stored
+
+
+@cache
+def _e4m3_numbers() -> HostArray:
+    """Return the numbers that the 256 bit patterns of float8 stand for, without its scale."""
+    import numpy as np
+
+    bits = np.arange(256)
+    exponents, mantissas = bits >> 3 & 15, bits & 7
+    sizes = np.ldexp(mantissas + 8.0 * (exponents > 0), np.maximum(exponents, 1) - 10)
+    sizes[bits & _E4M3_NAN == _E4M3_NAN] = np.nan
+    signed = np.where(bits & 0x80, -sizes, sizes) / FORMATS["float8"].scale
+    numbers: HostArray = signed.astype(np.float32)
+    return numbers

@@ -1,22 +1,24 @@
-"""Reasons to distrust a percentage of a peak, or a comparison of two precisions."""
+"""Reasons to distrust a row held against its limits, or a comparison of two precisions."""
 
 from __future__ import annotations
 
+from gpucheck.core.bench.arithmetic_doubts import doubts_about_arithmetic
 from gpucheck.core.bench.limits import in_cache
-from gpucheck.models.bench import Board, Doubt, DtypeSpec, Measurement
+from gpucheck.core.bench.peaks import format_of
+from gpucheck.models.bench import BenchGpu, Doubt, DtypeSpec, Measurement
 
 #: Measurement and datasheet agree this well: beyond it something else is wrong.
 _ABOVE_PERCENT = 101.0
 
 
-def doubts_about_limits(row: Measurement, board: Board | None) -> tuple[Doubt, ...]:
-    """Return the doubts that a row's percentages raise."""
-    doubts = []
+def doubts_about_limits(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
+    """Return the doubts that holding a row against its GPU's limits raises; None is the CPU."""
+    doubts = list(doubts_about_arithmetic(row, gpu))
     # A row in the cache beats the memory, and says so already.
     above = row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT
     if above and not in_cache(row):
         doubts.append(_above_peak(row))
-    unsure = board.uncertainty.get(row.dtype.input) if board is not None else None
+    unsure = _uncertainty(row, gpu)
     if unsure is not None and row.percent_of_peak is not None:
         doubts.append(
             Doubt(
@@ -26,6 +28,14 @@ def doubts_about_limits(row: Measurement, board: Board | None) -> tuple[Doubt, .
             )
         )
     return tuple(doubts)
+
+
+def _uncertainty(row: Measurement, gpu: BenchGpu | None) -> str | None:
+    """Return what speaks against the value that the row is held against."""
+    if gpu is None or gpu.board is None:
+        return None
+    by_memory = row.throughput is not None and row.throughput.unit == "B/s"
+    return gpu.board.uncertainty.get("bytes_per_s" if by_memory else format_of(row.dtype))
 
 
 def _above_peak(row: Measurement) -> Doubt:

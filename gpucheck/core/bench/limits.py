@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpucheck.core.bench.peaks import TENSOR_FORMATS
+from gpucheck.core.bench.peaks import TENSOR_FORMATS, format_of
 from gpucheck.models.bench import BenchGpu, Board, Measurement, Roofline, Scope
 
 
@@ -140,7 +140,7 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
     if row.scope is not Scope.RESIDENT or row.kernel in _LINKS or row.throughput is None:
         reason = "transfers decide its speed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
-    peak = _peak(row, board)
+    peak, name = _peak(row, board), format_of(row.dtype)
     if board is None or peak is None or row.median_s is None:
         reason = "the board is in no table, and its peak in this format cannot be computed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
@@ -148,20 +148,16 @@ def _against_board(row: Measurement, board: Board | None) -> Measurement:
     reached = row.throughput.value if by_memory else (row.flops or 0) / row.median_s
     percent = _share(reached, peak)
     at_clock = None
-    nominal_mhz = board.tensor_clock_mhz if _format(row) in TENSOR_FORMATS else board.clock_mhz
+    nominal_mhz = board.tensor_clock_mhz if name in TENSOR_FORMATS else board.clock_mhz
     if not by_memory and row.sm_clock_mhz and nominal_mhz:
         at_clock = percent * nominal_mhz / row.sm_clock_mhz
     return replace(
         row,
         percent_of_peak=percent,
         percent_of_peak_at_clock=at_clock,
-        limits=row.limits | {"peak": _named(board, _format(row), by_memory=by_memory)},
+        limits=row.limits | {"peak": _named(board, name, by_memory=by_memory)},
         unavailable=_without(row, "percent_of_peak"),
     )
-
-
-def _format(row: Measurement) -> str:
-    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
 
 
 def _peak(row: Measurement, board: Board | None) -> float | None:
@@ -169,7 +165,7 @@ def _peak(row: Measurement, board: Board | None) -> float | None:
         return None
     if row.throughput.unit == "B/s":
         return board.bytes_per_s
-    return board.high_flops_per_s.get(_format(row)) if row.flops else None
+    return board.high_flops_per_s.get(format_of(row.dtype)) if row.flops else None
 
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpucheck.models.bench import BenchGpu, Board
+from gpucheck.models.bench import BenchGpu, Board, DtypeSpec
 
 TABLE = Path(__file__).parents[2] / "data" / "peaks.toml"
 
@@ -58,9 +58,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The table: operations per clock and SM by kind of board, and the boards."""
+    """The table: operations per clock and SM by kind of board, and the boards.
+
+    `int8_on_cuda_cores` is what of int8 they do in the time of one operation in float32.
+    """
 
     rates: Mapping[str, Mapping[str, float]]
+    int8_on_cuda_cores: Mapping[str, float]
     boards: Sequence[Entry]
 
 
@@ -78,7 +82,16 @@ def load_table() -> Table:
         )
         for board in document["board"]
     ]
-    return Table(rates=document["rates"], boards=boards)
+    return Table(
+        rates=document["rates"],
+        int8_on_cuda_cores=document["int8_on_cuda_cores"],
+        boards=boards,
+    )
+
+
+def format_of(dtype: DtypeSpec) -> str:
+    """Return the format whose peak a row in this precision is held against."""
+    return "tf32" if dtype.math_mode == "tf32" else dtype.input
 
 
 def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
@@ -109,6 +122,20 @@ def _find(gpu: BenchGpu) -> Entry | None:
         device = gpu.pci_device_id[:4].lower()
         return next((board for board in boards if device in board.pci_device_ids), None)
     return next((board for board in boards if gpu.name in board.names), None)
+
+
+def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
+    """Return what a GPU could do at most in a format of the tensor cores without them.
+
+    Products with sums in float32 are float32's then, whatever their factors are.
+    """
+    if gpu.board is None:
+        return None
+    single = gpu.board.high_flops_per_s.get("float32")
+    ratio = 1.0
+    if name == "int8":
+        ratio = load_table().int8_on_cuda_cores.get(gpu.compute_capability, 0.0)
+    return single * ratio if single and ratio else None
 
 
 def board_from(entry: Entry) -> Board:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.core.bench.cpu_case import CpuCase, Team, cpu_label, row_parts
+from gpucheck.core.bench.cpu_case import TeamCase, cpu_label, row_parts
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.gpu_case import ResidentCase, gpu_label
@@ -66,13 +66,12 @@ def packed(order: CaseOrder) -> bool:
     return order.shape[0] * order.shape[1] % PACK == 0
 
 
-class CpuCopy(CpuCase):
+class CpuCopy(TeamCase):
     """numpy.copyto, each thread on rows of its own."""
 
     def __init__(self, order: CaseOrder, threads: int) -> None:
         label = cpu_label(order, "copy", "numpy", threads, _FLOAT32)
         super().__init__(order, label, Copy().work(order.shape, "float32"))
-        self._team: Team | None = None
 
     def prepare(self) -> None:
         """Draw the source, allocate the output, start the threads."""
@@ -85,16 +84,11 @@ class CpuCopy(CpuCase):
             (self._out[part], self._source[part])
             for part in row_parts(rows, columns, self._threads)
         ]
-        self._team = Team(np.copyto, parts)
+        self.gather(np.copyto, parts)
 
     def poison(self) -> None:
         """Fill the output with NaN."""
         self._out.fill(math.nan)
-
-    def step(self) -> None:
-        """Copy once."""
-        assert self._team is not None
-        self._team.run()
 
     def check(self) -> Verified:
         """Count the numbers that differ."""
@@ -105,9 +99,7 @@ class CpuCopy(CpuCase):
         import numpy as np
 
         self._source = self._out = np.empty((0, 0), dtype=np.float32)
-        if self._team is not None:
-            self._team.close()
-            self._team = None
+        super().release()
 
 
 class _GpuCopy:

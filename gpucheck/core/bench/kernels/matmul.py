@@ -2,23 +2,33 @@
 
 For A (m, k) and B (k, n): 2 m n k operations (one multiplication and one addition for each term);
 at least the bytes of A, B and C, each passing memory once. `nt` variants are given B transposed,
-(n, k): the layout of most layers of neural networks, and for int8 the one of the tensor cores.
+(n, k): the layout of most layers of neural networks, and for int8 and float8 the one of the tensor
+cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.cpu_case import CpuCase, cpu_label
 from gpucheck.core.bench.data import fresh_array
-from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, decode, encode
+from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, canonical, output_bytes
 from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
-from gpucheck.models.bench import BenchGpu, BenchMode, Verified
-from gpucheck.probes.gpu import GpuArray, GpuDevice, Product
+from gpucheck.core.bench.product_check import CHECKED_ROWS, draw_inputs, verify_product
+from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest, Verified
+from gpucheck.models.errors import WrongUseError
+from gpucheck.probes.gpu import (
+    FLOAT8_WORKSPACE_BYTES,
+    PRODUCT_EDGES,
+    GpuArray,
+    GpuDevice,
+    Product,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +37,13 @@ if TYPE_CHECKING:
 
 #: What NumPy gives to its BLAS; for other types it has a plain loop, no opponent for anybody.
 _CPU_FORMATS = ("float32", "float64")
-#: Rows converted to float64 at once by the check: bounds its memory.
-_CHECK_ROWS = 512
-_OUTPUT_ITEMSIZE = {"float64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
+#: Formats that tensor cores multiply in one layout only: with B transposed.
+_TRANSPOSED_ONLY = ("int8", "float8")
+#: From this compute capability on, fast accumulation changes nothing (cuBLAS' documentation,
+#: CUBLASLT_MATMUL_DESC_FAST_ACCUM: it has an effect on Ada and Hopper).
+_FAST_UNTIL = (10, 0)
+#: What such a row says of its sums.
+FAST_ACCUMULATION = "float32 (fast)"
 
 
 class Matmul(KernelBase):
@@ -39,12 +53,44 @@ class Matmul(KernelBase):
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32", "bfloat16"),
-            BenchMode.DEFAULT: ("float32", "float64", "tf32", "bfloat16", "float16", "int8"),
+            BenchMode.DEFAULT: (
+                "float32",
+                "float64",
+                "tf32",
+                "bfloat16",
+                "float16",
+                "int8",
+                "float8",
+            ),
             BenchMode.FULL: tuple(FORMATS),
         }
     )
     #: Quick stays small so that one thread gets its samples in time.
     sizes = MappingProxyType({BenchMode.QUICK: 1024, BenchMode.DEFAULT: 2048, BenchMode.FULL: 4096})
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a size that none of the formats asked for has.
+
+        Raises:
+            WrongUseError: there is no such product.
+        """
+        asked = [canonical(name) for name in request.dtypes]
+        size = request.size or 0
+        refusals = [self.size_refusal(name, size) for name in asked if name in FORMATS]
+        if refusals and all(refusals):
+            step = max(PRODUCT_EDGES[name] for name in asked if name in FORMATS)
+            raise WrongUseError(
+                code="edge-unsupported",
+                message=f"There is no such product: {refusals[0]}.",
+                remedy=(f"Choose --size {max(step, size // step * step)}.",),
+            )
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
+        """Refuse edges that cuBLAS does not multiply in a format."""
+        step = PRODUCT_EDGES.get(dtype, 1)
+        if size % step == 0:
+            return None
+        return f"cuBLAS multiplies {dtype} only where edges are multiples of {step}, not {size}"
 
     def cpu_refusal(self, dtype: str) -> str | None:
         """Refuse what NumPy computes without a BLAS."""
@@ -66,7 +112,7 @@ class Matmul(KernelBase):
         """Return 2 m n k operations and the bytes of A, B and C."""
         m, k, n = shape
         form = FORMATS[dtype]
-        stored = form.itemsize * (m * k + k * n) + _OUTPUT_ITEMSIZE[form.output] * m * n
+        stored = form.itemsize * (m * k + k * n) + output_bytes(form) * m * n
         return Work(flops=2 * m * n * k, bytes_moved=stored, unit="FLOP/s")
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
@@ -78,11 +124,12 @@ class Matmul(KernelBase):
         wide = 8 if dtype == "float64" else 4
         drawn = wide * (m * k + 2 * k * n)
         one_set = self.work(shape, dtype).bytes_moved
-        return drawn + (2 + gpu_count) * one_set + 2 * wide * m * n + 16 * _CHECK_ROWS * (k + n)
+        return drawn + (2 + gpu_count) * one_set + 2 * wide * m * n + 16 * CHECKED_ROWS * (k + n)
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return three sets of matrices: one for each layout, and the end-to-end case's."""
-        return 3 * self.work(shape, dtype).bytes_moved
+        """Return three sets of matrices: one for each variant, and the end-to-end case's."""
+        workspace = FLOAT8_WORKSPACE_BYTES if dtype == "float8" else 0
+        return 3 * self.work(shape, dtype).bytes_moved + workspace
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return NumPy's BLAS with all threads and with one, and with B transposed."""
@@ -92,28 +139,37 @@ class Matmul(KernelBase):
         return cases
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return cuBLAS on data in place and with pinned transfers, and with B transposed."""
-        if order.dtype == "int8":
-            # Tensor cores multiply integers in this layout only.
-            transposed = GpuMatmul(order, gpu, transposed=True)
-            return [ResidentCase(gpu, transposed), EndToEndCase(gpu, transposed, order.clock)]
-        operation = GpuMatmul(order, gpu)
+        """Return cuBLAS on data in place and with pinned transfers, then its other variant.
+
+        That is the one with B transposed, for float8 the one with fast accumulation.
+        """
+        one_layout = order.dtype in _TRANSPOSED_ONLY
+        operation = GpuMatmul(order, gpu, transposed=one_layout)
         cases: list[Case] = [
             ResidentCase(gpu, operation),
             EndToEndCase(gpu, operation, order.clock),
         ]
-        if order.request.mode is not BenchMode.QUICK:
+        if order.request.mode is BenchMode.QUICK:
+            return cases
+        if not one_layout:
             cases.append(ResidentCase(gpu, GpuMatmul(order, gpu, transposed=True)))
+        elif order.dtype == "float8" and _capability(gpu.facts) < _FAST_UNTIL:
+            fast = GpuMatmul(order, gpu, transposed=True, fast_accumulation=True)
+            cases.append(ResidentCase(gpu, fast))
         return cases
 
 
 def missing_format(form: Format, gpu: BenchGpu) -> str | None:
     """Return that a GPU does not have a format, or None if it does."""
-    major, _, minor = gpu.compute_capability.partition(".")
-    if (int(major), int(minor)) >= form.capability:
+    if _capability(gpu) >= form.capability:
         return None
     first = ".".join(str(part) for part in form.capability)
     return f"{gpu.name} has no {form.name}: that came with compute capability {first}"
+
+
+def _capability(gpu: BenchGpu) -> tuple[int, int]:
+    major, _, minor = gpu.compute_capability.partition(".")
+    return int(major), int(minor)
 
 
 class CpuMatmul(CpuCase):
@@ -158,23 +214,41 @@ class CpuMatmul(CpuCase):
 
 
 class GpuMatmul:
-    """cuBLAS' product in one format as the GPU cases use it."""
+    """cuBLAS' product in one format as the GPU cases use it.
+
+    `fast_accumulation` leaves float8's sums in the tensor cores, where they lose bits, to the end.
+    """
 
     captured = False
 
-    def __init__(self, order: CaseOrder, gpu: GpuDevice, *, transposed: bool = False) -> None:
+    def __init__(
+        self,
+        order: CaseOrder,
+        gpu: GpuDevice,
+        *,
+        transposed: bool = False,
+        fast_accumulation: bool = False,
+    ) -> None:
         self._order = order
         self._gpu = gpu
         self._transposed = transposed
+        self._fast_accumulation = fast_accumulation
         form = FORMATS[order.dtype]
         if order.dtype == "float32" and gpu.facts.float32_math == "tf32":
             form = FORMATS["tf32"]
         self._form = form
-        self._product = Product(math_mode=form.math_mode, right_transposed=transposed)
+        self._product = product_of(
+            form, right_transposed=transposed, fast_accumulation=fast_accumulation
+        )
         self.output_storage = STORAGES[form.output]
         self.work = Matmul().work(order.shape, order.dtype)
-        variant = "cublas-nt" if transposed else "cublas"
-        self.label = gpu_label(order, "matmul", variant, gpu, form.spec)
+        spec = replace(form.spec, accumulate=FAST_ACCUMULATION) if fast_accumulation else form.spec
+        self.label = gpu_label(order, "matmul", self._variant(), gpu, spec)
+
+    def _variant(self) -> str:
+        library = "cublaslt" if self._form.name == "float8" else "cublas"
+        layout = "-nt" if self._transposed else ""
+        return library + layout + ("-fast-accum" if self._fast_accumulation else "")
 
     def inputs(self) -> tuple[HostArray, ...]:
         """Return A and B on the host, as they are stored."""
@@ -195,112 +269,27 @@ class GpuMatmul:
 
     def verify(self, out: HostArray) -> Verified:
         """Compare an output with float64."""
-        return verify_product(self._order, out, transposed=self._transposed, form=self._form)
+        return verify_product(
+            self._order,
+            out,
+            transposed=self._transposed,
+            form=self._form,
+            fast_accumulation=self._fast_accumulation,
+        )
 
 
-def draw_inputs(order: CaseOrder, *, transposed: bool = False) -> tuple[HostArray, HostArray]:
-    """Return A (m, k) and B (k, n), or (n, k) if transposed, as stored; the same for every case."""
-    m, k, n = order.shape
-    left = _draw(order, "left", (m, k))
-    if transposed:
-        return left, _draw(order, "right-transposed", (n, k))
-    return left, _draw(order, "right", (k, n))
-
-
-def _draw(order: CaseOrder, name: str, shape: tuple[int, ...]) -> HostArray:
-    def make() -> HostArray:
-        wide = "float64" if order.dtype == "float64" else "float32"
-        return encode(order.data.normal(f"matmul-{name}", shape, wide), FORMATS[order.dtype])
-
-    size_bytes = math.prod(shape) * FORMATS[order.dtype].itemsize
-    return order.data.once(f"matmul-{name}-{shape}-{order.dtype}", make, size_bytes)
-
-
-def product_bound(form: Format, terms: int) -> float:
-    """Return the error allowed for a product of `terms` terms, relative to the typical entry.
-
-    4 u sqrt(k) for the sums in the accumulator's precision, since rounding errors add up like a
-    random walk, and 8 roundings of an entry where the factors or the output are rounded further.
-    Integers are exact; what is left is the check's own rounding. A float64 product is checked in
-    float64, which rounds as often as the product itself.
-    """
-    if form.name == "int8":
-        return 1e-9
-    sums = FORMATS[form.accumulate].roundoff
-    if form.name == "float64":
-        return 16 * sums * (1 + math.sqrt(terms))
-    further = 8 * form.roundoff if form.roundoff > sums else sums
-    return 4 * sums * math.sqrt(terms) + further
-
-
-def verify_product(
-    order: CaseOrder, out: HostArray, *, transposed: bool = False, form: Format | None = None
-) -> Verified:
-    """Compare out with A B in float64 by Freivalds' test: out x against A (B x), x random.
-
-    The error is the largest row's deviation relative to the rows' typical size:
-    max |out x - A (B x)| / rms(A (B x)). It takes O(n^2) work instead of O(n^3), and a single wrong
-    entry shows in its row. Freivalds (1977), "Probabilistic machines can use less running time".
-    Instead of 0 and 1, x takes values of random sign between 0.5 and 1.5: no entry is passed over,
-    and opposite errors of one row do not cancel.
-    """
-    import numpy as np
-
-    form = form or FORMATS[order.dtype]
-    name = f"matmul-reference-{order.shape}-{order.dtype}-{transposed}"
-    probe, expected = order.data.keep(name, lambda: _reference(order, transposed))
-    found = _times_vector(out, probe, form.output)
-    # Zeros times anything have no typical size: then the deviation itself is the error.
-    typical = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
-    worst = float(np.max(np.abs(found - expected))) / typical
-    finite = math.isfinite(worst)
-    bound = product_bound(form, order.shape[1])
-    return Verified(
-        error=worst if finite else None,
-        bound=bound,
-        ok=finite and worst <= bound,
-        reference="float64, Freivalds' test over every row",
+def product_of(
+    form: Format,
+    *,
+    left_transposed: bool = False,
+    right_transposed: bool = False,
+    fast_accumulation: bool = False,
+) -> Product:
+    """Return how cuBLAS multiplies factors of a format, taking its scale out again."""
+    return Product(
+        math_mode=form.math_mode,
+        left_transposed=left_transposed,
+        right_transposed=right_transposed,
+        factor_scale=1 / form.scale if form.name == "float8" else 1.0,
+        fast_accumulation=fast_accumulation,
     )
-
-
-def _reference(order: CaseOrder, transposed: bool) -> tuple[HostArray, HostArray]:
-    """Return the random vector x and A (B x), in float64, from the inputs as they are stored."""
-    import numpy as np
-
-    left, right = draw_inputs(order, transposed=transposed)
-    generator = np.random.default_rng(7)
-    signs = generator.choice([-1.0, 1.0], order.shape[2])
-    probe = signs * generator.uniform(0.5, 1.5, order.shape[2])
-    name = FORMATS[order.dtype].spec.input
-    middle = (
-        _times_vector_transposed(right, probe, name)
-        if transposed
-        else _times_vector(right, probe, name)
-    )
-    return probe, _times_vector(left, middle, name)
-
-
-def _blocks(matrix: HostArray, name: str) -> Iterator[tuple[slice, HostArray]]:
-    """Yield the matrix in float64, a block of rows at a time."""
-    import numpy as np
-
-    for low in range(0, len(matrix), _CHECK_ROWS):
-        part = slice(low, low + _CHECK_ROWS)
-        yield part, decode(matrix[part], name).astype(np.float64)
-
-
-def _times_vector(matrix: HostArray, vector: HostArray, name: str) -> HostArray:
-    """Return matrix @ vector in float64, converted block by block."""
-    import numpy as np
-
-    return np.concatenate([block @ vector for _, block in _blocks(matrix, name)])
-
-
-def _times_vector_transposed(matrix: HostArray, vector: HostArray, name: str) -> HostArray:
-    """Return matrix.T @ vector in float64, converted block by block."""
-    import numpy as np
-
-    total = np.zeros(matrix.shape[1])
-    for part, block in _blocks(matrix, name):
-        total += vector[part] @ block
-    return total

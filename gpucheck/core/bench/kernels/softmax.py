@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.core.bench.cpu_case import CpuCase, Team, cpu_label, row_parts
+from gpucheck.core.bench.cpu_case import TeamCase, cpu_label, row_parts
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, decode, encode
 from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
@@ -127,7 +127,7 @@ class Softmax(KernelBase):
         return cases
 
 
-class _CpuSoftmax(CpuCase):
+class _CpuSoftmax(TeamCase):
     """What both CPU versions share: buffers and check."""
 
     def __init__(self, order: CaseOrder, variant: str, threads: int) -> None:
@@ -150,10 +150,11 @@ class _CpuSoftmax(CpuCase):
         return verify_softmax(self._source, self._out, self._order.request.temperature)
 
     def release(self) -> None:
-        """Drop the output; the input belongs to the group."""
+        """Drop the output and end the threads; the input belongs to the group."""
         import numpy as np
 
         self._out = self._source = np.empty(0, dtype=np.float32)
+        super().release()
 
 
 class NaiveSoftmax(_CpuSoftmax):
@@ -163,8 +164,12 @@ class NaiveSoftmax(_CpuSoftmax):
         super().__init__(order, "naive", 1)
         self.label = replace(self.label, variant="naive")
 
-    def step(self) -> None:
-        """Compute once."""
+    def prepare(self) -> None:
+        """Draw the input, allocate the output, make the calling thread the whole team."""
+        super().prepare()
+        self.gather(self._compute, [()])
+
+    def _compute(self) -> None:
         import numpy as np
 
         scaled = self._source / np.float32(self._order.request.temperature)
@@ -177,7 +182,6 @@ class BlockedSoftmax(_CpuSoftmax):
 
     def __init__(self, order: CaseOrder, threads: int) -> None:
         super().__init__(order, "blocked", threads)
-        self._team: Team | None = None
         self._scaling: Scaling | None = None
 
     def prepare(self) -> None:
@@ -191,19 +195,7 @@ class BlockedSoftmax(_CpuSoftmax):
             (self._source[part], self._out[part], self._scaling, block)
             for part in row_parts(rows, columns, self._threads)
         ]
-        self._team = Team(softmax_rows, parts)
-
-    def step(self) -> None:
-        """Compute once."""
-        assert self._team is not None
-        self._team.run()
-
-    def release(self) -> None:
-        """Drop the output and end the threads."""
-        super().release()
-        if self._team is not None:
-            self._team.close()
-            self._team = None
+        self.gather(softmax_rows, parts)
 
 
 class _GpuSoftmax:

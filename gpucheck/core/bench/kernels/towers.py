@@ -119,9 +119,10 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
     towers = int(row.parameters["towers"])
     if row.facts.get("simulated") == "yes":
         share = speed / alone[row.device]
+        why = "the larger batch outweighs" if share > 1 else "the rest is"
         sentence = (
             f"{row.device}: {towers} towers simulated on one device reach {share:.0%} of one "
-            "tower's throughput; that is the price of merging, not scaling"
+            f"tower's throughput: {why} the price of merging, and none of it is scaling"
         )
     else:
         gpus = {name: value for name, value in alone.items() if name.startswith("gpu:")}

@@ -78,12 +78,15 @@ class Train(KernelBase):
 
 def _learnt(row: Measurement, accuracy: float) -> Conclusion:
     source, steps = str(row.facts.get("images")), row.facts.get("accuracy_steps", 0)
-    images = "the file's images" if source == "file" else f"{source} images (--data takes MNIST)"
+    trained, tested = row.facts.get("trained_images"), row.facts.get("tested_images")
+    images = f"{trained} images of the file"
+    if source != "file":
+        images = f"{trained} {source} images (--data takes MNIST)"
     return Conclusion(
         kernel=row.kernel,
         device=row.device,
         code="accuracy",
-        sentence=f"{row.device}: {accuracy:.1%} of the test images right after {steps} steps on "
-        f"{images}",
+        sentence=f"{row.device}: {accuracy:.1%} of {tested} further images right after {steps} "
+        f"steps on {images}",
         facts={"accuracy": accuracy, "steps": steps, "images": source},
     )

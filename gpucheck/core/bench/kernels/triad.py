@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.core.bench.cpu_case import CpuCase, Team, cpu_label, row_parts
+from gpucheck.core.bench.cpu_case import TeamCase, cpu_label, row_parts
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.gpu_case import ResidentCase, gpu_label
@@ -72,13 +72,12 @@ class Triad(KernelBase):
         return [ResidentCase(gpu, GpuTriad(order, gpu))] if packed(order) else []
 
 
-class CpuTriad(CpuCase):
+class CpuTriad(TeamCase):
     """NumPy's product and sum on pieces that stay in the cache, each thread on its own rows."""
 
     def __init__(self, order: CaseOrder, threads: int) -> None:
         label = cpu_label(order, "triad", "blocked", threads, _FORM.spec)
         super().__init__(order, label, Triad().work(order.shape, "float32"))
-        self._team: Team | None = None
 
     def prepare(self) -> None:
         """Draw the sources, allocate the output, start the threads."""
@@ -91,16 +90,11 @@ class CpuTriad(CpuCase):
             (scaled[part].reshape(-1), added[part].reshape(-1), self._out[part].reshape(-1))
             for part in row_parts(rows, columns, self._threads)
         ]
-        self._team = Team(triad, parts)
+        self.gather(triad, parts)
 
     def poison(self) -> None:
         """Fill the output with NaN."""
         self._out.fill(math.nan)
-
-    def step(self) -> None:
-        """Compute once."""
-        assert self._team is not None
-        self._team.run()
 
     def check(self) -> Verified:
         """Compare the output with float64."""
@@ -113,9 +107,7 @@ class CpuTriad(CpuCase):
 
         empty = np.empty((0, 0), dtype=np.float32)
         self._sources, self._out = (empty, empty), empty
-        if self._team is not None:
-            self._team.close()
-            self._team = None
+        super().release()
 
 
 def triad(scaled: HostArray, added: HostArray, out: HostArray) -> None:

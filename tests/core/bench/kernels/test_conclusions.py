@@ -92,17 +92,22 @@ def test_simulated_towers_show_the_price_of_merging_and_no_scaling() -> None:
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("generated", "generated images (--data takes MNIST)"), ("file", "the file's images")],
+    [
+        ("generated", "6400 generated images (--data takes MNIST)"),
+        ("file", "6400 images of the file"),
+    ],
 )
 def test_training_says_what_was_learnt_and_from_which_images(source: str, said: str) -> None:
     facts: dict[str, str | int | float] = {
         "accuracy": 0.918,
         "accuracy_steps": 1000,
         "images": source,
+        "trained_images": 6400,
+        "tested_images": 2000,
     }
     rows = [replace(row("train", variant, 1e5), facts=facts) for variant in ("numpy", "other")]
 
     (found,) = Train().conclude(rows)
 
-    assert found.sentence == f"cpu: 91.8% of the test images right after 1000 steps on {said}"
+    assert found.sentence == (f"cpu: 91.8% of 2000 further images right after 1000 steps on {said}")
     assert Train().conclude([row("train", "numpy", 1e5)]) == []

@@ -10,11 +10,10 @@ from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase
 from gpucheck.core.bench.kernels.matmul import (
     CpuMatmul,
     Matmul,
-    draw_inputs,
-    product_bound,
-    verify_product,
 )
-from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec, Fill
+from gpucheck.core.bench.product_check import product_bound
+from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec
+from gpucheck.models.errors import WrongUseError
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
 
 QUICK = BenchRequest(mode=BenchMode.QUICK)
@@ -33,6 +32,7 @@ def test_bytes_follow_the_format_of_the_factors_and_of_the_product() -> None:
     assert Matmul().work((2, 3, 5), "float64").bytes_moved == 8 * (6 + 15 + 10)
     assert Matmul().work((2, 3, 5), "bfloat16").bytes_moved == 2 * (6 + 15 + 10)
     assert Matmul().work((2, 3, 5), "int8").bytes_moved == 1 * (6 + 15) + 4 * 10
+    assert Matmul().work((2, 3, 5), "float8").bytes_moved == 1 * (6 + 15) + 2 * 10
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -64,30 +64,6 @@ def test_a_product_that_was_never_computed_is_caught() -> None:
     assert found.error is None
 
 
-@pytest.mark.parametrize("edge", [16, 700])
-def test_one_wrong_entry_is_caught(edge: int) -> None:
-    given = order((edge, edge, edge))
-    left, right = draw_inputs(given)
-    out = left @ right
-    assert verify_product(given, out).ok
-
-    out[edge // 2, edge // 3] += 0.1 * np.sqrt(edge)
-
-    assert not verify_product(given, out).ok
-
-
-def test_a_product_in_lower_precision_exceeds_the_bound_of_the_higher() -> None:
-    given = order((256, 256, 256))
-    left, right = draw_inputs(given)
-    half = (left.astype(np.float16).astype(np.float32)) @ (right.astype(np.float16))
-    assert not verify_product(given, half.astype(np.float32)).ok
-
-    given = order((256, 256, 256), dtype="float64")
-    left, right = draw_inputs(given)
-    single = left.astype(np.float32) @ right.astype(np.float32)
-    assert not verify_product(given, single.astype(np.float64)).ok
-
-
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_format_on_the_gpu_is_within_its_bound_and_a_planted_error_is_not(
     dtype: str,
@@ -108,17 +84,6 @@ def test_every_format_on_the_gpu_is_within_its_bound_and_a_planted_error_is_not(
             case.release()
 
 
-def test_an_integer_product_that_is_off_by_one_is_caught() -> None:
-    given = order((512, 512, 512), dtype="int8")
-    left, right = (side.astype(np.int32) for side in draw_inputs(given))
-    out = left @ right
-    assert verify_product(given, out).ok
-
-    out[511, 3] += 1
-
-    assert not verify_product(given, out).ok
-
-
 def test_an_output_left_over_from_before_is_caught_in_every_format() -> None:
     clock = FakeClock()
     for dtype in FORMATS:
@@ -129,18 +94,7 @@ def test_an_output_left_over_from_before_is_caught_in_every_format() -> None:
             assert not case.check().ok
 
 
-def test_zeros_are_multiplied_to_zero_and_anything_else_is_wrong() -> None:
-    request = BenchRequest(fill=Fill.ZEROS)
-    given = order((32, 32, 32), request=request)
-    out = np.zeros((32, 32), dtype=np.float32)
-    assert verify_product(given, out).ok
-
-    out[3, 4] = 1e-3
-
-    assert not verify_product(given, out).ok
-
-
-@pytest.mark.parametrize("dtype", ["tf32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["tf32", "float16", "bfloat16", "float8", "int8"])
 def test_numpy_is_no_opponent_where_it_has_no_blas(dtype: str) -> None:
     assert Matmul().cpu_refusal(dtype)
     assert Matmul().cpu_refusal("float64") is None
@@ -155,6 +109,9 @@ def test_numpy_is_no_opponent_where_it_has_no_blas(dtype: str) -> None:
         ("7.5", "tf32", True),
         ("8.0", "tf32", False),
         ("12.0", "bfloat16", False),
+        ("8.6", "float8", True),
+        ("8.9", "float8", False),
+        ("9.0", "float8", False),
     ],
 )
 def test_a_format_that_the_gpu_does_not_have_is_refused(
@@ -163,6 +120,44 @@ def test_a_format_that_the_gpu_does_not_have_is_refused(
     facts = replace(FakeGpu(FakeClock()).facts, compute_capability=capability)
 
     assert (Matmul().gpu_refusal(dtype, facts) is not None) is refused
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "size", "step"),
+    [
+        (("fp8",), 1000, "--size 992"),
+        (("int8",), 1001, "--size 1000"),
+        (("float8", "int8"), 1001, "--size 992"),
+        (("fp8",), 3, "--size 16"),
+    ],
+)
+def test_a_size_that_no_format_asked_for_has_is_refused_with_the_nearest(
+    dtypes: tuple[str, ...], size: int, step: str
+) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        Matmul().validate(BenchRequest(dtypes=dtypes, size=size))
+
+    assert caught.value.code == "edge-unsupported"
+    assert f"not {size}" in caught.value.message
+    assert step in caught.value.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "size"), [(("fp8",), 992), (("fp8", "float32"), 1000), ((), 1000), (("fp8",), None)]
+)
+def test_a_size_that_one_format_has_is_not_refused(
+    dtypes: tuple[str, ...], size: int | None
+) -> None:
+    Matmul().validate(BenchRequest(dtypes=dtypes, size=size))
+
+
+def test_the_formats_that_a_size_leaves_out_say_why() -> None:
+    assert Matmul().size_refusal("float8", 1000) == (
+        "cuBLAS multiplies float8 only where edges are multiples of 16, not 1000"
+    )
+    assert Matmul().size_refusal("float8", 1008) is None
+    assert Matmul().size_refusal("int8", 1002) is not None
+    assert all(Matmul().size_refusal(name, 7) is None for name in ("float32", "bfloat16", "tf32"))
 
 
 def test_stored_formats_have_a_type_in_numpy() -> None:
@@ -199,6 +194,33 @@ def test_both_layouts_are_measured_unless_quick() -> None:
 
     assert cpu == ["blas", "blas-1-thread", "blas-nt"]
     assert gpu == ["cublas", "cublas", "cublas-nt"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "variants"),
+    [
+        ("8.9", ["cublaslt-nt", "cublaslt-nt", "cublaslt-nt-fast-accum"]),
+        ("9.0", ["cublaslt-nt", "cublaslt-nt", "cublaslt-nt-fast-accum"]),
+        ("10.0", ["cublaslt-nt", "cublaslt-nt"]),  # where it would change nothing
+    ],
+)
+def test_float8_has_one_layout_and_fast_accumulation_where_that_is_another_product(
+    capability: str, variants: list[str]
+) -> None:
+    clock = FakeClock()
+    gpu = FakeGpu(clock, compute_capability=capability)
+
+    cases = Matmul().gpu_cases(order((32, 32, 32), clock=clock, dtype="float8"), gpu)
+    quick = order((32, 32, 32), clock=clock, dtype="float8", request=QUICK)
+
+    assert [case.label.variant for case in cases] == variants
+    assert [case.label.variant for case in Matmul().gpu_cases(quick, gpu)] == variants[:2]
+    assert cases[0].label.dtype == DtypeSpec(
+        input="float8", accumulate="float32", output="bfloat16", math_mode="fp8"
+    )
+    assert [case.label.dtype.accumulate for case in cases[2:]] == ["float32 (fast)"] * (
+        len(variants) - 2
+    )
 
 
 def test_gpu_cases_rotate_through_three_times_the_l2() -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import cublaslt
 from .clock import CLOCK, driver_call
 from .contents import Bytes, Region
 from .device import SPACE, Operation, Stream, device
 from .errors import BLAS_ERRORS, CUBLASError
 from .kernels import narrow, widen
+from .script import SCRIPT
 
 Values = NDArray[Any]
 
@@ -36,6 +38,7 @@ def handle() -> int:
     ordinal = device().card.ordinal
     if ordinal not in _handles:
         device().call()
+        cublaslt.load()
         CLOCK.spend(_HANDLE_S)
         _handles[ordinal] = 0xB1A50000 + 0x100 * ordinal
     return _handles[ordinal]
@@ -111,7 +114,11 @@ def gemm_ex(stream: Stream, asked_handle: int, *rest: Any) -> None:
 
 def _on_this_card(arithmetic: str, stream: Stream) -> str:
     """Return the arithmetic that the card has for it: tf32 falls back to fp32, others do not."""
-    has = stream.device.card.flops
+    card = stream.device.card
+    for statement in SCRIPT.about("instead", card.gpu):
+        if statement.text("of", "") == arithmetic:
+            return statement.text("runs", arithmetic)
+    has = card.flops
     if arithmetic in has:
         return arithmetic
     if arithmetic == "tf32":

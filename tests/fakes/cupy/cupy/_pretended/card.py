@@ -221,6 +221,8 @@ def _flops(
         found["int8"] = 2 * tensor
     if capability >= (8, 0):
         found["bf16"], found["tf32"] = tensor, tensor / 2
+    if capability >= (8, 9):
+        found["fp8"] = 2 * tensor
     return found
 
 

@@ -24,6 +24,7 @@ _WORDS = {
     "nan": {"gpu", "kernel", "after", "times"},
     "fail": {"gpu", "kernel", "after", "error"},
     "noise": {"gpu", "share"},
+    "instead": {"gpu", "of", "runs"},
     "efficiency": {"gpu", "memory", "gemm", "link"},
     "no-peers": {"gpu"},
     "unified": {"gpu"},
