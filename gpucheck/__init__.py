@@ -6,11 +6,100 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
+    from os import PathLike
 
     from gpucheck.core.memlimit.api import LimitedMemory
+    from gpucheck.models.bench import BenchResult
     from gpucheck.models.device import Gpu
+    from gpucheck.models.errors import (
+        BadAnswerError,
+        GpucheckError,
+        InconclusiveError,
+        MissingError,
+        WrongUseError,
+    )
     from gpucheck.models.placement import PlacedDevice
+
+__all__ = (
+    "BadAnswerError",
+    "GpucheckError",
+    "InconclusiveError",
+    "MissingError",
+    "WrongUseError",
+    "__version__",
+    "bench",
+    "devices",
+    "limit_memory",
+    "place",
+)
+
+
+def __getattr__(name: str) -> object:
+    """Load the errors when they are asked for."""
+    if name not in __all__:
+        message = f"module 'gpucheck' has no attribute {name!r}"
+        raise AttributeError(message)
+    from gpucheck.models import errors
+
+    return getattr(errors, name)
+
+
+def bench(
+    *kernels: str,
+    device: str | Iterable[str] = "all",
+    size: int | None = None,
+    dtype: str | Iterable[str] = (),
+    mode: str = "default",
+    budget_s: float | None = None,
+    seed: int = 0,
+    fill: str = "normal",
+    temperature: float = 0.7,
+    towers: int = 2,
+    data_file: str | PathLike[str] | None = None,
+    corruption_s: float = 0.0,
+    require_gpu: bool = False,
+) -> BenchResult:
+    """Time the same work on the CPU and on the GPU, verify both, and return what was found.
+
+    It is measured in this process, as by `gpucheck bench` with the options of the same names: all
+    kernels if none is named, within about 10 seconds (mode "quick"), a minute ("default") or five
+    ("full"), or in `budget_s` seconds. `device` takes "cpu", "gpu", "gpu:N" or "all", `dtype`
+    formats such as "bfloat16"; both also several, in a list or with commas. `size` is the edge of
+    the square problem (when training, the batch), `temperature` softmax's, `towers` the number
+    simulated on one device, `data_file` MNIST to train on. `fill` is what the arrays hold, "normal"
+    numbers drawn from `seed`, or "zeros". For `corruption_s` seconds one product is repeated on
+    each device and compared bit for bit. CUDA is started here, and the GPUs are claimed meanwhile.
+
+    Times are seconds for one operation: `result.measurements` has the rows with `median_s`,
+    `ci95_s`, `throughput`, `verified` and `doubts`. A row that failed carries its `error`, and one
+    whose result was wrong has no time. `result.comparisons` has the speed-ups, `result.environment`
+    where it was measured and, without a GPU, why (`gpu_unavailable`), `result.corruption` what the
+    repeated products showed.
+
+    Raises:
+        GpucheckError: a WrongUseError for what makes no sense or does not fit the memory, a
+            MissingError if nothing that is asked for is here (a GPU, with `require_gpu`), an
+            InconclusiveError if the host has no memory left.
+    """
+    from gpucheck.core.bench.api import bench_here, request_of
+    from gpucheck.probes import open_probes
+
+    request = request_of(
+        kernels,
+        device=device,
+        size=size,
+        dtype=dtype,
+        mode=mode,
+        budget_s=budget_s,
+        seed=seed,
+        fill=fill,
+        temperature=temperature,
+        towers=towers,
+        data_file=data_file,
+    )
+    return bench_here(request, open_probes(), corruption_s=corruption_s, require_gpu=require_gpu)
 
 
 def devices() -> tuple[Gpu, ...]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import inspect
+import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gpucheck
+from gpucheck.cli.commands import COMMANDS
 from gpucheck.core.inventory import list_gpus
-from gpucheck.models.errors import InconclusiveError, MissingError
+from gpucheck.models import errors
+from gpucheck.models.bench import BenchResult
+from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
-from tests.fakes.libraries import build_libraries
+from tests.architecture.house import ROOT
+from tests.conftest import scrubbed_environment
+from tests.fakes.libraries import build_libraries, cupy_environment
 from tests.fakes.machine import load_machine
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
@@ -27,7 +36,9 @@ print(sorted({"numpy", "cupy", "pynvml", "rich", "typer"} & set(sys.modules)))
 def test_devices_gives_both_numbers_and_imports_nothing_heavy(
     c_compiler: str, tmp_path: Path
 ) -> None:
-    environment = os.environ | build_libraries(load_machine("mixed-order"), tmp_path)
+    environment = scrubbed_environment(
+        {"PYTHONPATH": str(ROOT), **build_libraries(load_machine("mixed-order"), tmp_path)}
+    )
 
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
@@ -63,3 +74,162 @@ def test_the_gpus_come_in_nvml_order() -> None:
 
 def test_the_version_is_a_release() -> None:
     assert gpucheck.__version__.split(".")[0].isdigit()
+
+
+# -------------------------------------------------------------------------------------- names
+
+FUNCTIONS = ("bench", "devices", "limit_memory", "place")
+ERRORS = [name for name in gpucheck.__all__ if name.endswith("Error")]
+
+
+def test_the_public_names_are_the_functions_and_their_errors() -> None:
+    assert {*FUNCTIONS, *ERRORS, "__version__"} == set(gpucheck.__all__)
+    assert [getattr(gpucheck, name) for name in ERRORS] == [
+        getattr(errors, name) for name in ERRORS
+    ]
+    assert not hasattr(gpucheck, "nonsense")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_says_what_it_does_and_what_it_raises(name: str) -> None:
+    function = getattr(gpucheck, name)
+    text = inspect.getdoc(function) or ""
+
+    assert "Raises:\n    GpucheckError: " in text
+
+
+def test_bench_says_what_each_argument_is() -> None:
+    words = set(re.findall(r"\w+", inspect.getdoc(gpucheck.bench) or ""))
+
+    assert set(inspect.signature(gpucheck.bench).parameters) <= words
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *ERRORS])
+def test_each_public_name_is_in_the_documentation(name: str) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+    assert re.search(rf"gpucheck\.{name}\b", text)
+
+
+def test_importing_the_package_loads_nothing_of_it_but_itself() -> None:
+    program = """
+import sys
+before = set(sys.modules)
+import gpucheck
+print(set(sys.modules) - before - {"__future__"})
+"""
+
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env=scrubbed_environment({"PYTHONPATH": str(ROOT)}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert finished.stdout.strip() == "{'gpucheck'}"
+
+
+# -------------------------------------------------------------------------------------- bench
+
+BENCH = """
+import json, sys, gpucheck
+from gpucheck.models.codec import to_plain
+result = gpucheck.bench(*json.loads(sys.argv[1]), **json.loads(sys.argv[2]))
+print(json.dumps(to_plain(result)))
+"""
+
+
+def benched(*kernels: str, environment: dict[str, str], **options: Any) -> Any:
+    """Return what a program of its own got, whose processor time nobody else shares."""
+    finished = subprocess.run(
+        [sys.executable, "-c", BENCH, json.dumps(kernels), json.dumps(options)],
+        env=scrubbed_environment({"PYTHONPATH": str(ROOT), **environment}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert finished.stderr == ""
+    return json.loads(finished.stdout)
+
+
+def test_bench_takes_what_the_command_takes() -> None:
+    options = set(inspect.signature(import_module(COMMANDS["bench"].module).command).parameters)
+    ours = set(inspect.signature(gpucheck.bench).parameters)
+
+    renamed = {"budget_s": "budget", "corruption_s": "corruption", "data_file": "data"}
+    assert {renamed.get(name, name) for name in ours} - options == {"mode"}
+
+
+def test_bench_measures_the_processor() -> None:
+    result = gpucheck.bench(
+        *("copy", "matmul"), device=["cpu"], mode="quick", size=64, budget_s=1.0, corruption_s=0.01
+    )
+
+    assert isinstance(result, BenchResult)
+    assert {row.kernel for row in result.measurements} == {"copy", "matmul"}
+    assert all(row.verified is not None and row.verified.ok for row in result.measurements)
+    assert all((row.median_s or 0) > 0 for row in result.measurements)
+    assert [(check.device, check.mismatches) for check in result.corruption] == [("cpu", 0)]
+
+
+@pytest.mark.slow
+def test_bench_measures_pretended_gpus_and_claims_them(c_compiler: str, tmp_path: Path) -> None:
+    machine = load_machine("h100x8").with_gpus(2)
+    environment = {
+        **build_libraries(machine, tmp_path / "libraries"),
+        **cupy_environment("", time="modelled"),
+        "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"),
+    }
+
+    result = benched(
+        "copy", environment=environment, device="gpu:1", mode="quick", size=512, budget_s=0.3
+    )
+
+    assert {row["device"] for row in result["measurements"]} == {"gpu:1"}
+    assert all(row["verified"]["ok"] for row in result["measurements"])
+    assert [gpu["cuda_index"] for gpu in result["environment"]["gpus"]] == [1]
+    assert list((tmp_path / "claims").iterdir()), "it was measured without a claim"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "code"),
+    [
+        ({"mode": "fast"}, WrongUseError, "usage"),
+        ({"fill": "ones"}, WrongUseError, "usage"),
+        ({"device": "tpu"}, WrongUseError, "bad-device"),
+        ({"size": 0}, WrongUseError, "bad-size"),
+        ({"dtype": ["float12"]}, WrongUseError, "unknown-dtype"),
+        ({"corruption_s": -1.0}, WrongUseError, "bad-corruption"),
+        ({"corruption_s": float("nan")}, WrongUseError, "bad-corruption"),
+        ({"budget_s": float("inf")}, WrongUseError, "bad-budget"),
+    ],
+)
+def test_what_makes_no_sense_is_an_exception_before_anything_is_measured(
+    options: dict[str, Any], kind: type[GpucheckError], code: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        gpucheck.bench("copy", **{"device": "cpu", **options})
+
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("options", [{"device": "gpu"}, {"require_gpu": True}])
+def test_a_gpu_that_is_asked_for_and_is_not_here_is_an_exception(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpucheck.probes.open_probes", FakeProbes)
+
+    with pytest.raises(MissingError, match="no libcuda in this fake"):
+        gpucheck.bench("copy", mode="quick", size=64, budget_s=0.1, **options)
+
+
+def test_ctrl_c_ends_the_program_that_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpucheck.core.bench.runner.Runner.take_turn", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        gpucheck.bench("copy", device="cpu", mode="quick", size=64)

@@ -50,7 +50,8 @@ def _load(repetition: Repetition, name: str, say: Any) -> None:
     from gpucheck.probes.turn import wait_for_turn
 
     repetition.begin()
-    say({"part": "ready", "name": name, "check": to_plain(repetition.check)})
+    ready = {"name": name, "notes": repetition.notes, "check": to_plain(repetition.check)}
+    say({"part": "ready", **ready})
     with wait_for_turn(os.environ):
         while repetition.check.failure is None and not _told_to_stop():
             repetition.run_for(_SLICE_S)
@@ -72,7 +73,14 @@ def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
     request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
     cpu = LinuxCpu().facts()
     gpu = None if order["device"] == "cpu" else _gpu(order["device"])
-    repetition = repetition_on(gpu, request, clock=MonotonicClock(), cpu=cpu, blas=ThreadpoolBlas())
+    repetition = repetition_on(
+        gpu,
+        request,
+        clock=MonotonicClock(),
+        cpu=cpu,
+        blas=ThreadpoolBlas(),
+        held=order["held"],
+    )
     return repetition, (cpu.model or "cpu") if gpu is None else gpu.facts.name
 
 

@@ -12,13 +12,11 @@ import typer
 
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared
-from gpucheck.models.errors import InconclusiveError, WrongUseError
 from gpucheck.models.report import Answer
 
 if TYPE_CHECKING:
     from gpucheck.cli.reporting import Outlets
-    from gpucheck.models.bench import BenchRequest
-    from gpucheck.models.burn import BurnMoment
+    from gpucheck.models.burn import BurnMoment, BurnRequest
     from gpucheck.probes.interface import Probes
 
 BurnSeconds = Annotated[
@@ -37,74 +35,24 @@ BurnLimit = Annotated[
 ]
 
 
-def run_burn_command(
-    request: BenchRequest,
-    shared: Shared,
-    outlets: Outlets,
-    *,
-    seconds: float,
-    limit_c: float | None,
-) -> int:
+def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> int:
     """Burn, and report.
 
     Raises:
-        WrongUseError: the time or the temperature makes no sense.
+        WrongUseError: the time, the temperature, the size or the seed makes no sense.
     """
-    if not 0 < seconds < float("inf"):
-        message = f"--burn takes seconds above 0, not {seconds:g}."
-        raise WrongUseError(code="bad-burn", message=message)
-    if limit_c is not None and not 30 <= limit_c <= 120:
-        message = f"--burn-limit takes degrees Celsius from 30 to 120, not {limit_c:g}."
-        raise WrongUseError(code="bad-burn-limit", message=message)
+    from gpucheck.core.bench.burn_session import burn_here, check_burn
+    from gpucheck.probes.burners import ProcessBurners
+    from gpucheck.probes.workers import stopping_raises
+
+    check_burn(request)
 
     def find(probes: Probes) -> Answer:
-        return _burn(request, probes, seconds=seconds, limit_c=limit_c, quiet=shared.verbosity < 0)
+        with stopping_raises(), _live_view(shown=shared.verbosity >= 0) as tell:
+            return burn_here(request, probes, ProcessBurners(), os.environ, tell)
 
     formats = ("table", "json", "junit", "github")
     return deliver("burn", shared, find, formats=formats, also=outlets.write)
-
-
-def _burn(
-    request: BenchRequest, probes: Probes, *, seconds: float, limit_c: float | None, quiet: bool
-) -> Answer:
-    from gpucheck.core.bench.burn import BurnPlan, run_burn
-    from gpucheck.core.bench.burn_gates import conclude_burn
-    from gpucheck.core.bench.claiming import hold_gpus
-    from gpucheck.core.bench.processes.repeated import chosen_stations
-    from gpucheck.core.inventory import ListRequest, take_inventory
-    from gpucheck.core.picking import own_command
-    from gpucheck.models.device import Inventory
-    from gpucheck.models.snapshot import NvmlReading
-    from gpucheck.probes.burners import ProcessBurners
-    from gpucheck.probes.clock import MonotonicClock
-    from gpucheck.probes.interface import NvmlQuestion
-    from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter
-    from gpucheck.probes.workers import stopping_raises
-
-    on_gpus = set(request.devices) != {"cpu"}
-    answer = take_inventory(ListRequest(ask_driver=on_gpus), probes)
-    found = answer.result
-    gpus = found.gpus if isinstance(found, Inventory) and on_gpus else ()
-    stations = chosen_stations(request.devices, gpus)
-    plan = BurnPlan(stations=stations, request=request, seconds=seconds, limit_c=limit_c)
-    uuids = [station.gpu_uuid for station in stations if station.gpu_uuid]
-    telemeter = NvmlTelemeter() if uuids else NoTelemeter("no GPU is under load")
-    reading = probes.nvml(NvmlQuestion()) if uuids else NvmlReading()
-    claims = hold_gpus(uuids, reading, os.environ, own_command(sys.orig_argv))
-    with claims as claimed, stopping_raises(), _live_view(shown=not quiet) as tell:
-        for uuid, reason in claimed.others.items():
-            raise _claimed(uuid, reason)
-        result = run_burn(plan, ProcessBurners(), telemeter, MonotonicClock(), tell)
-    return conclude_burn(result, answer.host)
-
-
-def _claimed(uuid: str, reason: str) -> InconclusiveError:
-    """Return why a GPU is not burned: a full load would ruin the work of whoever holds it."""
-    return InconclusiveError(
-        code="gpu-claimed",
-        message=f"{uuid} is {reason}.",
-        remedy=("Burn the others: --device gpu:N", "See who: gpucheck place --claims"),
-    )
 
 
 def _say_nothing(moment: BurnMoment) -> None:

@@ -1,4 +1,4 @@
-"""`gpucheck compare`: two runs saved by `bench --save`, held against each other offline."""
+"""`gpucheck compare`: two runs, saved or as JSON reports, held against each other offline."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from gpucheck.probes.interface import Probes
 @with_shared_options
 def command(
     *,
-    first: Annotated[Path, typer.Argument(metavar="FIRST", help="The earlier run.")],
-    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The later run.")],
+    first: Annotated[
+        Path, typer.Argument(metavar="FIRST", help="The earlier run: saved, or its JSON report.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="The later run, likewise.")],
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -39,10 +41,10 @@ def command(
     github: Github = None,
     shared: Shared,
 ) -> int:
-    """Compare two saved benchmark runs, with intervals and a verdict."""
-    from gpucheck.core.bench.processes.baseline import read_saved_run
+    """Compare two benchmark runs, with intervals and a verdict."""
     from gpucheck.core.bench.processes.compare import compare_runs, conclude_comparison
     from gpucheck.core.bench.processes.fingerprint import allowed_keys
+    from gpucheck.core.bench.processes.run_file import read_run
 
     if shared.recording is not None:
         message = "compare reads two saved runs: a snapshot (--from) has no part in it."
@@ -56,8 +58,8 @@ def command(
 
         def find(probes: Probes) -> Answer:
             comparison = compare_runs(
-                read_saved_run(first),
-                read_saved_run(second),
+                read_run(first),
+                read_run(second),
                 files=(first, second),
                 tolerance_percent=tolerance,
                 allowed=allowed_keys(split_words(allow_difference)),

@@ -160,7 +160,7 @@ def _explain(names: Sequence[str], board: str | None) -> Answer:
 
 
 def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:
-    from gpucheck.core.bench.processes.baseline import read_saved_run
+    from gpucheck.core.bench.processes.run_file import read_saved_run
     from gpucheck.core.bench.profiles.limits import explain
     from gpucheck.core.bench.profiles.lint import lint_text
     from gpucheck.core.bench.profiles.record import record_profile

@@ -9,11 +9,18 @@ from gpucheck.probes.interface import Probes
 
 if TYPE_CHECKING:
     from gpucheck.cli.saving import Saving
+    from gpucheck.cli.shared import Shared
     from gpucheck.models.bench import BenchRequest
 
 
 def repeat(
-    request: BenchRequest, probes: Probes, saving: Saving, *, corruption_s: float, quiet: bool
+    request: BenchRequest,
+    probes: Probes,
+    saving: Saving,
+    shared: Shared,
+    *,
+    corruption_s: float,
+    require_gpu: bool,
 ) -> Answer:
     """Measure in several processes, keep the run if that is asked for, and return the answer."""
     from gpucheck.cli.status import status_line
@@ -29,8 +36,9 @@ def repeat(
         processes=saving.processes or PROCESSES,
         corruption_s=corruption_s,
         more=saving.baseline is not None,
+        require_gpu=require_gpu,
     )
-    with status_line(shown=not quiet) as tell:
+    with status_line(shown=shared.verbosity >= 0) as tell:
         answer, kept = run_repeated(
             plan,
             ProcessWorkers(tell=tell),
@@ -39,5 +47,4 @@ def repeat(
             time=probes.time(),
             allowed=saving.allowed,
         )
-    saving.keep(kept, quiet=quiet)
-    return answer
+    return saving.keep(kept, answer, shared)

@@ -339,6 +339,7 @@ class BenchEnvironment:
     """Where the figures were taken: processor, libraries, load, and why a part is missing.
 
     `variables` are those of the environment that decide about arithmetic, memory or threads.
+    `gpu_silent` says that the driver did not answer, so that whether there is a GPU is unknown.
     """
 
     cpu_model: str | None
@@ -364,6 +365,7 @@ class BenchEnvironment:
     mode: BenchMode
     budget_s: float
     cublas_version: str | None = None
+    gpu_silent: bool = False
     rooflines: tuple[Roofline, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)

@@ -33,7 +33,9 @@ class ProcessRun:
 class Series:
     """One check's (or row's) figure on one device, a value from each process, in `unit`.
 
-    `tolerance_percent` is the profile's for this check.
+    `tolerance_percent` is the profile's for this check. `repeat_factor` is by how much two runs of
+    one process each may differ, 19 times in 20, by the process that says the most; None where no
+    process tells.
     """
 
     id: str
@@ -43,17 +45,18 @@ class Series:
     values: tuple[float, ...]
     tolerance_percent: float
     gpu_uuid: str | None = None
+    repeat_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """An earlier run to hold this one against.
 
-    `differences` are the keys of the fingerprint that differ and are not allowed to: with any, no
-    check against the baseline can be decided.
+    `differences` are, by device, the keys of the fingerprint that differ and are not allowed to:
+    with any, no check of that device against the baseline can be decided.
     """
 
     path: str
     time: str
     series: tuple[Series, ...]
-    differences: tuple[str, ...] = ()
+    differences: dict[str, tuple[str, ...]] = field(default_factory=dict)

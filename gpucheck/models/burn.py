@@ -1,14 +1,27 @@
-"""What `gpucheck bench --burn` found: every device under full load, with checks and sensors."""
+"""What `gpucheck bench --burn` is asked and finds: devices under full load, checks, sensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpucheck.models.bench import GpuTelemetry
+from gpucheck.models.bench import BenchRequest, GpuTelemetry
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.gate import Gate
 from gpucheck.models.report import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnRequest:
+    """What to burn: size, seed, fill and devices of `product`, for so long, to what temperature.
+
+    `limit_c` None takes each card's own. With `require_gpu` the processor does not stand in.
+    """
+
+    product: BenchRequest
+    seconds: float
+    limit_c: float | None = None
+    require_gpu: bool = False
 
 
 class BurnEnd(StrEnum):
@@ -43,7 +56,11 @@ class BurnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnResult:
-    """The whole burn: how long, why it ended, each device, and the verdicts."""
+    """The whole burn: how long, why it ended, each device, and the verdicts.
+
+    `notes` are statements about the run, such as a reduced size. `variables` are those of the
+    environment that decide about arithmetic, memory or threads.
+    """
 
     asked_s: float
     duration_s: float
@@ -52,6 +69,8 @@ class BurnResult:
     devices: tuple[BurnDevice, ...]
     gates: tuple[Gate, ...]
     telemetry_unavailable: str | None = None
+    notes: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ BASELINE_SCHEMA = "gpucheck/baseline/1"
 class Fingerprint:
     """What has to be the same for figures to be comparable; None where it could not be read.
 
-    The processor's own fingerprint has none of the GPU's fields.
+    The processor's own fingerprint has none of the GPU's fields. `variables` are those of the
+    environment that decide about arithmetic, memory or threads.
     """
 
     board: str | None = None
@@ -30,6 +31,7 @@ class Fingerprint:
     cpu: str | None = None
     cores: int | None = None
     blas: str | None = None
+    variables: dict[str, str] | None = None
     profile: str | None = None
     gpucheck: str | None = None
 
@@ -54,7 +56,10 @@ class SavedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
-    """One run: a list of medians, one for each process, by row or by check of its profile."""
+    """One run: a list of medians, one for each process, by row or by check of its profile.
+
+    `exit_code` is the run's: 1 is one that failed and was kept on purpose.
+    """
 
     schema: str
     tool: SavedTool
@@ -63,14 +68,17 @@ class SavedRun:
     profile: str | None
     devices: tuple[SavedDevice, ...]
     series: tuple[Series, ...]
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
     """One row of two runs: the second against the first.
 
-    `ratio` is second over first and `interval` its 90 % interval over the processes; both are None
-    where too few processes measured it. `class_` tells where the cause is to be looked for.
+    `ratio` is second over first, None where they cannot be compared. `interval` is its 90 %
+    interval over the processes, or with `by_repeat`, where a side has too few, how far two runs of
+    one process may be apart by themselves, 19 times in 20; None where neither is known. `class_`
+    tells where the cause is to be looked for.
     """
 
     device: str
@@ -86,18 +94,20 @@ class ComparedRow:
     reason: str
     ratio: float | None = None
     interval: tuple[float, float] | None = None
+    by_repeat: bool = False
     class_: GateClass | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """Which file one side of a comparison is."""
+    """Which file one side of a comparison is; `exit_code` is the run's own."""
 
     file: str
     time: str
     host: str | None
     gpucheck: str
     profile: str | None
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

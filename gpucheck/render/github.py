@@ -80,7 +80,9 @@ def render(report: Report, view: View) -> str:
     good = [one for one in verdicts if one not in bad]
     lines += _table(bad)
     if good:
-        lines += [f"<details><summary>{len(good)} more</summary>", "", *_table(good), "</details>"]
+        what = "more" if bad else "check" if len(good) == 1 else "checks"
+        lines += [f"<details><summary>{len(good)} {what}</summary>", ""]
+        lines += [*_table(good), "</details>"]
         lines += [""]
     lines += [f"> {_cell(one.message)}" for one in report.warnings]
     return "\n".join(lines).rstrip() + "\n\n"

@@ -25,6 +25,8 @@ class Kind(StrEnum):
     SKIPPED = "skipped"
 
 
+#: Units of rows, which get a prefix when they are shown.
+PLAIN_UNITS = frozenset({"FLOP/s", "B/s", "image/s", "launch/s"})
 RED = (Kind.FAILURE, Kind.ERROR)
 
 
@@ -182,8 +184,13 @@ def _of_compared(row: ComparedRow) -> Verdict:
 
 def _number(value: float, unit: str) -> str:
     """Return a figure with its unit, large ones with a prefix: 7.394e14 FLOP/s as 739 TFLOP/s."""
-    if unit.endswith("/s") and abs(value) >= 1000:
+    if unit in PLAIN_UNITS:
         for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= scale:
                 return f"{value / scale:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}".strip()
+    return in_own_unit(value, unit)
+
+
+def in_own_unit(value: float, unit: str) -> str:
+    """Return a figure in its unit as it is: a profile's has a prefix already (GB/s)."""
+    return f"{value:.0f} {unit}" if 1000 <= abs(value) < 1e7 else f"{value:.4g} {unit}".strip()

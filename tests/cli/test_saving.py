@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpucheck.cli.saving import Saving, open_saving
-from gpucheck.core.bench.processes.baseline import read_saved_run, to_text
-from gpucheck.models.errors import WrongUseError
+from gpucheck.cli.shared import Shared
+from gpucheck.core.bench.processes.baseline import to_text
+from gpucheck.core.bench.processes.run_file import read_saved_run
+from gpucheck.models.errors import ExitCode, WrongUseError
+from gpucheck.models.report import Answer, Notice
+from gpucheck.models.saved_run import SavedRun
 from tests.core.bench.processes.test_baseline import saved
+
+SHARED = Shared(format="table")
+
+
+def ended(code: ExitCode = ExitCode.OK) -> Answer:
+    return Answer(result=None, exit_code=code)
 
 
 def opened(**options: Any) -> Saving:
@@ -51,28 +62,86 @@ def test_updating_is_explicit(file: Path, capsys: pytest.CaptureFixture[str]) ->
     before = file.read_text(encoding="utf-8")
     changed = saved(doubts=("host-busy",))
 
-    opened(save=file, update=True).keep(changed, quiet=False)
+    answer = opened(save=file, update=True).keep(changed, ended(), SHARED)
 
     assert file.read_text(encoding="utf-8") != before
-    assert read_saved_run(file) == changed
+    assert read_saved_run(file) == replace(changed, exit_code=0)
+    assert answer.warnings == ()
     assert capsys.readouterr().err.startswith("Saved. Compare a later run with: gpucheck compare")
 
 
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [(None, ExitCode.OK), (saved(), ExitCode.INTERRUPTED), (saved(), ExitCode.MISSING)],
+)
 def test_a_run_that_is_not_complete_leaves_the_old_file(
-    file: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, run: SavedRun | None, code: ExitCode
 ) -> None:
     before = file.read_text(encoding="utf-8")
 
-    opened(save=file, update=True).keep(None, quiet=False)
+    answer = opened(save=file, update=True, failed=True).keep(run, ended(code), SHARED)
 
     assert file.read_text(encoding="utf-8") == before
-    assert "nothing was saved" in capsys.readouterr().err
+    assert [(one.code, one.message) for one in answer.warnings] == [
+        ("not-saved", "nothing was saved: the run is not complete.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(ExitCode.BAD, "the run failed"), (ExitCode.INCONCLUSIVE, "the run is undecided")],
+)
+def test_a_run_that_did_not_pass_is_no_baseline(file: Path, code: ExitCode, said: str) -> None:
+    before = file.read_text(encoding="utf-8")
+
+    answer = opened(save=file, update=True).keep(saved(), ended(code), SHARED)
+
+    assert file.read_text(encoding="utf-8") == before
+    assert answer.exit_code is code
+    assert said in answer.warnings[0].message
+    assert "--save-failed keeps it" in answer.warnings[0].message
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_with_strict_a_run_with_warnings_did_not_pass(tmp_path: Path, strict: bool) -> None:
+    file = tmp_path / "new.json"
+    warned = ended()._replace(warnings=(Notice("gate-warning", "slow"),))
+
+    opened(save=file).keep(saved(), warned, SHARED._replace(strict=strict))
+
+    assert file.exists() is not strict
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (ExitCode.BAD, "holds a run that failed"),
+        (ExitCode.INCONCLUSIVE, "holds a run that is undecided"),
+    ],
+)
+def test_what_is_kept_all_the_same_says_so(tmp_path: Path, code: ExitCode, said: str) -> None:
+    file = tmp_path / "new.json"
+
+    answer = opened(save=file, failed=True).keep(saved(), ended(code), SHARED)
+
+    assert read_saved_run(file).exit_code == code
+    assert said in answer.warnings[0].message
+
+
+def test_a_baseline_that_failed_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "failed.json"
+    file.write_text(to_text(replace(saved(), exit_code=1)), encoding="utf-8")
+
+    answer = opened(baseline=file).keep(None, ended(), SHARED)
+
+    assert [one.code for one in answer.warnings] == ["baseline-failed"]
 
 
 def test_without_save_nothing_is_kept(tmp_path: Path) -> None:
-    opened(processes=2).keep(saved(), quiet=False)
+    answer = opened(processes=2).keep(saved(), ended(), SHARED)
 
     assert list(tmp_path.iterdir()) == []
+    assert answer.warnings == ()
 
 
 def test_a_directory_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import statistics
 import time
@@ -15,6 +16,8 @@ import pytest
 from tests.end_to_end.conftest import Ended, Program
 
 ON_CPU = ("--device", "cpu", "--size", "64", "--budget", "0.4")
+#: Enough for every row, on a busy machine too, where a turn of the processor comes late.
+ALL_ROWS = (*ON_CPU, "--quick", "--budget", "4")
 
 
 PROGRAM = Program()
@@ -32,7 +35,7 @@ def document(*arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_every_row_is_verified_and_can_be_recomputed_from_its_samples() -> None:
-    result = document(*ON_CPU)["result"]
+    result = document(*ALL_ROWS)["result"]
 
     assert {row["kernel"] for row in result["measurements"]} == {
         "matmul", "softmax", "copy", "triad", "train", "batch", "towers"
@@ -89,7 +92,7 @@ def test_the_seed_and_the_fill_are_told() -> None:
         (("--dtype", "float13"), 2, "No kernel can be measured"),
         (("--quick", "--full"), 2, "contradict"),
         (("--from", "machine.json"), 2, "snapshot"),
-        (("matmul", "--dtype", "fp8"), 4, "float8 is not supported"),
+        (("matmul", "--dtype", "fp8"), 4, "no fair float8 product"),
         (("matmul", "--dtype", "int8"), 4, "no fair int8 product"),
         (("transfer",), 4, "needs a GPU"),
     ],
@@ -126,10 +129,10 @@ def test_training_takes_mnist_and_says_so(tmp_path: Path) -> None:
     idx(tmp_path / "train-labels-idx1-ubyte", 300)
     path = tmp_path / "train-images-idx3-ubyte"
 
-    result = document("train", *ON_CPU, "--data", str(path))["result"]
+    result = document("train", *ALL_ROWS, "--data", str(path))["result"]
 
     assert {row["facts"]["images"] for row in result["measurements"]} == {"file"}
-    assert "the file's images" in result["conclusions"][0]["sentence"]
+    assert "images of the file" in result["conclusions"][0]["sentence"]
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "short-images-idx3-ubyte", "text.npz"])
@@ -143,12 +146,23 @@ def test_a_malformed_data_file_is_refused(tmp_path: Path, name: str) -> None:
     assert name in ended.said
 
 
+def wait_for_work(pid: int, seconds: float) -> None:
+    """Wait until a process has taken so much of the processor, however busy the machine is."""
+    end_s = time.monotonic() + 60
+    ticks = 0
+    while ticks < seconds * os.sysconf("SC_CLK_TCK"):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+
+
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = ("--device", "cpu", "--budget", "60", "--json", "--output", str(path))
     process = PROGRAM.start("bench", *options, env={})
-    time.sleep(6)
+    wait_for_work(process.pid, seconds=4)
 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -129,11 +129,12 @@ def test_bandwidth_and_products_are_the_machine_model_s(bench: Bench) -> None:
 def test_every_format_has_its_own_arithmetic(bench: Bench) -> None:
     peaks = {"fp64": 0.5 * H100_FP32, "fp32": H100_FP32, "tf32": H100_TENSOR / 2}
     peaks |= {"fp16": H100_TENSOR, "bf16": H100_TENSOR, "int8": 2 * H100_TENSOR}
+    peaks["fp8"] = 2 * H100_TENSOR
     work = 2 * 1024**3
 
     document = bench.document(
         *("matmul", "--size", "1024", "--device", "gpu:0", "--quick", *BRIEF),
-        *("--dtype", "float64,float32,tf32,float16,bfloat16,int8"),
+        *("--dtype", "float64,float32,tf32,float16,bfloat16,int8,float8"),
     )
 
     found = {
@@ -361,12 +362,132 @@ def test_a_size_that_does_not_fit_is_refused_with_the_largest_that_does(bench: B
     assert not ended.stdout
 
 
-def test_a_format_whose_edges_cublas_does_not_take_says_which(bench: Bench) -> None:
-    ended = bench("matmul", "--dtype", "int8", "--size", "501", "--device", "gpu:0", *BRIEF)
+@pytest.mark.parametrize(("dtype", "step", "fits"), [("int8", 4, 500), ("fp8", 16, 496)])
+def test_a_format_whose_edges_cublas_does_not_take_says_which(
+    bench: Bench, dtype: str, step: int, fits: int
+) -> None:
+    ended = bench("matmul", "--dtype", dtype, "--size", "501", "--device", "gpu:0", *BRIEF)
 
+    assert ended.code == 2
+    assert f"multiples of {step}, not 501" in ended.said
+    assert f"--size {fits}" in ended.said
+
+
+def test_formats_that_a_size_does_not_have_are_left_out_and_that_is_noted(bench: Bench) -> None:
+    document = bench.document(
+        *("matmul", "--dtype", "float32,fp8", "--size", "500", "--device", "gpu:0", *BRIEF)
+    )
+
+    assert document["exit_code"] == 0
+    assert {row["dtype"]["input"] for row in document["result"]["measurements"]} == {"float32"}
+    assert any(
+        "float8 only where edges are multiples of 16" in one for one in document["result"]["notes"]
+    )
+
+
+# ---- float8, and whether tensor cores ran ----
+
+
+def test_float8_is_right_and_twice_as_fast_and_says_how_it_added(bench: Bench) -> None:
+    document = bench.document(
+        *("matmul", "--dtype", "fp8", "--size", "2048", "--device", "gpu:0", *BRIEF)
+    )
+
+    assert document["exit_code"] == 0
+    rows = rows_of(document)
+    plain, fast = (
+        rows["matmul", variant, "fp8", "resident", "gpu:0"]
+        for variant in ("cublaslt-nt", "cublaslt-nt-fast-accum")
+    )
+    # A launch and the pause before it take two microseconds.
+    work = 2 * 2048**3
+    assert speed(plain) == pytest.approx(
+        work / (work / (2 * H100_TENSOR * GEMM) + 2.1e-6), rel=0.05
+    )
+    assert speed(rows["matmul", "cublaslt-nt", "fp8", "end-to-end", "gpu:0"]) < speed(plain)
+    assert plain["dtype"] == {
+        "input": "float8",
+        "accumulate": "float32",
+        "output": "bfloat16",
+        "math_mode": "fp8",
+    }
+    assert fast["dtype"]["accumulate"] == "float32 (fast)"
+    assert fast["verified"]["bound"] > plain["verified"]["bound"] > plain["verified"]["error"] > 0
+    assert plain["limits"]["peak"] == "H100 SXM, datasheet"
+    assert plain["percent_of_peak"] == pytest.approx(100 * speed(plain) / 1979e12)
+
+
+def test_a_card_without_float8_notes_the_reason_and_measures_the_rest(bench: Bench) -> None:
+    ended = bench("matmul", "--dtype", "fp8", "--device", "gpu", *BRIEF, machine="t4")
+    both = bench.document(
+        *("matmul", "--dtype", "fp8,float16", "--device", "gpu", "--size", "256", *BRIEF),
+        machine="t4",
+    )
+
+    assert ended.code == 4
+    assert "no float8: that came with compute capability 8.9" in ended.said
+    assert both["exit_code"] == 0
+    assert {row["dtype"]["input"] for row in both["result"]["measurements"]} == {"float16"}
+    assert any("8.9" in note for note in both["result"]["notes"])
+
+
+def test_without_cublaslt_the_rows_say_what_to_install_and_are_not_replaced(bench: Bench) -> None:
+    ended = bench(
+        *("matmul", "--dtype", "fp8,bfloat16", "--device", "gpu:0", "--quick", "--json", *BRIEF),
+        variables={"FAKE_CUBLASLT": ""},
+    )
+
+    document = ended.document("bench")
+    rows = document["result"]["measurements"]
+    missing = [row for row in rows if row["dtype"]["input"] == "float8"]
+    assert len(missing) == 2
+    assert {row["error"]["code"] for row in missing} == {"cublaslt-missing"}
+    assert all(row["median_s"] is None for row in missing)
+    assert "[cuda12]" in missing[0]["error"]["remedy"][0]
+    assert all(row["error"] is None for row in rows if row not in missing)
     assert ended.code == 1
-    assert "multiples of 4, not 501" in ended.said
-    assert "--size 500" in ended.said
+
+
+def test_a_float8_product_that_is_wrong_is_caught(bench: Bench) -> None:
+    document = bench.document(
+        *("matmul", "--dtype", "fp8", "--device", "gpu:0", "--quick", *BRIEF),
+        script="nan kernel=gemm times=100000",
+    )
+
+    assert document["exit_code"] == 1
+    assert failed_rows(document, "wrong-result")
+
+
+@pytest.mark.parametrize(("script", "doubted"), [("", False), ("slow compute=0.03", True)])
+def test_tensor_cores_that_do_not_run_are_doubted(bench: Bench, script: str, doubted: bool) -> None:
+    document = bench.document(
+        *("matmul", "--dtype", "tf32,float16,bfloat16,int8,float8", "--size", "2048"),
+        *("--device", "gpu:0", "--quick", *BRIEF),
+        script=script,
+    )
+
+    rows = [row for row in document["result"]["measurements"] if row["scope"] == "resident"]
+    assert document["exit_code"] == 0
+    assert len(rows) == 5
+    assert all(("tensor-cores-unused" in codes(row)) is doubted for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran", "code"), [("tf32", "fp32", 0), ("float32", "tf32", 1), ("float32", "fp32", 0)]
+)
+def test_arithmetic_that_is_not_what_the_row_says_is_doubted(
+    bench: Bench, asked: str, ran: str, code: int
+) -> None:
+    mode = {"float32": "fp32"}.get(asked, asked)
+
+    document = bench.document(
+        *("matmul", "--dtype", asked, "--size", "1024", "--device", "gpu:0", "--quick", *BRIEF),
+        script=f"instead of={mode} runs={ran}",
+    )
+
+    rows = document["result"]["measurements"]
+    assert document["exit_code"] == code
+    assert all(("other-precision" in codes(row)) is (mode != ran) for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +542,8 @@ def test_an_unknown_board_gets_computed_limits(bench: Bench) -> None:
 
 def test_eight_gpus_and_the_processor_in_real_intervals(bench: Bench) -> None:
     ended = bench(
-        *("copy", "--device", "all", "--quick", *BRIEF, "--size", "2048"),
+        # The processor's rows take real time, and on a busy machine much of it.
+        *("copy", "--device", "all", "--quick", "--budget", "3", "--size", "512", "-v"),
         gpus=None,
         time="virtual",
     )

@@ -126,16 +126,21 @@ def test_a_gpu_without_memory_of_its_own_says_what_its_transfers_are(bench: Benc
     assert not any("pcie-narrow" in codes(row) for row in result["measurements"])
 
 
-def test_a_second_ctrl_c_ends_what_hangs_and_reports_what_is_there(bench: Bench) -> None:
+@pytest.mark.parametrize("request_to_end", [None, signal.SIGTERM])
+def test_a_second_ctrl_c_or_a_request_ends_what_hangs_and_reports_what_is_there(
+    bench: Bench, request_to_end: signal.Signals | None
+) -> None:
     environment = bench.environment("hang after=3000")
     arguments = ("copy", "triad", "--device", "gpu", "--budget", "20", "--json")
     process = Program().start("bench", *arguments, env=environment)
     try:
         _wait_until_idle(process.pid)
-        process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        hint = process.stderr.readline().decode()
-        process.send_signal(signal.SIGINT)
+        hint = "another Ctrl-C"
+        if request_to_end is None:
+            process.send_signal(signal.SIGINT)
+            hint = process.stderr.readline().decode()
+        process.send_signal(request_to_end or signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
     finally:
         end_session(process.pid)

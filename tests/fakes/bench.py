@@ -254,7 +254,10 @@ class FakeGpu:
     ) -> None:
         """Multiply in float64 and round to the output's format."""
         self._may_fail("multiply")
-        name = "bfloat16" if product.math_mode == "bf16" else ""
+        name = {"bf16": "bfloat16", "fp8": "float8"}.get(product.math_mode, "")
+        written = "bfloat16" if name else ""
+        # Decoding takes float8's scale out, as the product is told to.
+        assert product.factor_scale == (1 / FORMATS[name].scale if name == "float8" else 1.0)
 
         def work() -> None:
             one, other = (decode(_values(side), name).astype(np.float64) for side in (left, right))
@@ -263,7 +266,7 @@ class FakeGpu:
             result = product.alpha * (one @ other)
             if product.beta:
                 result = result + product.beta * _values(out)
-            self._write(out, result, bits=name)
+            self._write(out, result, bits=written)
 
         self._run(work)
 

@@ -7,7 +7,7 @@ Whatever ends it, every process is told to stop, and killed if it does not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,12 +33,17 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnPlan:
-    """What to load for how long; `limit_c` None takes each card's own threshold."""
+    """What to load for how long; `limit_c` None takes each card's own threshold.
+
+    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
+    """
 
     stations: tuple[Station, ...]
     request: BenchRequest
     seconds: float
     limit_c: float | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +56,7 @@ class _Device:
     state: str = "opening"
     failure: Failure | None = None
     exit_code: int | None = None
+    notes: tuple[str, ...] = ()
     heard_s: float = 0.0
     track: list[tuple[float, int]] = field(default_factory=list)
     sample: Mapping[str, float] = field(default_factory=dict)
@@ -139,9 +145,14 @@ class _Burn:
         """Start the processes and wait until each is ready or has failed."""
         request = self._plan.request
         told = {"size": request.size, "seed": request.seed, "fill": request.fill.value}
+        holders = self._plan.holders
         self._burners.start(
             [
-                BurnOrder(device=station.device, request=told, cpus=station.cpus)
+                BurnOrder(
+                    device=station.device,
+                    request={**told, "held": holders.get(station.gpu_uuid or "")},
+                    cpus=station.cpus,
+                )
                 for station in self._plan.stations
             ]
         )
@@ -201,8 +212,18 @@ class _Burn:
             devices=devices,
             gates=(),
             telemetry_unavailable=telemetry.unavailable,
+            notes=tuple(self._notes()),
+            variables=dict(self._plan.variables),
         )
         return replace(result, gates=tuple(burn_gates(result)))
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what a person should know of each device: who shares it, and its product."""
+        for name, device in self._devices.items():
+            held = self._plan.holders.get(device.station.gpu_uuid or "")
+            if held is not None:
+                yield f"{name} was shared: {held}"
+            yield from (f"{name}: {note}" for note in device.notes)
 
     # ------------------------------------------------------------------------------ listening
 
@@ -239,6 +260,7 @@ class _Burn:
             return
         device.check = replace(check, gpu_uuid=device.station.gpu_uuid)
         device.name = document.get("name", device.name)
+        device.notes = (*device.notes, *map(str, document.get("notes", ())))
         device.failure = check.failure
         if part == "ready":
             device.state = "ready"

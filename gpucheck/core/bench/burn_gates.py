@@ -86,7 +86,9 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
     if failure.code == worker.SILENT and device.corruption.products:
         class_ = GateClass.HARDWARE
     interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
-    status = GateStatus.INCONCLUSIVE if interrupted else GateStatus.FAIL
+    # What others did, such as to take all of its memory, says nothing of the device.
+    others = class_ is GateClass.ENVIRONMENT
+    status = GateStatus.INCONCLUSIVE if interrupted or others else GateStatus.FAIL
     remedy = failure.remedy or ("Run: gpucheck detect",)
     evidence = (Evidence("failure", failure.code),)
     return _gate(
@@ -132,7 +134,7 @@ def _bits(device: BurnDevice) -> Gate:
             unit="numbers",
             limit=0.0,
             reason="no product was compared",
-            class_=GateClass.SOFTWARE,
+            class_=class_of_failure(device.failure) if device.failure else GateClass.SOFTWARE,
         )
     return _gate(
         device,
@@ -247,11 +249,16 @@ def _pace(device: BurnDevice) -> Iterator[Gate]:
 
 
 def conclude_burn(result: BurnResult, host: Host) -> Answer:
-    """Wrap a burn: 130 interrupted, 1 a verdict is bad, 3 one is open or nothing ran, else 0."""
+    """Wrap a burn: 130 interrupted, 1 a verdict is bad, 3 one is open or nothing ran, else 0.
+
+    Where no device could begin for one reason, the code is that reason's: 2 for a size that does
+    not fit, 4 without CuPy.
+    """
     code, failure = ExitCode.OK, None
-    if all(one.exit_code == ExitCode.MISSING for one in result.devices):
+    told = {one.exit_code for one in result.devices}
+    if told in ({ExitCode.WRONG_USE}, {ExitCode.MISSING}):
         failure = result.devices[0].failure
-        return Answer(result=result, exit_code=ExitCode.MISSING, host=host, error=failure)
+        return Answer(result=result, exit_code=ExitCode(told.pop() or 0), host=host, error=failure)
     bad = [gate for gate in result.gates if _counts(gate, GateStatus.FAIL)]
     unknown = [gate for gate in result.gates if _counts(gate, GateStatus.INCONCLUSIVE)]
     if bad:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from gpucheck.core.claim_rules import ids_around
 from gpucheck.core.claims import Acquisition, ClaimTerms
 from gpucheck.core.picking import NamedTargets, Wish, open_store
 from gpucheck.core.visibility import digits_of
-from gpucheck.models.claim import Target
+from gpucheck.models.claim import ProcessState, Target
 from gpucheck.models.errors import BadAnswerError, GpucheckError
 from gpucheck.models.snapshot import NvmlReading
 from gpucheck.probes.claims import ClaimStore
@@ -49,7 +50,8 @@ def _take(
         store = open_store(Wish(hold=True), environment) if uuids else None
         if store is None:
             return Claims()
-        terms = ClaimTerms(command=command, around=ids_around(environment))
+        around = ids_around(environment) | _own_ids(store)
+        terms = ClaimTerms(command=command, around=around)
         for uuid in uuids:
             target = target_of(uuid, reading)
             if target is not None:
@@ -58,6 +60,19 @@ def _take(
     except GpucheckError as error:
         return Claims(others=others, notes=(f"the GPUs are not claimed: {error.message}",))
     return Claims(others=others)
+
+
+def _own_ids(store: ClaimStore) -> frozenset[str]:
+    """Return the ids of this process' own claims: `gpucheck.bench` inside of `gpucheck.place`."""
+    with store.gate() as gate:
+        holders = [item.holder for item in gate.held()]
+    return frozenset(
+        holder.id
+        for holder in holders
+        if holder.id is not None
+        and holder.pid == os.getpid()
+        and holder.process is ProcessState.RUNNING
+    )
 
 
 def _claim(target: Target, store: ClaimStore, terms: ClaimTerms, kept: ExitStack) -> str | None:

@@ -7,10 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpucheck.core.bench.limit_doubts import different_precision
-from gpucheck.models.bench import Comparison, ComparisonSide, Measurement, Scope
+from gpucheck.models.bench import Comparison, ComparisonSide, Doubt, Measurement, Scope
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
+#: The doubt of a comparison one side of which was slowed down, and the rows' doubts that say so.
+SIDE_IN_DOUBT = "side-in-doubt"
+_SLOWED = ("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached")
+#: More GPUs than this share one sentence.
+_MOST_ALONE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,42 @@ def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Compari
         speedup_amortised=amortised,
         reuse_count=REUSE_COUNT,
         break_even=break_even,
-        sentence=sentence(resident, moved, break_even),
-        doubts=different_precision(cpu.row.dtype, gpu.row.dtype),
+        sentence=sentence(resident, moved, break_even, _precisions(cpu.row, gpu.row)),
+        doubts=(
+            *different_precision(cpu.row.dtype, gpu.row.dtype),
+            *_sides_in_doubt(cpu.row, gpu.row),
+        ),
+    )
+
+
+def _precisions(cpu: Measurement, gpu: Measurement) -> tuple[str, str] | None:
+    """Return what each side computes in, None if it is the same."""
+    if cpu.dtype == gpu.dtype:
+        return None
+    return _precision(cpu), _precision(gpu)
+
+
+def _precision(row: Measurement) -> str:
+    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
+
+
+def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
+    """Return the doubt that something slowed down one side of a comparison alone."""
+    slowed = [
+        (side, [doubt.code for doubt in row.doubts if doubt.code in _SLOWED])
+        for side, row in (("cpu", cpu), ("gpu", gpu))
+    ]
+    told = [f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c]
+    if not told:
+        return ()
+    codes = dict.fromkeys(code for _, found in slowed for code in found)
+    return (
+        Doubt(
+            code=SIDE_IN_DOUBT,
+            message=" and ".join(told),
+            next="see the doubts of the rows; run it again without what slowed them down",
+            facts={"codes": ", ".join(codes)},
+        ),
     )
 
 
@@ -118,9 +157,18 @@ def break_even_count(cpu_s: float, gpu_s: float, transfer_s: float) -> int | Non
     return max(1, math.ceil(transfer_s / (cpu_s - gpu_s)))
 
 
-def sentence(resident: float, end_to_end: float | None, break_even: int | None) -> str:
-    """Return the speed-ups in plain words."""
+def sentence(
+    resident: float,
+    end_to_end: float | None,
+    break_even: int | None,
+    precisions: tuple[str, str] | None = None,
+) -> str:
+    """Return the speed-ups in plain words; `precisions` are the CPU's and the GPU's if not one."""
     first = f"for this size the GPU is {_times(resident)} if the data stays there"
+    if precisions is not None:
+        cpu, gpu = precisions
+        first = f"for this size the GPU in {gpu} is {_times(resident, f' in {cpu}')}"
+        first += " if the data stays there"
     if end_to_end is None:
         return f"{first}; with transfers it was not measured"
     text = f"{first}, {_times(end_to_end)} if it moves every time"
@@ -129,13 +177,17 @@ def sentence(resident: float, end_to_end: float | None, break_even: int | None) 
     return text
 
 
-def _times(factor: float) -> str:
-    """Return a speed-up with two significant digits, as a person says it."""
+def _times(factor: float, cpu: str = "") -> str:
+    """Return a speed-up with two significant digits, as a person says it.
+
+    `cpu` says more about the processor's side, which then is named.
+    """
     if 0.95 <= factor < 1.05:
-        return "as fast as the CPU"
+        return f"as fast as the CPU{cpu}"
+    than = f" than the CPU{cpu}" if cpu else ""
     if factor >= 1:
-        return f"{_digits(factor)} times faster"
-    return f"{_digits(1 / factor)} times slower"
+        return f"{_digits(factor)} times faster{than}"
+    return f"{_digits(1 / factor)} times slower{than}"
 
 
 def _digits(factor: float) -> str:
@@ -147,19 +199,35 @@ def headline(comparisons: Sequence[Comparison]) -> str | None:
 
     Where kernels were compared in equal precision, only those count.
     """
-    fair = [one for one in comparisons if not one.doubts] or list(comparisons)
-    sentences = []
-    for device in dict.fromkeys(one.gpu.device for one in fair):
-        here = [one for one in fair if one.gpu.device == device]
-        where = f" in {_named(here[0])}" if len(here) == 1 else ""
-        text = f"{device} reaches {_range(here, lambda one: one.speedup_resident)} the CPU's speed"
-        text += f"{where} if the data stays there"
-        moved = [one for one in here if one.speedup_end_to_end is not None]
-        if moved:
-            text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
-            text += " if it moves every time"
-        sentences.append(text)
-    return "; ".join(sentences) or None
+    fair = [one for one in comparisons if not _in_other_precision(one)] or list(comparisons)
+    devices = list(dict.fromkeys(one.gpu.device for one in fair))
+    if len(devices) > _MOST_ALONE:
+        return _reached(f"each of {len(devices)} GPUs", fair)
+    said = [_reached(name, [one for one in fair if one.gpu.device == name]) for name in devices]
+    return "; ".join(said) or None
+
+
+def _reached(who: str, here: Sequence[Comparison]) -> str:
+    """Return what a device, or some of them, reach in these comparisons."""
+    where = f" in {_named(here[0])}" if len(here) == 1 else ""
+    text = f"{who} reaches {_range(here, lambda one: one.speedup_resident)} the CPU's speed"
+    text += f"{where} if the data stays there"
+    moved = [one for one in here if one.speedup_end_to_end is not None]
+    if moved:
+        text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
+        text += " if it moves every time"
+    codes = dict.fromkeys(
+        code
+        for one in here
+        for doubt in one.doubts
+        if doubt.code == SIDE_IN_DOUBT
+        for code in str(doubt.facts["codes"]).split(", ")
+    )
+    return f"{text} (in doubt: {', '.join(codes)})" if codes else text
+
+
+def _in_other_precision(one: Comparison) -> bool:
+    return any(doubt.code == "different-precision" for doubt in one.doubts)
 
 
 def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -> str:

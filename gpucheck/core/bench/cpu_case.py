@@ -11,10 +11,13 @@ from gpucheck.models.bench import DtypeSpec, Fact
 
 #: Work per thread below which starting the thread costs more than it saves.
 _SMALLEST_PART_BYTES = 256 * 1024
+#: Handing work to a thread and waiting for it takes 5 to 10 microseconds for each thread, one after
+#: the other: this much time for each makes it 2 % at most.
+_SPAN_FOR_A_THREAD_S, _LONGEST_SPAN_S = 500e-6, 50e-3
 
 
 class CpuCase:
-    """A case on the processor; a kernel adds `step`, `poison` and `check`.
+    """A case on the processor; a kernel adds `step` (or a team), `poison` and `check`.
 
     `walks_memory` says that the speed is memory's, so that a fit into the cache matters.
     """
@@ -63,6 +66,8 @@ class Team:
     """Threads that each work on rows of their own: NumPy lets go of the interpreter's lock.
 
     `parts` are the arguments of each thread's call; the first part is the calling thread's.
+    Repetitions are each thread's own: with many threads the meeting after each operation would
+    take longer than a short operation.
     """
 
     def __init__(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
@@ -70,20 +75,59 @@ class Team:
         self._own, *self._others = parts
         self._pool = ThreadPoolExecutor(max_workers=len(self._others)) if self._others else None
 
-    def run(self) -> None:
-        """Work on all parts and return when the last one is done."""
+    def run(self, loops: int = 1) -> None:
+        """Work on all parts so many times and return when the last one is done."""
         if self._pool is None:
-            self._work(*self._own)
+            self._repeat(self._own, loops)
             return
-        others = [self._pool.submit(self._work, *part) for part in self._others]
-        self._work(*self._own)
+        others = [self._pool.submit(self._repeat, part, loops) for part in self._others]
+        self._repeat(self._own, loops)
         for other in others:
             other.result()
+
+    def _repeat(self, part: tuple[object, ...], loops: int) -> None:
+        work = self._work
+        for _ in range(loops):
+            work(*part)
 
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+
+
+class TeamCase(CpuCase):
+    """A case on rows that a team of threads shares; `prepare` calls `gather` with its parts."""
+
+    def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
+        super().__init__(order, label, work)
+        span_s = min(_SPAN_FOR_A_THREAD_S * self._threads, _LONGEST_SPAN_S)
+        self.shortest_span_s = max(HOST_SPAN_S, span_s)
+        self._team: Team | None = None
+
+    def gather(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
+        """Start the threads."""
+        self._team = Team(work, parts)
+
+    def step(self) -> None:
+        """Do the operation once, with a meeting of the threads before and after it."""
+        assert self._team is not None
+        self._team.run()
+
+    def run(self, loops: int) -> float:
+        """Do the operation `loops` times; return the seconds until the last thread was done."""
+        assert self._team is not None
+        now_s = self._order.clock.now_s
+        with self._order.blas.limited(self._threads):
+            start_s = now_s()
+            self._team.run(loops)
+            return now_s() - start_s
+
+    def release(self) -> None:
+        """End the threads; a kernel drops its arrays too."""
+        if self._team is not None:
+            self._team.close()
+            self._team = None
 
 
 def row_parts(rows: int, columns: int, threads: int) -> list[slice]:

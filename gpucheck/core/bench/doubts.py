@@ -1,45 +1,47 @@
-"""Reasons to distrust a figure, each a value with its facts and the next step."""
+"""Reasons to distrust a figure, each a value with its facts and the next step.
+
+Here are those that the surroundings give; what the samples themselves say is in sample_doubts.py,
+what the limits say in limit_doubts.py.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpucheck.core.bench import stats
+from gpucheck.core.bench import sample_doubts, stats
 from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.telemetry import TROUBLE, GpuState
-from gpucheck.models.bench import Doubt, Fact, Fill, Scope
+from gpucheck.models.bench import Doubt, Fill, Scope
 
-#: Fewer samples than this and the interval is wide whatever they say.
-_FEWEST = 10
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
-#: Rounds whose length is less than so many times that over which samples are alike are not
-#: independent of each other, and their interval holds less than 95 %.
-_LENGTHS_IN_A_ROUND, _FEWEST_FOR_CORRELATION = 15.0, 12
-_FEWEST_FOR_TREND = 6
-#: Rounds that differ by more than this, and by so many times what their noise explains.
-_ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
-#: Standard deviations of Kendall's tau from which rounds have a trend, with 99 % certainty.
-_TREND = 2.576
+#: Others on so many cores slow down a row whose threads would fill all of them: it waits for the
+#: thread that has to share.
+_OTHERS_CORES = 0.5
+#: Share of the periods of a cgroup's quota in which it was used up, from which it matters.
+_QUOTA_PERCENT = 5.0
 #: Share of the readings, and of the time that the driver counts, from which a limit matters.
 _LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
 #: Below this share of its highest clock a GPU is held down by something.
 _LOW_CLOCK = 0.8
-#: A gap between two groups of samples that no noise of one group leaves.
-_MODE_GAP = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """What else the host did while the group ran, in percent of its cores; None if unreadable."""
+    """What else the host did while the group ran, in percent of its cores; None if unreadable.
+
+    `cores` are those that the percentages are of. `quota_percent` is the share of the periods in
+    which a cgroup's quota was used up, so that this process had to wait; None without a quota.
+    """
 
     others_percent: float | None
     steal_percent: float | None
+    cores: int | None = None
+    quota_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,9 @@ class Around:
     clock_max_mhz: float | None = None
 
 
+_Question = Callable[[Record, Around], Doubt | None]
+
+
 def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
     """Return every doubt about one row, in the order of their weight."""
     if not record.samples_s:
@@ -66,38 +71,9 @@ def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _too_few_samples(record: Record, _: Around) -> Doubt | None:
-    count = len(record.samples_s)
-    if count >= _FEWEST:
-        return None
-    return Doubt(
-        code="too-few-samples",
-        message=f"only {count} {'sample' if count == 1 else 'samples'} fitted into the time",
-        next="give more time with --budget; choose a smaller --size",
-        facts={"samples": count, "wanted": _FEWEST},
-    )
-
-
-def _unconverged(record: Record, _: Around) -> Doubt | None:
-    rounds = len(record.medians_s)
-    width = stats.half_width_share(record.medians_s)
-    if record.converged:
-        return None
-    facts: dict[str, Fact] = {"rounds": rounds}
-    if width is None:
-        counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
-        message = f"{counted} fitted into the time: nothing is known of how much rounds differ"
-    else:
-        message = f"the median is known to ±{width:.1%} only when the time ended"
-        if width <= stats.PRECISION:
-            message = f"its {rounds} rounds agree to ±{width:.1%}, and are too few to be sure of it"
-        facts["half_width_share"] = width
-    return Doubt(
-        code="unconverged",
-        message=message,
-        next="give more time with --budget; run it again when the machine is idle",
-        facts=facts,
-    )
+def _by_samples(doubt: Callable[[Record], Doubt | None]) -> _Question:
+    """Return a doubt about the samples alone in the form of the others."""
+    return lambda record, _: doubt(record)
 
 
 def _cache_resident(record: Record, _: Around) -> Doubt | None:
@@ -122,78 +98,6 @@ def _starved(record: Record, _: Around) -> Doubt | None:
         message=f"in {share:.0%} of the runs the GPU may have waited for the host",
         next="choose a larger --size, or quieten the host",
         facts={"starved_share": share},
-    )
-
-
-def _rounds_differ(record: Record, _: Around) -> Doubt | None:
-    rounds = len(record.medians_s)
-    # One or two samples say nothing of the noise within their round.
-    if rounds < stats.FEWEST_FOR_INTERVAL or len(record.samples_s) < _FEWEST_IN_A_ROUND * rounds:
-        return None
-    apart, noise = stats.spread_of_rounds(record.rounds)
-    if apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
-        return None
-    return Doubt(
-        code="rounds-differ",
-        message=f"its rounds differ by {apart:.1%}, and the noise in them explains {noise:.1%}: "
-        "where the memory lay, the clock or other programs made the rest",
-        next="compare nothing that differs by less; run it again when the machine is idle",
-        facts={"between_rounds_share": apart, "noise_share": noise},
-    )
-
-
-def _drifting(record: Record, _: Around) -> Doubt | None:
-    medians = record.medians_s
-    count = len(medians)
-    if count < _FEWEST_FOR_TREND:
-        return None
-    tau = stats.trend(medians)
-    # Without a trend tau is about normal with the variance 2 (2 n + 5) / (9 n (n - 1)).
-    if abs(tau) < _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1))):
-        return None
-    return Doubt(
-        code="drifting",
-        message=f"its rounds get {'slower' if tau > 0 else 'faster'} one after the other: it is "
-        "not at its steady state yet",
-        next="give more time with --budget; run it again now that the machine is warm",
-        facts={"trend": tau},
-    )
-
-
-def _autocorrelated(record: Record, _: Around) -> Doubt | None:
-    count = len(record.samples_s)
-    if count < _FEWEST_FOR_CORRELATION:
-        return None
-    alike = stats.autocorrelation(record.rounds)
-    # Independent samples stay within 2.5 standard deviations of zero, each 1 / sqrt(n).
-    if alike < 2.5 / math.sqrt(count):
-        return None
-    # A process that forgets by the factor r with each sample is alike over (1 + r) / (1 - r).
-    length = (1 + alike) / max(1e-9, 1 - alike)
-    if length * _LENGTHS_IN_A_ROUND < count / len(record.medians_s):
-        return None
-    return Doubt(
-        code="autocorrelated",
-        message=f"its samples are alike over {min(length, count):.0f} of them, and a round has "
-        f"{count / len(record.medians_s):.0f}: the interval may be too narrow",
-        next="give more time with --budget",
-        facts={"autocorrelation": alike},
-    )
-
-
-def _bimodal(record: Record, _: Around) -> Doubt | None:
-    if len(record.samples_s) < _FEWEST:
-        return None
-    gap = stats.mode_gap(record.samples_s)
-    # With few samples chance leaves gaps too, as wide as the noise.
-    noise = stats.quantile(record.samples_s, 0.75) - stats.quantile(record.samples_s, 0.25)
-    if gap < _MODE_GAP or gap * stats.median(record.samples_s) < 0.5 * noise:
-        return None
-    return Doubt(
-        code="bimodal",
-        message=f"the samples fall into two groups {gap:.0%} apart: the median is one of them",
-        next="look at p10 and p90 (-v); run it again when the machine is idle",
-        facts={"gap_share": gap},
     )
 
 
@@ -316,6 +220,7 @@ def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
         "from one processor to the other",
         next="start it without a CPU mask, or with one that has the CPUs next to the GPU: "
         "gpucheck list --topology",
+        facts={"near_cpus_allowed": 0},
     )
 
 
@@ -358,16 +263,18 @@ def _zeros(record: Record, around: Around) -> Doubt | None:
         code="zeros",
         message="the arrays hold zeros, which draw less power than real numbers",
         next="leave out --fill zeros for figures to compare",
+        facts={"fill": around.fill.value},
     )
 
 
 def _host_busy(record: Record, around: Around) -> Doubt | None:
     host = around.host
     others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
-    if others < _OTHERS_PERCENT and steal < _STEAL_PERCENT:
+    crowded = others >= _OTHERS_PERCENT or _has_to_share(record, host)
+    if not _needs_host(record) or not (crowded or steal >= _STEAL_PERCENT):
         return None
-    who = "other programs" if others >= _OTHERS_PERCENT else "other virtual machines"
-    share = others if others >= _OTHERS_PERCENT else steal
+    who = "other programs" if crowded else "other virtual machines"
+    share = others if crowded else steal
     return Doubt(
         code="host-busy",
         message=f"{who} took {share:.0f} % of the processor meanwhile",
@@ -376,9 +283,37 @@ def _host_busy(record: Record, around: Around) -> Doubt | None:
     )
 
 
-_DOUBTS: tuple[Callable[[Record, Around], Doubt | None], ...] = (
-    _too_few_samples,
-    _unconverged,
+def _needs_host(record: Record) -> bool:
+    """Return whether the host's speed is in a row's time, and not the GPU's alone."""
+    label = record.case.label
+    on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
+    return on_host or label.kernel in ("transfer", "launch") or "timed_by" in record.facts
+
+
+def _has_to_share(record: Record, host: HostState) -> bool:
+    """Return whether a row's threads and other programs are more than the cores."""
+    if host.cores is None or host.others_percent is None:
+        return False
+    others = host.others_percent / 100 * host.cores
+    return others >= _OTHERS_CORES and (record.case.label.threads or 1) + others > host.cores
+
+
+def _quota(record: Record, around: Around) -> Doubt | None:
+    reached = around.host.quota_percent
+    if reached is None or reached < _QUOTA_PERCENT or not _needs_host(record):
+        return None
+    return Doubt(
+        code="quota-reached",
+        message=f"the CPU quota of this process's cgroup was used up in {reached:.0f} % of its "
+        "periods, and the threads had to wait",
+        next="raise the quota (cpu.max; docker --cpus), or end what else runs in the container",
+        facts={"quota_percent": reached},
+    )
+
+
+_DOUBTS: tuple[_Question, ...] = (
+    _by_samples(sample_doubts.too_few_samples),
+    _by_samples(sample_doubts.unconverged),
     _throttled,
     _gpu_shared,
     _claimed,
@@ -386,10 +321,11 @@ _DOUBTS: tuple[Callable[[Record, Around], Doubt | None], ...] = (
     _clocks_locked,
     _clock_low,
     _host_busy,
-    _rounds_differ,
-    _bimodal,
-    _drifting,
-    _autocorrelated,
+    _quota,
+    _by_samples(sample_doubts.rounds_differ),
+    _by_samples(sample_doubts.bimodal),
+    _by_samples(sample_doubts.drifting),
+    _by_samples(sample_doubts.autocorrelated),
     _starved,
     _cache_resident,
     _power_capped,

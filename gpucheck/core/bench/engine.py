@@ -7,16 +7,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from gpucheck.core.bench import data
+from gpucheck.core.bench.asked import asked_devices
 from gpucheck.core.bench.compare import compare, headline
 from gpucheck.core.bench.doubts import Around
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel
 from gpucheck.core.bench.limit_doubts import doubts_about_limits
 from gpucheck.core.bench.limits import held_against, rooflines_of
 from gpucheck.core.bench.peaks import board_of
-from gpucheck.core.bench.plan import ENERGY_S, ROUNDS, WARMUPS_S, Group, Machine, make_plan
+from gpucheck.core.bench.plan import ENERGY_S, ROUNDS, WARMUPS_S, Group, make_plan
 from gpucheck.core.bench.record import Record
+from gpucheck.core.bench.room import Machine
 from gpucheck.core.bench.rounds import Progress, Settings, Slot, measure
 from gpucheck.core.bench.rows import row_of
 from gpucheck.core.bench.surroundings import (
@@ -36,7 +39,6 @@ from gpucheck.models.bench import (
     Roofline,
     SampleDetail,
 )
-from gpucheck.models.errors import MissingError, WrongUseError
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuLoad, CpuProbe
@@ -121,7 +123,7 @@ class _Bench:
             before=around.processes,
             claims=around.claims,
         )
-        self._with_cpu, self._gpus = _asked(request.devices, gpus)
+        self._with_cpu, self._gpus = asked_devices(request.devices, gpus)
         self._facts = cpu.facts()
         self._boards = tuple(_described(gpu.facts, around) for gpu in self._gpus)
         self._kernels = kernels
@@ -280,7 +282,7 @@ class _Bench:
         def watch() -> AbstractContextManager[None]:
             return self._watched(one)
 
-        return Slot(records=one.records, watch=watch, with_energy=not one.group.limit)
+        return Slot(records=in_turn(one.records), watch=watch, with_energy=not one.group.limit)
 
     @contextmanager
     def _watched(self, one: _Measured) -> Iterator[None]:
@@ -326,10 +328,12 @@ class _Bench:
     def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
         """Return the row held against its limits, with the doubts that raises."""
         row = held_against(row, rooflines, self._boards)
-        board = next(
-            (gpu.board for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None
-        )
-        return replace(row, doubts=(*row.doubts, *doubts_about_limits(row, board)))
+        gpu = next((gpu for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None)
+        unavailable = row.unavailable
+        if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:
+            unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted for it"}
+        doubts = (*row.doubts, *doubts_about_limits(row, gpu))
+        return replace(row, doubts=doubts, unavailable=unavailable)
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
         found: list[Conclusion] = []
@@ -342,6 +346,15 @@ class _Bench:
             if name in self._kernels:
                 found.extend(self._kernels[name].conclude(good))
         return tuple(found)
+
+
+def in_turn(records: Sequence[Record]) -> list[Record]:
+    """Return records with the devices in turn: where the time is short, each gets its first row."""
+    by_device: dict[str, list[Record]] = {}
+    for record in records:
+        by_device.setdefault(record.case.label.device, []).append(record)
+    turns = zip_longest(*by_device.values())
+    return [record for turn in turns for record in turn if record is not None]
 
 
 def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
@@ -359,36 +372,3 @@ def _highest_clock(board: BenchGpu | None, gpu: GpuState | None) -> float | None
     if gpu is not None and gpu.clock_sm_max_mhz:
         return gpu.clock_sm_max_mhz
     return board.clock_sm_max_mhz if board is not None else None
-
-
-def _asked(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
-    """Return whether the processor is asked for, and the GPUs that are."""
-    known = {f"gpu:{gpu.facts.cuda_index}": gpu for gpu in gpus.devices}
-    with_cpu, chosen = False, {}
-    for name in devices:
-        if name in ("cpu", "all"):
-            with_cpu = True
-        if name in ("gpu", "all"):
-            chosen.update(known)
-        elif name in known:
-            chosen[name] = known[name]
-        elif name != "cpu" and not _is_gpu_name(name):
-            raise WrongUseError(
-                code="bad-device",
-                message=f"bench does not understand the device {name!r}.",
-                remedy=("Choose from: cpu, gpu, gpu:0 (and so on), all.",),
-            )
-    if not with_cpu and not chosen:
-        raise MissingError(
-            code="no-gpu",
-            message=f"No GPU can be measured: {(gpus.unavailable or 'none is here').rstrip('.')}.",
-            remedy=(
-                *(gpus.remedy or ("Run: gpucheck detect",)),
-                "Measure the processor: --device cpu",
-            ),
-        )
-    return with_cpu, list(chosen.values())
-
-
-def _is_gpu_name(name: str) -> bool:
-    return name.startswith("gpu:") and name[4:].isascii() and name[4:].isdigit()

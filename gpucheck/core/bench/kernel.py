@@ -192,6 +192,10 @@ class Kernel(Protocol):
         """Return why this GPU is not measured in this dtype, None if it is."""
         ...
 
+    def size_refusal(self, dtype: str, size: int) -> str | None:
+        """Return why no GPU is measured at this size in this dtype, None if they are."""
+        ...
+
     def shape(self, size: int) -> tuple[int, ...]:
         """Return the shape for a problem of this size."""
         ...
@@ -234,6 +238,10 @@ class KernelBase:
         return None
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
         """Refuse nothing."""
         return None
 

@@ -12,10 +12,11 @@ from gpucheck.models.report import Answer, Failure, Host
 def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     """Wrap the result: 130 interrupted, 4 a required GPU is missing, 1 a row failed, else 0.
 
+    Whether a required GPU is there is unknown (3) while the driver does not answer.
     A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
-    long as others have figures (3 if none has). A GPU of which nothing could be measured, since
-    others hold its memory, is 3. A result that was wrong, or a row that ended with another error,
-    is 1.
+    long as others of its device have figures. A device of which nothing could be measured, since
+    the time was over or others hold its memory, is 3, and so is repeating products there. A result
+    that was wrong, or a row or repetition that ended with another error, is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -29,13 +30,12 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         reason = result.environment.gpu_unavailable or "none took part"
         message = f"A GPU is required, but none was measured: {reason}."
         failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
-        return ExitCode.MISSING, failure
-    errors = [row.error for row in result.measurements if row.error is not None]
+        silent = result.environment.gpu_silent
+        return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
+    errors = (row.error for row in result.measurements if row.error is not None)
     for error in errors:
         if error.code not in (NO_TIME, MEMORY_TAKEN):
             return ExitCode.BAD, error
-    if errors and all(row.median_s is None for row in result.measurements):
-        return ExitCode.INCONCLUSIVE, errors[0]
     wrong = next((row for row in result.measurements if _is_wrong(row)), None)
     if wrong is not None:
         message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
@@ -49,17 +49,21 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         message = f"Silent corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
         remedy = ("Take it out of use and repeat: gpucheck bench --burn 600",)
         return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
-    full = _full(result)
-    return (ExitCode.OK, None) if full is None else (ExitCode.INCONCLUSIVE, full)
+    undone = [check.failure for check in result.corruption if check.failure is not None]
+    for failure in undone:
+        if failure.code != MEMORY_TAKEN:
+            return ExitCode.BAD, failure
+    unknown = _without_figures(result) or next(iter(undone), None)
+    return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)
 
 
-def _full(result: BenchResult) -> Failure | None:
-    """Return the error of a GPU without any figure because others hold its memory."""
-    for gpu in result.environment.gpus:
-        rows = [row for row in result.measurements if row.device == f"gpu:{gpu.cuda_index}"]
-        taken = [row.error for row in rows if row.error and row.error.code == MEMORY_TAKEN]
-        if taken and all(row.median_s is None for row in rows):
-            return taken[0]
+def _without_figures(result: BenchResult) -> Failure | None:
+    """Return why a device has no figure at all, None if each has one."""
+    for device in dict.fromkeys(row.device for row in result.measurements):
+        rows = [row for row in result.measurements if row.device == device]
+        errors = [row.error for row in rows if row.error is not None]
+        if errors and all(row.median_s is None for row in rows):
+            return errors[0]
     return None
 
 

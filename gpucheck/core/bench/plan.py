@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from gpucheck.core.bench.formats import FORMATS, UNSUPPORTED, canonical
-from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
+from gpucheck.core.bench.formats import FORMATS, canonical
 from gpucheck.core.bench.kernel import Kernel
-from gpucheck.core.bench.record import memory_taken
+from gpucheck.core.bench.room import (
+    Machine,
+    beyond_cache,
+    check_fits,
+    largest_fitting,
+    power_of_two,
+    reduced_size,
+    taken_by_others,
+)
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
-from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.models.errors import MissingError, WrongUseError
 from gpucheck.models.report import Failure
 
-#: Share of the free memory that a group may take: the rest is for the system and other programs.
-_HOST_SHARE, _GPU_SHARE = 0.5, 0.8
-#: A GPU whose free memory does not hold this part of the size is left out: it would make the others
-#: small too.
-_LEAST_PART = 1 / 16
-#: The copy that shows a processor's limit is made larger than its caches, up to this edge (2 GiB).
-_LARGEST_LIMIT = 16384
 #: What makes NVIDIA's libraries compute tf32 in float32 without a word (CUDA's environment).
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
@@ -36,21 +36,6 @@ ENERGY_S = {BenchMode.QUICK: 0.0, BenchMode.DEFAULT: 0.0, BenchMode.FULL: 5.0}
 
 #: The kernels that show what a device can do at most; measured shortly even if nobody asks.
 _LIMITS = {"copy": None, "matmul": "float32"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What takes part, and the host's free memory and last-level cache; None where unknown.
-
-    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
-    """
-
-    with_cpu: bool = True
-    gpus: tuple[BenchGpu, ...] = ()
-    host_bytes: int | None = None
-    cache_bytes: int | None = None
-    holders: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +102,7 @@ class _Planning:
         """Return the groups that are asked for and can be measured."""
         request = self._request
         chosen = _chosen_kernels(request, self._kernels)
-        _check_numbers(request)
+        check_numbers(request)
         lacking: list[str] = []
         found: list[Group] = []
         for kernel in chosen:
@@ -152,14 +137,14 @@ class _Planning:
             ]
             if name == "copy":
                 found.extend(self._copy_limit(kernel, same))
-            elif not same:
+            elif not any(_is_as_large(group, kernel) for group in same):
                 found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
         return [group for group in found if group.with_cpu or group.gpus]
 
     def _copy_limit(self, kernel: Kernel, asked: Sequence[Group]) -> Sequence[Group]:
         """Return the copy for the devices that no copy asked for shows at a size beyond a cache."""
         edge = kernel.sizes[BenchMode.QUICK]
-        beyond = _beyond_cache(kernel, edge, self._machine.cache_bytes)
+        beyond = beyond_cache(kernel, edge, self._machine.cache_bytes)
         gpus = [
             gpu
             for gpu in self._machine.gpus
@@ -174,7 +159,7 @@ class _Planning:
     ) -> bool:
         """Return whether a group measures this device (None: the processor) at such a size."""
         there = (gpu,) if gpu is not None else ()
-        size = _power_of_two(_largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
+        size = power_of_two(largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
         return any(
             math.prod(group.shape) >= math.prod(kernel.shape(size))
             and (group.with_cpu if gpu is None else gpu.cuda_index in group.gpus)
@@ -184,14 +169,14 @@ class _Planning:
     def _limit(
         self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
     ) -> Sequence[Group]:
-        size = _largest_fitting(kernel, "float32", edge, self._machine, gpus)
+        size = largest_fitting(kernel, "float32", edge, self._machine, gpus)
         if not size:
             return ()
         return (
             Group(
                 kernel=kernel,
                 dtype="float32",
-                shape=kernel.shape(_power_of_two(size)),
+                shape=kernel.shape(power_of_two(size)),
                 request=replace(self._request, mode=BenchMode.QUICK, size=None),
                 with_cpu=self._machine.with_cpu and cpu,
                 gpus=frozenset(gpu.cuda_index for gpu in gpus),
@@ -223,6 +208,7 @@ class _Planning:
         taken: dict[int, Failure] = {}
         for gpu in self._machine.gpus:
             refusal = self._forbidden(dtype) or kernel.gpu_refusal(dtype, gpu)
+            refusal = refusal or kernel.size_refusal(dtype, size)
             full = self._taken(kernel, dtype, gpu, size)
             if refusal is not None:
                 refusals[f"gpu:{gpu.cuda_index}"] = refusal
@@ -253,47 +239,27 @@ class _Planning:
         return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
 
     def _taken(self, kernel: Kernel, dtype: str, gpu: BenchGpu, size: int) -> Failure | None:
-        """Return the error of a GPU that others have left too little memory for anything useful.
-
-        Not of one that is too small: there an empty memory would not help.
-        """
-        least = 1 if self._request.size is not None else max(1, int(_LEAST_PART * size))
-        needed = kernel.device_bytes(kernel.shape(least), dtype)
-        if needed <= _GPU_SHARE * gpu.memory_free_bytes:
-            return None
-        if needed > _GPU_SHARE * gpu.memory_total_bytes:
-            return None
-        return memory_taken(gpu, self._machine.holders.get(gpu.uuid or ""))
+        exact = self._request.size is not None
+        return taken_by_others(kernel, dtype, gpu, size, self._machine, exact=exact)
 
     def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
         """Return the size to measure, and state it if it is smaller than the mode's."""
         request = self._request
-        size = request.size or kernel.sizes[request.mode]
-        if _fits(kernel, dtype, size, self._machine, gpus):
-            return size
-        largest = _largest_fitting(kernel, dtype, size, self._machine, gpus)
-        if largest < 1:
-            raise InconclusiveError(
-                code="memory-taken",
-                message=f"{kernel.id} cannot be measured: hardly any memory is free.",
-                remedy=("End what takes it, and run it again.",),
-            )
         if request.size is not None:
-            held = [
-                f"gpu:{gpu.cuda_index}: {self._machine.holders[gpu.uuid or '']}."
-                for gpu in gpus
-                if (gpu.uuid or "") in self._machine.holders
-            ]
-            raise WrongUseError(
-                code="size-does-not-fit",
-                message=f"{kernel.id} of size {size} does not fit into the free memory.",
-                remedy=(f"The largest size that fits now is {largest}.", *held),
+            check_fits(kernel, dtype, request.size, gpus, self._machine)
+            return request.size
+        size = kernel.sizes[request.mode]
+        reduced = reduced_size(kernel, dtype, size, gpus, self._machine)
+        if reduced != size:
+            self.notes.append(
+                f"{kernel.id}: size {size} does not fit into the free memory, measured at {reduced}"
             )
-        reduced = _power_of_two(largest)
-        self.notes.append(
-            f"{kernel.id}: size {size} does not fit into the free memory, measured at {reduced}"
-        )
         return reduced
+
+
+def _is_as_large(group: Group, kernel: Kernel) -> bool:
+    """Return whether a group is large enough to show what a device can do at most."""
+    return math.prod(group.shape) >= math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
 
 
 def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
@@ -301,16 +267,9 @@ def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple
 
     Raises:
         WrongUseError: a name that no kernel knows.
-        MissingError: a format that is known and not supported.
     """
     asked = tuple(dict.fromkeys(canonical(name) for name in request.dtypes))
     for name in asked:
-        if name in UNSUPPORTED:
-            raise MissingError(
-                code="unsupported-dtype",
-                message=UNSUPPORTED[name],
-                remedy=(f"Choose from: {', '.join(FORMATS)}.",),
-            )
         if not any(name in kernel.dtypes[BenchMode.FULL] for kernel in kernels.values()):
             raise WrongUseError(
                 code="unknown-dtype",
@@ -351,7 +310,12 @@ def _meant(name: str, kernels: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _check_numbers(request: BenchRequest) -> None:
+def check_numbers(request: BenchRequest) -> None:
+    """Refuse a size, budget or seed that makes no sense.
+
+    Raises:
+        WrongUseError: one of them.
+    """
     if request.size is not None and request.size < 1:
         raise WrongUseError(
             code="bad-size",
@@ -370,42 +334,3 @@ def _check_numbers(request: BenchRequest) -> None:
             message=f"A seed must be zero or greater, not {request.seed}.",
             remedy=("Give a whole number, for example --seed 1.",),
         )
-
-
-def _fits(
-    kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
-) -> bool:
-    """Return whether a size fits into the host's free memory, and into that of these GPUs."""
-    shape = kernel.shape(size)
-    host = kernel.host_bytes(shape, dtype, len(machine.gpus))
-    if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
-        return False
-    needed = kernel.device_bytes(shape, dtype)
-    return all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus)
-
-
-def _beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
-    """Return the edge, doubled until one operation walks through several times the cache."""
-    wanted = ROTATION_IN_L2 * (cache_bytes or 0)
-    while edge < _LARGEST_LIMIT and kernel.work(kernel.shape(edge), "float32").bytes_moved < wanted:
-        edge *= 2
-    return edge
-
-
-def _largest_fitting(
-    kernel: Kernel, dtype: str, limit: int, machine: Machine, gpus: Sequence[BenchGpu]
-) -> int:
-    """Return the largest size up to `limit` that fits, 0 if none does; memory grows with size."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _fits(kernel, dtype, middle, machine, gpus):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _power_of_two(size: int) -> int:
-    """Return the largest power of two up to `size`: those in between are slower mostly."""
-    return 1 << (size.bit_length() - 1)

@@ -87,14 +87,18 @@ def _real(path: Path, least: int) -> Dataset:
     import numpy as np
 
     found = _read(path)
-    times = -(-least // len(found.images))
+    images, labels = found.images, found.labels
     tested = (found.test_images, found.test_labels)
     if not len(found.test_labels):
-        tested = (found.images[-_TESTED:], found.labels[-_TESTED:])
+        # Not those that it has learnt from, unless there are hardly any.
+        kept = max(1, len(images) - min(_TESTED, len(images) // 5))
+        tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
+        images, labels = images[:kept], labels[:kept]
+    wanted = np.arange(max(least, len(images))) % len(images)
     return Dataset(
-        images=np.tile(_inputs(found.images.reshape(len(found.images), -1) / 255), (times, 1)),
-        targets=np.tile(_one_hot(found.labels), (times, 1)),
-        test_images=_inputs(tested[0].reshape(len(tested[0]), -1) / 255),
+        images=_inputs(images[wanted]),
+        targets=_one_hot(labels[wanted]),
+        test_images=_inputs(tested[0]),
         test_labels=tested[1],
         source="file",
     )
@@ -123,11 +127,13 @@ def _generated(order: CaseOrder, count: int) -> Dataset:
 
 
 def _inputs(pixels: HostArray) -> HostArray:
-    """Return pixels as float32 with the constant input beside them."""
+    """Return pixels, bytes or between 0 and 1, as float32 with the constant input beside them."""
     import numpy as np
 
     inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
-    inputs[:, :-1] = pixels
+    inputs[:, :-1] = pixels.reshape(len(pixels), -1)
+    if pixels.dtype == np.uint8:
+        inputs[:, :-1] /= np.float32(255)
     return inputs
 
 

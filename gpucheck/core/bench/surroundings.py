@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpucheck.core.bench.doubts import HostState
+from gpucheck.core.choice_rank import cpus_in
+from gpucheck.core.visibility import gpu_uuid
 from gpucheck.models.bench import BenchEnvironment, BenchGpu, BenchRequest, Roofline
-from gpucheck.models.snapshot import ProcessIdentity, ProcessReading
+from gpucheck.models.snapshot import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.cpu import CpuFacts, CpuLoad, CpuProbe
 from gpucheck.probes.gpu import OpenedGpus
-from gpucheck.probes.telemetry import NoTelemeter, Telemeter
+from gpucheck.probes.interface import Probes
+from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter, Telemeter
 
 #: Variables that decide about arithmetic, memory or threads without a word in the figures.
 VARIABLES = (
@@ -24,6 +27,7 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
+_UNREADABLE = "/proc/stat cannot be read"
 #: So many of the processes that hold a GPU's memory are named.
 _MOST_NAMED = 3
 
@@ -49,6 +53,54 @@ class Surroundings:
     integrated: Mapping[str, bool] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+
+def surroundings_of(
+    probes: Probes,
+    reading: NvmlReading,
+    cuda: CudaReading | None,
+    environment: Mapping[str, str],
+    allowed: frozenset[int],
+) -> Surroundings:
+    """Return what is known of the GPUs before CUDA opened them, and who reads their sensors.
+
+    `cuda` is None where no GPU is asked for; `allowed` are the CPUs that this process may run on.
+    """
+    variables = variables_of(environment)
+    if cuda is None:
+        return Surroundings(variables=variables)
+    known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
+    devices = probes.kernel().pci_devices or ()
+    affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in devices}
+    next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
+    near, far = nearness(next_to, allowed)
+    failure = reading.failure
+    return Surroundings(
+        telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
+        pci_device_ids={
+            uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
+        },
+        processes={
+            uuid: frozenset(process.pid for process in gpu.processes) for uuid, gpu in known.items()
+        },
+        near_cpus=near,
+        far=far,
+        holders=memory_holders(probes, reading),
+        integrated={
+            gpu_uuid(item.uuid_hex): item.integrated
+            for item in cuda.devices
+            if item.uuid_hex and item.integrated is not None
+        },
+        variables=variables,
+    )
+
+
+def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
+    """Return who holds memory of which GPU, by its UUID."""
+    known = {gpu.uuid: gpu.processes for gpu in reading.gpus if gpu.uuid is not None}
+    owners = probes.identify({one.pid for processes in known.values() for one in processes})
+    holders = {uuid: holders_of(processes, owners) for uuid, processes in known.items()}
+    return {uuid: text for uuid, text in holders.items() if text is not None}
 
 
 def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -110,10 +162,14 @@ class HostShare:
     seconds: float = 0.0
     others_s: float = 0.0
     steal_s: float = 0.0
+    quota_periods: int = 0
+    quota_reached: int = 0
     unreadable: bool = False
 
     def add(self, before: CpuLoad, after: CpuLoad, seconds: float) -> None:
         """Add one stretch, from the counters at its two ends."""
+        self.quota_periods += (after.quota_periods or 0) - (before.quota_periods or 0)
+        self.quota_reached += (after.quota_reached or 0) - (before.quota_reached or 0)
         if before.busy_s is None or after.busy_s is None:
             self.unreadable = True
             return
@@ -128,12 +184,16 @@ class HostShare:
 
         The kernel counts all processors, also those we may not use, so the share is of all of them.
         """
-        capacity_s = self.seconds * (self.facts.logical_cores or self.facts.usable_cores)
+        cores = self.facts.logical_cores or self.facts.usable_cores
+        periods, capacity_s = self.quota_periods, self.seconds * cores
+        quota_percent = 100 * self.quota_reached / periods if periods > 0 else None
         if self.unreadable or capacity_s <= 0:
-            return HostState(others_percent=None, steal_percent=None)
+            return HostState(others_percent=None, steal_percent=None, quota_percent=quota_percent)
         return HostState(
             others_percent=100 * min(1.0, max(0.0, self.others_s / capacity_s)),
             steal_percent=100 * min(1.0, max(0.0, self.steal_s / capacity_s)),
+            cores=cores,
+            quota_percent=quota_percent,
         )
 
 
@@ -176,17 +236,8 @@ def environment_of(
 
     from gpucheck.core.bench.data import DESCRIPTIONS
 
-    library, efficiency = blas.read(), parallel_efficiency(rooflines)
-    unavailable = {
-        "cupy_version": None
-        if opened.cupy_version
-        else opened.unavailable or "no GPU was asked for",
-        "blas_name": None if library else "threadpoolctl knows no BLAS in this process",
-        "parallel_efficiency": "matmul was not measured at one and at all threads"
-        if efficiency is None
-        else None,
-    }
-    return BenchEnvironment(
+    library = blas.read()
+    found = BenchEnvironment(
         cpu_model=facts.model,
         logical_cores=facts.logical_cores,
         usable_cores=facts.usable_cores,
@@ -203,7 +254,7 @@ def environment_of(
         load_average_1m=span.load_average_1m,
         other_load_percent=span.host.others_percent,
         steal_percent=span.host.steal_percent,
-        parallel_efficiency=efficiency,
+        parallel_efficiency=parallel_efficiency(rooflines),
         peak_memory_bytes=cpu.peak_memory_bytes(),
         duration_s=span.seconds,
         seed=request.seed,
@@ -212,8 +263,27 @@ def environment_of(
         budget_s=span.budget_s,
         rooflines=rooflines,
         variables=dict(variables),
-        unavailable={field: why for field, why in unavailable.items() if why},
     )
+    reasons = _reasons(opened)
+    return replace(
+        found,
+        gpu_silent=opened.silent,
+        unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
+    )
+
+
+def _reasons(opened: OpenedGpus) -> dict[str, str]:
+    """Return why each part of the environment is missing, if it is."""
+    found = {
+        "cupy_version": opened.unavailable or "no GPU was asked for",
+        "blas_name": "threadpoolctl knows no BLAS in this process",
+        "cpu_model": "/proc/cpuinfo names none",
+        "load_average_1m": "/proc/loadavg cannot be read",
+        "other_load_percent": _UNREADABLE,
+        "steal_percent": _UNREADABLE,
+        "parallel_efficiency": "matmul was not measured at one and at all threads",
+    }
+    return found | ({"cublas_version": "CuPy does not say"} if opened.devices else {})
 
 
 def _refusals(opened: OpenedGpus) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpucheck.core.bench import stats
@@ -41,6 +41,13 @@ _COUNTED = {
     "sw-thermal": "software-thermal",
     "hw-thermal": "hardware-thermal",
     "hw-power-brake": "power-brake",
+}
+#: The document's fields that have another unit than the driver's reading, and that one's key.
+_KEYS = {
+    "power_w": "power_mw",
+    "power_limit_w": "power_limit_mw",
+    "power_limit_default_w": "power_limit_default_mw",
+    "energy_j": "energy_mj",
 }
 _ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
 
@@ -263,7 +270,7 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
     if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
         energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
     memory_c = gpu.last.get("temperature_memory_c")
-    return GpuTelemetry(
+    found = GpuTelemetry(
         uuid=uuid,
         reading_count=len(gpu.samples),
         period_s=PERIOD_S,
@@ -285,5 +292,25 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         limited_s=limited_s(gpu.first, gpu.last),
         new_errors=grown(gpu.first, gpu.last),
         other_processes=tuple(sorted(gpu.others)),
-        unavailable=dict(gpu.unavailable),
     )
+    return replace(found, unavailable=reasons_for(found, gpu.unavailable))
+
+
+def reasons_for(found: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:
+    """Return why readings are missing, by the document's names, from the driver's refusals.
+
+    Counters that several fields share are told as `new_errors.pcie_replays`. Of two counters for
+    one reason either is enough.
+    """
+    fallback = refused.get("gpu", "it was not read before the run ended")
+    empty = [item.name for item in fields(found) if getattr(found, item.name) is None]
+    missing = {name: refused.get(_KEYS.get(name, name), fallback) for name in empty}
+    for name, key in {"reasons": "reasons", "other_processes": "processes"}.items():
+        if key in refused:
+            missing[name] = refused[key]
+    missing |= {f"new_errors.{key}": refused[key] for key in _ERRORS if key in refused}
+    for reason in dict.fromkeys(_COUNTED.values()):
+        keys = [f"limited-{name}" for name, means in _COUNTED.items() if means == reason]
+        if all(key in refused for key in keys):
+            missing[f"limited_s.{reason}"] = refused[keys[0]]
+    return missing

@@ -88,6 +88,9 @@ class Training:
             walk(regression.TRAINED_STEPS - steps)
             self._facts["accuracy"] = regression.accuracy(dataset, weights())
             self._facts["accuracy_steps"] = regression.TRAINED_STEPS
+            batches = regression.batch_count(dataset, self._plan.batch)
+            self._facts["trained_images"] = batches * self._plan.batch
+            self._facts["tested_images"] = len(dataset.test_labels)
         if not np.all(np.isfinite(left)):
             return replace(found, error=None, ok=False)
         return found

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpucheck.models.bench import BenchResult, Comparison, Measurement
+from gpucheck.models.bench import BenchResult, Comparison, Conclusion, Measurement
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
+from gpucheck.render.console.bench_doubts import legend, said_of_all
 from gpucheck.render.console.bench_machine import machine_lines
-from gpucheck.render.console.bench_rows import ASCII, UNICODE, Drawing, Signs, hanging
+from gpucheck.render.console.bench_rows import ASCII, UNICODE, Drawing, Signs, hanging, namer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+#: More conclusions of one kind than this are told with -v only.
+_MOST_CONCLUSIONS = 3
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -51,24 +57,29 @@ def render_bench(
     from rich.text import Text
 
     signs = ASCII if ascii_only else UNICODE
-    drawing = Drawing(width, signs, verbosity)
+    drawing = Drawing(width, signs, verbosity, said_of_all(result.measurements))
     lines: list[RenderableType] = []
+    names: dict[int, str] = {}
     for name, kernel_rows in groupby(result.measurements, key=lambda row: row.kernel):
         for _, group in groupby(kernel_rows, key=_problem):
             rows = list(group)
+            names |= {id(row): namer(rows, signs.times)(row) for row in rows}
             lines.extend(drawing.group(rows, _belonging(result.comparisons, rows)))
-        said = [one.sentence for one in result.conclusions if one.kernel == name]
-        lines.extend(drawing.sentence(text) for text in said)
-        lines.append(Text())
+            lines.append(Text())
+        said = [one for one in result.conclusions if one.kernel == name]
+        if said:
+            lines.pop()
+            lines.extend(drawing.sentence(text, "") for text in _concluded(said, verbosity))
+            lines.append(Text())
     lines.extend(_repeated(check) for check in result.corruption if not result.gates)
     lines.extend(hanging(Text(f"note: {printable(note)}")) for note in result.notes)
     if verbosity == 0:
-        lines.extend(_legend(result.measurements, signs))
+        lines.extend(_legend(result.measurements, names, signs))
     if any(row.repeat95_s is not None for row in result.measurements) and verbosity >= 0:
         meaning = "19 of 20 further runs on this machine should lie within it"
         lines.append(hanging(Text(f"{signs.plus_minus}: {meaning}", style="dim")))
     if verbosity >= 0:
-        lines.extend(machine_lines(result.environment, result.telemetry))
+        lines.extend(machine_lines(result.environment, result.telemetry, verbosity=verbosity))
     lines.extend(_last_words(result))
     return Group(*lines)
 
@@ -105,6 +116,17 @@ def _last_words(result: BenchResult) -> Iterator[RenderableType]:
         yield Text(printable(result.headline), style="bold")
 
 
+def _concluded(conclusions: Sequence[Conclusion], verbosity: int) -> Iterator[str]:
+    """Yield the sentences; of those that many devices share in kind the first, without -v."""
+    counts = Counter(one.code for one in conclusions)
+    for code in counts:
+        said = [one.sentence for one in conclusions if one.code == code]
+        if verbosity > 0 or len(said) <= _MOST_CONCLUSIONS:
+            yield from said
+        else:
+            yield f"{said[0]} (-v: {len(said) - 1} more devices)"
+
+
 def _problem(row: Measurement) -> tuple[object, ...]:
     """Return what rows under one heading have in common: the input's format and the arithmetic."""
     return (row.dtype.input, row.dtype.math_mode)
@@ -120,22 +142,18 @@ def _belonging(
     ]
 
 
-def _legend(rows: Sequence[Measurement], signs: Signs) -> Iterator[RenderableType]:
-    """Yield each doubt once, in the words of its first row, and then the steps that they call for.
-
-    Many doubts call for the same step, so that is said once.
-    """
+def _legend(
+    rows: Sequence[Measurement], names: Mapping[int, str], signs: Signs
+) -> Iterator[RenderableType]:
+    """Yield each doubt once, with where it holds and the step that it calls for."""
+    from rich.table import Table
     from rich.text import Text
 
-    said: dict[str, list[str]] = {}
-    steps: dict[str, None] = {}
-    for row in rows:
-        for doubt in row.doubts:
-            said.setdefault(doubt.code, []).append(doubt.message)
-            steps.update(dict.fromkeys(doubt.next.split("; ")))
-    for code, messages in said.items():
-        where = "1 row" if len(messages) == 1 else f"{len(messages)} rows, the first"
-        name = f"{signs.doubt} {printable(code)}"
-        yield hanging(Text.assemble((name, "yellow"), f" ({where}): {printable(messages[0])}"))
-    if steps:
-        yield hanging(Text(f"  To do: {printable('; '.join(steps))}."))
+    for head, words, step in legend(rows, lambda row: names[id(row)], signs.plus_minus):
+        said = Text.assemble((printable(head), "yellow"), f": {printable(words)}")
+        if step:
+            said.append(f"\nto do: {printable(step)}")
+        # A grid, so that further lines begin below the first one's words.
+        entry = Table.grid(padding=(0, 1, 0, 0))
+        entry.add_row(Text(signs.doubt, style="yellow"), said)
+        yield entry

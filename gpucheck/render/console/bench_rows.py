@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.models.bench import Comparison, Measurement, Scope
 from gpucheck.render.base import printable
+from gpucheck.render.console.bench_doubts import Namer, half_width, in_full, in_short, spread_text
 from gpucheck.render.console.figures import duration, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: From this width a row and its bar stand on one line; below, the bar gets its own.
-_ONE_LINE = 76
-_LONGEST_BAR = 60
-_FIGURES_WIDTH = 43
+#: The shortest bar that shows a proportion, and the longest that the eye takes in.
+_SHORTEST_BAR, _LONGEST_BAR = 5, 60
+#: Columns of a row's figures, of its mark, of what stands behind a bar, of the indentation.
+_FIGURES_WIDTH, _MARK_WIDTH, _SHARE_WIDTH, _INDENT = 35, 2, 8, 2
+#: From so many GPUs on, only the fastest and the slowest of each kind of row are shown without -v.
+_MANY_GPUS = 4
+#: The error of rows that the time did not reach, and how many of them are named.
+_NO_TIME, _MOST_NAMED = "no-time", 4
+#: Shares of the median from which an interval is worth a warning.
+_WIDE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,7 @@ class Signs:
     """The characters to draw with."""
 
     bar: str
+    parts: str
     times: str
     plus_minus: str
     micro: str
@@ -34,17 +42,23 @@ class Signs:
     doubt: str
 
 
-UNICODE = Signs("█", "\N{MULTIPLICATION SIGN}", "±", "µ", "✓", "✗", "\N{EN DASH}", "!")
-ASCII = Signs("#", "x", "+-", "u", "ok", "WRONG", "-", "!")
+UNICODE = Signs("█", "▏▎▍▌▋▊▉", "\N{MULTIPLICATION SIGN}", "±", "µ", "✓", "✗", "\N{EN DASH}", "!")
+ASCII = Signs("#", "", "x", "+-", "u", "ok", "WRONG", "-", "!")
 
 
 class Drawing:
-    """Draws rows for one width and one set of characters."""
+    """Draws rows for one width and one set of characters.
 
-    def __init__(self, width: int, signs: Signs, verbosity: int) -> None:
+    `known` are the codes of doubts that are told once for the whole report.
+    """
+
+    def __init__(
+        self, width: int, signs: Signs, verbosity: int, known: frozenset[str] = frozenset()
+    ) -> None:
         self._width = width
         self._signs = signs
         self._verbosity = verbosity
+        self._known = known
 
     def group(
         self, rows: Sequence[Measurement], comparisons: Sequence[Comparison]
@@ -53,17 +67,24 @@ class Drawing:
         from rich.text import Text
 
         first = rows[0]
-        named = _namer(rows, self._signs.times)
+        named = namer(rows, self._signs.times)
         yield Text.assemble((printable(first.kernel), "bold"), f" {printable(self._heading(rows))}")
+        late = [row for row in rows if row.error is not None and row.error.code == _NO_TIME]
+        begun = [row for row in rows if all(row is not other for other in late)]
+        shown = begun if self._verbosity > 0 else _without_the_middle(begun)
         speeds = [_speed(row) for row in rows if row.median_s is not None]
-        best, worst = max(speeds, default=0.0), min(speeds, default=0.0)
-        name_width = max(len(named(row)) for row in rows)
-        for row in rows:
-            yield from self._row(row, named(row), (best, worst), name_width)
+        bounds = max(speeds, default=0.0), min(speeds, default=0.0)
+        name_width = max((len(printable(named(row))) for row in shown), default=0)
+        for row in shown:
+            yield from self._row(row, printable(named(row)), bounds, name_width)
+        if late:
+            yield self._remark(f"no time was left for {_listed(late, named)}", "yellow")
+        if len(shown) < len(begun):
+            text = f"of {_gpu_count(rows)} GPUs the fastest and the slowest; -v shows all"
+            yield hanging(Text(f"    {text}", style="dim"))
         if self._verbosity >= 0:
             yield from self._doubts(rows, named)
-        for comparison in comparisons:
-            yield from self._comparison(comparison, several=len(comparisons) > 1)
+        yield from self._comparisons(comparisons)
 
     def _heading(self, rows: Sequence[Measurement]) -> str:
         """Return what all rows share, and what the percentages are of."""
@@ -78,75 +99,61 @@ class Drawing:
             for name, value in first.parameters.items()
             if all(row.parameters.get(name) == value for row in rows)
         )
-        limits = {_limit(row)[1] for row in rows if _limit(row)[0] is not None}
-        of = f" (% of {', '.join(sorted(limits))})" if limits else ""
-        return ", ".join(parts) + of
+        return ", ".join(parts) + _percent_of(rows)
 
     def _row(
         self, row: Measurement, name: str, bounds: tuple[float, float], name_width: int
     ) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        name = printable(name)
         if row.median_s is None:
             yield hanging(Text.assemble(f"  {name}: ", (_why_empty(row), "red")))
             return
-        best = bounds[0]
-        bold = "bold" if _speed(row) == best else ""
+        bold = "bold" if _speed(row) == bounds[0] else ""
         figures = self._figures(row)
-        room = self._width - name_width - _FIGURES_WIDTH - 8
-        if self._width >= _ONE_LINE and room >= 6:
-            bar = self._bar(row, bounds, min(room, _LONGEST_BAR))
+        room = self._width - _INDENT - name_width - 1 - _SHARE_WIDTH
+        beside = room - _FIGURES_WIDTH - max(_MARK_WIDTH, len(self._mark(row)[0])) - 1
+        if beside >= _SHORTEST_BAR:
+            bar = self._bar(row, bounds, min(beside, _LONGEST_BAR))
             yield Text.assemble((f"  {name:<{name_width}} ", bold), figures, " ", bar)
         else:
-            yield Text.assemble((f"  {name}", bold))
+            line = Text.assemble((f"  {name:<{name_width}}", bold))
+            if room >= _SHORTEST_BAR:
+                line.append_text(Text.assemble(" ", self._bar(row, bounds, room)))
+            yield line
             yield Text.assemble("  ", figures)
-            yield Text.assemble("    ", self._bar(row, bounds, min(self._width - 6, _LONGEST_BAR)))
         if row.error is not None:
             yield self._remark(row.error.message, "red")
-        elif row.interrupted:
-            yield self._remark("interrupted before its time was over", "yellow")
         if self._verbosity > 0:
             yield hanging(Text(f"    {self._details(row)}", style="dim"))
 
-    def _doubts(
-        self, rows: Sequence[Measurement], named: Callable[[Measurement], str]
-    ) -> Iterator[RenderableType]:
-        """Yield the doubts: their names on one line, or with -v each in full for its rows."""
-        about: dict[str, list[str]] = {}
-        for row in rows:
-            for doubt in row.doubts:
-                full = f"{doubt.message}; {doubt.next}"
-                text = full if self._verbosity > 0 else doubt.code
-                about.setdefault(text, []).append(named(row))
-        said = []
-        for text, names in about.items():
-            everywhere = len(names) == sum(row.median_s is not None for row in rows)
-            if self._verbosity > 0:
-                who = "all rows" if everywhere and len(rows) > 1 else " | ".join(names)
-                yield self._remark(f"{who}: {text}", "yellow")
-            else:
-                said.append(text if everywhere else f"{text} ({len(names)})")
+    def _doubts(self, rows: Sequence[Measurement], named: Namer) -> Iterator[RenderableType]:
+        """Yield the group's own doubts: their names on one line, or with -v each in full."""
+        if self._verbosity > 0:
+            for text in in_full(rows, named):
+                yield self._remark(text, "yellow")
+            return
+        said = in_short(rows, self._known)
         if said:
-            yield self._remark(", ".join(said), "yellow")
+            yield self._remark(said, "yellow")
 
     def _figures(self, row: Measurement) -> Text:
         from rich.text import Text
 
         median_s = row.median_s or 0.0
         time = duration(median_s, self._signs.micro)
-        spread = f"{self._signs.plus_minus}?"
-        if row.repeat95_s is not None and median_s > 0:
-            share = 100 * (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / median_s
-            spread = f"{self._signs.plus_minus}{share:.1f}%" if share < 99.95 else ">99%"
+        width = half_width(row)
+        spread = spread_text(width, self._signs.plus_minus)
         speed = "" if row.throughput is None else rate(row.throughput.value, row.throughput.unit)
         if row.kernel == "launch":
             speed = ""  # the time itself is the figure
         percent, _ = _limit(row)
         share_text = "" if percent is None else f"{percent:.0f}%"
         mark, style = self._mark(row)
-        text = Text(f"{time:>8} {spread:<7}{speed:>13}{share_text:>5} ")
-        text.append(f"{mark:<2}" if len(mark) < 3 else mark, style=style)
+        text = Text(f"{time:>8} ")
+        text.append(f"{spread:<7}", style="yellow" if width is None or width >= _WIDE else "")
+        text.append(f"{speed:>13}{share_text:>5} ")
+        text.append(f"{mark:<{_MARK_WIDTH}}", style=style)
         return text
 
     def _mark(self, row: Measurement) -> tuple[str, str]:
@@ -155,20 +162,31 @@ class Drawing:
         return (self._signs.right, "green") if row.verified.ok else (self._signs.wrong, "red")
 
     def _bar(self, row: Measurement, bounds: tuple[float, float], longest: int) -> Text:
-        """Return a bar as long as the row's share of the best speed, at least one character."""
+        """Return a bar as long as the row's share of the best speed, and that share in numbers."""
         from rich.text import Text
 
         best, worst = bounds
         speed = _speed(row)
         share = speed / best if best > 0 else 0.0
         style = "green" if speed == best else "yellow" if speed == worst else "cyan"
-        return Text(self._signs.bar * max(1, round(share * longest)), style=style)
+        bar = Text(self._length(share * longest), style=style)
+        if speed == best:
+            return bar.append(" best", style="bold green") if worst < best else bar
+        return bar.append(f" 1/{_digits(best / speed)}" if speed > 0 else "", style="")
 
-    def sentence(self, text: str) -> RenderableType:
+    def _length(self, length: float) -> str:
+        """Return so many characters, the last one in part where the terminal has such parts."""
+        parts = self._signs.parts
+        if not parts:
+            return self._signs.bar * max(1, round(length))
+        eighths = max(1, round(8 * length))
+        return self._signs.bar * (eighths // 8) + (parts[eighths % 8 - 1] if eighths % 8 else "")
+
+    def sentence(self, text: str, style: str = "bold") -> RenderableType:
         """Return one plain sentence below a group."""
         from rich.text import Text
 
-        return hanging(Text(f"  {printable(text)}", style="bold"))
+        return hanging(Text(f"  {printable(text)}", style=style))
 
     def _remark(self, text: str, style: str) -> RenderableType:
         from rich.text import Text
@@ -176,11 +194,12 @@ class Drawing:
         return hanging(Text(f"    {self._signs.doubt} {printable(text)}", style=style))
 
     def _details(self, row: Measurement) -> str:
-        parts = [f"{len(row.samples_s) or (row.summary.count if row.summary else 0)} samples"]
+        samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
+        parts = [_counted(samples, "sample")]
         if row.round_medians_s:
-            parts[0] += f" in {len(row.round_medians_s)} rounds"
+            parts[0] += f" in {_counted(len(row.round_medians_s), 'round')}"
         if row.loops is not None:
-            parts.append(f"{row.loops} operations each")
+            parts.append(f"{_counted(row.loops, 'operation')} each")
         if row.ci95_s is not None and row.median_s:
             share = 50 * (row.ci95_s[1] - row.ci95_s[0]) / row.median_s
             parts.append(f"median known to {self._signs.plus_minus}{share:.1f}%")
@@ -190,12 +209,13 @@ class Drawing:
                 for value in (row.summary.p10_s, row.summary.p90_s)
             )
             parts.append(f"p10 {low}, p90 {high}")
-            parts.append(f"{row.summary.outlier_count} outliers")
+            parts.append(_counted(row.summary.outlier_count, "outlier"))
         if row.cold_s is not None:
             parts.append(f"first run {duration(row.cold_s, self._signs.micro)}")
         if row.verified is not None and row.verified.error is not None:
             parts.append(f"error {row.verified.error:.1e} of at most {row.verified.bound:.1e}")
-        parts.append(f"arithmetic {printable(row.dtype.math_mode)}")
+        sums = f"sums {row.dtype.accumulate}, result {row.dtype.output}"
+        parts.append(f"arithmetic {row.dtype.math_mode}, {sums}")
         parts.extend(self._limits(row))
         parts.extend(f"{name} {_number(value)}" for name, value in row.facts.items())
         return ", ".join(printable(part) for part in parts)
@@ -213,11 +233,65 @@ class Drawing:
         if row.joules_per_op is not None:
             yield f"{row.joules_per_op:.3g} J for one operation"
 
-    def _comparison(self, comparison: Comparison, *, several: bool) -> Iterator[RenderableType]:
-        where = f"{comparison.gpu.device}: " if several else ""
-        yield self.sentence(f"{where}{comparison.sentence}")
-        for doubt in comparison.doubts:
-            yield self._remark(f"{doubt.message}; {doubt.next}", "yellow")
+    def _comparisons(self, comparisons: Sequence[Comparison]) -> Iterator[RenderableType]:
+        """Yield the speed-ups; of many the smallest and the largest."""
+        chosen = comparisons
+        if self._verbosity <= 0 and len(comparisons) > 2:
+            inner = sorted(comparisons, key=lambda one: one.speedup_resident)[1:-1]
+            chosen = [one for one in comparisons if all(one is not other for other in inner)]
+        for one in chosen:
+            yield self.sentence(f"{self._where(one, comparisons)}{one.sentence}")
+            if self._verbosity > 0 and one.speedup_amortised is not None:
+                text = f"{one.reuse_count} operations on data moved once: {_times(one)}"
+                yield self.sentence(f"  {text}")
+        # Without -v the sentences name both precisions, and the legend what slowed a side down.
+        if self._verbosity > 0:
+            about = (f"{doubt.message}; {doubt.next}" for one in chosen for doubt in one.doubts)
+            for text in dict.fromkeys(about):
+                yield self._remark(text, "yellow")
+
+    def _where(self, one: Comparison, comparisons: Sequence[Comparison]) -> str:
+        """Return what tells a comparison from those beside it: its GPU, its size, its towers."""
+        parts = []
+        if len({other.gpu.device for other in comparisons}) > 1:
+            parts.append(one.gpu.device)
+        if len({other.shape for other in comparisons}) > 1:
+            parts.append(f"size {_size(one.shape, self._signs.times)}")
+        here = (one.gpu.device, one.shape)
+        if sum((other.gpu.device, other.shape) == here for other in comparisons) > 1:
+            parts.append(one.gpu.variant)
+        return f"{printable(', '.join(parts))}: " if parts else ""
+
+
+def _listed(rows: Sequence[Measurement], named: Namer) -> str:
+    """Return the names of rows, the first of many."""
+    names = [named(row) for row in rows[:_MOST_NAMED]]
+    rest = len(rows) - len(names)
+    return " | ".join(names) + (f" | and {rest} more rows" if rest else "")
+
+
+def _gpu_count(rows: Sequence[Measurement]) -> int:
+    return len({row.device for row in rows if row.device != "cpu"})
+
+
+def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
+    """Return the rows without those of many GPUs that lie between the fastest and the slowest.
+
+    What went wrong on one of them stays.
+    """
+    if _gpu_count(rows) < _MANY_GPUS:
+        return rows
+    kinds: dict[tuple[object, ...], list[Measurement]] = {}
+    for row in rows:
+        right = row.verified is not None and row.verified.ok
+        if row.device != "cpu" and row.median_s is not None and row.error is None and right:
+            kinds.setdefault((row.variant, row.scope, row.shape), []).append(row)
+    middle = {
+        id(row)
+        for kind in kinds.values()
+        for row in sorted(kind, key=lambda row: _speed(row))[1:-1]
+    }
+    return [row for row in rows if id(row) not in middle]
 
 
 def hanging(text: Text) -> RenderableType:
@@ -228,7 +302,7 @@ def hanging(text: Text) -> RenderableType:
     return Padding(text[indent:], (0, 0, 0, indent))
 
 
-def _namer(rows: Sequence[Measurement], times: str) -> Callable[[Measurement], str]:
+def namer(rows: Sequence[Measurement], times: str) -> Namer:
     """Return the function that names a row, with what distinguishes it from those beside it."""
     if len({row.shape for row in rows}) == 1:
         return row_name
@@ -266,6 +340,23 @@ def _limit(row: Measurement) -> tuple[float | None, str]:
     return None, ""
 
 
+def _percent_of(rows: Sequence[Measurement]) -> str:
+    """Return what the percentages are of, by device where that differs."""
+    limits: dict[str, list[str]] = {}
+    for row in rows:
+        percent, limit = _limit(row)
+        if percent is not None:
+            limits.setdefault(limit, []).append("cpu" if row.device == "cpu" else "gpu")
+    if len(limits) < 2:
+        return "".join(f" (% of {limit})" for limit in limits)
+    parts = [f"{devices[0]} % of {limit}" for limit, devices in limits.items()]
+    return f" ({', '.join(parts)})"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _speed(row: Measurement) -> float:
     return row.throughput.value if row.throughput is not None else 0.0
 
@@ -274,6 +365,16 @@ def _why_empty(row: Measurement) -> str:
     if row.error is not None:
         return printable(row.error.message)
     return "interrupted before it was measured" if row.interrupted else "not measured"
+
+
+def _digits(factor: float) -> str:
+    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
+
+
+def _times(one: Comparison) -> str:
+    factor = one.speedup_amortised or 0.0
+    way = "faster" if factor >= 1 else "slower"
+    return f"{_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
 
 
 def _number(value: str | float) -> str:

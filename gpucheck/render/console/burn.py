@@ -74,6 +74,10 @@ def build(report: Report, view: View) -> RenderableType:
         lines.append(Text(f"burned {found.duration_s:.0f} of {found.asked_s:g} s, {how}"))
         if found.telemetry_unavailable is not None and any(one.gpu_uuid for one in found.devices):
             lines.append(Text(f"no sensors: {printable(found.telemetry_unavailable)}"))
+        variables = ", ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))
+        if variables:
+            lines.append(Text(f"environment: {printable(variables)}"))
+        lines.extend(Text(printable(note)) for note in found.notes)
     for device in found.devices:
         gates = [gate for gate in found.gates if gate.device == device.device]
         lines.extend(_device(device, gates, view))
@@ -105,7 +109,7 @@ def _device(device: BurnDevice, gates: list[Gate], view: View) -> Iterator[Rende
 
 def _figures(device: BurnDevice) -> Iterator[str]:
     check = device.corruption
-    if check.shape:
+    if check.products:
         edge = "x".join(str(one) for one in check.shape)
         yield f"{check.products} products {edge} in {check.dtype}"
         yield f"{check.mismatches} of {check.products * check.words} numbers changed"

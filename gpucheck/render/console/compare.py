@@ -11,6 +11,7 @@ from gpucheck.models.saved_run import ComparedRow, ComparedRun, RunComparison
 from gpucheck.render.base import View, printable
 from gpucheck.render.console.figures import duration, rate
 from gpucheck.render.console.grid import Heading, Row, grid
+from gpucheck.render.verdicts import PLAIN_UNITS, in_own_unit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,13 +23,15 @@ _STYLES = {
     GateStatus.INCONCLUSIVE: "yellow",
     GateStatus.SKIP: "dim",
 }
+#: An interval that reaches further says nothing, wherever it ends.
+_WIDE_PERCENT = 1000
 _HEADINGS = (
     Heading("DEVICE"),
     Heading("ROW"),
     Heading("FIRST", right=True),
     Heading("SECOND", right=True),
     Heading("CHANGE", right=True),
-    Heading("90 % INTERVAL", right=True),
+    Heading("INTERVAL", right=True),
     Heading("VERDICT"),
 )
 
@@ -108,7 +111,7 @@ def _value(value: float | None, unit: str, micro: str) -> str:
         return "none"
     if unit == "s":
         return duration(value, micro)
-    return rate(value, unit) if unit.endswith("/s") else f"{value:.4g} {printable(unit)}"
+    return rate(value, unit) if unit in PLAIN_UNITS else in_own_unit(value, printable(unit))
 
 
 def _change(ratio: float | None) -> str:
@@ -119,7 +122,8 @@ def _interval(row: ComparedRow) -> str:
     if row.interval is None:
         return "?"
     low, high = (100 * (end - 1) for end in row.interval)
-    return f"{low:+.1f} to {high:+.1f} %"
+    most = f"{high:+.1f}" if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
+    return f"{low:+.1f} to {most} %"
 
 
 def _total(found: RunComparison) -> str:

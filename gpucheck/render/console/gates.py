@@ -110,10 +110,7 @@ class _Drawing:
             for gate in gates:
                 if gate.values:
                     yield _hanging(f"processes on {gate.device}: {_list(gate)}", style="dim")
-        for step in first.next:
-            # It may hold a command to copy: never broken.
-            line = f"{' ' * _INDENT}next: {printable(step)}"
-            yield Text(line, no_wrap=True, overflow="ignore")
+        yield from map(_next, first.next)
 
     def in_brief(self, gates: Sequence[Gate], *, each: bool) -> Iterator[RenderableType]:
         """Yield what is well or was not asked: one line for each demand, or for each gate."""
@@ -121,8 +118,12 @@ class _Drawing:
         for gate in gates:
             key = gate.device if each else None
             groups.setdefault((gate.id, gate.status, key), []).append(gate)
+        said: set[str] = set()
         for found in groups.values():
             yield from self._one_line(found)
+            steps = found[0].next if found[0].status is GateStatus.SKIP else ()
+            yield from (_next(step) for step in steps if step not in said)
+            said.update(steps)
 
     def _one_line(self, gates: Sequence[Gate]) -> Iterator[RenderableType]:
         from rich.text import Text
@@ -203,7 +204,8 @@ def _range(gates: Sequence[Gate]) -> str:
     span = low if low == high else f"{low} to {high}"
     limits = {gate.limit for gate in gates}
     side = "at least" if gates[0].direction is Direction.HIGHER else "at most"
-    limit = f", {side} {_number(gates[0].limit)}" if len(limits) == 1 else ""
+    has_one = len(limits) == 1 and None not in limits
+    limit = f", {side} {_number(gates[0].limit)}" if has_one else ""
     return printable(f"{span} {gates[0].unit}{limit}")
 
 
@@ -217,6 +219,14 @@ def _number(value: float | None) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _next(step: str) -> RenderableType:
+    """Return what to do; it may hold a command to copy, and is never broken."""
+    from rich.text import Text
+
+    line = f"{' ' * _INDENT}next: {printable(step)}"
+    return Text(line, no_wrap=True, overflow="ignore")
 
 
 def _hanging(text: str, style: str = "") -> RenderableType:

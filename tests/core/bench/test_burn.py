@@ -51,11 +51,13 @@ class FakeBurners:
         self._last: dict[str, Mapping[str, Any]] = {}
         self._stopping = False
         self.events: list[str] = []
+        self.told: dict[str, Mapping[str, Any]] = {}
 
     def start(self, orders: Sequence[BurnOrder]) -> None:
         """Begin every device's script."""
         self.events.append("start")
         self._scripts = {order.device: self._script(order.device) for order in orders}
+        self.told = {order.device: order.request for order in orders}
 
     def begin(self) -> None:
         """Note it."""
@@ -147,6 +149,7 @@ def burn(
     seconds: float = 10.0,
     limit_c: float | None = None,
     tell: Callable[[BurnMoment], None] = lambda moment: None,
+    **more: Any,
 ) -> tuple[BurnResult, FakeBurners]:
     clock = FakeClock()
     burners = FakeBurners(clock, script)
@@ -155,6 +158,7 @@ def burn(
         request=BenchRequest(),
         seconds=seconds,
         limit_c=limit_c,
+        **more,
     )
     result = run_burn(plan, burners, telemeter or cool(), clock, tell)
     assert burners.events[-2:] == ["stop", "close"], "something may be left running"
@@ -320,6 +324,66 @@ def test_where_nothing_can_be_opened_the_reason_is_the_answer() -> None:
 
     assert answer.exit_code is ExitCode.MISSING
     assert answer.error == Failure(code="cupy-missing", message="no CuPy", remedy=("install it",))
+
+
+# ------------------------------------------------------------------------------------- memory
+
+HELD = "process 7 (py) holds 70.0 GiB"
+
+
+def test_who_shares_a_gpu_is_told_to_its_process_and_to_the_reader() -> None:
+    result, burners = burn(holders={uuid_of("gpu:1"): HELD})
+
+    assert [burners.told[name]["held"] for name in ("gpu:0", "gpu:1")] == [None, HELD]
+    assert result.notes == (f"gpu:1 was shared: {HELD}",)
+
+
+def test_a_full_gpu_is_undecided_and_the_others_go_on() -> None:
+    taken = Failure(code="gpu-memory-taken", message=f"the memory is taken: {HELD}")
+
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:1":
+            yield from healthy(device)
+        yield said(device, "ready", digest=None, reference_ok=None, failure=taken)
+        yield said(device, "end", digest=None, reference_ok=None, failure=taken)
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {}
+    assert verdicts(result, GateStatus.INCONCLUSIVE) == {
+        ("gpu:0", "burn.alive"): GateClass.ENVIRONMENT,
+        ("gpu:0", "burn.corruption"): GateClass.ENVIRONMENT,
+    }
+    assert result.devices[1].corruption.products > 0
+    assert code(result) is ExitCode.INCONCLUSIVE
+
+
+def test_a_reduced_size_is_a_note_of_its_device() -> None:
+    def script(device: str) -> Iterator[Step]:
+        ready = said(device, "ready")
+        assert ready.document is not None
+        notes = ["measured at 2048"] if device == "gpu:1" else []
+        yield BurnNews(device=device, document={**ready.document, "notes": notes})
+        yield from healthy(device)
+
+    assert burn(script)[0].notes == ("gpu:1: measured at 2048",)
+
+
+def test_a_size_that_fits_nowhere_is_wrong_use() -> None:
+    def script(device: str) -> Iterator[Step]:
+        found = {"part": "failure", "exit_code": 2, "code": "size-does-not-fit", "message": "no"}
+        yield BurnNews(device=device, document={**found, "remedy": ["smaller"]})
+
+    answer = conclude_burn(burn(script)[0], Host())
+
+    assert answer.exit_code is ExitCode.WRONG_USE
+    assert answer.error == Failure(code="size-does-not-fit", message="no", remedy=("smaller",))
+
+
+def test_variables_that_decide_about_arithmetic_are_told() -> None:
+    result, _ = burn(variables={"NVIDIA_TF32_OVERRIDE": "0"})
+
+    assert result.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
 
 
 # ------------------------------------------------------------------------------------ sensors

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gpucheck.core.bench.claiming import Claims, hold_gpus, target_of
-from gpucheck.core.claims import list_claims
+from gpucheck.core.claim_list import list_claims
 from gpucheck.models.claim import Target
 from gpucheck.models.snapshot import MigReading
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
 from gpucheck.probes.claims import LockDirectory
+from tests.architecture.house import ROOT
 from tests.fakes.probes import gpu_reading, reading_of
 
 READING = reading_of(gpu_reading(0), gpu_reading(1))
@@ -26,6 +31,31 @@ def held(environment: dict[str, str]) -> dict[str, str | None]:
     return {claim.uuid: claim.command for claim in claims}
 
 
+ANOTHER = """
+import sys
+from gpucheck.core.bench.claiming import hold_gpus
+from tests.core.bench.test_claiming import READING, UUIDS
+with hold_gpus(UUIDS[:1], READING, {sys.argv[1]: sys.argv[2]}, "a long training"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_holds_the_first(environment: dict[str, str]) -> Iterator[None]:
+    """Let another process hold the first GPU while the block runs."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANOTHER, DIRECTORY_VARIABLE, environment[DIRECTORY_VARIABLE]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.communicate()
+
+
 def test_what_is_measured_is_held_until_the_block_ends(environment: dict[str, str]) -> None:
     with hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims:
         assert held(environment) == dict.fromkeys(UUIDS, "gpucheck bench")
@@ -38,12 +68,22 @@ def test_a_card_of_somebody_elses_is_told_and_the_others_are_held(
     environment: dict[str, str],
 ) -> None:
     with (
-        hold_gpus(UUIDS[:1], READING, environment, "a long training"),
+        another_holds_the_first(environment),
         hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims,
     ):
         assert claims.others.keys() == {UUIDS[0]}
         assert "a long training" in claims.others[UUIDS[0]]
         assert held(environment)[UUIDS[1]] == "gpucheck bench"
+
+
+def test_a_card_that_this_program_holds_is_not_somebody_elses(
+    environment: dict[str, str],
+) -> None:
+    with hold_gpus(UUIDS[:1], READING, environment, "gpucheck.place in a program"):
+        with hold_gpus(UUIDS, READING, environment, "gpucheck.bench in it") as claims:
+            assert claims == Claims()
+
+        assert held(environment) == {UUIDS[0]: "gpucheck.place in a program"}
 
     assert held(environment) == {}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.core.bench.compare import REUSE_COUNT, break_even_count, compare, headline, sentence
-from gpucheck.models.bench import Measurement, Scope
+from gpucheck.models.bench import Doubt, Measurement, Scope
 from gpucheck.models.report import Failure
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
 
@@ -127,6 +127,49 @@ def test_the_headline_spans_the_kernels_of_equal_precision() -> None:
     words = "gpu:0 reaches 1.0 (copy float32) to 31 (matmul float32) times the CPU's speed"
     assert said.startswith(f"{words} if the data stays there")
     assert "tf32" not in said
+
+
+def test_two_precisions_are_named_in_the_sentence() -> None:
+    half = replace(GPU, dtype=replace(FLOAT32, input="bfloat16", math_mode="bf16"))
+
+    (found,) = compare([CPU, half])
+
+    words = "the GPU in bfloat16 is 31 times faster than the CPU in float32 if the data stays there"
+    assert words in found.sentence
+    assert "as fast as the CPU in float32" in sentence(1.0, None, None, ("float32", "tf32"))
+
+
+def busy(row: Measurement, code: str) -> Measurement:
+    return replace(row, doubts=(Doubt(code=code, message="so it is", next="do it"),))
+
+
+def test_a_side_that_was_slowed_down_puts_the_speed_up_in_doubt() -> None:
+    (found,) = compare([busy(CPU, "host-busy"), busy(GPU, "throttled"), MOVED])
+
+    (doubt,) = found.doubts
+    assert doubt.code == "side-in-doubt"
+    assert "CPU's time is in doubt (host-busy) and the GPU's time is in doubt" in doubt.message
+    assert (headline([found]) or "").endswith("(in doubt: host-busy, throttled)")
+
+
+def test_a_wide_interval_does_not_slow_one_side_down() -> None:
+    (found,) = compare([busy(CPU, "unconverged"), busy(GPU, "power-capped")])
+
+    assert found.doubts == ()
+
+
+def test_many_gpus_share_one_headline() -> None:
+    rows = [
+        replace(GPU, device=f"gpu:{number}", median_s=0.01 + number / 1000) for number in (0, 5)
+    ]
+
+    two, many = (
+        headline(compare([CPU, *rows])),
+        headline(compare([CPU, *rows, replace(GPU, device="gpu:7")])),
+    )
+
+    assert (two or "").count("gpu:") == 2
+    assert (many or "").startswith("each of 3 GPUs reaches 21 ")
 
 
 def test_without_a_comparison_there_is_no_headline() -> None:

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from gpucheck.core.bench.bits import ELEMENTS, differences, digest
 from gpucheck.core.bench.corruption import (
     Repetition,
-    check_devices,
     corruption_sentence,
     deviating_digests,
-    heaviest_format,
     is_corrupt,
+    repeat_on_each,
     repetition_on,
+    repetitions_on,
 )
+from gpucheck.core.bench.repeated_product import PlannedProduct
 from gpucheck.models.bench import BenchRequest
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.errors import InconclusiveError
@@ -192,7 +192,8 @@ def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
         def now_s(self) -> float:
             return 0.0
 
-    found = Repetition(_Silent(), _order(), Standing(), device="cpu")
+    planned = PlannedProduct(dtype="float32", shape=(8, 8, 8))
+    found = Repetition(_Silent(), planned, Standing(), device="cpu")
     found.run_for(1.0)
 
     assert found.check.products > 0
@@ -200,8 +201,6 @@ def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
 
 class _Silent:
     """A repeater of which nothing takes any time."""
-
-    format_name = "float32"
 
     def prepare(self) -> Any:
         raise AssertionError
@@ -218,27 +217,56 @@ class _Silent:
         pass
 
 
-def _order() -> Any:
-    from tests.fakes.bench import order
-
-    return order((8, 8, 8))
+def repetitions(*gpus: BitGpu, with_cpu: bool = False, **more: Any) -> tuple[Repetition, ...]:
+    return repetitions_on(
+        gpus,
+        BenchRequest(size=EDGE),
+        with_cpu=with_cpu,
+        clock=FakeClock(),
+        cpu=FakeCpu().facts(),
+        blas=FakeBlas(),
+        **more,
+    )
 
 
 def test_the_processor_is_checked_by_the_same_rule() -> None:
-    clock = FakeClock()
-    (check,) = check_devices(
-        BenchRequest(size=32),
-        (),
-        with_cpu=True,
-        seconds=0.0,
-        clock=clock,
-        cpu=FakeCpu().facts(),
-        blas=FakeBlas(),
-    )
+    (check,), interrupted = repeat_on_each(repetitions(with_cpu=True), 0.0)
 
     assert (check.device, check.dtype, check.products) == ("cpu", "float32", 1)
     assert check.reference_ok is True
     assert check.mismatches == 0
+    assert not interrupted
+
+
+def test_a_full_gpu_is_not_repeated_on_and_says_who_fills_it() -> None:
+    full = BitGpu(FakeClock(), memory_free_bytes=0)
+    other = BitGpu(FakeClock(), cuda_index=1)
+    holders = {full.facts.uuid or "": "process 7 (py) holds 9.0 GiB"}
+
+    (first, second), _ = repeat_on_each(repetitions(full, other, holders=holders), 0.0)
+
+    assert first.failure is not None
+    assert first.failure.code == "gpu-memory-taken"
+    assert "process 7 (py)" in first.failure.message
+    assert (first.products, second.products) == (0, 1)
+    assert full.products == 0
+
+
+def test_an_interrupt_keeps_the_devices_before_it() -> None:
+    first, second = BitGpu(FakeClock()), BitGpu(FakeClock(), cuda_index=1)
+    third = BitGpu(FakeClock(), cuda_index=2)
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    planned = repetitions(first, second, third)
+    second.multiply = interrupted  # type: ignore[method-assign]
+    checks, ended = repeat_on_each(planned, 0.0)
+
+    assert ended
+    assert [check.device for check in checks] == ["gpu:0", "gpu:1"]
+    assert [check.products for check in checks] == [1, 0]
+    assert second.released == 1
 
 
 def test_both_sides_give_one_digest_for_the_same_bits() -> None:
@@ -246,23 +274,6 @@ def test_both_sides_give_one_digest_for_the_same_bits() -> None:
     first, second = BitGpu(clock), BitGpu(clock, cuda_index=1)
 
     assert burned(first, clock).digest == burned(second, clock).digest
-
-
-@pytest.mark.parametrize(
-    ("capability", "name"), [("9.0", "bfloat16"), ("7.5", "float16"), ("6.1", "float32")]
-)
-def test_the_heaviest_format_that_the_card_has(capability: str, name: str) -> None:
-    gpu = FakeGpu(FakeClock(), compute_capability=capability)
-
-    assert heaviest_format(gpu).name == name
-
-
-def test_the_matrices_fit_a_nearly_full_card() -> None:
-    clock = FakeClock()
-    gpu = BitGpu(clock, memory_free_bytes=2**26)
-    found = repetition_on(gpu, BenchRequest(), clock=clock, cpu=FakeCpu().facts(), blas=FakeBlas())
-
-    assert found.check.shape == (2048, 2048, 2048)
 
 
 # ------------------------------------------------------------------------------------- twins

@@ -110,7 +110,9 @@ def assert_compiles(
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
     text = source.read_text(encoding="utf-8")
     # Down to machine code, and not only to PTX: the assembler has its own opinion.
-    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", *defines]
+    # The second option is what CuPy adds.
+    ours = ("--std=c++17", "--device-as-default-execution-space")
+    options = [f"--gpu-architecture=sm_{architecture}", *ours, *defines]
 
     code, log, ptx = nvrtc.compile(text, *options)
 

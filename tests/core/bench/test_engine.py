@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from gpucheck.core.bench import run_bench
+from gpucheck.core.bench.engine import in_turn
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel, Work
 from gpucheck.core.bench.kernels import KERNELS
+from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.surroundings import HostShare, Surroundings, parallel_efficiency
 from gpucheck.models.bench import (
     BenchGpu,
@@ -25,7 +28,6 @@ from gpucheck.models.bench import (
 )
 from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
 from gpucheck.probes.blas import ThreadpoolBlas
-from gpucheck.probes.clock import MonotonicClock
 from gpucheck.probes.cpu import CpuLoad, LinuxCpu
 from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 from gpucheck.probes.telemetry import Sample, Window
@@ -58,6 +60,9 @@ class FakeKernel:
         return None
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        return None
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
         return None
 
     def shape(self, size: int) -> tuple[int, ...]:
@@ -293,10 +298,17 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
     assert all(device.released for device in devices)
 
 
+class ProcessClock:
+    """What this process had of the processor: as much fits in on a busy machine."""
+
+    def now_s(self) -> float:
+        return time.process_time()
+
+
 def test_a_real_small_run_on_this_processor() -> None:
     result = run_bench(
-        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=0.3, devices=("cpu",)),
-        clock=MonotonicClock(),
+        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=1.0, devices=("cpu",)),
+        clock=ProcessClock(),
         cpu=LinuxCpu(),
         blas=ThreadpoolBlas(),
         gpus=NO_GPU,
@@ -326,6 +338,18 @@ def test_only_what_others_used_is_counted_over_all_stretches() -> None:
     state = share.state()
     assert state.others_percent == pytest.approx(12.5)
     assert state.steal_percent == pytest.approx(0.5)
+
+
+def test_the_devices_take_turns_whatever_the_order_of_the_rows() -> None:
+    devices = ["cpu", "cpu", "cpu", "gpu:0", "gpu:0", "gpu:1"]
+    records = [Record(case=FakeCase([], label=label(device))) for device in devices]
+
+    found = in_turn(records)
+
+    order = [records.index(record) for record in found]
+    assert [devices[place] for place in order] == ["cpu", "gpu:0", "gpu:1", "cpu", "gpu:0", "cpu"]
+    assert [place for place in order if devices[place] == "cpu"] == [0, 1, 2]
+    assert in_turn([]) == []
 
 
 def test_unreadable_counters_and_no_time_at_all_say_nothing_of_the_host() -> None:
@@ -468,11 +492,26 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     assert telemeter.closed
 
 
-def test_without_sensors_the_reason_is_told() -> None:
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        (BenchMode.QUICK, "only --full counts energy"),
+        (BenchMode.FULL, "the GPU's energy was not counted for it"),
+    ],
+)
+def test_without_sensors_the_reason_is_told(mode: BenchMode, why: str) -> None:
     clock = FakeClock()
-    request = BenchRequest(kernels=("softmax",), size=64, devices=("gpu",), budget_s=0.5)
+    request = BenchRequest(
+        kernels=("softmax",),
+        size=64,
+        devices=("gpu",),
+        budget_s=0.5,
+        mode=mode,
+        dtypes=("float32",),
+    )
 
     result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=[FakeGpu(clock)]), kernels=PLAIN)
 
     assert result.telemetry is not None
     assert result.telemetry.unavailable
+    assert {row.unavailable["joules_per_op"] for row in result.measurements} == {why}

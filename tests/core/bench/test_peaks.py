@@ -12,6 +12,7 @@ from gpucheck.core.bench.peaks import (
     bytes_by_formula,
     clock_of,
     flops_by_formula,
+    flops_of_cuda_cores,
     load_table,
 )
 from tests.fakes.bench import FakeClock, FakeGpu
@@ -126,7 +127,35 @@ def test_a_board_of_which_nothing_is_known_has_no_limit() -> None:
     assert board_of(replace(GPU, clock_sm_max_mhz=None)) is None
 
 
+@pytest.mark.parametrize(
+    ("capability", "name", "ratio"),
+    [("9.0", "bfloat16", 1), ("9.0", "int8", 2), ("8.0", "int8", 4), ("7.5", "float16", 1)],
+)
+def test_cuda_cores_do_every_format_as_float32_and_int8_by_their_integer_units(
+    capability: str, name: str, ratio: int
+) -> None:
+    gpu = replace(GPU, compute_capability=capability, clock_sm_max_mhz=1000.0)
+    gpu = replace(gpu, board=board_of(gpu))
+
+    single = gpu.sm_count * 1e9 * TABLE.rates[capability]["float32"]
+    assert flops_of_cuda_cores(gpu, name) == ratio * single
+
+
+def test_every_kind_of_board_says_what_its_cuda_cores_do_of_int8() -> None:
+    kinds = {rates.removesuffix("-half") for rates in TABLE.rates}
+
+    assert TABLE.int8_on_cuda_cores.keys() == kinds
+    # Volta has no other way, and so its peak is that of the CUDA cores.
+    assert TABLE.rates["7.0"]["int8"] == 4 * TABLE.rates["7.0"]["float32"]
+
+
+def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
+    assert flops_of_cuda_cores(GPU, "bfloat16") is None
+    board = board_of(replace(GPU, compute_capability="9.0", clock_sm_max_mhz=1000.0))
+    assert flops_of_cuda_cores(replace(GPU, compute_capability="99.0", board=board), "int8") is None
+
+
 def test_the_formats_of_the_table_are_those_that_are_measured() -> None:
-    measured = set(FORMATS) | {"float8", "float64_tensor"}
+    measured = set(FORMATS) | {"float64_tensor"}
 
     assert all(set(board.tflops) <= measured for board in TABLE.boards)

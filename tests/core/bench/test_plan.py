@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.core.bench.kernels import KERNELS
-from gpucheck.core.bench.plan import Machine, make_plan
+from gpucheck.core.bench.plan import make_plan
+from gpucheck.core.bench.room import Machine
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
 from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
@@ -46,7 +47,7 @@ def test_each_mode_has_sizes_and_its_promised_time(mode: BenchMode) -> None:
 def test_an_explicit_size_and_budget_are_taken() -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), size=64, budget_s=2.5), KERNELS, PLENTY)
 
-    assert plan.groups[-1].shape == (64, 64, 64)
+    assert {group.shape for group in plan.groups if not group.limit} == {(64, 64, 64)}
     assert plan.budget_s == 2.5
 
 
@@ -98,7 +99,7 @@ def test_the_temperature_does_not_matter_to_matmul() -> None:
 def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
 
-    (edge, *_) = plan.groups[-1].shape
+    (edge,) = {group.shape[0] for group in plan.groups if not group.limit}
     assert edge < 2048
     assert edge.bit_count() == 1
     assert plan.notes == (
@@ -142,7 +143,6 @@ def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
     [
         (BenchRequest(kernels=("transfer", "p2p")), "nothing-to-measure"),
         (BenchRequest(kernels=("matmul",), dtypes=("bf16",)), "nothing-to-measure"),
-        (BenchRequest(dtypes=("fp8",)), "unsupported-dtype"),
     ],
 )
 def test_what_cannot_run_here_is_missing_and_never_replaced(
@@ -244,6 +244,16 @@ def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
     (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
     assert limit.shape == (8192, 8192)
     assert (limit.with_cpu, limit.gpus) == (True, frozenset())
+
+
+@pytest.mark.parametrize(("size", "expected"), [(64, [1024]), (1024, []), (2048, [])])
+def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: list[int]) -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Machine())
+
+    limits = [group for group in plan.groups if group.limit and group.kernel.id == "matmul"]
+
+    assert [group.shape[0] for group in limits] == expected
+    assert plan.groups[-1].limit or not expected
 
 
 def test_limits_that_do_not_fit_are_left_out() -> None:

@@ -56,6 +56,7 @@ def test_training_learns_the_generated_classes() -> None:
     assert 0.5 < case.facts["accuracy"] <= 1.0  # type: ignore[operator]
     assert case.facts["accuracy_steps"] == 1000
     assert case.facts["images"] == "generated"
+    assert (case.facts["trained_images"], case.facts["tested_images"]) == (6400, 2000)
 
 
 @pytest.mark.parametrize("rate", [0.1001, 0.05, -0.1])
@@ -189,17 +190,22 @@ def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> 
     found = regression.load_dataset(given, 10)
 
     assert found.source == "file"
-    assert found.images.shape == (12, 785)
+    assert found.images.shape == (10, 785)
     assert np.array_equal(found.images[:6, :-1], (IMAGES.reshape(6, -1) / 255).astype(np.float32))
     assert np.all(found.images[:, -1] == 1)
-    assert np.array_equal(found.targets.argmax(axis=1), np.tile(LABELS, 2))
+    assert np.array_equal(found.targets.argmax(axis=1), [*LABELS, *LABELS[:4]])
 
 
-def test_real_images_without_a_test_part_are_tested_on_the_last_ones(tmp_path: Path) -> None:
+def test_real_images_without_a_test_part_are_tested_on_some_that_were_not_learnt(
+    tmp_path: Path,
+) -> None:
     path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
-    given = order((10,), request=replace(QUICK, data_file=str(path)))
+    given = order((5,), request=replace(QUICK, data_file=str(path)))
 
-    assert len(regression.load_dataset(given, 10).test_labels) == 6
+    found = regression.load_dataset(given, 5)
+
+    assert found.test_labels.tolist() == [LABELS[5]]
+    assert found.targets.argmax(axis=1).tolist() == LABELS[:5].tolist()
 
 
 def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:

@@ -2,9 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpucheck.core.bench.surroundings import holders_of, nearness, unified_notes, variables_of
+import pytest
+
+from gpucheck.core.bench.surroundings import (
+    HostShare,
+    holders_of,
+    nearness,
+    unified_notes,
+    variables_of,
+)
 from gpucheck.models.snapshot import ProcessIdentity, ProcessReading
-from tests.fakes.bench import FakeClock, FakeGpu
+from gpucheck.probes.cpu import CpuLoad
+from tests.fakes.bench import FakeClock, FakeCpu, FakeGpu
 
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
 
@@ -50,6 +59,20 @@ def test_who_holds_the_memory_is_named_the_largest_first() -> None:
 
 def test_only_variables_that_matter_are_recorded() -> None:
     assert variables_of({"HOME": "/x", "CUPY_TF32": "1"}) == {"CUPY_TF32": "1"}
+
+
+def test_a_quota_counts_in_the_periods_of_all_stretches_and_without_one_there_is_no_share() -> None:
+    before = CpuLoad(load_average_1m=0.0, busy_s=1.0, steal_s=0.0, own_s=1.0)
+    limited = replace(before, quota_periods=100, quota_reached=7)
+    share, free = (HostShare(facts=FakeCpu(cores=4).facts()) for _ in range(2))
+
+    share.add(limited, replace(limited, quota_periods=110, quota_reached=9), 1.0)
+    share.add(limited, replace(limited, quota_periods=110, quota_reached=7), 1.0)
+    free.add(before, before, 1.0)
+
+    assert share.state().quota_percent == pytest.approx(10.0)
+    assert share.state().cores == 4
+    assert free.state().quota_percent is None
 
 
 def test_only_a_gpu_without_memory_of_its_own_is_noted() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from gpucheck.core.bench.telemetry import (
     limited_s,
     other_processes,
     reason_shares,
+    reasons_for,
 )
+from gpucheck.models.bench import GpuTelemetry
 from gpucheck.probes.telemetry import Sample
 
 
@@ -52,6 +56,38 @@ def test_two_counters_of_one_reason_are_not_added_up() -> None:
     after = {"limited_ns": {"thermal": 10**9, "sw-thermal": 2 * 10**9}}
 
     assert limited_s(before, after) == {"software-thermal": 2.0}
+
+
+NOT_SUPPORTED = "not supported by this GPU (NVML 3)"
+READ = GpuTelemetry(uuid="GPU-0", reading_count=1, period_s=0.05, vbios_version="9")
+
+
+def test_every_reading_that_is_missing_has_its_reason_by_the_documents_name() -> None:
+    refused = dict.fromkeys(("power_mw", "energy_mj", "clock_sm_mhz"), NOT_SUPPORTED)
+
+    found = reasons_for(READ, refused)
+
+    empty = {item.name for item in fields(READ) if getattr(READ, item.name) is None}
+    assert set(found) == empty
+    assert found["power_w"] == found["energy_j"] == found["clock_sm_mhz"] == NOT_SUPPORTED
+    assert found["temperature_c"] == "it was not read before the run ended"
+    assert "vbios_version" not in found
+
+
+def test_a_gpu_that_nvml_does_not_find_has_one_reason_for_all() -> None:
+    found = reasons_for(READ, {"gpu": "GPU is lost (NVML 15)"})
+
+    assert set(found.values()) == {"GPU is lost (NVML 15)"}
+
+
+def test_counters_that_a_driver_refuses_are_named_below_their_field() -> None:
+    keys = ("pcie_replays", "limited-power", "limited-sw-thermal", "processes", "reasons")
+
+    found = reasons_for(READ, dict.fromkeys(keys, NOT_SUPPORTED))
+
+    told = {name for name, reason in found.items() if reason == NOT_SUPPORTED}
+    # The policy's counter of heat is readable still, which is enough.
+    assert told == {"new_errors.pcie_replays", "limited_s.power-cap", "other_processes", "reasons"}
 
 
 def test_only_errors_that_grew_are_new() -> None:

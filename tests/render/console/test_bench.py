@@ -120,21 +120,20 @@ def test_a_whole_report_at_80_columns() -> None:
 
     assert draw(replace(found, environment=replace(ENVIRONMENT, gpus=(GPU,)))) == (
         "softmax 4096 × 4096, float32, temperature 0.7 (% of a copy)\n"
-        "  cpu blocked, 4 threads   8.71 ms ±0.4%      15.4 GB/s  83% ✓  █\n"
-        "  cpu blocked, 1 thread    14.8 ms ±0.4%      9.07 GB/s  91% ✓  █\n"
-        "  gpu:0 fused              50.0 µs ±0.4%      2.68 TB/s 102% ✓  ██████\n"
-        "  gpu:0 fused + transfers  4.00 ms ±0.4%      33.6 GB/s      ✓  █\n"
-        "    ! host-busy (2)\n"
+        "  cpu blocked, 4 threads   8.71 ms ±0.4%      15.4 GB/s  83% ✓  ▏ 1/170\n"
+        "  cpu blocked, 1 thread    14.8 ms ±0.4%      9.07 GB/s  91% ✓  ▏ 1/300\n"
+        "  gpu:0 fused              50.0 µs ±0.4%      2.68 TB/s 102% ✓  ████████ best\n"
+        "  gpu:0 fused + transfers  4.00 ms ±0.4%      33.6 GB/s      ✓  ▏ 1/80\n"
         "  for this size the GPU is 170 times faster if the data stays there, 2.2 times\n"
         "  faster if it moves every time\n"
         "\n"
-        "! host-busy (2 rows, the first): other programs took 30 %\n"
-        "  To do: run it again.\n"
+        "! host-busy (every row of cpu): other programs took 30 %\n"
+        "  to do: run it again\n"
         "±: 19 of 20 further runs on this machine should lie within it\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
         "gpu:0: NVIDIA H100\n"
         "gpu:0 reaches 170 times the CPU's speed in softmax float32 if the data stays\n"
-        "there, 2.2 times if it moves every time"
+        "there, 2.2 times if it moves every time (in doubt: host-busy)"
     )
 
 
@@ -164,6 +163,30 @@ def test_ascii_is_ascii() -> None:
 
     assert text.isascii()
     assert "WRONG" in text
+    assert "#" in text
+
+
+def test_the_best_row_is_named_and_the_others_say_how_far_they_are_from_it() -> None:
+    text = draw(result(CPU, ONE, FUSED), ascii_only=True)
+
+    assert [line.rsplit("#", 1)[1] for line in text.splitlines() if "#" in line] == [
+        " 1/170",
+        " 1/300",
+        " best",
+    ]
+
+
+def test_a_single_row_is_not_called_the_best() -> None:
+    assert "best" not in draw(result(CPU))
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_on_a_narrow_terminal_a_row_takes_two_lines(width: int) -> None:
+    text = draw(result(CPU, FUSED), width=width)
+
+    name = next(line for line in text.splitlines() if "gpu:0 fused" in line)
+    assert name.endswith(" best")
+    assert text.splitlines()[text.splitlines().index(name) + 1].strip().startswith("50.0 µs")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +223,7 @@ def test_a_row_that_ended_early_keeps_its_figures_and_says_so() -> None:
 
     assert "50.0 µs" in text
     assert "the GPU stopped answering" in text
-    assert "interrupted before its time was over" in text
+    assert "14.8 ms" in text
 
 
 def test_too_few_samples_for_an_interval_show_no_false_precision() -> None:
@@ -325,8 +348,10 @@ def test_each_format_has_its_own_heading_and_its_own_speed_up() -> None:
     assert "softmax 4096 × 4096, float32" in text
     assert "softmax 4096 × 4096, bfloat16" in text
     assert "170 times faster" in text
-    assert "350 times faster" in text
-    assert "the CPU computes in fp32, the GPU in bf16" in text
+    assert "the GPU in bfloat16 is 350 times faster than the CPU in float32" in text
+    details = words(draw(found, verbosity=1))
+    assert "the CPU computes in fp32, the GPU in bf16" in details
+    assert "10 operations on data moved once" not in details
 
 
 def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
@@ -384,7 +409,7 @@ def test_the_sensors_and_the_measured_limits_are_told() -> None:
     text = words(draw(found, width=160))
 
     assert (
-        "GPU-1: SM clock 1200 to 1980 MHz, up to 699 of 700 W, up to 66 C, PCIe 5 x16, "
+        "sensors of GPU-1: SM clock 1200 to 1980 MHz, up to 699 of 700 W, up to 66 C, PCIe 5 x16, "
         "clock held by power-cap"
     ) in text
     assert "limits measured on cpu, 4 threads: copy 29.0 GB/s, float32 product 400 GFLOP/s" in text
@@ -411,8 +436,191 @@ def test_a_step_that_many_doubts_call_for_is_said_once() -> None:
     text = words(draw(result(replace(CPU, doubts=(BUSY, wide)), replace(ONE, doubts=(BUSY,)))))
 
     assert text.count("run it again") == 1
-    assert "! host-busy (2 rows, the first): other programs took 30 % ! unconverged (1 row)" in text
-    assert "To do: run it again; give it time." in text
+    assert (
+        "! host-busy (every row): other programs took 30 % to do: run it again "
+        "! unconverged (1): 1 of 2 rows did not settle in the time to do: give it time"
+    ) in text
+
+
+CACHED = Doubt(code="cache-resident", message="it may stay in the cache", next="choose a larger")
+
+
+def unsettled(row: Measurement, width: float) -> Measurement:
+    doubt = Doubt(code="unconverged", message=f"known to {width}", next="give it time")
+    median_s = row.median_s or 0.0
+    span = (median_s * (1 - width), median_s * (1 + width))
+    return replace(row, doubts=(doubt,), converged=False, repeat95_s=span)
+
+
+def test_how_well_medians_are_known_is_one_line_that_names_the_worst() -> None:
+    text = words(draw(result(unsettled(CPU, 0.031), unsettled(ONE, 0.274), FUSED)))
+
+    assert (
+        "! unconverged (2): 2 of 3 rows did not settle in the time, "
+        "softmax cpu blocked, 1 thread the least (±27%)"
+    ) in text
+    assert text.count("unconverged") == 1
+
+
+def test_a_row_of_a_sweep_is_named_with_its_size() -> None:
+    rows = [
+        replace(unsettled(CPU, width), kernel="batch", shape=(size,), parameters={})
+        for size, width in ((1, 0.02), (256, 1.5))
+    ]
+
+    text = words(draw(result(*rows), ascii_only=True))
+
+    assert "batch cpu, 256 the least (>99%)" in text
+    assert "+-2.0%" in text
+
+
+def test_rows_without_an_interval_are_counted() -> None:
+    text = words(draw(result(replace(unsettled(CPU, 0.03), repeat95_s=None), ONE)))
+
+    assert "did not settle in the time; it had too few rounds for an interval (±?)" in text
+
+
+def test_a_doubt_of_one_group_stands_below_it_and_is_explained_at_the_end() -> None:
+    cached = replace(CPU, doubts=(CACHED,))
+    text = draw(result(cached, ONE, replace(CPU, kernel="copy"), replace(ONE, kernel="copy")))
+
+    assert "    ! cache-resident (1)\n" in text
+    said = "! cache-resident (softmax cpu blocked, 4 threads): it may stay in the cache"
+    assert said in words(text)
+
+
+def test_a_doubt_of_a_whole_kernel_names_the_kernel() -> None:
+    cached = [replace(row, doubts=(CACHED,)) for row in (CPU, ONE)]
+    further = [replace(row, kernel=name) for row in (CPU, ONE) for name in ("copy", "triad")]
+
+    text = draw(result(*cached, *further))
+
+    assert "! cache-resident (all of softmax): it may stay in the cache" in text
+
+
+def test_a_doubt_of_most_rows_does_not_stand_below_each_group() -> None:
+    rows = [replace(CPU, doubts=(CACHED,), kernel=name) for name in ("softmax", "copy", "triad")]
+
+    text = draw(result(*rows, FUSED))
+
+    assert text.count("cache-resident") == 1
+    assert "! cache-resident (every row of cpu)" in text
+
+
+def test_a_doubt_of_one_device_and_of_some_rows_of_others_says_both() -> None:
+    busy = [replace(row, doubts=(BUSY,)) for row in (CPU, ONE, MOVED)]
+
+    text = draw(result(*busy, FUSED))
+
+    assert "! host-busy (every row of cpu, and 1 more): other programs took 30 %" in words(text)
+
+
+def test_words_that_differ_from_row_to_row_are_an_example() -> None:
+    other = replace(BUSY, message="other programs took 31 %")
+    text = draw(result(replace(CPU, doubts=(BUSY,)), replace(ONE, doubts=(other,))))
+
+    assert "! host-busy (every row): for example, other programs took 30 %" in text
+
+
+def test_rows_that_the_time_did_not_reach_are_one_line() -> None:
+    late = Failure(code="no-time", message="the time was over before it could start")
+    empty = [
+        replace(row, median_s=None, samples_s=(), error=late)
+        for row in (ONE, FUSED, *(replace(FUSED, variant=f"v{number}") for number in range(4)))
+    ]
+
+    text = words(draw(result(CPU, *empty)))
+
+    assert "! no time was left for cpu blocked, 1 thread | gpu:0 fused | gpu:0 v0 |" in text
+    assert "and 2 more rows" in text
+
+
+def eight_gpus() -> list[Measurement]:
+    return [
+        replace(FUSED, device=f"gpu:{number}", median_s=0.00005 * (1 + number / 100))
+        for number in range(8)
+    ]
+
+
+def test_of_many_gpus_the_fastest_and_the_slowest_are_shown() -> None:
+    found = result(CPU, *eight_gpus())
+    text = draw(found)
+
+    rows = [line for line in text.splitlines() if line.startswith("  gpu:") and "µs" in line]
+    assert [line[2:7] for line in rows] == ["gpu:0", "gpu:7"]
+    assert "of 8 GPUs the fastest and the slowest; -v shows all" in text
+    assert "each of 8 GPUs reaches 160" in words(text)
+    assert words(text).count("times faster") == 2
+    assert sum("µs" in line for line in draw(found, verbosity=1).splitlines()) >= 8
+
+
+def test_of_many_gpus_one_that_failed_or_is_wrong_is_shown() -> None:
+    rows = eight_gpus()
+    rows[3] = replace(rows[3], verified=WRONG)
+    rows[4] = replace(rows[4], error=Failure(code="gpu-lost", message="it fell off the bus"))
+
+    text = draw(result(CPU, *rows))
+
+    assert "gpu:3 fused" in text
+    assert "it fell off the bus" in text
+
+
+def test_of_many_gpus_the_machine_is_told_in_few_lines() -> None:
+    gpus = tuple(replace(GPU, cuda_index=number, uuid=f"GPU-{number}") for number in range(8))
+    sensors = tuple(
+        GpuTelemetry(
+            uuid=f"GPU-{number}",
+            reading_count=1,
+            period_s=0.05,
+            power_w=Extent(low=90, median=100, high=600 + number),
+            power_limit_w=700,
+        )
+        for number in range(8)
+    )
+    limits = tuple(
+        Roofline(
+            device=f"gpu:{number}",
+            threads=None,
+            copy_bytes_per_s=3e12 + number * 1e10,
+            gemm_flops_per_s=5e13,
+            gemm_dtype="float32",
+        )
+        for number in range(8)
+    )
+    found = replace(
+        result(CPU),
+        telemetry=Telemetry(gpus=sensors),
+        environment=replace(ENVIRONMENT, gpus=gpus, rooflines=limits),
+    )
+
+    text = draw(found, width=160)
+
+    assert "gpu:0, gpu:1, gpu:2, gpu:3, gpu:4, gpu:5, gpu:6, gpu:7: NVIDIA H100\n" in text
+    assert "sensors of 8 GPUs: up to 607 of 700 W" in text.splitlines()
+    assert "limits measured on 8 GPUs: copy 3.00 TB/s to 3.07 TB/s, float32 product 50.0" in text
+    assert "sensors of gpu:3: up to 603 of 700 W\n" in draw(found, width=160, verbosity=1)
+
+
+def test_speed_ups_of_a_sweep_name_the_size_and_show_the_ends() -> None:
+    sizes = (1, 16, 256)
+    rows = [
+        replace(row, kernel="batch", parameters={}, shape=(size,), median_s=row_s)
+        for size in sizes
+        for row, row_s in ((CPU, 1e-5 * size), (FUSED, 1e-5))
+    ]
+
+    text = words(draw(result(*rows)))
+
+    assert "size 1: for this size the GPU is as fast as the CPU" in text
+    assert "size 256: for this size the GPU is 260 times faster" in text
+    assert "size 16: for this size" not in text
+
+
+def test_the_percentages_of_both_sides_are_told_apart() -> None:
+    product = replace(CPU, percent_of_peak=99.0)
+    on_gpu = replace(FUSED, percent_of_peak=74.0)
+
+    assert "(cpu % of the best product, gpu % of peak)" in words(draw(result(product, on_gpu)))
 
 
 def test_the_speed_up_is_the_last_that_is_read() -> None:

@@ -68,3 +68,13 @@ def test_outside_text_cannot_steer_the_terminal() -> None:
 
     assert "\x1b" not in text
     assert "\x00" not in text
+
+
+def test_a_profiles_unit_gets_no_second_prefix_and_a_wide_interval_is_cut() -> None:
+    found = compare_runs(run(), run(), files=(Path("a.json"), Path("b.json")))
+    row = replace(found.rows[0], unit="GB/s", first=2036.4, second=801.5, interval=(0.01, 400.0))
+    text = render(report(replace(found, rows=(row,)), command="compare"), View(width=120))
+
+    assert "2036 GB/s" in text
+    assert "801.5 GB/s" in text
+    assert "-99.0 to over +1000 %" in text

@@ -106,3 +106,20 @@ def test_a_terminal_without_unicode_gets_ascii_and_names_cannot_steer_it() -> No
     assert text.isascii()
     assert "\x1b" not in text
     assert "x FAIL  matmul on gpu:7" in text
+
+
+def test_what_is_skipped_says_once_what_would_help() -> None:
+    skipped = replace(
+        GOOD,
+        status=GateStatus.SKIP,
+        limit=None,
+        reason="there is no baseline",
+        next=("keep this run with --save FILE",),
+    )
+    lines = drawn(
+        skipped, replace(skipped, device="gpu:1"), replace(skipped, id="copy")
+    ).splitlines()
+
+    assert lines[1].endswith("801.2 TFLOP/s"), "it has no limit to show"
+    assert lines[3].strip() == "next: keep this run with --save FILE"
+    assert sum("next:" in line for line in lines) == 1

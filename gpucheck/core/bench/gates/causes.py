@@ -20,7 +20,7 @@ from gpucheck.models.gate import GateClass
 from gpucheck.models.report import Failure
 
 #: Doubts that blame others than the device, and those that blame chance.
-ENVIRONMENT = frozenset({"host-busy", "gpu-shared", "gpu-claimed", "starved"})
+ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
 #: Kernels that a GPU times by itself once they are queued: a busy host does not slow them, and
 #: where it was late to queue them the row says `starved`.
 _WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
@@ -49,6 +49,7 @@ _FAILURES = {
     "interrupted": GateClass.ENVIRONMENT,
     "no-time": GateClass.NOISE,
     "clock-stuck": GateClass.ENVIRONMENT,
+    "size-does-not-fit": GateClass.CONFIG,
 }
 
 

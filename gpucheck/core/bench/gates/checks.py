@@ -145,17 +145,17 @@ class _Judging:
     def _from_baseline(self, baseline: Baseline | None) -> tuple[tuple[float, ...], Gate | None]:
         """Return an earlier run's figures, or the gate that says why there are none."""
         check, device = self._check, self._figures.device
+        middle = stats.median(self._figures.values)
         if baseline is None:
             reason = "there is no baseline to hold it against"
             gate = self._plain(GateStatus.SKIP, reason)
             save = "keep this run with --save FILE, and give it with --baseline FILE"
-            middle = stats.median(self._figures.values)
             return (), replace(gate, measured=middle, next=(save,))
-        if baseline.differences:
-            differences = "; ".join(baseline.differences)
+        if baseline.differences.get(device):
+            differences = "; ".join(baseline.differences[device])
             gate = self._plain(GateStatus.INCONCLUSIVE, f"the baseline differs in {differences}")
             renew = "save a new baseline, or allow it with --allow-difference KEY"
-            return (), replace(gate, class_=GateClass.CONFIG, next=(renew,))
+            return (), replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure of this in {check.unit}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucheck.models.gate import Direction, GateStatus
 
@@ -29,10 +29,10 @@ LEAST_NOISE = 0.003
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The verdict, with the ratio to what is expected and its 90 % interval.
+    """The verdict, with the ratio to what is expected and its interval.
 
     The ratio is measured / expected, whatever the direction; `measured` is the geometric mean of
-    the processes. `worse_percent` is how much worse than expected, negative if better.
+    the processes.
     """
 
     status: GateStatus
@@ -81,21 +81,46 @@ def decide(
         raise ValueError(message)
     now = _summary(values)
     before = _summary(expected) if len(expected) > 1 else _Sample(math.log(expected[0]), 0.0, 0)
-    middle = now.mean - before.mean
-    ratio_limit = limit_of(1.0, tolerance_percent, direction)
-    half = _half_width(now, before)
-    low, high = middle - half, middle + half
+    found = _decided(now.mean, before.mean, _half_width(now, before), tolerance_percent, direction)
+    if len(values) < FEWEST_PROCESSES:
+        return replace(found, status=GateStatus.INCONCLUSIVE)
+    return found
+
+
+def decide_between(
+    value: float,
+    expected: float,
+    repeat_factor: float,
+    tolerance_percent: float,
+    direction: Direction = Direction.HIGHER,
+) -> Decision:
+    """Hold one run's figure against another's, by how far two runs of the same may be apart.
+
+    `repeat_factor` is that, above 1: 19 of 20 pairs of runs are nearer than it to each other.
+    """
+    reach = math.log(repeat_factor)
+    return _decided(math.log(value), math.log(expected), reach, tolerance_percent, direction)
+
+
+def _decided(
+    now: float, before: float, half: float, tolerance_percent: float, direction: Direction
+) -> Decision:
+    """Return the verdict on the difference of two logarithms that is known to within `half`."""
+    low, high = now - before - half, now - before + half
+    line = math.log(limit_of(1.0, tolerance_percent, direction))
+    good, bad = (low, high)
+    if direction is Direction.LOWER:
+        good, bad, line = -high, -low, -line
     status = GateStatus.INCONCLUSIVE
-    if len(values) >= FEWEST_PROCESSES:
-        good, bad = (low, high) if direction is Direction.HIGHER else (-high, -low)
-        line = math.log(ratio_limit)
-        line = line if direction is Direction.HIGHER else -line
-        status = GateStatus.PASS if good >= line else GateStatus.FAIL if bad < line else status
+    if good >= line:
+        status = GateStatus.PASS
+    elif bad < line:
+        status = GateStatus.FAIL
     return Decision(
         status=status,
-        measured=math.exp(now.mean),
-        expected=math.exp(before.mean),
-        ratio=math.exp(middle),
+        measured=math.exp(now),
+        expected=math.exp(before),
+        ratio=math.exp(now - before),
         interval=(math.exp(low), math.exp(high)),
     )
 

@@ -10,6 +10,7 @@ from gpucheck.models.bench import GpuTelemetry
 from gpucheck.models.bench_run import Baseline, ProcessRun
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.device import Gpu
+from gpucheck.models.finding import Evidence
 from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
 from gpucheck.models.profile import Check, Profile, Target
 
@@ -93,22 +94,79 @@ class Facts:
         return tuple(one for result in results for one in result.corruption)
 
 
-def held(facts: Facts, gate: Gate) -> Gate:
-    """Return a gate with its verdict: fail where what was measured lies beyond the limit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otherwise:
+    """What a gate says if it fails: where to look, why, what was seen, and what to do."""
 
-    Without a measured number nothing is decided: inconclusive.
-    """
-    gate = replace(gate, gpu_uuid=facts.uuid_of(gate.device))
-    if gate.measured is None or gate.limit is None:
-        return replace(gate, status=GateStatus.INCONCLUSIVE)
-    higher = gate.direction is Direction.HIGHER
-    good = gate.measured >= gate.limit if higher else gate.measured <= gate.limit
+    class_: GateClass
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+def at_least(
+    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that may not be below its limit."""
+    return _held(facts, name, device, (measured, limit, unit), Direction.HIGHER, bad)
+
+
+def at_most(
+    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that may not be above its limit."""
+    return _held(facts, name, device, (measured, limit, unit), Direction.LOWER, bad)
+
+
+def exactly(
+    facts: Facts, name: str, device: str, measured: float, wanted: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that must be another."""
+    hold = at_least if measured < wanted else at_most
+    return hold(facts, name, device, measured, wanted, unit, bad)
+
+
+def holds(facts: Facts, name: str, device: str, good: bool, bad: Otherwise) -> Gate:
+    """Return the gate of a demand that is met or not."""
+    return at_least(facts, name, device, float(good), 1.0, "match", bad)
+
+
+def _held(
+    facts: Facts,
+    name: str,
+    device: str,
+    numbers: tuple[float, float, str],
+    direction: Direction,
+    bad: Otherwise,
+) -> Gate:
+    measured, limit, unit = numbers
+    higher = direction is Direction.HIGHER
+    good = measured >= limit if higher else measured <= limit
+    gate = Gate(
+        id=name,
+        device=device,
+        gpu_uuid=facts.uuid_of(device),
+        status=GateStatus.PASS if good else GateStatus.FAIL,
+        direction=direction,
+        unit=unit,
+        measured=float(measured),
+        limit=float(limit),
+    )
     if good:
-        return replace(gate, status=GateStatus.PASS, class_=None, reason=None, next=(), evidence=())
-    return replace(gate, status=GateStatus.FAIL)
+        return gate
+    return replace(gate, class_=bad.class_, reason=bad.reason, evidence=bad.evidence, next=bad.next)
 
 
-def undecided(facts: Facts, name: str, device: str, reason: str, unit: str = "") -> Gate:
+def undecided(
+    facts: Facts,
+    name: str,
+    device: str,
+    reason: str,
+    unit: str = "",
+    *,
+    class_: GateClass = GateClass.SOFTWARE,
+    steps: tuple[str, ...] = (),
+) -> Gate:
     """Return the gate of a demand that nothing was read for: never a pass."""
     return Gate(
         id=name,
@@ -118,6 +176,6 @@ def undecided(facts: Facts, name: str, device: str, reason: str, unit: str = "")
         direction=Direction.LOWER,
         unit=unit,
         reason=reason,
-        class_=GateClass.SOFTWARE,
-        next=("gpucheck detect",),
+        class_=class_,
+        next=steps or ("gpucheck detect",),
     )

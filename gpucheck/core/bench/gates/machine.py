@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpucheck.core.bench.gates.facts import Facts, NodeGpu, held, undecided
+from gpucheck.core.bench.gates.facts import (
+    Facts,
+    NodeGpu,
+    Otherwise,
+    at_least,
+    at_most,
+    exactly,
+    holds,
+    undecided,
+)
 from gpucheck.core.bench.profiles.limits import fits_name
 from gpucheck.models.finding import Evidence
-from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
+from gpucheck.models.gate import Gate, GateClass
 from gpucheck.models.profile import Target
 
 _GIB = 1 << 30
 _NODE = "node"
+_SLOT = ("look at the slot, the riser and the BIOS settings",)
 
 
 def match_gates(facts: Facts) -> Iterator[Gate]:
@@ -24,17 +34,7 @@ def match_gates(facts: Facts) -> Iterator[Gate]:
         for gpu in node.gpus:
             yield _board(facts, gpu)
     if match.count is not None:
-        missing = len(node.gpus) < match.count
-        yield _exactly(
-            facts,
-            "match-count",
-            _NODE,
-            (len(node.gpus), match.count),
-            "GPUs",
-            GateClass.HARDWARE if missing else GateClass.CONFIG,
-            f"{len(node.gpus)} GPUs answer, and the profile is for {match.count}",
-            ("gpucheck detect", "look for GPUs that fell off the bus: dmesg | grep -i xid"),
-        )
+        yield _count(facts, match.count)
     if match.mig is not None:
         for gpu in node.gpus:
             yield _flag(facts, "match-mig", gpu, gpu.gpu.mig.enabled, match.mig, "MIG mode")
@@ -70,6 +70,16 @@ def name_of(gpu: NodeGpu) -> str:
     return gpu.device or f"nvml:{gpu.gpu.index}"
 
 
+def _count(facts: Facts, wanted: int) -> Gate:
+    found = len(facts.node.gpus)
+    bad = Otherwise(
+        class_=GateClass.HARDWARE if found < wanted else GateClass.CONFIG,
+        reason=f"{found} GPUs answer, and the profile is for {wanted}",
+        next=("gpucheck detect", "look for GPUs that fell off the bus: dmesg | grep -i xid"),
+    )
+    return exactly(facts, "match-count", _NODE, found, wanted, "GPUs", bad)
+
+
 def _board(facts: Facts, gpu: NodeGpu) -> Gate:
     match = facts.profile.match
     known_id = (gpu.pci_device_id or "")[:4].lower()
@@ -81,78 +91,37 @@ def _board(facts: Facts, gpu: NodeGpu) -> Gate:
     if good is None:
         reason = f"nobody knows what {found} is: the profile is for {wanted}"
         return undecided(facts, "match-board", name_of(gpu), reason)
-    return held(
-        facts,
-        Gate(
-            id="match-board",
-            device=name_of(gpu),
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="match",
-            measured=float(good),
-            limit=1.0,
-            class_=GateClass.CONFIG,
-            reason=f"it is {found}, and the profile is for {wanted}",
-            next=("choose another profile: gpucheck profile list", "or another --device"),
-        ),
+    bad = Otherwise(
+        class_=GateClass.CONFIG,
+        reason=f"it is {found}, and the profile is for {wanted}",
+        next=("choose another profile: gpucheck profile list", "or another --device"),
     )
-
-
-def _exactly(
-    facts: Facts,
-    name: str,
-    device: str,
-    numbers: tuple[float, float],
-    unit: str,
-    class_: GateClass,
-    reason: str,
-    steps: tuple[str, ...],
-) -> Gate:
-    """Return a gate that only one number passes."""
-    found, wanted = numbers
-    gate = Gate(
-        id=name,
-        device=device,
-        status=GateStatus.FAIL,
-        direction=Direction.HIGHER if found < wanted else Direction.LOWER,
-        unit=unit,
-        measured=float(found),
-        limit=float(wanted),
-        class_=class_,
-        reason=reason,
-        next=steps,
-    )
-    return held(facts, gate)
+    return holds(facts, "match-board", name_of(gpu), good, bad)
 
 
 def _flag(
     facts: Facts, name: str, gpu: NodeGpu, found: bool | None, wanted: bool, what: str
 ) -> Gate:
     device = name_of(gpu)
+    if found is None and what == "MIG mode" and not wanted:
+        # A board without MIG says nothing of it, and has it not.
+        found = False
     if found is None:
         key = "ecc_mode" if what == "ECC" else what.replace(" ", "_")
         why = gpu.gpu.unavailable.get(key, "the driver does not say")
-        if what == "MIG mode" and not wanted:
-            # A board without MIG says nothing of it, and has it not.
-            found = False
-        else:
-            return undecided(facts, name, device, f"{what} is not known: {why}")
+        return undecided(facts, name, device, f"{what} is not known: {why}")
     words = {True: "on", False: "off"}
     steps = {
         "ECC": f"nvidia-smi -e {int(wanted)} and a reboot (as root)",
         "MIG mode": f"nvidia-smi -mig {int(wanted)} (as root)",
         "persistence mode": f"nvidia-smi -pm {int(wanted)} (as root), or nvidia-persistenced",
     }
-    return _exactly(
-        facts,
-        name,
-        device,
-        (float(found), float(wanted)),
-        "on",
-        GateClass.CONFIG,
-        f"{what} is {words[found]}, and the profile wants it {words[wanted]}",
-        (steps[what],),
+    bad = Otherwise(
+        class_=GateClass.CONFIG,
+        reason=f"{what} is {words[found]}, and the profile wants it {words[wanted]}",
+        next=(steps[what],),
     )
+    return exactly(facts, name, device, found, wanted, "on", bad)
 
 
 def _driver(facts: Facts, wanted: str) -> Gate:
@@ -161,80 +130,52 @@ def _driver(facts: Facts, wanted: str) -> Gate:
     found = facts.node.driver_version
     if found is None:
         return undecided(facts, "match-driver", _NODE, "the driver's version is not known")
-    return held(
-        facts,
-        Gate(
-            id="match-driver",
-            device=_NODE,
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="match",
-            measured=float(version_key(found) >= version_key(wanted)),
-            limit=1.0,
-            class_=GateClass.SOFTWARE,
-            reason=f"the driver is {found}, and the profile needs {wanted} or newer",
-            next=("install a newer driver",),
-        ),
+    bad = Otherwise(
+        class_=GateClass.SOFTWARE,
+        reason=f"the driver is {found}, and the profile needs {wanted} or newer",
+        next=("install a newer driver",),
     )
+    return holds(facts, "match-driver", _NODE, version_key(found) >= version_key(wanted), bad)
 
 
 def _memory(facts: Facts, gpu: NodeGpu, wanted: float) -> Gate:
-    total = gpu.gpu.memory_total_bytes
+    name, total = "inventory-memory", gpu.gpu.memory_total_bytes
     if total is None:
-        return undecided(facts, "inventory-memory", name_of(gpu), "its memory is not known", "GiB")
-    return held(
-        facts,
-        Gate(
-            id="inventory-memory",
-            device=name_of(gpu),
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="GiB",
-            measured=total / _GIB,
-            limit=wanted,
-            class_=GateClass.HARDWARE,
-            reason="it has less memory than the board should have",
-            next=("gpucheck detect --only health", "compare with the other cards: gpucheck list"),
-        ),
+        return undecided(facts, name, name_of(gpu), "its memory is not known", "GiB")
+    bad = Otherwise(
+        class_=GateClass.HARDWARE,
+        reason="it has less memory than the board should have",
+        next=("gpucheck detect --only health", "compare with the other cards: gpucheck list"),
     )
+    return at_least(facts, name, name_of(gpu), total / _GIB, wanted, "GiB", bad)
 
 
 def _pcie(facts: Facts, gpu: NodeGpu) -> Iterator[Gate]:
-    demands = facts.profile.inventory
+    demands, device = facts.profile.inventory, name_of(gpu)
     for name, key, wanted, unit in (
         ("inventory-pcie-generation", "pcie_generation", demands.pcie_generation, "generation"),
         ("inventory-pcie-width", "pcie_width", demands.pcie_width, "lanes"),
     ):
         if wanted is None:
             continue
-        device = name_of(gpu)
         seen = [getattr(one, key) for one in facts.telemetry_of(device)]
         known = [float(value) for value in seen if value is not None]
         if not known:
             why = facts.why_no_telemetry(device)
             yield undecided(facts, name, device, f"the link was not read under load: {why}", unit)
             continue
-        yield held(
-            facts,
-            Gate(
-                id=name,
-                device=device,
-                status=GateStatus.FAIL,
-                direction=Direction.HIGHER,
-                unit=unit,
-                measured=max(known),
-                limit=float(wanted),
-                class_=GateClass.CONFIG,
-                reason="the PCIe link was slower than that under load",
-                evidence=(Evidence("slot", gpu.gpu.pci_bus_id or "unknown"),),
-                next=("look at the slot, the riser and the BIOS settings",),
-            ),
-        )
+        bad = _slow_link(gpu, "the PCIe link was slower than that under load")
+        yield at_least(facts, name, device, max(known), wanted, unit, bad)
+
+
+def _slow_link(gpu: NodeGpu, reason: str) -> Otherwise:
+    slot = Evidence("slot", gpu.gpu.pci_bus_id or "unknown")
+    return Otherwise(class_=GateClass.CONFIG, reason=reason, evidence=(slot,), next=_SLOT)
 
 
 def _pcie_full(facts: Facts, gpu: NodeGpu) -> Gate:
     """Return whether the link under load was the fastest that the board and the slot allow."""
-    device, best = name_of(gpu), gpu.gpu.pcie
+    name, device, best = "inventory-pcie-full", name_of(gpu), gpu.gpu.pcie
     links = [
         (one.pcie_generation, one.pcie_width)
         for one in facts.telemetry_of(device)
@@ -242,99 +183,60 @@ def _pcie_full(facts: Facts, gpu: NodeGpu) -> Gate:
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = facts.why_no_telemetry(device) if not links else "its maximum is not known"
-        reason = f"the link was not read under load: {why}"
-        return undecided(facts, "inventory-pcie-full", device, reason, "%")
+        return undecided(facts, name, device, f"the link was not read under load: {why}", "%")
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
-    most = best.width_max * 2**best.generation_max
-    return held(
-        facts,
-        Gate(
-            id="inventory-pcie-full",
-            device=device,
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="%",
-            measured=100 * width * 2**generation / most,
-            limit=100.0,
-            class_=GateClass.CONFIG,
-            reason=f"the PCIe link ran at generation {generation} x{width} under load, of "
-            f"{best.generation_max} x{best.width_max}",
-            evidence=(Evidence("slot", gpu.gpu.pci_bus_id or "unknown"),),
-            next=("look at the slot, the riser and the BIOS settings",),
-        ),
+    reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
+    bad = _slow_link(
+        gpu,
+        f"the PCIe link ran at generation {generation} x{width} under load, of "
+        f"{best.generation_max} x{best.width_max}",
     )
+    return at_least(facts, name, device, reached, 100.0, "%", bad)
 
 
 def _nvlink(facts: Facts, gpu: NodeGpu, wanted: int) -> Gate:
+    name = "inventory-nvlink"
     if gpu.nvlink_links is None:
         reason = "how it is connected to the others is not known"
-        return undecided(facts, "inventory-nvlink", name_of(gpu), reason, "links")
-    return held(
-        facts,
-        Gate(
-            id="inventory-nvlink",
-            device=name_of(gpu),
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="links",
-            measured=float(gpu.nvlink_links),
-            limit=float(wanted),
-            class_=GateClass.HARDWARE,
-            reason="it has fewer NVLink connections to one of the other GPUs",
-            next=("gpucheck list --topology", "nvidia-smi nvlink -s shows each link"),
-        ),
+        return undecided(facts, name, name_of(gpu), reason, "links")
+    bad = Otherwise(
+        class_=GateClass.HARDWARE,
+        reason="it has fewer NVLink connections to one of the other GPUs",
+        next=("gpucheck list --topology", "nvidia-smi nvlink -s shows each link"),
     )
+    return at_least(facts, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
 
 
 def _power_limit(facts: Facts, gpu: NodeGpu, wanted: float) -> Gate:
-    found = gpu.gpu.power_limit_w
+    name, found = "inventory-power-limit", gpu.gpu.power_limit_w
     if found is None:
-        reason = "its power limit is not known"
-        return undecided(facts, "inventory-power-limit", name_of(gpu), reason, "W")
-    return held(
-        facts,
-        Gate(
-            id="inventory-power-limit",
-            device=name_of(gpu),
-            status=GateStatus.FAIL,
-            direction=Direction.HIGHER,
-            unit="W",
-            measured=found,
-            limit=wanted,
-            class_=GateClass.POWER_CAP,
-            reason="somebody lowered its power limit",
-            next=(f"nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f} (as root)",),
-        ),
+        return undecided(facts, name, name_of(gpu), "its power limit is not known", "W")
+    bad = Otherwise(
+        class_=GateClass.POWER_CAP,
+        reason="somebody lowered its power limit",
+        next=(f"nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f} (as root)",),
     )
+    return at_least(facts, name, name_of(gpu), found, wanted, "W", bad)
 
 
 def _identical(facts: Facts) -> Gate:
     """Return whether all GPUs are of one kind: board, memory, power limit and ECC."""
-    kinds = Counter(
-        (gpu.gpu.name, gpu.gpu.memory_total_bytes, gpu.gpu.power_limit_w, gpu.gpu.ecc_mode)
-        for gpu in facts.node.gpus
+    name = "inventory-identical"
+    kind_of = {name_of(gpu): _kind(gpu) for gpu in facts.node.gpus}
+    kinds = Counter(kind_of.values())
+    if not kinds:
+        return undecided(facts, name, _NODE, "no GPU answers", "kinds")
+    usual = kinds.most_common(1)[0][0]
+    odd = ", ".join(device for device, kind in kind_of.items() if kind != usual)
+    bad = Otherwise(
+        class_=GateClass.CONFIG,
+        reason=f"{odd} differs from the others in board, memory, power limit or ECC",
+        next=("gpucheck list -v shows them side by side",),
     )
-    usual = kinds.most_common(1)[0][0] if kinds else None
-    others = [
-        gpu
-        for gpu in facts.node.gpus
-        if (gpu.gpu.name, gpu.gpu.memory_total_bytes, gpu.gpu.power_limit_w, gpu.gpu.ecc_mode)
-        != usual
-    ]
-    odd = ", ".join(name_of(gpu) for gpu in others)
-    return held(
-        facts,
-        Gate(
-            id="inventory-identical",
-            device=_NODE,
-            status=GateStatus.FAIL,
-            direction=Direction.LOWER,
-            unit="kinds",
-            measured=float(len(kinds)) if kinds else None,
-            limit=1.0,
-            class_=GateClass.CONFIG,
-            reason=f"{odd} differs from the others in board, memory, power limit or ECC",
-            next=("gpucheck list -v shows them side by side",),
-        ),
-    )
+    return at_most(facts, name, _NODE, len(kinds), 1.0, "kinds", bad)
+
+
+def _kind(gpu: NodeGpu) -> tuple[object, ...]:
+    found = gpu.gpu
+    return (found.name, found.memory_total_bytes, found.power_limit_w, found.ecc_mode)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.core.bench.gates.causes import class_of_failure, leaves_open
-from gpucheck.core.bench.gates.facts import Facts, held, undecided
+from gpucheck.core.bench.gates.facts import Facts, Otherwise, at_most, undecided
 from gpucheck.models import worker
 from gpucheck.models.bench import GpuTelemetry, Measurement
 from gpucheck.models.bench_run import ProcessRun
-from gpucheck.models.corruption import Corruption
 from gpucheck.models.finding import Evidence
-from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
+from gpucheck.models.gate import Gate, GateClass, GateStatus
 from gpucheck.models.profile import Target
 from gpucheck.models.report import Failure
 
@@ -62,41 +63,32 @@ def stability_gates(facts: Facts) -> Iterator[Gate]:
             yield _corruption(facts, device)
 
 
+def corruption_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield whether the products were the same bits on each device that repeated any."""
+    repeated = {one.device for one in facts.corruption}
+    yield from (_corruption(facts, device) for device in facts.devices if device in repeated)
+
+
 # ---------------------------------------------------------------------------------- results
 
 
 def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return whether every process brought a document, and none lost its GPU on the way."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
-    gate = Gate(
-        id="processes",
-        device=device,
-        status=GateStatus.PASS,
-        direction=Direction.LOWER,
-        unit="failed",
-        measured=float(len(failures)),
-        limit=0.0,
-    )
-    if not failures:
-        return held(facts, gate)
-    first = failures[0]
-    return Gate(
-        id="processes",
-        device=device,
-        gpu_uuid=facts.uuid_of(device),
-        status=GateStatus.INCONCLUSIVE if leaves_open(first) else GateStatus.FAIL,
-        direction=Direction.LOWER,
-        unit="failed",
-        measured=float(len(failures)),
-        limit=0.0,
+    first = failures[0] if failures else Failure(code="", message="")
+    counts = Counter(failure.code for failure in failures)
+    bad = Otherwise(
         class_=class_of_failure(first),
         reason=first.message,
         evidence=tuple(
-            Evidence(code, f"{count} of {len(runs)} processes")
-            for code, count in Counter(failure.code for failure in failures).items()
+            Evidence(code, f"{count} of {len(runs)} processes") for code, count in counts.items()
         ),
         next=first.remedy or ("gpucheck detect",),
     )
+    gate = at_most(facts, "processes", device, len(failures), 0, "failed", bad)
+    if failures and leaves_open(first):
+        return replace(gate, status=GateStatus.INCONCLUSIVE)
+    return gate
 
 
 def _fatal(run: ProcessRun) -> Failure | None:
@@ -126,23 +118,16 @@ def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[
 
 
 def _wrong(facts: Facts, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
-    gate = Gate(
-        id=name,
-        device=device,
-        status=GateStatus.FAIL,
-        direction=Direction.LOWER,
-        unit="wrong",
-        measured=float(len(wrong)),
-        limit=0.0,
+    bad = Otherwise(
         class_=GateClass.HARDWARE,
-        reason=_first_wrong(wrong[0], count) if wrong else None,
+        reason=_first_wrong(wrong[0], count) if wrong else "",
         evidence=tuple(
             Evidence(f"{row.kernel} {row.variant}", row.error.message if row.error else "wrong")
             for row in wrong[:5]
         ),
         next=_SWAP,
     )
-    return held(facts, gate)
+    return at_most(facts, name, device, len(wrong), 0, "wrong", bad)
 
 
 def _first_wrong(row: Measurement, count: int) -> str:
@@ -167,20 +152,14 @@ def _throttling(facts: Facts, device: str) -> Iterator[Gate]:
             yield undecided(facts, name, device, facts.why_no_telemetry(device), "s")
             continue
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
-        gate = Gate(
-            id=name,
-            device=device,
-            status=GateStatus.FAIL,
-            direction=Direction.LOWER,
-            unit="s",
-            measured=max(_limited_s(gpu, reason) for gpu in telemetry),
-            limit=most_s,
-            class_=class_,
-            reason=f"the driver held the clock down: {reason}",
-            evidence=tuple(_heat_and_power(telemetry)),
-            next=_STEPS[class_],
-        )
-        yield held(facts, gate)
+        seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
+        bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
+        yield at_most(facts, name, device, seconds, most_s, "s", bad)
+
+
+def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Otherwise:
+    evidence = tuple(_heat_and_power(telemetry))
+    return Otherwise(class_=class_, reason=reason, evidence=evidence, next=_STEPS[class_])
 
 
 def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
@@ -205,43 +184,19 @@ def _sensors(facts: Facts, device: str) -> Iterator[Gate]:
     heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
     clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
     drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
-    for name, limit, values, unit, class_, reason in (
-        (
-            "temperature",
-            demands.max_temperature_c,
-            heat,
-            "C",
-            GateClass.THERMAL,
-            "it got hotter than that",
-        ),
-        (
-            "clock-drop",
-            demands.max_clock_drop_percent,
-            drops,
-            "%",
-            _class_of_drop(telemetry),
-            "its clock under load was so far below the highest one seen",
-        ),
+    hot = _hot(telemetry, GateClass.THERMAL, "it got hotter than that")
+    below = "its clock under load was so far below the highest one seen"
+    slow = _hot(telemetry, _class_of_drop(telemetry), below)
+    for name, limit, values, unit, bad in (
+        ("temperature", demands.max_temperature_c, heat, "C", hot),
+        ("clock-drop", demands.max_clock_drop_percent, drops, "%", slow),
     ):
         if limit is None:
             continue
-        if not values:
+        if values:
+            yield at_most(facts, name, device, max(values), limit, unit, bad)
+        else:
             yield undecided(facts, name, device, facts.why_no_telemetry(device), unit)
-            continue
-        gate = Gate(
-            id=name,
-            device=device,
-            status=GateStatus.FAIL,
-            direction=Direction.LOWER,
-            unit=unit,
-            measured=max(values),
-            limit=limit,
-            class_=class_,
-            reason=reason,
-            evidence=tuple(_heat_and_power(telemetry)),
-            next=_STEPS[class_],
-        )
-        yield held(facts, gate)
 
 
 def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
@@ -268,19 +223,12 @@ def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
         if not telemetry:
             yield undecided(facts, name, device, facts.why_no_telemetry(device), "errors")
             continue
-        gate = Gate(
-            id=name,
-            device=device,
-            status=GateStatus.FAIL,
-            direction=Direction.LOWER,
-            unit="errors",
-            measured=float(grown[counter]),
-            limit=float(most),
+        bad = Otherwise(
             class_=GateClass.HARDWARE,
             reason=f"the counter {counter.replace('_', ' ')} grew during the run",
             next=("gpucheck detect --only health", "dmesg | grep -i xid"),
         )
-        yield held(facts, gate)
+        yield at_most(facts, name, device, grown[counter], most, "errors", bad)
 
 
 # ---------------------------------------------------------------------------------- corruption
@@ -289,65 +237,36 @@ def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
 def _corruption(facts: Facts, device: str) -> Gate:
     """Return whether repeated products were the same bits, here and on identical GPUs."""
     own = [one for one in facts.corruption if one.device == device]
-    done = [one for one in own if one.products and one.failure is None]
-    if not done:
-        why = next((one.failure.message for one in own if one.failure), "no process compared any")
-        return undecided(facts, "corruption", device, why, "wrong numbers")
-    wrong = [one for one in done if one.mismatches or one.not_finite or one.reference_ok is False]
-    odd = _differs_from_twins(facts, device, done)
-    count = sum(one.mismatches + one.not_finite for one in done)
-    count += sum(one.reference_ok is False for one in done) + (odd is not None)
-    gate = Gate(
-        id="corruption",
-        device=device,
-        status=GateStatus.FAIL,
-        direction=Direction.LOWER,
-        unit="wrong numbers",
-        measured=float(count),
-        limit=float(facts.profile.stability.corruption or 0),
+    compared = [one for one in own if one.products]
+    wrong = [one for one in compared if is_corrupt(one)]
+    odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
+    if not wrong and odd is None and all(one.failure is not None for one in compared):
+        none = Failure(code=worker.NO_DOCUMENT, message="no process compared any")
+        why = next((one.failure for one in own if one.failure is not None), none)
+        return undecided(
+            *(facts, "corruption", device, why.message, "wrong numbers"),
+            class_=class_of_failure(why),
+            steps=why.remedy,
+        )
+    count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
+    bad = Otherwise(
         class_=GateClass.HARDWARE,
-        reason=_mismatch(wrong[0]) if wrong else odd,
+        reason=corruption_sentence(wrong[0]) if wrong else odd or "",
         evidence=tuple(
             Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
-            for one in done[:5]
+            for one in compared[:5]
         ),
         next=_SWAP,
     )
-    return held(facts, gate)
+    most = facts.profile.stability.corruption or 0
+    return at_most(facts, "corruption", device, count, most, "wrong numbers", bad)
 
 
-def _mismatch(found: Corruption) -> str:
-    """Say what was wrong: how many numbers, where the first is, and by how much."""
-    if not found.mismatches and not found.not_finite:
-        return "its first product is wrong, held against float64"
-    ulp = f", by up to {found.largest_ulp} units in the last place" if found.largest_ulp else ""
-    nan = f", {found.not_finite} of them NaN" if found.not_finite else ""
-    return (
-        f"{found.mismatches} numbers of {found.products} identical products differ, the first at "
-        f"{found.first_index}{ulp}{nan}"
-    )
-
-
-def _differs_from_twins(facts: Facts, device: str, own: Sequence[Corruption]) -> str | None:
-    """Return that a GPU computes other bits than most of its twins, None if it does not."""
-    boards = {
-        run.device: (gpu.name, gpu.sm_count)
+def _boards(facts: Facts) -> dict[str, str]:
+    """Return which devices are identical: the same board with as many SMs."""
+    return {
+        run.device: f"{gpu.name}/{gpu.sm_count}"
         for run in facts.runs
         if run.result is not None
         for gpu in run.result.environment.gpus
     }
-    digests: dict[str, str] = {}
-    for one in facts.corruption:
-        same = (one.dtype, one.shape) == (own[0].dtype, own[0].shape)
-        if one.digest is not None and same and boards.get(one.device) == boards.get(device):
-            digests.setdefault(one.device, one.digest)
-    if device not in digests or len(set(digests.values())) < 2:
-        return None
-    (usual, count), *_ = Counter(digests.values()).most_common()
-    if count * 2 <= len(digests):
-        return "its product differs from its twin's, and which of them is wrong cannot be told"
-    if digests[device] == usual:
-        return None
-    return (
-        f"its product differs from that of {count} identical GPUs: it is wrong the same each time"
-    )

@@ -1,16 +1,17 @@
-"""Saved runs: made of processes' rows, read strictly, and held ready for the next run's gates."""
+"""Saved runs: made of processes' rows, and held ready for the next run's gates."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpucheck import __version__
 from gpucheck.core.bench.processes.fingerprint import differences, fingerprints_of, not_allowed
 from gpucheck.models.bench import Measurement, Scope
 from gpucheck.models.bench_run import Baseline, ProcessRun, Series
-from gpucheck.models.codec import DecodeError, from_plain, to_plain
+from gpucheck.models.codec import to_plain
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.gate import Direction
 from gpucheck.models.saved_run import (
@@ -23,8 +24,6 @@ from gpucheck.models.saved_run import (
 
 #: What a row may lose where no profile says otherwise.
 TOLERANCE_PERCENT = 5.0
-#: A saved run of a node is some kilobytes; nothing of ours is larger than this.
-_MOST_BYTES = 64 * 2**20
 
 
 def row_id(row: Measurement) -> str:
@@ -46,29 +45,34 @@ def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
     A row without a figure, or whose result was wrong, adds none: what is not right has no speed.
     """
     chosen = [run for run in runs if run.together] or list(runs)
-    found: dict[tuple[str, str], tuple[str | None, str, Direction, list[float]]] = {}
+    uuids = {run.device: run.gpu_uuid for run in reversed(chosen)}
+    found: dict[tuple[str, str], list[Measurement]] = {}
     for run in chosen:
         for row in run.result.measurements if run.result is not None else ():
-            if row.device != run.device or row.error is not None:
-                continue
-            if row.verified is not None and not row.verified.ok:
-                continue
-            figure = _figure(row)
-            if figure is not None:
-                value, unit, direction = figure
-                key = (run.device, row_id(row))
-                found.setdefault(key, (run.gpu_uuid, unit, direction, []))[3].append(value)
-    return tuple(
-        Series(
-            id=name,
-            device=device,
-            gpu_uuid=uuid,
-            unit=unit,
-            direction=direction,
-            values=tuple(values),
-            tolerance_percent=TOLERANCE_PERCENT,
-        )
-        for (device, name), (uuid, unit, direction, values) in found.items()
+            if row.device == run.device and _is_right(row):
+                found.setdefault((run.device, row_id(row)), []).append(row)
+    return tuple(_series(name, uuids[device], rows) for (device, name), rows in found.items())
+
+
+def _is_right(row: Measurement) -> bool:
+    wrong = row.verified is not None and not row.verified.ok
+    return row.error is None and not wrong and _figure(row) is not None
+
+
+def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
+    """Return one row's figures in the processes that have it."""
+    figures = [figure for row in rows if (figure := _figure(row)) is not None]
+    factors = [row.repeat95_s[1] / row.median_s for row in rows if row.repeat95_s and row.median_s]
+    _, unit, direction = figures[0]
+    return Series(
+        id=name,
+        device=rows[0].device,
+        gpu_uuid=uuid,
+        unit=unit,
+        direction=direction,
+        values=tuple(value for value, _, _ in figures),
+        tolerance_percent=TOLERANCE_PERCENT,
+        repeat_factor=max(factors, default=None),
     )
 
 
@@ -134,42 +138,6 @@ def to_text(run: SavedRun) -> str:
     return f'{head},\n "series": [\n{series}\n ]\n}}\n'
 
 
-def read_saved_run(path: Path) -> SavedRun:
-    """Return the run that a file holds.
-
-    Raises:
-        WrongUseError: it cannot be read, is no such file, or its figures are no numbers above 0.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        plain = json.loads(text.decode("utf-8")) if len(text) <= _MOST_BYTES else None
-    except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise _unusable(path, f"is not JSON: {error}") from None
-    schema = plain.get("schema") if isinstance(plain, Mapping) else None
-    if schema != BASELINE_SCHEMA:
-        what = f"is a {schema} document" if isinstance(schema, str) else "is no saved run"
-        raise _unusable(path, f"{what}, not {BASELINE_SCHEMA}")
-    try:
-        run = from_plain(SavedRun, plain)
-    except DecodeError as error:
-        raise _unusable(path, f"is damaged: {error}") from None
-    for place, series in enumerate(run.series):
-        if not series.values or min(series.values) <= 0:
-            raise _unusable(path, f"is damaged: $.series[{place}].values must be above 0")
-    return run
-
-
-def _unusable(path: Path, problem: str) -> WrongUseError:
-    return WrongUseError(
-        code="baseline-unusable",
-        message=f"The saved run {str(path)!r} {problem}.",
-        remedy=("Write one with: gpucheck bench --save FILE",),
-    )
-
-
 def baseline_against(
     saved: SavedRun, path: Path, now: Mapping[str, Fingerprint], allowed: Sequence[str] = ()
 ) -> Baseline:
@@ -179,17 +147,18 @@ def baseline_against(
     one GPU serves a node of eight.
     """
     before = {device.device: device.fingerprint for device in saved.devices}
-    found: dict[str, None] = {}
+    found: dict[str, tuple[str, ...]] = {}
     series: list[Series] = []
     for device, fingerprint in now.items():
         twin = twin_of(device, fingerprint, before)
         if twin is None:
-            found[f"{device} is not in it"] = None
+            found[device] = (f"{device} is not in it",)
             continue
-        differing = differences(before[twin], fingerprint)
-        found.update(dict.fromkeys(not_allowed(differing, allowed)))
+        forbidding = not_allowed(differences(before[twin], fingerprint), allowed)
+        if forbidding:
+            found[device] = forbidding
         series.extend(renamed(saved.series, twin, device))
-    return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=tuple(found))
+    return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=found)
 
 
 def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]) -> str | None:
@@ -206,6 +175,4 @@ def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerpri
 
 def renamed(series: Sequence[Series], twin: str, device: str) -> list[Series]:
     """Return the twin's series under this device's name."""
-    from dataclasses import replace
-
     return [replace(one, device=device) for one in series if one.device == twin]

@@ -9,12 +9,19 @@ from gpucheck import __version__
 from gpucheck.models.bench import BenchEnvironment, GpuTelemetry
 from gpucheck.models.bench_run import ProcessRun
 from gpucheck.models.errors import WrongUseError
+from gpucheck.models.gate import ProfileUse
+from gpucheck.models.profile import Profile
 from gpucheck.models.report import Host
 from gpucheck.models.saved_run import Fingerprint
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
 #: The reason that NVML gives when somebody has set the clocks.
 _LOCKED = "application-clocks"
+
+
+def profile_key(profile: Profile | ProfileUse) -> str:
+    """Return what tells one profile from another."""
+    return f"{profile.name}/{profile.version}/{profile.digest[:12]}"
 
 
 def fingerprints_of(runs: Sequence[ProcessRun], profile: str | None) -> dict[str, Fingerprint]:
@@ -54,6 +61,7 @@ def fingerprint(
         cpu=environment.cpu_model,
         cores=environment.usable_cores,
         blas=f"{blas}{threads}",
+        variables=environment.variables,
         profile=profile,
         gpucheck=__version__,
     )
@@ -81,6 +89,8 @@ def _shown(value: object) -> str:
         return "unknown"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={text}" for name, text in sorted(value.items())) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

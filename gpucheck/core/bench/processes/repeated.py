@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucheck.core.bench.gates.facts import Facts
-from gpucheck.core.bench.gates.stability import result_gates
+from gpucheck.core.bench.gates.stability import corruption_gates, result_gates
 from gpucheck.core.bench.plan import BUDGETS_S
 from gpucheck.core.bench.processes.baseline import row_series, saved_run
 from gpucheck.core.bench.processes.compare import compare_runs
@@ -21,8 +21,9 @@ from gpucheck.core.bench.processes.workers import (
     collect,
     stations_of,
     was_interrupted,
+    worker_arguments,
 )
-from gpucheck.models.bench import BenchMode, BenchRequest, Fill
+from gpucheck.models.bench import BenchRequest
 from gpucheck.models.bench_run import ProcessRun
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import (
@@ -43,15 +44,22 @@ PROCESSES, _MORE = 5, 2
 
 
 def work_plan(
-    request: BenchRequest, gpus: Sequence[Gpu], *, processes: int, corruption_s: float, more: bool
+    request: BenchRequest,
+    gpus: Sequence[Gpu],
+    *,
+    processes: int,
+    corruption_s: float,
+    more: bool,
+    require_gpu: bool = False,
 ) -> WorkPlan:
     """Return how the request is repeated: a process for each device, all at once."""
-    stations = chosen_stations(request.devices, gpus)
+    stations = chosen_stations(request.devices, gpus, require_gpu=require_gpu)
     seconds = request.budget_s or BUDGETS_S[request.mode]
     return WorkPlan(
         stations=stations,
         arguments=worker_arguments(request, corruption_s),
         seconds=seconds,
+        corruption_s=corruption_s,
         processes=processes,
         most_processes=processes * _MORE if more else processes,
         alone=False,
@@ -59,43 +67,26 @@ def work_plan(
     )
 
 
-def chosen_stations(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, ...]:
+def chosen_stations(
+    devices: Sequence[str], gpus: Sequence[Gpu], *, require_gpu: bool = False
+) -> tuple[Station, ...]:
     """Return the devices that get processes of their own.
 
     `all` means every GPU, and the processor where there is none: beside GPUs it would disturb them.
 
     Raises:
-        MissingError: GPUs are asked for, and CUDA sees none.
+        MissingError: GPUs are asked for, or required, and CUDA sees none.
     """
     asked = [name for name in devices if name != "all"]
     stations = stations_of([*asked, *(["gpu"] if "all" in devices else [])], gpus)
-    if not stations and "all" in devices:
+    if not stations and "all" in devices and not require_gpu:
         stations = stations_of(["cpu"], gpus)
-    if not stations:
+    if not stations or (require_gpu and all(one.device == "cpu" for one in stations)):
         message = "No GPU is visible to CUDA, so none can be measured."
-        remedy = ("Run: gpucheck detect", "Measure the processor with: --device cpu")
+        instead = () if require_gpu else ("Measure the processor with: --device cpu",)
+        remedy = ("Run: gpucheck detect", *instead)
         raise MissingError(code="no-gpu", message=message, remedy=remedy)
     return stations
-
-
-def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
-    """Return the request as options of `gpucheck bench`, without device, time and format."""
-    found = [*request.kernels]
-    modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
-    found += modes[request.mode]
-    for option, value in (
-        ("--size", request.size),
-        ("--dtype", ",".join(request.dtypes) or None),
-        ("--data", request.data_file),
-        ("--fill", request.fill.value if request.fill is not Fill.NORMAL else None),
-        ("--seed", request.seed),
-        ("--towers", request.towers),
-        ("--temperature", request.temperature),
-        ("--corruption", corruption_s or None),
-    ):
-        if value is not None:
-            found += [option, str(value)]
-    return tuple(found)
 
 
 def run_repeated(
@@ -128,7 +119,8 @@ def run_repeated(
         return Answer(result=None, exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED), None
     if result is None:
         raise _nothing(runs)
-    gates = [*result_gates(Facts(profile=_NO_PROFILE, runs=runs))]
+    facts = Facts(profile=_NO_PROFILE, runs=runs)
+    gates = [*result_gates(facts), *corruption_gates(facts)]
     gates += [_gate(row, runs) for row in _compared(runs, baseline, path, time, allowed)]
     interrupted = was_interrupted(runs) or result.interrupted
     result = replace(result, gates=tuple(gates), interrupted=interrupted)
@@ -144,6 +136,12 @@ def run_repeated(
 _INTERRUPTED = Failure(
     code="interrupted", message="Interrupted: what was measured until then is in the report."
 )
+#: What settles a row that is undecided, by where the cause is.
+_NEXT = {
+    GateClass.NOISE: ("repeat it with more processes: --processes 10",),
+    GateClass.ENVIRONMENT: ("run it again when the machine is idle",),
+    GateClass.CONFIG: ("save a new baseline, or allow it with --allow-difference KEY",),
+}
 #: Nothing is demanded but that the processes answer, and rightly.
 _NO_PROFILE = Profile(
     name="none",
@@ -177,6 +175,7 @@ def _compared(
 
 
 def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
+    steps = _NEXT.get(row.class_, ()) if row.class_ is not None else ()
     scale = row.first or 1.0
     better = 1 - row.tolerance_percent / 100
     if row.direction.value == "lower":
@@ -193,6 +192,7 @@ def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
         interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
         reason=row.reason,
         class_=row.class_,
+        next=steps if row.status is GateStatus.INCONCLUSIVE else (),
     )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpucheck.core.bench.asked import check_device_names
 from gpucheck.models import worker
-from gpucheck.models.bench import BenchResult
+from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.models.bench_run import ProcessRun
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.device import Gpu
@@ -21,6 +22,7 @@ from gpucheck.probes.workers import WorkerAnswer, WorkerOrder, Workers
 
 #: A benchmark may take this much longer than its budget: preparing and checking are not in it.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
+BENCH_SCHEMA = "gpucheck/bench/1"
 #: What makes a process a worker of ours: one small document, and nothing on the terminal.
 _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
 
@@ -41,13 +43,14 @@ class WorkPlan:
     `arguments` are options of `gpucheck bench` without the device, the time and the format.
     `seconds` is the time for measuring of one process; where each device is measured alone, in
     turn, they share it, so that a turn takes about as long as one device does, unless `each_whole`.
-    There are `processes` of each device at least, and up to `most_processes` while that is not
-    enough.
+    `corruption_s` is what each takes besides, for repeated products. There are `processes` of each
+    device at least, and up to `most_processes` while that is not enough.
     """
 
     stations: tuple[Station, ...]
     arguments: tuple[str, ...]
     seconds: float
+    corruption_s: float = 0.0
     processes: int = 1
     most_processes: int = 1
     alone: bool = True
@@ -59,7 +62,11 @@ def stations_of(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, .
     """Return a station for each device named: `cpu`, `gpu:N`, `gpu` and `all` for every GPU.
 
     A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process will say so.
+
+    Raises:
+        WrongUseError: a device that is none.
     """
+    check_device_names(devices)
     visible = {f"gpu:{gpu.cuda_index}": gpu for gpu in gpus if gpu.cuda_index is not None}
     ordered = sorted(visible, key=lambda name: visible[name].cuda_index or 0)
     found: dict[str, Station] = {}
@@ -83,6 +90,26 @@ def parse_cpu_list(text: str | None) -> frozenset[int] | None:
             return None
         found.update(range(int(low), int(high or low) + 1))
     return frozenset(found) or None
+
+
+def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
+    """Return the request as options of `gpucheck bench`, without device, time and format."""
+    found = [*request.kernels]
+    modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
+    found += modes[request.mode]
+    for option, value in (
+        ("--size", request.size),
+        ("--dtype", ",".join(request.dtypes) or None),
+        ("--data", request.data_file),
+        ("--fill", request.fill.value if request.fill is not Fill.NORMAL else None),
+        ("--seed", request.seed),
+        ("--towers", request.towers),
+        ("--temperature", request.temperature),
+        ("--corruption", corruption_s or None),
+    ):
+        if value is not None:
+            found += [option, str(value)]
+    return tuple(found)
 
 
 def collect(
@@ -134,7 +161,7 @@ def _round(plan: WorkPlan, workers: Workers, number: int, *, in_turn: bool) -> S
         for station in plan.stations
     ]
     turns = len(orders) if in_turn else 1
-    deadline_s = turns * (_DEADLINE_FACTOR * seconds + _DEADLINE_S)
+    deadline_s = turns * (_DEADLINE_FACTOR * seconds + plan.corruption_s + _DEADLINE_S)
     answers = workers.round(orders, in_turn=in_turn, deadline_s=deadline_s)
     return [
         run_of(answer, station, number, together=not in_turn)
@@ -148,7 +175,7 @@ def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: boo
     result, host, failure = None, Host(), answer.failure
     if document is not None:
         try:
-            result, host, failure = _read(document)
+            result, host, failure = read_document(document)
         except DecodeError as error:
             failure = Failure(
                 code=worker.NO_DOCUMENT,
@@ -167,9 +194,14 @@ def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: boo
     )
 
 
-def _read(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host, Failure | None]:
-    if document.get("schema") != "gpucheck/bench/1":
-        where, problem = "$.schema", "is not gpucheck/bench/1"
+def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host, Failure | None]:
+    """Return what a report of bench holds: its result, its host, and its error.
+
+    Raises:
+        DecodeError: it is no report of bench, or damaged.
+    """
+    if document.get("schema") != BENCH_SCHEMA:
+        where, problem = "$.schema", f"is not {BENCH_SCHEMA}"
         raise DecodeError(where, problem)
     given, error = document.get("result"), document.get("error")
     result = None if given is None else from_plain(BenchResult, given, where="$.result")

@@ -12,8 +12,9 @@ from pathlib import Path
 from gpucheck import __version__
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.profiles.file import SCHEMA
+from gpucheck.core.bench.profiles.lint_checks import MOST_TOLERANCE_PERCENT
 from gpucheck.models.bench_run import Series
-from gpucheck.models.errors import WrongUseError
+from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.profile import Check, Profile, Target
 from gpucheck.models.saved_run import Fingerprint, SavedRun
 
@@ -50,7 +51,8 @@ def record_profile(base: Profile, runs: _Runs, *, name: str) -> str:
     """Return a profile's text: the base's demands, its checks with what the runs reached.
 
     Raises:
-        WrongUseError: runs of another profile, of different boards, or of too few processes.
+        WrongUseError: runs that failed, of another profile, of different boards, of too few
+            processes, or that scatter too much.
     """
     _check_runs(base, runs)
     recorded = [found for check in base.checks if (found := _recorded(check, runs)) is not None]
@@ -62,19 +64,28 @@ def record_profile(base: Profile, runs: _Runs, *, name: str) -> str:
             fact=f"{few.check.id} was measured in {few.processes} processes, and "
             f"{FEWEST_PROCESSES} are the fewest to record from"
         )
+    worst = max(recorded, key=lambda one: one.tolerance_percent)
+    if worst.tolerance_percent >= MOST_TOLERANCE_PERCENT:
+        fact = (
+            f"{worst.check.id} scatters by {worst.noise_percent:.1f} % from process to process, "
+            f"which takes a tolerance of {worst.tolerance_percent:g} %"
+        )
+        raise _refused(fact=fact, remedy="Save the runs while nothing else uses the machine.")
     return "\n".join(_lines(base, runs, recorded, name)) + "\n"
 
 
-def _refused(*, fact: str) -> WrongUseError:
-    return WrongUseError(
-        code="cannot-record",
-        message=f"No profile can be recorded: {fact}.",
-        remedy=("Save a run with more processes: gpucheck bench --profile NAME --save FILE",),
-    )
+_SAVE = "Save a run with more processes: gpucheck bench --profile NAME --save FILE"
+
+
+def _refused(*, fact: str, remedy: str = _SAVE) -> WrongUseError:
+    message = f"No profile can be recorded: {fact}."
+    return WrongUseError(code="cannot-record", message=message, remedy=(remedy,))
 
 
 def _check_runs(base: Profile, runs: _Runs) -> None:
     for path, run in runs:
+        if run.exit_code == ExitCode.BAD:
+            raise _refused(fact=f"{path} holds a run that failed")
         if (run.profile or "").split("/")[0] != base.name:
             raise _refused(fact=f"{path} was not measured with the profile {base.name}")
     boards = {one.board for one in _fingerprints(runs) if one.board is not None}

@@ -14,10 +14,11 @@ from gpucheck.core.bench.processes.workers import (
     WorkPlan,
     collect,
     was_interrupted,
+    worker_arguments,
 )
 from gpucheck.models.bench import (
     BenchEnvironment,
-    BenchMode,
+    BenchRequest,
     BenchResult,
 )
 from gpucheck.models.bench_run import Baseline, ProcessRun
@@ -30,7 +31,6 @@ from gpucheck.probes.workers import Workers
 
 #: What is measured where a profile has demands on the machine and no checks: a full load.
 _LOAD = "matmul"
-_MODES = {BenchMode.QUICK: ("--quick",), BenchMode.DEFAULT: (), BenchMode.FULL: ("--full",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,16 @@ class Outcome:
     gates: tuple[Gate, ...]
 
 
-def arguments_for(profile: Profile) -> tuple[str, ...]:
-    """Return what a worker is told after `gpucheck bench`, without device, time and format."""
+def request_for(profile: Profile) -> BenchRequest:
+    """Return what each process of a profile's run measures."""
     run = profile.run
-    kernels = tuple(dict.fromkeys(check.kernel for check in profile.checks)) or (_LOAD,)
-    dtypes = ",".join(dict.fromkeys(check.dtype for check in profile.checks))
-    return (
-        *kernels,
-        *_MODES[run.mode],
-        *(("--dtype", dtypes) if dtypes else ()),
-        *(("--size", str(run.size)) if run.size is not None else ()),
-        *("--seed", str(run.seed)),
-        *("--fill", run.fill.value),
-        *(("--corruption", f"{run.corruption_s:g}") if run.corruption_s else ()),
+    return BenchRequest(
+        kernels=tuple(dict.fromkeys(check.kernel for check in profile.checks)) or (_LOAD,),
+        dtypes=tuple(dict.fromkeys(check.dtype for check in profile.checks)),
+        size=run.size,
+        mode=run.mode,
+        seed=run.seed,
+        fill=run.fill,
     )
 
 
@@ -62,8 +59,9 @@ def plan_for(profile: Profile, stations: Sequence[Station]) -> WorkPlan:
     run = profile.run
     return WorkPlan(
         stations=tuple(stations),
-        arguments=arguments_for(profile),
+        arguments=worker_arguments(request_for(profile), run.corruption_s),
         seconds=run.seconds,
+        corruption_s=run.corruption_s,
         processes=run.processes,
         most_processes=run.max_processes,
         alone=run.alone or len(stations) == 1,
@@ -124,11 +122,6 @@ def conclude_profile(outcome: Outcome, host: Host, cpu: CpuFacts) -> Answer:
         error=failure,
         warnings=warnings(gates),
     )
-
-
-def profile_key(profile: Profile) -> str:
-    """Return what tells one profile from another in a fingerprint."""
-    return f"{profile.name}/{profile.version}/{profile.digest[:12]}"
 
 
 def _result(outcome: Outcome, cpu: CpuFacts) -> BenchResult:

@@ -11,6 +11,8 @@ from gpucheck.models.errors import GpucheckError, WrongUseError
 from gpucheck.models.gate import Severity
 from gpucheck.models.profile import Problem, Profile, ProfileFile
 
+#: The code of the error of a file that is no TOML.
+NOT_TOML = "bad-profile"
 _PACKAGE = Path(__file__).resolve().parents[3]
 #: In an installation the examples are part of the package, in a checkout they lie beside it.
 _FOLDERS = (_PACKAGE / "configs" / "bench", _PACKAGE.parent / "configs" / "bench")
@@ -94,7 +96,7 @@ def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
         where="",
         code=error.code,
         message=(text if known else error.message).rstrip("."),
-        mend="write it as TOML" if known else "name a file that can be read",
+        mend="write it as TOML" if error.code == NOT_TOML else "name a file that can be read",
     )
     return ProfileFile(
         path=str(path), name=None, version=None, description=None, problems=(problem,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ from hypothesis import strategies as st
 
 from gpucheck.core.bench.processes.baseline import (
     baseline_against,
-    read_saved_run,
     row_id,
     row_series,
     saved_run,
-    to_text,
 )
 from gpucheck.core.bench.processes.fingerprint import (
     KEYS,
@@ -32,7 +29,6 @@ from gpucheck.models.gate import Direction
 from gpucheck.models.report import Failure
 from gpucheck.models.saved_run import Fingerprint, SavedRun
 from tests.fakes.bench_runs import row, runs_of
-from tests.render.schemas import closed_validator
 
 TIME = "2026-11-21T03:32:00Z"
 SPEEDS = {"gpu:0": [7.0e14, 7.1e14, 7.05e14], "gpu:1": [6.9e14, 7.0e14, 7.0e14]}
@@ -41,6 +37,34 @@ SPEEDS = {"gpu:0": [7.0e14, 7.1e14, 7.05e14], "gpu:1": [6.9e14, 7.0e14, 7.0e14]}
 def saved(**changes: Any) -> SavedRun:
     runs = runs_of(SPEEDS, **changes)
     return saved_run(runs, row_series(runs), time=TIME, profile=None)
+
+
+# ------------------------------------------------------------------------------- variables
+
+
+def environment_with(**variables: str) -> Fingerprint:
+    (first, *_) = runs_of(SPEEDS)
+    assert first.result is not None
+    environment = replace(first.result.environment, variables=variables)
+    run = replace(first, result=replace(first.result, environment=environment))
+    return fingerprints_of((run,), None)[run.device]
+
+
+def test_a_variable_that_decides_about_arithmetic_forbids_the_comparison() -> None:
+    with_it = environment_with(NVIDIA_TF32_OVERRIDE="0", OMP_NUM_THREADS="2")
+
+    assert differences(with_it, environment_with()) == {
+        "variables": "variables: NVIDIA_TF32_OVERRIDE=0 OMP_NUM_THREADS=2 -> none"
+    }
+    assert (
+        differences(with_it, environment_with(OMP_NUM_THREADS="2", NVIDIA_TF32_OVERRIDE="0")) == {}
+    )
+
+
+def test_a_file_that_says_nothing_of_variables_is_not_taken_to_have_had_none() -> None:
+    old = replace(environment_with(), variables=None)
+
+    assert differences(old, environment_with()) == {"variables": "variables: unknown -> none"}
 
 
 # ------------------------------------------------------------------------------- what is kept
@@ -110,78 +134,6 @@ def test_doubts_are_kept_with_the_device() -> None:
     assert saved(doubts=("host-busy", "bimodal")).devices[0].doubts == ("bimodal", "host-busy")
 
 
-# ------------------------------------------------------------------------------- the file
-
-
-def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(to_text(saved()), encoding="utf-8")
-
-    assert read_saved_run(path) == saved()
-
-
-def test_the_file_holds_to_its_schema_and_has_a_series_a_line() -> None:
-    text = to_text(saved())
-
-    closed_validator("baseline").validate(json.loads(text))
-    assert sum('"values"' in line for line in text.splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is not JSON"),
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is no saved run"),
-        ("null", "is no saved run"),
-        ('{"schema": 3}', "is no saved run"),
-        ('{"schema": "gpucheck/bench/1"}', "is a gpucheck/bench/1 document"),
-        ('{"schema": "gpucheck/baseline/2"}', "is a gpucheck/baseline/2 document"),
-        ('{"schema": "gpucheck/baseline/1"}', "is damaged"),
-    ],
-)
-def test_what_is_no_saved_run_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(text, encoding="utf-8")
-
-    with pytest.raises(WrongUseError, match=said):
-        read_saved_run(path)
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [-1.0], [1.0, 0.0], ["x"], [None], [True]])
-def test_figures_are_numbers_above_zero(tmp_path: Path, values: list[Any]) -> None:
-    plain = json.loads(to_text(saved()))
-    plain["series"][1]["values"] = values
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(plain), encoding="utf-8")
-
-    with pytest.raises(WrongUseError, match=r"series\[1\]\.values"):
-        read_saved_run(path)
-
-
-def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
-    plain = json.loads(to_text(saved())) | {"surprise": 1}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(plain), encoding="utf-8")
-
-    with pytest.raises(WrongUseError, match="surprise"):
-        read_saved_run(path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUseError, match="cannot be read"):
-        read_saved_run(tmp_path / "none.json")
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_bytes(b"\xff\xfe{}")
-
-    with pytest.raises(WrongUseError, match="is not JSON"):
-        read_saved_run(path)
-
-
 # ------------------------------------------------------------------------------- fingerprints
 
 
@@ -202,6 +154,7 @@ def test_the_fingerprint_of_a_gpu_names_what_decides_its_speed() -> None:
         cpu="Fake CPU",
         cores=2,
         blas="fakeblas 1.0, 2 threads",
+        variables={},
         profile="acceptance/1",
         gpucheck=found.gpucheck,
     )
@@ -263,7 +216,7 @@ def test_a_run_of_the_same_machine_can_be_held_against_it() -> None:
     now = fingerprints_of(runs_of(SPEEDS), None)
     found = baseline_against(saved(), Path("a.json"), now)
 
-    assert found.differences == ()
+    assert found.differences == {}
     assert {one.device for one in found.series} == {"gpu:0", "gpu:1"}
 
 
@@ -281,19 +234,19 @@ def test_one_gpus_baseline_serves_its_identical_neighbours() -> None:
 
 
 def test_another_driver_is_named_unless_it_is_allowed() -> None:
-    now = {
-        device: replace(print_, driver="590.1")
-        for device, print_ in fingerprints_of(runs_of(SPEEDS), None).items()
-    }
+    now = fingerprints_of(runs_of(SPEEDS), None)
+    now["gpu:1"] = replace(now["gpu:1"], driver="590.1")
 
     found = baseline_against(saved(), Path("a.json"), now)
     allowed = baseline_against(saved(), Path("a.json"), now, ["driver"])
 
-    assert found.differences == ("driver: 580.95.05 -> 590.1",)
-    assert allowed.differences == ()
+    assert found.differences == {"gpu:1": ("driver: 580.95.05 -> 590.1",)}
+    assert allowed.differences == {}
 
 
 def test_a_device_that_is_not_in_it_is_told() -> None:
     now = fingerprints_of(runs_of({"cpu": [1e11]}), None)
 
-    assert baseline_against(saved(), Path("a.json"), now).differences == ("cpu is not in it",)
+    assert baseline_against(saved(), Path("a.json"), now).differences == {
+        "cpu": ("cpu is not in it",)
+    }

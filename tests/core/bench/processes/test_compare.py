@@ -155,3 +155,86 @@ def test_a_fail_outweighs_what_is_open() -> None:
     both = replace(slow, series=(*slow.series, *other.series))
 
     assert code(compared(run(), both)) is ExitCode.BAD
+
+
+# --------------------------------------------------------------------------------- single runs
+
+
+def single(speed: float, factor: float | None = 1.04, count: int = 1, **changes: Any) -> SavedRun:
+    """Return a run of so few processes, whose rounds say how far another run may be."""
+    found = run(speed, count=count, **changes)
+    return replace(found, series=tuple(replace(one, repeat_factor=factor) for one in found.series))
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "said"),
+    [
+        (1.0, GateStatus.PASS, "no difference shown: 0.0 %"),
+        (1.5, GateStatus.PASS, "50.0 % better, and two runs of the same may be 4.0 % apart"),
+        (0.98, GateStatus.INCONCLUSIVE, "no difference shown: 2.0 % worse"),
+        (0.93, GateStatus.INCONCLUSIVE, "more than 5 % is not shown"),
+        (0.9, GateStatus.FAIL, "10.0 % worse, and two runs of the same may be 4.0 % apart"),
+    ],
+)
+def test_two_single_runs_are_held_against_how_far_runs_are_apart(
+    factor: float, status: GateStatus, said: str
+) -> None:
+    (only,) = compared(single(7e14), single(7e14 * factor)).rows
+
+    assert only.status is status
+    assert said in only.reason
+    assert only.by_repeat
+    assert only.interval == pytest.approx((factor / 1.04, factor * 1.04))
+
+
+def test_the_run_that_says_the_most_noise_counts() -> None:
+    (only,) = compared(single(7e14, 1.02), single(6.3e14, 1.2)).rows
+
+    assert only.status is GateStatus.INCONCLUSIVE
+    assert "20.0 % apart" in only.reason
+
+
+def test_a_side_with_enough_processes_needs_no_word_of_its_rounds() -> None:
+    (only,) = compared(run(), single(6.3e14)).rows
+
+    assert only.status is GateStatus.FAIL
+    assert only.by_repeat
+
+
+def test_enough_processes_on_both_sides_count_and_not_their_rounds() -> None:
+    (only,) = compared(single(7e14, 2.0, count=5), single(6.3e14, 2.0, count=5)).rows
+
+    assert only.status is GateStatus.FAIL
+    assert not only.by_repeat
+
+
+@pytest.mark.parametrize("factors", [(None, 1.04), (1.04, None), (None, None)])
+def test_single_runs_whose_rounds_say_nothing_decide_nothing(
+    factors: tuple[float | None, float | None],
+) -> None:
+    (only,) = compared(single(7e14, factors[0]), single(3e14, factors[1])).rows
+
+    assert only.status is GateStatus.INCONCLUSIVE
+    assert "too few processes" in only.reason
+    assert (only.interval, only.by_repeat) == (None, False)
+
+
+def test_undecided_single_runs_are_told_to_be_repeated() -> None:
+    answer = conclude_comparison(compared(single(7e14), single(6.8e14)), Host())
+
+    assert answer.error is not None
+    assert answer.error.remedy == ("Save runs of more processes: gpucheck bench --save FILE",)
+
+
+def test_a_processor_is_not_called_defective() -> None:
+    (only,) = compared(run(1e11, "cpu"), run(8e10, "cpu")).rows
+
+    assert (only.status, only.class_) == (GateStatus.FAIL, GateClass.ENVIRONMENT)
+
+
+def test_that_a_side_failed_is_told() -> None:
+    found = compared(replace(run(), exit_code=1), run())
+
+    assert (found.first.exit_code, found.second.exit_code) == (1, None)
+    (notice,) = conclude_comparison(found, Host()).warnings
+    assert notice.message == "the first run, 'a.json', is one that failed."

@@ -15,10 +15,11 @@ from gpucheck.core.bench.processes.repeated import (
     chosen_stations,
     run_repeated,
     work_plan,
-    worker_arguments,
 )
+from gpucheck.core.bench.processes.workers import worker_arguments
 from gpucheck.models import worker
 from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, Fill, Verified
+from gpucheck.models.corruption import Corruption
 from gpucheck.models.errors import (
     ExitCode,
     GpucheckError,
@@ -89,6 +90,7 @@ def gates(answer: Answer, status: GateStatus) -> dict[tuple[str, str], GateClass
     return {(gate.device, gate.id): gate.class_ for gate in found if gate.status is status}
 
 
+TAKEN = Failure(code="gpu-memory-taken", message="the memory is taken")
 ROW = "matmul/cublas/bfloat16/4096x4096x4096"
 
 
@@ -116,6 +118,28 @@ def test_one_slow_gpu_among_eight_is_named() -> None:
     assert answer.exit_code is ExitCode.BAD
     assert answer.error is not None
     assert answer.error.message.startswith("gpu:3: matmul")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({}, GateStatus.PASS, ExitCode.OK),
+        ({"mismatches": 1}, GateStatus.FAIL, ExitCode.BAD),
+        ({"products": 0, "failure": TAKEN}, GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_repeated_products_have_a_verdict_on_each_device(
+    changes: dict[str, Any], status: GateStatus, code: ExitCode
+) -> None:
+    clean = Corruption(device="gpu:3", gpu_uuid=None, products=9, words=64, reference_ok=True)
+    found = {"corruption": (replace(clean, **changes),)}
+
+    answer, _, _ = measured(steady(gpu3=found))
+
+    assert answer.exit_code is code
+    assert {key for key in gates(answer, status) if key[1] == "corruption"} == {
+        ("gpu:3", "corruption")
+    }
 
 
 def test_one_that_is_hot_is_not_called_defective() -> None:

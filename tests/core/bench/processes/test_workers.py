@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.core.bench.processes.repeated import work_plan
 from gpucheck.core.bench.processes.workers import (
     Station,
     WorkPlan,
@@ -19,7 +20,9 @@ from gpucheck.core.bench.processes.workers import (
     was_interrupted,
 )
 from gpucheck.models import worker
+from gpucheck.models.bench import BenchRequest
 from gpucheck.models.bench_run import ProcessRun
+from gpucheck.models.errors import WrongUseError
 from gpucheck.models.report import Failure
 from gpucheck.probes.workers import WorkerAnswer, WorkerOrder
 from tests.fakes.bench_runs import FakeWorkers, document, gpus, uuid_of
@@ -256,3 +259,35 @@ def test_another_document_is_a_failure(path: tuple[str, ...], value: Any, said: 
     assert run.failure is not None
     assert run.failure.code == worker.NO_DOCUMENT
     assert said in run.failure.message
+
+
+@pytest.mark.parametrize("name", ["tpu", "gpu:x", "gpu:-1", ""])
+def test_what_is_no_device_gets_no_station(name: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        stations_of(["gpu:0", name], gpus(2))
+
+    assert caught.value.code == "bad-device"
+
+
+@pytest.mark.parametrize(("alone", "turns"), [(True, 2), (False, 1)])
+def test_repeated_products_have_their_time_before_the_deadline(alone: bool, turns: int) -> None:
+    short, long = (
+        plan("gpu:0", "gpu:1", alone=alone, together=not alone, corruption_s=seconds)
+        for seconds in (0.0, 600.0)
+    )
+    deadlines = []
+    for one in (short, long):
+        workers = FakeWorkers(good)
+        collect(one, workers)
+        deadlines.append(workers.rounds[0][2])
+
+    assert deadlines[1] - deadlines[0] == turns * 600.0
+
+
+def test_a_plan_knows_the_time_of_its_repeated_products() -> None:
+    request = BenchRequest(devices=("cpu",), kernels=("copy",))
+
+    found = work_plan(request, (), processes=3, corruption_s=120.0, more=False)
+
+    assert found.corruption_s == 120.0
+    assert "--corruption" in found.arguments

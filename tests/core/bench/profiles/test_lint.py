@@ -113,7 +113,6 @@ MISTAKES = [
     ("\nprocesses = 5", "\nprocesses = 1", "too-few-processes", "processes = 1", "at least 3"),
     ("max_processes = 10", "max_processes = 4", "contradiction", "max_processes", "larger"),
     ('data = "normal"', 'data = "zeros"', "flattering-data", "zeros", "normal"),
-    ("together = true\ncorr", "together = false\ncorr", "", None, ""),
     ("alone = true\ntogether = true", "alone = false\ntogether = false", "contradiction",
      "alone = false", "true"),
     ("corruption_seconds = 5\n", "", "never-measured", "[run]", "corruption_seconds = 5"),
@@ -176,8 +175,8 @@ def test_a_good_profile_has_no_mistake() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "code", "at", "mend"),
-    [case for case in MISTAKES if case[2]],
-    ids=[f"{case[2]}: {case[1][:30].strip()!r}" for case in MISTAKES if case[2]],
+    MISTAKES,
+    ids=[f"{case[2]}: {case[1][:30].strip()!r}" for case in MISTAKES],
 )
 def test_each_mistake_is_found_at_its_line_with_a_mend(
     old: str, new: str, code: str, at: str | None, mend: str
@@ -197,7 +196,7 @@ def test_each_mistake_is_found_at_its_line_with_a_mend(
 
 
 def test_there_are_more_than_twenty_kinds() -> None:
-    assert len({code for _, _, code, _, _ in MISTAKES if code}) >= 20
+    assert len({code for _, _, code, _, _ in MISTAKES}) >= 20
 
 
 def test_all_mistakes_are_told_at_once_by_line() -> None:

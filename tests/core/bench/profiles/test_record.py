@@ -97,6 +97,8 @@ def test_several_nodes_are_pooled() -> None:
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [
+        ([saved(exit_code=1)], "holds a run that failed"),
+        ([saved((700.0, 1100.0, 400.0, 900.0, 500.0))], "scatters by"),
         ([saved(GOOD[:4])], "4 processes, and 5 are the fewest"),
         ([saved(profile="cpu/1/abc")], "not measured with the profile default"),
         ([saved(profile=None)], "not measured with the profile default"),
@@ -115,7 +117,7 @@ def test_several_nodes_are_pooled() -> None:
             "different boards",
         ),
     ],
-    ids=["few", "other profile", "no profile", "nothing", "boards"],
+    ids=["failed", "noisy", "few", "other profile", "no profile", "nothing", "boards"],
 )
 def test_what_makes_no_profile_is_refused(runs: list[SavedRun], reason: str) -> None:
     with pytest.raises(WrongUseError, match=reason):

@@ -15,7 +15,6 @@ from gpucheck.core.bench.processes.workers import Station
 from gpucheck.core.bench.profiles.lint import lint_text
 from gpucheck.core.bench.profiles.run import (
     Outcome,
-    arguments_for,
     conclude_profile,
     plan_for,
     run_profile,
@@ -32,9 +31,9 @@ from gpucheck.probes.cpu import CpuFacts
 from gpucheck.probes.workers import WorkerAnswer, WorkerOrder
 from gpucheck.render.base import View
 from gpucheck.render.json import render
-from tests.core.bench.gates.test_verdict import CPU, NODE, cpu_runs
 from tests.core.bench.profiles.test_lint import GOOD
 from tests.fakes.bench_results import measurement, product, result_of, sensors
+from tests.fakes.gates import CPU, NODE, cpu_runs
 from tests.fakes.reports import wrap
 from tests.render.schemas import validator
 
@@ -231,7 +230,7 @@ def test_sensors_of_all_processes_are_put_together() -> None:
 
 
 def test_a_worker_is_told_all_that_the_profile_says() -> None:
-    told = arguments_for(profile_of(GOOD))
+    told = plan_for(profile_of(GOOD), [Station(device="gpu:0")]).arguments
 
     assert told[:3] == ("matmul", "copy", "softmax")
     line = " ".join(told)

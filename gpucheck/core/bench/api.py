@@ -1,0 +1,87 @@
+"""`gpucheck.bench`: a benchmark for the program that calls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+from gpucheck.core.bench.outcome import conclude
+from gpucheck.core.bench.session import open_session
+from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, Fill
+from gpucheck.models.errors import ExitCode, MissingError, WrongUseError
+from gpucheck.probes.interface import Probes
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def request_of(
+    kernels: Iterable[str],
+    *,
+    device: str | Iterable[str],
+    size: int | None,
+    dtype: str | Iterable[str],
+    mode: str,
+    budget_s: float | None,
+    seed: int,
+    fill: str,
+    temperature: float,
+    towers: int,
+    data_file: str | os.PathLike[str] | None,
+) -> BenchRequest:
+    """Return the request that these words mean.
+
+    Raises:
+        WrongUseError: a mode or fill that there is not.
+    """
+    return BenchRequest(
+        kernels=tuple(kernels),
+        devices=_words(device) or ("all",),
+        size=size,
+        dtypes=_words(dtype),
+        mode=_member(BenchMode, "mode", mode),
+        budget_s=budget_s,
+        seed=seed,
+        fill=_member(Fill, "fill", fill),
+        temperature=temperature,
+        towers=towers,
+        data_file=None if data_file is None else os.fspath(data_file),
+    )
+
+
+def bench_here(
+    request: BenchRequest, probes: Probes, *, corruption_s: float, require_gpu: bool
+) -> BenchResult:
+    """Measure in this process, and close the probes.
+
+    Raises:
+        GpucheckError: as `gpucheck.bench` says.
+        KeyboardInterrupt: a person ended it.
+    """
+    try:
+        with open_session(request, probes, os.environ) as session:
+            result = session.measure(corruption_s=corruption_s)
+            answer = conclude(result, session.host, require_gpu=require_gpu)
+    finally:
+        probes.close()
+    if result.interrupted:
+        # The program that called is what the person wanted to end.
+        raise KeyboardInterrupt
+    failure = answer.error
+    if failure is not None and answer.exit_code is ExitCode.MISSING:
+        raise MissingError(code=failure.code, message=failure.message, remedy=failure.remedy)
+    return result
+
+
+def _words(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return words given as a list, or as the command line takes them: with commas."""
+    texts = [given] if isinstance(given, str) else given
+    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
+
+
+def _member(kind: type[Word], name: str, given: str) -> Word:
+    if given not in list(kind):
+        message = f"{name} takes {', '.join(kind)}, not {given!r}."
+        raise WrongUseError(code="usage", message=message)
+    return kind(given)

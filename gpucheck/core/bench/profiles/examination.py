@@ -1,0 +1,150 @@
+"""One machine held against one profile: its GPUs found, the processes run, the verdict, the run.
+
+What `gpucheck bench --profile` does, from a profile to the answer and what may be kept of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpucheck.core.bench.asked import check_device_names
+from gpucheck.core.bench.gates.facts import Node, NodeGpu
+from gpucheck.core.bench.gates.verdict import series_of
+from gpucheck.core.bench.processes.baseline import baseline_against, saved_run
+from gpucheck.core.bench.processes.fingerprint import fingerprints_of, profile_key
+from gpucheck.core.bench.processes.workers import stations_of
+from gpucheck.core.bench.profiles.run import Outcome, conclude_profile, run_profile
+from gpucheck.core.inventory import ListRequest, complete_host, take_inventory
+from gpucheck.models.bench_run import Baseline, ProcessRun
+from gpucheck.models.device import Inventory
+from gpucheck.models.errors import ExitCode, WrongUseError
+from gpucheck.models.profile import Profile, Target
+from gpucheck.models.report import Answer, Failure, Host
+from gpucheck.models.saved_run import SavedRun
+from gpucheck.models.snapshot import NvmlReading
+from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.probes.interface import NvmlQuestion, Probes
+from gpucheck.probes.workers import Workers
+
+
+def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:
+    """Return the devices of a profile's kind: all GPUs where none is named.
+
+    Raises:
+        WrongUseError: a device of the other kind is named, or one that is none.
+    """
+    check_device_names(devices)
+    on_cpu = profile.match.target is Target.CPU
+    named = tuple(name for name in devices if name != "all")
+    wrong = [name for name in named if (name == "cpu") is not on_cpu]
+    if wrong:
+        kind = "the processor" if on_cpu else "GPUs"
+        raise WrongUseError(
+            code="other-device",
+            message=f"The profile is for {kind}: --device {wrong[0]} is none of them.",
+        )
+    return named or (("cpu",) if on_cpu else ("gpu",))
+
+
+def examine(
+    profile: Profile,
+    wanted: Sequence[str],
+    probes: Probes,
+    workers: Workers,
+    baseline: SavedRun | None,
+    path: Path | None,
+    *,
+    allowed: Sequence[str] = (),
+) -> tuple[Answer, SavedRun | None]:
+    """Measure and judge; return the answer, and the run as it would be saved.
+
+    There is nothing to save where nothing was measured.
+    """
+    topology = profile.inventory.nvlink_links is not None
+    reading = probes.nvml(NvmlQuestion(topology=topology))
+    host = complete_host(probes.host(), reading)
+    found: Inventory | None = None
+    if profile.match.target is not Target.CPU:
+        answer = _inventory(probes, topology=topology)
+        if not isinstance(answer.result, Inventory):
+            return answer, None
+        found = answer.result
+    stations = stations_of(wanted, found.gpus if found is not None else ())
+    if not stations:
+        return _no_device(profile, host), None
+    node = node_of(found, reading, {station.device for station in stations})
+    against = _baseline_for(profile, baseline, path, allowed)
+    outcome = run_profile(profile, node, stations, workers, against)
+    answer = conclude_profile(outcome, host, LinuxCpu().facts())
+    return answer, _kept(outcome, probes.time())
+
+
+def _inventory(probes: Probes, *, topology: bool) -> Answer:
+    """Return the GPUs, or the answer without a result that says why there are none."""
+    answer = take_inventory(ListRequest(topology=topology), probes)
+    if isinstance(answer.result, Inventory) and all(
+        gpu.cuda_index is None for gpu in answer.result.gpus
+    ):
+        # The rules left it open what CUDA sees: it is asked itself.
+        answer = take_inventory(ListRequest(topology=topology, ask_driver=True), probes)
+    return answer if answer.exit_code is ExitCode.OK else answer._replace(result=None)
+
+
+def _no_device(profile: Profile, host: Host) -> Answer:
+    failure = Failure(
+        code="no-gpu",
+        message=f"The profile {profile.name} is for GPUs, and no program sees one here.",
+        remedy=("gpucheck list says which are hidden, and why", "gpucheck detect"),
+    )
+    return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=failure)
+
+
+def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) -> Node:
+    """Return the GPUs that take part, with what only NVML knows of them."""
+    if found is None:
+        return Node(driver_version=reading.driver_version)
+    ids = {gpu.uuid: gpu.pci_device_id for gpu in reading.gpus if gpu.uuid is not None}
+    gpus = tuple(
+        NodeGpu(
+            gpu=gpu,
+            device=f"gpu:{gpu.cuda_index}",
+            pci_device_id=ids.get(gpu.uuid or ""),
+            nvlink_links=_fewest_links(found, gpu.index),
+        )
+        for gpu in found.gpus
+        if gpu.cuda_index is not None and f"gpu:{gpu.cuda_index}" in devices
+    )
+    return Node(gpus=gpus, driver_version=reading.driver_version)
+
+
+def _fewest_links(found: Inventory, index: int) -> int | None:
+    """Return the NVLink connections to the GPU with the fewest; None where nobody looked."""
+    links = found.topology.links if found.topology is not None else ()
+    kinds = [link.kind for link in links if index in (link.from_, link.to)]
+    counts = [int(kind[2:]) if kind.startswith("NV") else 0 for kind in kinds if kind]
+    return min(counts, default=None)
+
+
+def _baseline_for(
+    profile: Profile, baseline: SavedRun | None, path: Path | None, allowed: Sequence[str]
+) -> Callable[[Sequence[ProcessRun]], Baseline | None]:
+    """Return what makes a saved run ready to hold processes against."""
+
+    def against(runs: Sequence[ProcessRun]) -> Baseline | None:
+        if baseline is None or path is None:
+            return None
+        return baseline_against(
+            baseline, path, fingerprints_of(runs, profile_key(profile)), allowed
+        )
+
+    return against
+
+
+def _kept(outcome: Outcome, time: str) -> SavedRun | None:
+    """Return the checks' figures as they are kept for the next run, None if there are none."""
+    facts = outcome.facts
+    series = series_of(facts)
+    if not series:
+        return None
+    return saved_run(facts.runs, series, time=time, profile=profile_key(facts.profile))

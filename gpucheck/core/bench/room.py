@@ -1,0 +1,140 @@
+"""What fits into the memory that is free: sizes, and GPUs whose memory others hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
+from gpucheck.core.bench.kernel import Kernel
+from gpucheck.core.bench.record import memory_taken
+from gpucheck.models.bench import BenchGpu
+from gpucheck.models.errors import InconclusiveError, WrongUseError
+from gpucheck.models.report import Failure
+
+#: Share of the free memory that a group may take: the rest is for the system and other programs.
+_HOST_SHARE, _GPU_SHARE = 0.5, 0.8
+#: A GPU whose free memory does not hold this part of the size is left out: it would make the others
+#: small too.
+_LEAST_PART = 1 / 16
+#: The copy that shows a processor's limit is made larger than its caches, up to this edge (2 GiB).
+_LARGEST_LIMIT = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What takes part, and the host's free memory and last-level cache; None where unknown.
+
+    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
+    """
+
+    with_cpu: bool = True
+    gpus: tuple[BenchGpu, ...] = ()
+    host_bytes: int | None = None
+    cache_bytes: int | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def taken_by_others(
+    kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, machine: Machine, *, exact: bool
+) -> Failure | None:
+    """Return the error of a GPU that others have left too little memory for anything useful.
+
+    With `exact` the size is a person's: only a GPU that holds nothing at all is left out, the rest
+    is for `check_fits`. A GPU that is too small has no error: an empty memory would not help.
+    """
+    least = 1 if exact else max(1, int(_LEAST_PART * size))
+    needed = kernel.device_bytes(kernel.shape(least), dtype)
+    if needed <= _GPU_SHARE * gpu.memory_free_bytes:
+        return None
+    if needed > _GPU_SHARE * gpu.memory_total_bytes:
+        return None
+    return memory_taken(gpu, machine.holders.get(gpu.uuid or ""))
+
+
+def reduced_size(
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+) -> int:
+    """Return the size, or the largest power of two that fits.
+
+    Raises:
+        InconclusiveError: not even the smallest fits.
+    """
+    if fits(kernel, dtype, size, machine, gpus):
+        return size
+    return power_of_two(_largest(kernel, dtype, size, machine, gpus))
+
+
+def check_fits(
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+) -> None:
+    """Refuse a size that does not fit, with the largest that does.
+
+    Raises:
+        WrongUseError: it does not fit.
+        InconclusiveError: not even the smallest fits.
+    """
+    if fits(kernel, dtype, size, machine, gpus):
+        return
+    largest = _largest(kernel, dtype, size, machine, gpus)
+    held = [
+        f"gpu:{gpu.cuda_index}: {machine.holders[gpu.uuid or '']}."
+        for gpu in gpus
+        if (gpu.uuid or "") in machine.holders
+    ]
+    raise WrongUseError(
+        code="size-does-not-fit",
+        message=f"{kernel.id} of size {size} does not fit into the free memory.",
+        remedy=(f"The largest size that fits now is {largest}.", *held),
+    )
+
+
+def _largest(
+    kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> int:
+    largest = largest_fitting(kernel, dtype, size, machine, gpus)
+    if largest < 1:
+        raise InconclusiveError(
+            code="memory-taken",
+            message=f"{kernel.id} cannot be measured: hardly any memory is free.",
+            remedy=("End what takes it, and run it again.",),
+        )
+    return largest
+
+
+def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]) -> bool:
+    """Return whether a size fits into the host's free memory, and into that of these GPUs."""
+    shape = kernel.shape(size)
+    host = kernel.host_bytes(shape, dtype, len(machine.gpus))
+    if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
+        return False
+    needed = kernel.device_bytes(shape, dtype)
+    return all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus)
+
+
+def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
+    """Return the edge, doubled until one operation walks through several times the cache."""
+    wanted = ROTATION_IN_L2 * (cache_bytes or 0)
+    while edge < _LARGEST_LIMIT and kernel.work(kernel.shape(edge), "float32").bytes_moved < wanted:
+        edge *= 2
+    return edge
+
+
+def largest_fitting(
+    kernel: Kernel, dtype: str, limit: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> int:
+    """Return the largest size up to `limit` that fits, 0 if none does; memory grows with size."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(kernel, dtype, middle, machine, gpus):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def power_of_two(size: int) -> int:
+    """Return the largest power of two up to `size`: those in between are slower mostly."""
+    return 1 << (size.bit_length() - 1)

@@ -1,0 +1,159 @@
+"""One benchmark in this process: the GPUs found, opened and held, and everything measured.
+
+`gpucheck bench` and `gpucheck.bench()` both come through here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpucheck.core.bench.asked import check_device_names
+from gpucheck.core.bench.claiming import hold_gpus
+from gpucheck.core.bench.corruption import Repetition, repeat_on_each, repetitions_on
+from gpucheck.core.bench.engine import run_bench
+from gpucheck.core.bench.rounds import Progress
+from gpucheck.core.bench.surroundings import Surroundings, surroundings_of
+from gpucheck.core.inventory import HUNG, complete_host
+from gpucheck.core.picking import own_command
+from gpucheck.core.visibility import digits_of, gpu_uuid
+from gpucheck.models.bench import BenchRequest, BenchResult
+from gpucheck.models.errors import WrongUseError
+from gpucheck.models.report import Host
+from gpucheck.models.snapshot import CudaReading, NvmlReading
+from gpucheck.probes.blas import ThreadpoolBlas
+from gpucheck.probes.clock import MonotonicClock
+from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.probes.cupy_device import open_gpus
+from gpucheck.probes.gpu import OpenedGpus
+from gpucheck.probes.interface import NvmlQuestion, Probes
+
+
+def say_nothing(label: str, fraction: float, seconds_left: float) -> None:
+    """Take the progress where nobody is watching."""
+
+
+def check_corruption(seconds: float) -> None:
+    """Refuse a time for repeated products that is none.
+
+    Raises:
+        WrongUseError: it is negative, infinite or no number.
+    """
+    if not 0 <= seconds < math.inf:
+        message = f"Products are repeated for 0 seconds or more, not {seconds:g}."
+        remedy = ("Give seconds, for example --corruption 10.",)
+        raise WrongUseError(code="bad-corruption", message=message, remedy=remedy)
+
+
+@contextmanager
+def open_session(
+    request: BenchRequest, probes: Probes, environment: Mapping[str, str]
+) -> Iterator[Session]:
+    """Open the GPUs that are asked for; they are claimed for as long as the block lasts.
+
+    CuPy works in this process, where a hung driver would hang us: a child asks the driver first.
+
+    Raises:
+        WrongUseError: a device that is none.
+    """
+    check_device_names(request.devices)
+    reading = probes.nvml(NvmlQuestion())
+    cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
+    gpus = _opened(request.devices, cuda, reading)
+    allowed = frozenset(os.sched_getaffinity(0))
+    around = surroundings_of(probes, reading, cuda, environment, allowed)
+    uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
+    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
+        around = replace(around, claims=claimed.others, notes=claimed.notes)
+        yield Session(request, complete_host(probes.host(), reading), gpus, around)
+
+
+class Session:
+    """The devices of one benchmark, ready to be measured; `host` is the machine they are in."""
+
+    def __init__(
+        self, request: BenchRequest, host: Host, gpus: OpenedGpus, around: Surroundings
+    ) -> None:
+        self.host = host
+        self._request = request
+        self._gpus = gpus
+        self._around = around
+        self._clock = MonotonicClock()
+        self._cpu = LinuxCpu()
+        self._blas = ThreadpoolBlas()
+
+    def measure(
+        self,
+        *,
+        corruption_s: float = 0.0,
+        progress: Progress = say_nothing,
+        offer: Callable[[Callable[[], BenchResult]], None] | None = None,
+    ) -> BenchResult:
+        """Measure, and then repeat one product on each device for `corruption_s` seconds.
+
+        `offer` is given what returns the result so far, as by `run_bench`.
+
+        Raises:
+            WrongUseError: the request makes no sense or does not fit the memory.
+            MissingError: nothing it asks for is on this machine.
+            InconclusiveError: the host has no memory left.
+        """
+        check_corruption(corruption_s)
+        repetitions = self._repetitions() if corruption_s else ()
+        result = run_bench(
+            self._request,
+            clock=self._clock,
+            cpu=self._cpu,
+            blas=self._blas,
+            gpus=self._gpus,
+            around=self._around,
+            progress=progress,
+            offer=offer,
+        )
+        if not repetitions or result.interrupted:
+            return result
+        corruption, interrupted = repeat_on_each(repetitions, corruption_s)
+        notes = (note for repetition in repetitions for note in repetition.notes)
+        return replace(
+            result,
+            corruption=corruption,
+            interrupted=interrupted,
+            notes=tuple(dict.fromkeys((*result.notes, *notes))),
+        )
+
+    def _repetitions(self) -> Sequence[Repetition]:
+        """Plan what is repeated before anything is measured, so that a mistake costs no time."""
+        return repetitions_on(
+            self._gpus.devices,
+            self._request,
+            with_cpu=bool({"cpu", "all"} & set(self._request.devices)),
+            clock=self._clock,
+            cpu=self._cpu.facts(),
+            blas=self._blas,
+            holders=self._around.holders,
+        )
+
+
+def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
+    """Open just the GPUs that are asked for: opening one takes memory on it."""
+    if cuda is None:
+        return OpenedGpus()
+    if cuda.failure is not None:
+        silent = cuda.failure.code == HUNG
+        return OpenedGpus(unavailable=cuda.failure.message, silent=silent)
+    # A MIG device has a UUID of its own kind, which only NVML's list tells from a GPU's.
+    split = [mig.uuid for gpu in reading.gpus for mig in gpu.mig_instances if mig.uuid is not None]
+    known = {digits_of(uuid): uuid for uuid in split}
+    uuids = {
+        item.ordinal: known.get(item.uuid_hex, gpu_uuid(item.uuid_hex))
+        for item in cuda.devices
+        if item.uuid_hex
+    }
+    numbers = [name.removeprefix("gpu:") for name in devices if name != "cpu"]
+    if all(number.isascii() and number.isdigit() for number in numbers):
+        return open_gpus([int(number) for number in numbers], uuids=uuids)
+    return open_gpus(uuids=uuids)

@@ -1,0 +1,27 @@
+"""Which devices a benchmark is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.core.bench.asked import asked_devices
+from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.probes.gpu import OpenedGpus
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(True, InconclusiveError), (False, MissingError)])
+def test_without_an_answer_it_is_unknown_whether_there_is_a_gpu(
+    silent: bool, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="the reason"):
+        asked_devices(["gpu:0"], OpenedGpus(unavailable="the reason", silent=silent))
+
+
+def test_the_processor_is_there_whatever_the_gpus_are() -> None:
+    assert asked_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
+
+
+@pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(WrongUseError, match="does not understand"):
+        asked_devices([name], OpenedGpus())

@@ -1,0 +1,94 @@
+"""What a run comes to: the worst that was found decides, and nothing that was asked is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.core.bench.outcome import conclude
+from gpucheck.models.bench import BenchResult, Measurement, Verified
+from gpucheck.models.corruption import Corruption
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.report import Answer, Failure, Host
+from tests.fakes.bench_runs import row
+from tests.fakes.verdicts import result
+
+TAKEN = Failure(code="gpu-memory-taken", message="the memory of gpu:0 is taken")
+NO_TIME = Failure(code="no-time", message="the time was over")
+LOST = Failure(code="gpu-lost", message="the GPU stopped answering")
+WRONG = Verified(error=0.5, bound=1e-2, ok=False, reference="float64")
+CLEAN = Corruption(device="gpu:0", gpu_uuid=None, products=10, words=64, reference_ok=True)
+
+
+def found(*rows: Measurement, corruption: tuple[Corruption, ...] = (), **more: Any) -> BenchResult:
+    return replace(result(), measurements=rows, corruption=corruption, **more)
+
+
+def concluded(result_: BenchResult, *, require_gpu: bool = False) -> Answer:
+    return conclude(result_, Host(), require_gpu=require_gpu)
+
+
+GOOD = row("cpu", 1e11)
+UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
+
+
+@pytest.mark.parametrize(
+    ("result_", "code", "said"),
+    [
+        (found(GOOD), ExitCode.OK, None),
+        (found(GOOD, corruption=(CLEAN,)), ExitCode.OK, None),
+        (found(GOOD, interrupted=True), ExitCode.INTERRUPTED, "interrupted"),
+        (found(GOOD, replace(UNMEASURED, device="cpu", error=NO_TIME)), ExitCode.OK, None),
+        (found(GOOD, replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
+        (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
+        (found(GOOD, replace(UNMEASURED, error=LOST)), ExitCode.BAD, "gpu-lost"),
+        (found(row("gpu:0", 1e14, verified=WRONG)), ExitCode.BAD, "wrong-result"),
+        (
+            found(GOOD, corruption=(replace(CLEAN, mismatches=1),)),
+            ExitCode.BAD,
+            "silent-corruption",
+        ),
+        (found(GOOD, corruption=(replace(CLEAN, failure=LOST),)), ExitCode.BAD, "gpu-lost"),
+        (
+            found(GOOD, corruption=(replace(CLEAN, products=0, failure=TAKEN),)),
+            ExitCode.INCONCLUSIVE,
+            "gpu-memory-taken",
+        ),
+        (
+            found(replace(UNMEASURED, error=NO_TIME), corruption=(replace(CLEAN, mismatches=1),)),
+            ExitCode.BAD,
+            "silent-corruption",
+        ),
+    ],
+)
+def test_the_worst_that_was_found_decides(
+    result_: BenchResult, code: ExitCode, said: str | None
+) -> None:
+    answer = concluded(result_)
+
+    assert answer.exit_code is code
+    assert (answer.error.code if answer.error else None) == said
+
+
+def test_a_gpu_that_is_required_and_not_there_is_missing() -> None:
+    answer = concluded(found(GOOD), require_gpu=True)
+
+    assert answer.exit_code is ExitCode.MISSING
+    assert answer.error is not None
+    assert "A GPU is required" in answer.error.message
+
+
+def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
+    silent = replace(result().environment, gpus=(), gpu_unavailable="no answer", gpu_silent=True)
+
+    assert concluded(found(GOOD, environment=silent), require_gpu=True).exit_code is (
+        ExitCode.INCONCLUSIVE
+    )
+    assert (
+        concluded(
+            found(GOOD, environment=replace(silent, gpu_silent=False)), require_gpu=True
+        ).exit_code
+        is ExitCode.MISSING
+    )

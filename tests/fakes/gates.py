@@ -1,0 +1,144 @@
+"""Profiles, nodes and processes that gates are decided from, with the faults one wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.core.bench.gates.facts import Facts, Node, NodeGpu
+from gpucheck.core.bench.gates.verdict import judge, series_of, verdict
+from gpucheck.core.bench.profiles.lint import lint_text
+from gpucheck.models.bench_run import Baseline, ProcessRun
+from gpucheck.models.device import Gpu, MigState, PcieLink
+from gpucheck.models.errors import ExitCode
+from gpucheck.models.gate import Gate
+from gpucheck.models.profile import Profile
+from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of
+
+HEAD = '[profile]\nschema = 1\nname = "test"\nversion = 1\n'
+NODE = (
+    HEAD
+    + """
+[match]
+pci_device_ids = ["2330"]
+[run]
+seconds = 5
+processes = 5
+[[check]]
+id = "matmul"
+kernel = "matmul"
+dtype = "bfloat16"
+value = 700
+unit = "TFLOP/s"
+tolerance_percent = 5
+warn_percent = 2
+source = "test"
+date = "2026-11-21"
+"""
+)
+CPU = (
+    HEAD
+    + """
+[match]
+device = "cpu"
+[run]
+seconds = 1
+[[check]]
+id = "copy"
+kernel = "copy"
+device = "cpu"
+baseline = true
+tolerance_percent = 5
+"""
+)
+COMPANY = "\n[stability]\nstraggler_percent = 5\nspread_percent = 8\n"
+HAVE = """
+[inventory]
+memory_total_gib = 79
+ecc = true
+persistence_mode = true
+pcie_generation = 5
+pcie_width = 16
+pcie_full = true
+nvlink_links = 18
+power_limit_w = 700
+identical_gpus = true
+"""
+GOOD = (701.0, 699.0, 702.0, 698.0, 700.0)
+SLOW = tuple(0.9 * value for value in GOOD)
+
+
+def profile_of(text: str) -> Profile:
+    """Return a profile from its text, which must be good."""
+    found = lint_text(text, "p.toml")
+    assert found.profile is not None, found.problems
+    return found.profile
+
+
+def node(count: int = 1, **gpu: Any) -> Node:
+    """Return a node of such GPUs, with the changes given."""
+    gpus = tuple(
+        NodeGpu(
+            gpu=Gpu(
+                index=at,
+                cuda_index=at,
+                uuid=uuid_of(f"gpu:{at}"),
+                name="NVIDIA H100 80GB HBM3",
+                memory_total_bytes=80 << 30,
+                power_limit_w=700.0,
+                ecc_mode=True,
+                persistence_mode=True,
+                pcie=PcieLink(generation_max=5, width_max=16),
+                mig=MigState(enabled=False),
+            )._replace(**gpu),
+            device=f"gpu:{at}",
+            pci_device_id="233010de",
+            nvlink_links=18,
+        )
+        for at in range(count)
+    )
+    return Node(gpus=gpus, driver_version="580.95.05")
+
+
+def facts(runs: Sequence[ProcessRun], extra: str = "", **changes: Any) -> Facts:
+    """Return what a run on GPUs brought."""
+    count = len({run.device for run in runs})
+    found = Facts(profile=profile_of(NODE + extra), node=node(count), runs=runs)
+    return replace(found, **changes)
+
+
+def gate(found: Facts, name: str, device: str = "gpu:0") -> Gate:
+    """Return the one gate of this name on a device."""
+    (only,) = [one for one in judge(found) if (one.id, one.device) == (name, device)]
+    return only
+
+
+def code(found: Facts) -> ExitCode:
+    """Return what the gates come to."""
+    return verdict(judge(found))[0]
+
+
+def cpu_runs(values: Sequence[float], **row: Any) -> list[ProcessRun]:
+    """Return processes that copied at so many GB/s."""
+    return [
+        run_of(result_of(measurement("copy", 1e9 * value, **row)), at)
+        for at, value in enumerate(values)
+    ]
+
+
+def cpu_facts(values: Sequence[float], baseline: Baseline | None, **row: Any) -> Facts:
+    """Return what a run on the processor brought."""
+    return Facts(profile=profile_of(CPU), runs=cpu_runs(values, **row), baseline=baseline)
+
+
+def saved(
+    values: Sequence[float] = GOOD, differences: dict[str, tuple[str, ...]] | None = None
+) -> Baseline:
+    """Return a baseline of such a run."""
+    return Baseline(
+        path="a.json",
+        time="",
+        series=series_of(cpu_facts(values, None)),
+        differences=differences or {},
+    )
