@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from gpucheck.cli.memlimit_remarks import say_after, say_before, say_what_variables_miss, warn
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     Context,
@@ -18,13 +19,11 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import WrongUseError
-from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction, Way
+from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.models.report import Answer, Notice
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.interface import Probes
-from gpucheck.render.base import printable
 
 
 @with_shared_options
@@ -60,7 +59,10 @@ def command(
         ),
     ] = None,
     hook: Annotated[
-        bool, typer.Option("--hook/--no-hook", help="Cap what needs code by an import hook.")
+        bool,
+        typer.Option(
+            "--hook/--no-hook", help="Limit what needs code while the program imports it."
+        ),
     ] = True,
     watch: Annotated[
         WatchAction,
@@ -93,9 +95,16 @@ def command(
         proofs=_proofs(verify, verify_with),
     )
     _check(request.proofs, code, context, shared)
+    source = ctx.get_parameter_source("watch")
+    if context.child is None and source is not None and source.name == "COMMANDLINE":
+        message = "--watch watches a command: add it after `--`."
+        raise WrongUseError(code="watch-without-command", message=message)
 
     def find(probes: Probes) -> Answer:
-        return find_limit(request, probes)
+        answer = find_limit(request, probes)
+        if context.child is None and shared.format == "shell" and shared.verbosity >= 0:
+            say_what_variables_miss(answer)
+        return answer
 
     if context.child is None:
         if code is not None and shared.format == "table":
@@ -125,6 +134,7 @@ def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: 
             ("--verify", bool(proofs)),
             ("--code", code is not None),
             ("-- CMD", context.child is not None),
+            ("--format shell", shared.format == "shell" and context.child is None),
         )
         if given
     ]
@@ -145,13 +155,14 @@ def _run(
     hook: bool,
 ) -> int:
     from gpucheck.core.launch import supervise
+    from gpucheck.core.launch_environment import environment_before
     from gpucheck.core.memlimit.run import limited_environment, new_mark, open_watch
 
     mark = new_mark()
-    environment = limited_environment(plan, os.environ, hook=hook, mark=mark)
+    environment = limited_environment(plan, environment_before(), hook=hook, mark=mark)
     if shared.verbosity >= 0:
-        _say_before(plan, details=shared.verbosity > 0)
-    with open_watch(plan, watch, _say, mark=mark, deadline_s=shared.deadline_s) as watcher:
+        say_before(plan, details=shared.verbosity > 0)
+    with open_watch(plan, watch, warn, mark=mark, deadline_s=shared.deadline_s) as watcher:
         exit_code = supervise(
             context.child or (),
             environment,
@@ -166,7 +177,7 @@ def _run(
             run, unavailable=dict.fromkeys(("peak_bytes", "exceeded"), reason)
         )
     elif shared.verbosity >= 0:
-        _say_after(run)
+        say_after(run)
     if shared.output is not None:
         warnings = (*answer.warnings, *_excess(run))
         result = dataclasses.replace(plan, run=run)
@@ -179,49 +190,3 @@ def _excess(run: LimitedRun) -> tuple[Notice, ...]:
     if not run.exceeded:
         return ()
     return (Notice(code="limit-exceeded", message="The command took more than the limit."),)
-
-
-def _say(text: str) -> None:
-    write_stderr(printable(f"gpucheck: warning: {text}"))
-
-
-def _say_before(plan: MemoryLimit, *, details: bool) -> None:
-    """Say the limit and by what it is held, in a line; with -v every variable too."""
-    from gpucheck.render.units import binary_bytes
-
-    sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
-    each = "each of them" if len(plan.gpus) > 1 else "it"
-    what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
-    count = "1 GPU" if len(plan.gpus) == 1 else f"{len(plan.gpus)} GPUs"
-    by = [name for name in plan.environment if name not in _NOT_LIMITS]
-    if any(each.applies and each.by is Way.CODE for each in plan.mechanisms):
-        by.append("the import hook")
-    write_stderr(
-        printable(f"gpucheck: {count}, {what} of {each}, held by {', '.join(by) or 'nothing'}")
-    )
-    if details:
-        for name, value in plan.environment.items():
-            write_stderr(printable(f"gpucheck: {name}={value}"))
-
-
-#: What --gpu sets: these choose a GPU and limit nothing.
-_NOT_LIMITS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-
-
-def _say_after(run: LimitedRun) -> None:
-    from gpucheck.render.units import binary_bytes
-
-    reasons: Mapping[str, str] = run.unavailable
-    if run.peak_bytes is None:
-        write_stderr(printable(f"gpucheck: peak not known: {reasons['peak_bytes']}"))
-        return
-    for gpu in run.gpus:
-        if gpu.peak_bytes:
-            limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
-            over = ", exceeded" if gpu.exceeded else ""
-            number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
-            write_stderr(
-                f"gpucheck: GPU {number}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}"
-            )
-    if not run.peak_bytes:
-        write_stderr("gpucheck: no process of the command was seen on a GPU")

@@ -35,13 +35,16 @@ def command(
         int | None, typer.Option("--count", metavar="N", help="Choose N GPUs that fit.")
     ] = None,
     min_free: Annotated[
-        str | None, typer.Option("--min-free", metavar="SIZE", help="Free memory: 8GiB or 30%.")
+        str | None,
+        typer.Option("--min-free", metavar="SIZE", help="Memory that is free: 8GiB or 30%."),
     ] = None,
     max_utilization: Annotated[
-        float | None, typer.Option("--max-utilization", metavar="PCT", help="Load, 0 to 100.")
+        float | None,
+        typer.Option("--max-utilization", metavar="PCT", help="Load at most, 0 to 100."),
     ] = None,
     min_compute_capability: Annotated[
-        str | None, typer.Option("--min-compute-capability", metavar="X.Y", help="8.0, say.")
+        str | None,
+        typer.Option("--min-compute-capability", metavar="X.Y", help="At least 8.0, say."),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="REGEX", help="The GPU's name matches this.")
@@ -52,10 +55,14 @@ def command(
     ] = None,
     prefer: Annotated[
         str,
-        typer.Option("--prefer", metavar="WHAT", help="free-memory, idle, cool, numa or nvlink."),
+        typer.Option(
+            "--prefer",
+            metavar="WHAT",
+            help="Of those that fit, first: free-memory, idle, cool, numa (near us) or nvlink.",
+        ),
     ] = "free-memory",
     share: Annotated[
-        int, typer.Option("--share", metavar="N", help="Let N claims be on a GPU at once.")
+        int, typer.Option("--share", metavar="N", help="Let up to N claims be on a GPU at once.")
     ] = 1,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until they are free, first come first served.")
@@ -76,7 +83,7 @@ def command(
     shared: Shared,
 ) -> int:
     """Say which device a program gets; after -- run one on it."""
-    from gpucheck.cli.place_options import PlaceOptions
+    from gpucheck.cli.place_options import PlaceOptions, explicit_options
     from gpucheck.cli.placing import place
 
     source = ctx.get_parameter_source("format_")
@@ -98,5 +105,6 @@ def command(
         claim=claim,
         claims=claims,
         format_given=source is not None and source.name != "DEFAULT",
+        explicit=explicit_options(ctx),
     )
     return place(options, shared, ctx.obj)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gpucheck.cli.output import Context
+from gpucheck.cli.output import COMMAND_AFTER_DASHES, Context
 from gpucheck.models.claim import MOST_SHARES
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.placement import Preference
 
 
 class PlaceOptions(NamedTuple):
-    """The command's own options, as they were given."""
+    """The command's own options. `explicit` are those of the command line, not of a file."""
 
     specs: tuple[str, ...] = ()
     soft: bool = False
@@ -31,6 +32,15 @@ class PlaceOptions(NamedTuple):
     claim: bool | None = None
     claims: bool = False
     format_given: bool = False
+    explicit: frozenset[str] = frozenset()
+
+
+def explicit_options(ctx: Any) -> frozenset[str]:
+    """Return the names of the parameters that the command line itself has."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return frozenset(
+        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    )
 
 
 def check(options: PlaceOptions, context: Context) -> None:
@@ -52,7 +62,10 @@ def check(options: PlaceOptions, context: Context) -> None:
             fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
         )
     if len(asked) > 1:
-        raise wrong(fact=f"{' and '.join(asked)} are two questions: ask one of them.")
+        forgotten = (COMMAND_AFTER_DASHES,) if options.specs and not child else ()
+        raise wrong(
+            fact=f"{' and '.join(asked)} are two questions: ask one of them.", remedy=forgotten
+        )
     if child and (options.graph or options.claims or options.run):
         what = "--run" if options.run else asked[0]
         raise wrong(fact=f"{what} takes no command after `--`.")
@@ -63,6 +76,8 @@ def check(options: PlaceOptions, context: Context) -> None:
             raise wrong(fact=f"--timeout takes seconds, not {options.timeout_s:g}.")
     if not 1 <= options.share <= MOST_SHARES:
         raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims on a card, not {options.share}.")
+    if not child:
+        _check_holding_options(options)
     if options.count is None:
         _check_choosing_options(options)
     elif options.run:
@@ -70,19 +85,32 @@ def check(options: PlaceOptions, context: Context) -> None:
 
 
 def _check_choosing_options(options: PlaceOptions) -> None:
-    given = {
-        "--min-free": options.min_free is not None,
-        "--max-utilization": options.max_utilization is not None,
-        "--min-compute-capability": options.min_compute_capability is not None,
-        "--name": options.name is not None,
-        "--exclude": bool(options.exclude),
-        "--prefer": options.prefer != Preference.FREE_MEMORY,
-    }
-    lonely = next((name for name, is_given in given.items() if is_given), None)
+    choosing = (
+        "min_free",
+        "max_utilization",
+        "min_compute_capability",
+        "name",
+        "exclude",
+        "prefer",
+    )
+    _refuse(options, choosing, "is for choosing: it needs --count N")
+
+
+def _check_holding_options(options: PlaceOptions) -> None:
+    """Refuse what would be without effect: only a command holds GPUs, and only --count waits."""
+    names = ["claim"] if options.claim else []
+    names += ["wait", "share"] if options.count is None else []
+    _refuse(options, names, "is for holding GPUs: it needs a command after `--`")
+
+
+def _refuse(options: PlaceOptions, names: Iterable[str], fact: str) -> None:
+    """Refuse the first of these that the command line has."""
+    lonely = next((name for name in names if name in options.explicit), None)
     if lonely is not None:
-        raise wrong(fact=f"{lonely} is for choosing: it needs --count N.")
+        raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")
 
 
-def wrong(*, fact: str) -> WrongUseError:
+def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
     """Return the error for a wrong use of the command."""
-    return WrongUseError(code="usage", message=fact, remedy=("See: gpucheck place --help",))
+    steps = (*remedy, "See: gpucheck place --help")
+    return WrongUseError(code="usage", message=fact, remedy=steps)

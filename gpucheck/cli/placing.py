@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gpucheck.cli.output import (
+    COMMAND_AFTER_DASHES,
     Context,
     deliver,
     find_only,
@@ -16,24 +18,21 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.place_options import PlaceOptions, check, wrong
+from gpucheck.cli.place_remarks import explain, reporter, say_devices
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.errors import ExitCode, LaunchError, WrongUseError
-from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
-from gpucheck.models.report import Answer
+from gpucheck.models.errors import BadAnswerError, ExitCode, LaunchError, WrongUseError
+from gpucheck.models.placement import ChoiceRequest, Placement, Preference
+from gpucheck.models.report import Answer, Failure, Notice
 from gpucheck.probes.interface import Probes
-from gpucheck.render.base import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpucheck.core.claims import Held, Waiting
+    from gpucheck.core.claims import Held
     from gpucheck.core.picking import Picked, Wish
     from gpucheck.models.device import Gpu
     from gpucheck.models.graph import Graph
     from gpucheck.models.units import Amount
-
-#: How often a line says that we still wait, where nothing else is to be said.
-_REMINDER_S = 60.0
 
 
 def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
@@ -54,7 +53,7 @@ def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
 
 def _show_claims(shared: Shared) -> int:
-    from gpucheck.core.claims import list_claims
+    from gpucheck.core.claim_list import list_claims
     from gpucheck.core.picking import open_claims
 
     if shared.recording is not None:
@@ -78,7 +77,7 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
     def find(probes: Probes) -> Answer:
         environment = _environment(shared, probes)
-        found = pick_gpus(request, wish, probes, environment, on_wait=_reporter(shared))
+        found = pick_gpus(request, wish, probes, environment, on_wait=reporter(shared))
         picked.append(found)
         return found.answer
 
@@ -92,9 +91,9 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
         answer = _for_format(find(probes), wanted)
         if wanted.format not in ("table", "json") and answer.error is None:
             # stdout is for a variable.
-            _explain(answer, shared)
+            explain(answer, shared)
             if shared.verbosity >= 0:
-                write_stderr("gpucheck: Nothing is held: add -- COMMAND to hold them for it.")
+                write_stderr("gpucheck: nothing is held: add -- COMMAND to hold them for it")
         return answer
 
     return deliver("place", wanted, find_and_explain)
@@ -161,49 +160,6 @@ def _environment(shared: Shared, probes: Probes) -> Mapping[str, str]:
     return os.environ if shared.recording is None else probes.environment()
 
 
-def _reporter(shared: Shared) -> Callable[[Waiting], None]:
-    """Return what says how the waiting goes: when that changes, and else each minute."""
-    last = [""]
-    said_s = [0.0]
-
-    def report(waiting: Waiting) -> None:
-        before = {0: "next in line", 1: "1 is before us"}
-        place = before.get(waiting.ahead, f"{waiting.ahead} are before us")
-        line = f"{place}: {waiting.reason}"
-        is_new = last[0] != line
-        if shared.verbosity < 0 or not (is_new or waiting.waited_s - said_s[0] >= _REMINDER_S):
-            return
-        length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
-        last[0], said_s[0] = line, waiting.waited_s
-        write_stderr(printable(f"gpucheck: waiting{length}, {line}"))
-
-    return report
-
-
-def _outcome(device: PlacedDevice) -> str:
-    """Say in a line what the command gets: by its number there, or by the name that was given."""
-    if device.kind != "GPU":
-        return f"{device.spec} is the CPU"
-    what = f"GPU {device.index} ({device.name}, {device.uuid})"
-    if device.spec.startswith("--count"):
-        return f"{device.resolved.rpartition('device:')[2]} is {what}"
-    return f"{device.spec} is {what}"
-
-
-def _explain(answer: Answer, shared: Shared) -> None:
-    """Say on stderr why each card was or was not eligible."""
-    placement = answer.result
-    if shared.verbosity < 0 or not isinstance(placement, Placement):
-        return
-    chosen = {device.uuid for device in placement.devices}
-    for item in placement.candidates:
-        verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
-        line = f"gpucheck: GPU {item.index} {item.name or ''} {item.uuid}: {verdict}: {item.reason}"
-        write_stderr(printable(line))
-    for advice in placement.advice:
-        write_stderr(printable(f"gpucheck: {advice}"))
-
-
 # ---------------------------------------------------------------------------------- devices
 
 
@@ -214,18 +170,25 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
     from gpucheck.core.placement import place_devices
 
     for spec in options.specs:
-        parse_device(spec)
+        try:
+            parse_device(spec)
+        except WrongUseError as error:
+            if spec == options.specs[0] or context.child is not None:
+                raise
+            remedy = (*error.remedy, COMMAND_AFTER_DASHES)
+            raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None
     picked: list[Picked] = []
 
     def find(probes: Probes) -> Answer:
-        answer, gpus = _look(probes)
+        answer, gpus, lack = _look(probes)
         if gpus is None:
             return answer
-        named = place_devices(options.specs, gpus, soft=options.soft)
+        with _saying_why(lack):
+            named = place_devices(options.specs, gpus, soft=options.soft)
+        answer = _with_notice(answer, named, lack)
         if context.child is not None:
-            answer = answer._replace(result=named)
             wish = _wish(options, shared, context)
-            picked.append(hold_named(answer, gpus, wish, os.environ, on_wait=_reporter(shared)))
+            picked.append(hold_named(answer, gpus, wish, os.environ, on_wait=reporter(shared)))
             return picked[0].answer
         drawn = _draw(towers(options.specs), gpus, options, probes)
         shown = dataclasses.replace(
@@ -240,7 +203,15 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
     return deliver("place", shared, find)
 
 
-def _look(probes: Probes) -> tuple[Answer, Sequence[Gpu] | None]:
+class _Look(NamedTuple):
+    """The GPUs that there are, None where nobody knows, and why none can be listed."""
+
+    answer: Answer
+    gpus: Sequence[Gpu] | None
+    lack: Failure | None = None
+
+
+def _look(probes: Probes) -> _Look:
     """Return the GPUs that there are, or an answer that says why nobody knows.
 
     A machine without GPUs still has its CPU: whether that is enough, a device string decides.
@@ -250,9 +221,29 @@ def _look(probes: Probes) -> tuple[Answer, Sequence[Gpu] | None]:
 
     answer = take_inventory(ListRequest(), probes)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
-        return answer._replace(result=None), None
-    found = answer.result.gpus
-    return answer._replace(result=None, exit_code=ExitCode.OK, error=None), found
+        return _Look(answer._replace(result=None), None)
+    plain = answer._replace(result=None, exit_code=ExitCode.OK, error=None)
+    return _Look(plain, answer.result.gpus, answer.error)
+
+
+@contextlib.contextmanager
+def _saying_why(lack: Failure | None) -> Iterator[None]:
+    """Add to the error about a device that does not exist why there is no GPU at all."""
+    try:
+        yield
+    except BadAnswerError as error:
+        if lack is None:
+            raise
+        remedy = (*error.remedy, lack.message, *lack.remedy)
+        raise BadAnswerError(code=error.code, message=error.message, remedy=remedy) from None
+
+
+def _with_notice(answer: Answer, placement: Placement, lack: Failure | None) -> Answer:
+    """Return the answer with its placement; what soft placement passes over is a warning."""
+    if lack is not None and any(device.soft for device in placement.devices):
+        notice = Notice(code=lack.code, message=lack.message)
+        answer = answer._replace(warnings=(*answer.warnings, notice))
+    return answer._replace(result=placement)
 
 
 # ---------------------------------------------------------------------------------- graphs
@@ -265,11 +256,12 @@ def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
     _check_run(options, shared)
 
     def find(probes: Probes) -> Answer:
-        answer, gpus = _look(probes)
+        answer, gpus, lack = _look(probes)
         if gpus is None:
             return answer
-        drawn = _draw(graph, gpus, options, probes)
-        return _for_format(answer._replace(result=drawn), shared, gpus)
+        with _saying_why(lack):
+            drawn = _draw(graph, gpus, options, probes)
+        return _for_format(_with_notice(answer, drawn, lack), shared, gpus)
 
     return deliver("place", shared, find)
 
@@ -308,6 +300,7 @@ def _find_for_command(shared: Shared, find: Callable[[Probes], Answer]) -> Answe
 def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoReturn:
     """Become the command, which inherits the claims."""
     from gpucheck.core.launch import replace
+    from gpucheck.core.launch_environment import environment_before
 
     placement = answer.result
     if not isinstance(placement, Placement):
@@ -315,10 +308,9 @@ def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoR
     if shared.output is not None:
         save("place", shared, answer)
     if shared.verbosity > 0:
-        _explain(answer, shared)
+        explain(answer, shared)
     if shared.verbosity >= 0:
-        for device in placement.devices:
-            write_stderr(printable(f"gpucheck: {_outcome(device)}"))
-    environment = {**os.environ, **placement.environment}
+        say_devices(placement)
+    environment = {**environment_before(), **placement.environment}
     keep = frozenset(context.keep) | frozenset(held.descriptors)
     replace(context.child or (), environment, keep_descriptors=keep)

@@ -14,6 +14,7 @@ from gpucheck.core.visibility import SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.models.claim import MOST_SHARES, Target
 from gpucheck.models.device import GpuState, Inventory
 from gpucheck.models.errors import BadAnswerError, WrongUseError
+from gpucheck.models.numbers import name_together
 from gpucheck.models.placement import Candidate, ChoiceRequest
 
 _UNCLAIMED = "without a claim"
@@ -179,7 +180,9 @@ class Chooser:
         company = [ALLOW_COMPANY] if self.choice.has_company else []
         later = "Ask for less, or wait with --wait."
         if len(self.possible) < count:
-            later = "Ask for less: waiting would not help."
+            hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
+            more = ", or for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)" if hides else ""
+            later = f"Waiting would not help: ask for less{more}."
         return BadAnswerError(
             code="nothing-fits",
             message=f"{count} {what} asked for and {fits} {are}.",
@@ -189,15 +192,11 @@ class Chooser:
 
 def _reasons(candidates: Sequence[Candidate]) -> list[str]:
     """Return why candidates are not eligible, each reason once."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Candidate]] = {}
     for item in candidates:
-        name = "" if item.uuid.startswith("GPU-") else f" ({item.uuid})"
         if not item.eligible:
-            found.setdefault(item.reason, []).append(f"{item.index}{name}")
-    return [
-        f"GPU{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
-        for reason, names in found.items()
-    ]
+            found.setdefault(item.reason, []).append(item)
+    return [f"{name_together(items)}: {reason}" for reason, items in found.items()]
 
 
 def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
@@ -300,7 +299,7 @@ def _described(option: Option) -> str:
     if option.utilization_percent is not None:
         parts.append(f"load {option.utilization_percent} %")
     if option.instance is None and option.gpu.temperature_c is not None:
-        parts.append(f"{option.gpu.temperature_c} °C")
+        parts.append(f"{option.gpu.temperature_c} C")
     return ", ".join(parts) or "nothing speaks against it"
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from gpucheck.core.claim_list import as_claim
 from gpucheck.core.claim_rules import IDS_VARIABLE, Room, room_on
-from gpucheck.models.claim import Claim, ClaimList, HeldSlot, Holder, Target, Ticket, Waiter
+from gpucheck.models.claim import Claim, HeldSlot, Holder, Target, Ticket
 from gpucheck.models.errors import BadAnswerError
 from gpucheck.probes.claim_records import user_name
 from gpucheck.probes.claims import ClaimStore, Gate, Lock, Place
@@ -79,11 +80,15 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How far the queue has come: how many are before us, and for how long we have waited."""
+    """How far the queue has come: how many are before us, and for how long we have waited.
+
+    `reason` is what is lacking, and `details` say it of each card.
+    """
 
     ahead: int
     waited_s: float
     reason: str
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,7 @@ class Acquisition:
         self._has_waited = False
         self._has_looked = False
         self._ahead, self._reason = 0, ""
+        self._details: tuple[str, ...] = ()
 
     def run(self) -> tuple[Sequence[Target], Held]:
         """Return what was chosen and the claims on it, waiting for them if that was asked.
@@ -289,7 +295,8 @@ class Acquisition:
 
     def _wait(self, attempt: _Attempt) -> None:
         """Wait for those before us to go, then for enough cards without a claim."""
-        reason = self._chooser.failure().message
+        failure = self._chooser.failure()
+        reason, self._details = failure.message, _causes(failure)
         if not attempt.ahead and attempt.free >= self._chooser.count:
             # They are not claimed: what uses them without a claim must become less busy.
             self._note(0, reason)
@@ -323,8 +330,14 @@ class Acquisition:
 
     def _pause(self, seconds: float) -> None:
         self._has_waited = True
-        waiting = Waiting(ahead=self._ahead, waited_s=self._waited_s(), reason=self._reason)
-        self._on_wait(waiting)
+        self._on_wait(
+            Waiting(
+                ahead=self._ahead,
+                waited_s=self._waited_s(),
+                reason=self._reason,
+                details=self._details,
+            )
+        )
         timeout_s = self._terms.timeout_s
         if timeout_s is not None:
             left_s = timeout_s - self._waited_s()
@@ -341,49 +354,12 @@ class Acquisition:
             )
         last = self._chooser.failure()
         return BadAnswerError(
-            code="wait-timeout", message=f"{message} {last.message}", remedy=last.remedy
+            code="wait-timeout",
+            message=f"{message} {last.message}",
+            remedy=(*_causes(last), "Ask for less, or wait longer: --timeout."),
         )
 
 
-def as_claim(held: HeldSlot, *, waited_s: float | None = None) -> Claim:
-    """Return a held slot as the documents show it."""
-    slot, holder = held.slot, held.holder
-    return Claim(
-        uuid=slot.target.uuid,
-        gpu_uuid=slot.target.card,
-        path=held.path,
-        slot=slot.steps[-1].slot,
-        share=slot.steps[-1].share,
-        held=True,
-        waited_s=waited_s,
-        pid=holder.pid,
-        process=holder.process,
-        user=holder.user,
-        command=holder.command,
-        since=holder.since,
-    )
-
-
-def list_claims(store: ClaimStore) -> ClaimList:
-    """Return who holds what, and who waits."""
-    directory = str(store.directory)
-    if not store.exists():
-        return ClaimList(directory=directory)
-    with store.gate() as gate:
-        held = gate.held()
-        queue = gate.queue()
-    return ClaimList(
-        directory=directory,
-        claims=tuple(as_claim(item) for item in held),
-        waiting=len(queue),
-        queue=tuple(
-            Waiter(
-                pid=holder.pid,
-                process=holder.process,
-                user=holder.user,
-                command=holder.command,
-                since=holder.since,
-            )
-            for holder in queue
-        ),
-    )
+def _causes(failure: BadAnswerError) -> tuple[str, ...]:
+    """Return what is in the way: the last step of a failure says what to do about it."""
+    return failure.remedy[:-1]

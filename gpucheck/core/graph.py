@@ -89,9 +89,10 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
         if graph.path is None:
             raise
         where = graph.path if op.device_line is None else f"{graph.path}:{op.device_line}"
+        fact = f"{error.message[:1].lower()}{error.message[1:]}"
         raise BadAnswerError(
             code=error.code,
-            message=f"{where}: Cannot assign a device for operation {op.name}: {error.message}",
+            message=f"{where}: Cannot assign a device for operation {op.name}: {fact}",
             remedy=error.remedy,
         ) from None
 
@@ -113,6 +114,7 @@ def describe(placed: PlacedGraph) -> Placement:
     chosen = tuple(shown[key] for key in devices)
     return Placement(
         devices=chosen,
+        graph=graph.path,
         ops=ops,
         transfers=transfers_of(placed),
         environment=environment_for(chosen),

@@ -10,6 +10,12 @@ from pathlib import Path
 
 from gpucheck.models.errors import CommandNotFoundError, LaunchError, NotExecutableError
 
+_USUAL_REMEDY = "Check that it is a program and that its mode and mount allow execution."
+_REMEDIES = {
+    errno.ENOEXEC: "A script needs a first line such as #!/bin/sh; or name what runs it: sh FILE.",
+    errno.E2BIG: "Its arguments and the environment are too long together (`getconf ARG_MAX`).",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
@@ -80,13 +86,16 @@ def _launch_error(name: str, failure: _Failure | None) -> LaunchError:
         return NotExecutableError(
             code="command-not-executable",
             message=f"{failure.path!a} cannot be executed: {reason}.",
-            remedy=("Check that it is a program and that its mode and mount allow execution.",),
+            remedy=(_REMEDIES.get(failure.error.errno or 0, _USUAL_REMEDY),),
         )
     if _exists(failure.path):
         return CommandNotFoundError(
             code="interpreter-not-found",
             message=f"{failure.path!a} exists, but the interpreter or loader it names does not.",
-            remedy=("Look at its first line, or with `file` at the loader it asks for.",),
+            remedy=(
+                "Look at its first line (a Windows line end counts as part of the name), or with"
+                " `file` at the loader it asks for.",
+            ),
         )
     return CommandNotFoundError(
         code="command-not-found",

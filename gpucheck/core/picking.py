@@ -280,7 +280,7 @@ def _chosen_device(option: Option, ordinal: int, request: ChoiceRequest) -> Plac
         pci_bus_id=gpu.pci_bus_id,
         mig_instance=option.instance is not None,
         reason=f"it fits and is the best by {request.prefer}",
-        names=gpu_names(ordinal, gpu.index, option.uuid),
+        names=gpu_names(ordinal, None if option.instance else gpu.index, option.uuid),
     )
 
 

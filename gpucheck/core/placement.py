@@ -93,7 +93,7 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
     _check_numbers(spec)
     _check_task(spec)
     devices = _ordered(spec, gpus)
-    found = _find(spec, devices)
+    found = _find(spec, devices) if spec.uuid is None else _by_uuid(spec, devices)
     if found is not None:
         return _placed(spec, found, devices, soft=False)
     if not soft:
@@ -163,6 +163,18 @@ def _find(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | str |
             return None
 
 
+def _by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | None:
+    start = (spec.uuid or "").lower()
+    found = [device for device in devices if (device.uuid or "").lower().startswith(start)]
+    if len(found) > 1:
+        raise BadAnswerError(
+            code="ambiguous-uuid",
+            message=f"{len(found)} visible GPUs have a UUID that begins with {quoted(spec.text)}.",
+            remedy=("Write more of it; gpucheck list shows them.",),
+        )
+    return found[0] if found else None
+
+
 def _best(devices: Sequence[CudaDevice]) -> CudaDevice | str:
     return devices[0] if devices else _CPU
 
@@ -193,13 +205,13 @@ def _placed(
         mig_instance=found.mig_instance,
         soft=soft,
         reason=_reason(spec, what, devices, soft=soft),
-        names=gpu_names(ordinal, found.index, found.uuid),
+        names=gpu_names(ordinal, None if found.mig_instance else found.index, found.uuid),
     )
 
 
 def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
     if soft:
-        asked = shown(spec.canonical)
+        asked = shown(spec.text if spec.uuid else spec.canonical)
         return f"there is no {asked}; soft placement drops type and id, which leaves {what}"
     if spec.kind is None:
         return f"nothing was asked for, and {what} is the best device"
@@ -207,21 +219,25 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
         return "the CPU, which every process has"
     if len(devices) == 1:
         return f"{what}, the only visible one"
-    rank = "the lowest" if spec.index is None else "one"
+    rank = "the lowest" if spec.index is None and spec.uuid is None else "one"
     return f"{what}, {rank} of {len(devices)} visible ones"
 
 
-def gpu_names(ordinal: int, index: int, uuid: str | None) -> dict[str, str]:
-    """Return what each library calls the card with this CUDA ordinal and this NVML index."""
+def gpu_names(ordinal: int, index: int | None, uuid: str | None) -> dict[str, str]:
+    """Return what each library calls the device with this CUDA ordinal and this NVML index.
+
+    A MIG instance has no index: nvidia-smi's number is that of the whole card.
+    """
     names = {
         "tensorflow": f"/device:GPU:{ordinal}",
         "pytorch": f"cuda:{ordinal}",
         "theano": f"cuda{ordinal}",
         "cupy": str(ordinal),
         "jax": str(ordinal),
-        "nvidia-smi": str(index),
+        "nvidia-smi": None if index is None else str(index),
+        "cuda-visible-devices": uuid or None,
     }
-    return names | ({"cuda-visible-devices": uuid} if uuid else {})
+    return {library: name for library, name in names.items() if name is not None}
 
 
 def _cpu_names() -> dict[str, str]:
@@ -236,24 +252,30 @@ def _cpu_names() -> dict[str, str]:
 def _no_such_device(
     spec: DeviceSpec, gpus: Sequence[Gpu], devices: Sequence[CudaDevice]
 ) -> BadAnswerError:
+    """Return the error in TensorFlow's words, with the devices that there are."""
     asked = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
     )
-    available = [f"{LOCAL_TASK}/device:{_CPU}"]
-    available += [f"{LOCAL_TASK}/device:GPU:{ordinal}" for ordinal in range(len(devices))]
-    types = "CPU, GPU" if devices else "CPU"
-    hidden = sum(gpu.visible is False for gpu in gpus) if spec.kind == "GPU" else 0
-    remedy = ["Ask for one of the devices there are, or pass --soft."]
+    remedy = [f"There {_existing(devices)}; ask for one that exists, or pass --soft."]
+    hidden = [gpu for gpu in gpus if gpu.visible is False] if spec.kind == "GPU" else []
     if hidden:
-        count = "1 GPU is" if hidden == 1 else f"{hidden} GPUs are"
-        remedy.append(f"{count} hidden from CUDA; gpucheck list shows why.")
-    return BadAnswerError(
-        code="no-such-device",
-        message=f"Could not satisfy device specification {quoted(asked.canonical)}. "
-        f"enable_soft_placement=0. Supported device types [{types}]. "
-        f"All available devices [{', '.join(available)}].",
-        remedy=tuple(remedy),
-    )
+        count = "1 GPU is" if len(hidden) == 1 else f"{len(hidden)} GPUs are"
+        reason = next((f" ({gpu.hidden_reason})" for gpu in hidden if gpu.hidden_reason), "")
+        remedy.append(f"{count} hidden from CUDA{reason}; gpucheck list shows why.")
+    fact = f"There is no {quoted(spec.text)} here"
+    if spec.uuid is None:
+        fact += f": could not satisfy device specification {quoted(asked.canonical)}"
+    return BadAnswerError(code="no-such-device", message=f"{fact}.", remedy=tuple(remedy))
+
+
+def _existing(devices: Sequence[CudaDevice]) -> str:
+    match len(devices):
+        case 0:
+            return "is /cpu:0 alone"
+        case 1:
+            return "are /cpu:0 and /gpu:0"
+        case number:
+            return f"are /cpu:0 and /gpu:0 to /gpu:{number - 1}"
 
 
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:

@@ -18,6 +18,9 @@ from gpucheck.models.snapshot import GpuReading
 
 _RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
 _ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
+_NUMBER_AND_REST = re.compile(
+    r"\s*[+-]?(?!0[xX])[0-9]+\s*[^\s0-9]|\s*[+-]?[0-9]+\s+[0-9]", re.ASCII
+)
 #: What people write who want no GPU to be seen: CUDA has no such words, and stops at them.
 _NOBODY = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
@@ -33,7 +36,8 @@ def advise(
     says_it = any(item.code == "visible-devices-all" for item in found)
     if not says_it and not hides_on_purpose(visibility):
         found += _about_entries(visibility, gpus)
-    found += [*_about_slurm(visibility, environment), *_about_containers(visibility, environment)]
+    found += _about_slurm(visibility, environment)
+    found += _about_containers(visibility, gpus, environment)
     found += _about_mps(visibility, environment)
     if visibility.disagreement is not None:
         found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
@@ -89,12 +93,26 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
     if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
         message = f"{name}: there are no ranges, only the first number counts; write 0,1,2."
         yield _notice("visible-devices-range", message)
+    odd = _with_a_rest(text)
+    if odd is not None:
+        message = f"{name}: of {_shown(odd)} only the leading number counts; commas separate."
+        yield _notice("visible-devices-rest", message)
     if any(mark in text for mark in _QUOTES):
         message = f"{name}: the quotes are part of the value; whoever set it must leave them out."
         yield _notice("visible-devices-quotes", message)
-    if any(char.isspace() for char in text):
+    if odd is None and any(char.isspace() for char in text):
         message = f"{name}: blanks before a number are skipped, others are not documented."
         yield _notice("visible-devices-blanks", message)
+
+
+def _with_a_rest(text: str) -> str | None:
+    """Return the first entry that goes on behind its number, as `0;1` and `0 1` do.
+
+    Ranges have a warning of their own, and what CUDA makes of `0x1` is not documented.
+    """
+    parts = () if looks_like_uuid(text) else text.split(",")
+    plain = (part for part in parts if not _RANGE.fullmatch(part.strip(_QUOTES)))
+    return next((part for part in plain if _NUMBER_AND_REST.match(part)), None)
 
 
 def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
@@ -143,12 +161,16 @@ def _numbers(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _about_containers(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+def _about_containers(
+    visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
+) -> Iterator[Notice]:
     wanted = environment.get("NVIDIA_VISIBLE_DEVICES")
     if wanted is None:
         return
     name = f"NVIDIA_VISIBLE_DEVICES={_shown(wanted)}"
     words = {part.strip() for part in wanted.split(",")} - {""}
+    if gpus and (words <= {"none"} or "void" in words):
+        return  # it was set later, or the container was made otherwise: here are GPUs
     if not words or "void" in words:
         message = f"{name}: the container runtime put neither GPUs nor the driver in here."
         yield _notice("container-without-gpus", message)

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 #: More claimants than this on one card is a mistake.
 MOST_SHARES = 256
+#: No more of a command is repeated in a sentence.
+_MOST_SHOWN = 60
 
 _NAME = re.compile(
     r"(?P<card>[A-Za-z0-9-]{1,80})(?:\+(?P<instance>[A-Za-z0-9=-]{1,120}))?"
@@ -105,7 +107,7 @@ class Holder:
 
     @property
     def described(self) -> str:
-        """Return user, process and command in one phrase."""
+        """Return user, process and the beginning of the command in one phrase."""
         who = self.user or "somebody"
         if self.pid is None:
             return who
@@ -114,7 +116,11 @@ class Holder:
             ProcessState.ELSEWHERE: " of another PID namespace",
         }
         process = f"pid {self.pid}{remark.get(self.process, '') if self.process else ''}"
-        return f"{who} ({process}: {self.command})" if self.command else f"{who} ({process})"
+        if not self.command:
+            return f"{who} ({process})"
+        long = len(self.command) > _MOST_SHOWN
+        command = f"{self.command[: _MOST_SHOWN - 3]}..." if long else self.command
+        return f"{who} ({process}: {command})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,15 @@ class DeviceGrammar(StrEnum):
     PYTORCH = "pytorch"
     THEANO = "theano"
     INDEX = "index"
+    UUID = "uuid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """A device string taken apart; what it leaves open is null.
 
-    `kind` is in upper case (GPU, CPU, TPU, ...). `job` may be `*`, as TensorFlow keeps it.
+    `kind` is in upper case (GPU, CPU, TPU, ...). `job` may be `*`, as TensorFlow keeps it. `uuid`
+    is that of a GPU or a MIG instance, or its beginning.
     """
 
     text: str
@@ -32,6 +34,7 @@ class DeviceSpec:
     task: int | None = None
     kind: str | None = None
     index: int | None = None
+    uuid: str | None = None
 
     @property
     def canonical(self) -> str:
@@ -153,12 +156,14 @@ Value = float | tuple["Value", ...]
 class Placement:
     """The result of `gpucheck place`.
 
-    `environment` holds what makes a program see the GPUs of `devices` and no other. `ran` says
-    whether the operations have been computed. `advice` names placements that would copy less, and
-    what is to be known about the value.
+    `environment` holds what makes a program see the GPUs of `devices` and no other. `graph` is the
+    file that the operations are of, null for the tutorials' graph. `ran` says whether they have
+    been computed. `advice` names placements that would copy less, and what is to be known about
+    the value.
     """
 
     devices: tuple[PlacedDevice, ...] = ()
+    graph: str | None = None
     ops: tuple[PlacedOp, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     ran: bool = False

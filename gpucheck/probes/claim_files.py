@@ -50,6 +50,7 @@ def open_directory(path: Path) -> int:
         MissingError: it cannot be made, or is not a directory that all may use.
     """
     unfinished = path.name == NAME and path.parent in PARENTS
+    problem = ""
     for _ in range(DIRECTORY_ATTEMPTS):
         try:
             path.mkdir(mode=0o700)
@@ -71,11 +72,12 @@ def open_directory(path: Path) -> int:
             followed = error.errno in (errno.ELOOP, errno.ENOTDIR)
             problem = "it is a link or no directory" if followed else str(error.strerror)
             raise untrusted(path, problem) from None
-        if _is_safe(fd):
+        problem = _lack(fd)
+        if not problem:
             return fd
         os.close(fd)
         time.sleep(LONGEST_PAUSE_S)
-    raise untrusted(path, "you may not write to it, or it is not sticky (chmod 1777)")
+    raise untrusted(path, problem or "you may not enter it")
 
 
 def _open_to_all(path: Path) -> None:
@@ -94,12 +96,15 @@ def _open_to_all(path: Path) -> None:
             os.close(fd)
 
 
-def _is_safe(fd: int) -> bool:
-    """Return whether we may use the directory, and nobody but its owner can take files away."""
+def _lack(fd: int) -> str:
+    """Return why we may not use the directory, or others could take files away; else nothing."""
     mode = os.fstat(fd).st_mode
     if mode & 0o022 and not mode & stat.S_ISVTX:
-        return False
-    return os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True)
+        return "others may write to it and it is not sticky (chmod 1777)"
+    if os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
+        return ""
+    read_only = os.fstatvfs(fd).f_flag & os.ST_RDONLY
+    return "it is on a read-only file system" if read_only else "you may not write to it"
 
 
 def untrusted(path: Path, problem: str) -> MissingError:
@@ -125,7 +130,9 @@ def open_or_make(folder: int, name: str, path: Path) -> int:
                 os.close(made)
             continue
         except OSError as error:
-            raise untrusted(path / name, str(error.strerror)) from None
+            link = error.errno == errno.ELOOP
+            problem = "it is a link, which no lock is" if link else str(error.strerror)
+            raise untrusted(path / name, problem) from None
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)

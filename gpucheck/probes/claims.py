@@ -160,9 +160,15 @@ class ClaimStore(Protocol):
 
 
 def claims_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory that every user of this machine comes to, unless told otherwise."""
+    """Return the directory that every user of this machine comes to, unless told otherwise.
+
+    Raises:
+        MissingError: the one that is named depends on where somebody stands.
+    """
     named = environment.get(DIRECTORY_VARIABLE)
     if named:
+        if not named.startswith("/"):
+            raise untrusted(Path(named), "it has to begin with /, else it is another one elsewhere")
         return Path(named)
     # What decides must look the same to every user, so it is the mode and not our own access.
     parent = next((path for path in PARENTS if _is_open_to_all(path)), PARENTS[-1])

@@ -288,10 +288,20 @@ def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
         return chooser.failure()
 
     assert failure(2).remedy == (
-        "GPUs 0, 1: held by x",
+        "GPUs 0-1: held by x",
         "Ask for less, or wait with --wait.",
     )
-    assert failure(3).remedy[-1] == "Ask for less: waiting would not help."
+    assert failure(3).remedy[-1] == "Waiting would not help: ask for less."
+
+
+def test_what_is_hidden_may_be_shown_again() -> None:
+    hidden = card(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
+    inventory = Inventory(gpus=(hidden,), visibility=seen())
+    chooser = Chooser(request=ChoiceRequest(), look=lambda: inventory)
+    chooser.survey()
+    chooser.choose({})
+
+    assert "for more in CUDA_VISIBLE_DEVICES" in chooser.failure().remedy[-1]
 
 
 def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpucheck.core import claims as core_claims
+from gpucheck.core.claim_list import list_claims
 from gpucheck.core.claim_rules import ids_around
-from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting, list_claims
+from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting
 from gpucheck.models.claim import Holder, Slot, Target
 from gpucheck.models.errors import BadAnswerError
 from gpucheck.probes.claims import LockDirectory, LockedDirectory

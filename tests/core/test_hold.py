@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpucheck
-from gpucheck.core.claims import list_claims
+from gpucheck.core.claim_list import list_claims
 from gpucheck.core.hold import hold_devices, request_of
 from gpucheck.core.picking import Wish
 from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.core.claims import list_claims
+from gpucheck.core.claim_list import list_claims
 from gpucheck.core.inventory import list_gpus
 from gpucheck.core.picking import Wish, hold_named, open_store, pick_gpus
 from gpucheck.core.placement import place_devices

@@ -116,22 +116,36 @@ class TestResolve:
         assert at("/job:localhost", ()).kind == "CPU"
         assert not at("", ()).soft
 
+    def test_a_card_by_its_uuid_or_the_beginning_of_it(self) -> None:
+        gpus = tuple(card(n, n, uuid=f"GPU-abcd{n}0") for n in range(2))
+
+        assert at("gpu-ABCD1", gpus).cuda_index == 1
+        assert at("GPU-abcd00", gpus).names["cuda-visible-devices"] == "GPU-abcd00"
+        with pytest.raises(BadAnswerError, match="2 visible GPUs have a UUID"):
+            at("GPU-abcd", gpus)
+        with pytest.raises(BadAnswerError, match=r"There is no 'GPU-ffff' here\.") as caught:
+            at("GPU-ffff", gpus)
+        assert "/gpu:0 to /gpu:1" in caught.value.remedy[0]
+        assert at("GPU-ffff", gpus, soft=True).cuda_index == 0
+
     def test_a_missing_device_in_tensorflows_words(self) -> None:
         with pytest.raises(BadAnswerError) as caught:
             at("/gpu:2")
 
         assert caught.value.message == (
-            f"Could not satisfy device specification '{LOCAL}/device:GPU:2'. "
-            "enable_soft_placement=0. Supported device types [CPU, GPU]. All available devices "
-            f"[{LOCAL}/device:CPU:0, {LOCAL}/device:GPU:0, {LOCAL}/device:GPU:1]."
+            "There is no '/gpu:2' here: could not satisfy device specification "
+            f"'{LOCAL}/device:GPU:2'."
         )
+        assert "are /cpu:0 and /gpu:0 to /gpu:1;" in caught.value.remedy[0]
         assert "1 GPU is hidden" in caught.value.remedy[1]
         assert caught.value.exit_code == 1
 
     @pytest.mark.parametrize("text", ["/gpu:0", "/gpu:*", "/tpu:0", "/cpu:1", "cuda:0", "0"])
     def test_without_gpus(self, text: str) -> None:
-        with pytest.raises(BadAnswerError, match=r"device types \[CPU\]"):
+        with pytest.raises(BadAnswerError, match="could not satisfy") as caught:
             at(text, ())
+
+        assert "is /cpu:0 alone" in caught.value.remedy[0]
 
     @pytest.mark.parametrize("text", ["/gpu:7", "/cpu:9", "/tpu:0", "cuda:5", "99"])
     def test_soft_placement_drops_type_and_id(self, text: str) -> None:

@@ -45,6 +45,10 @@ def codes(
         ("'0'", "visible-devices-quotes"),
         ("0, 1", "visible-devices-blanks"),
         ("\t0", "visible-devices-blanks"),
+        ("0;1", "visible-devices-rest"),
+        ("0 1", "visible-devices-rest"),
+        ("0:1", "visible-devices-rest"),
+        ("1,0gpu", "visible-devices-rest"),
     ],
 )
 def test_values_that_do_not_mean_what_they_seem_to(text: str, code: str) -> None:
@@ -119,10 +123,10 @@ def test_an_index_on_a_box_of_unlike_cards(
         ("0", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "0"}, []),
         ("GPU-00000000", {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4"}, []),
         ("0", {"SLURM_JOB_GPUS": "4"}, []),
-        (None, {"NVIDIA_VISIBLE_DEVICES": "void"}, ["container-without-gpus"]),
-        (None, {"NVIDIA_VISIBLE_DEVICES": "0,void"}, ["container-without-gpus"]),
-        (None, {"NVIDIA_VISIBLE_DEVICES": ""}, ["container-without-gpus"]),
-        (None, {"NVIDIA_VISIBLE_DEVICES": "none"}, ["container-without-gpus"]),
+        (None, {"NVIDIA_VISIBLE_DEVICES": "void"}, []),
+        (None, {"NVIDIA_VISIBLE_DEVICES": "0,void"}, []),
+        (None, {"NVIDIA_VISIBLE_DEVICES": ""}, []),
+        (None, {"NVIDIA_VISIBLE_DEVICES": "none"}, []),
         (None, {"NVIDIA_VISIBLE_DEVICES": "all"}, []),
         ("7", {"NVIDIA_VISIBLE_DEVICES": "4,7"}, ["visible-devices-entry", "container-numbers"]),
         ("1", {"NVIDIA_VISIBLE_DEVICES": "4,7"}, []),
@@ -136,6 +140,11 @@ def test_what_around_cuda_explains_it(
     text: str | None, environment: dict[str, str], expected: list[str]
 ) -> None:
     assert codes(text, **environment) == expected
+
+
+@pytest.mark.parametrize("value", ["void", "0,void", "", " , ", "none"])
+def test_a_container_without_gpus_is_explained(value: str) -> None:
+    assert codes(None, gpus=[], NVIDIA_VISIBLE_DEVICES=value) == ["container-without-gpus"]
 
 
 def enumerated(*gpus: GpuReading) -> CudaReading:

@@ -80,6 +80,7 @@ class TestPlan:
             check=True,
         )
         assert shown.stdout == "30%\n"
+        assert "no variable holds onnxruntime 1.31.1: run it with -- COMMAND" in ended.said
 
     def test_a_refused_amount_exports_nothing(
         self, program: Program, machine: dict[str, str]
@@ -121,6 +122,16 @@ class TestPlan:
     ) -> None:
         assert limited(program, machine, "--verify", "--code", "cupy").code == 2
         assert limited(program, machine, "--code", "cupy", "--", "true").code == 125
+        assert limited(program, machine, "--code", "cupy", "--format", "shell").code == 2
+        assert limited(program, machine, "--verify", "--format", "shell").code == 2
+
+    def test_a_watch_without_a_command_is_refused(
+        self, program: Program, machine: dict[str, str]
+    ) -> None:
+        ended = limited(program, machine, "--watch", "stop")
+
+        assert (ended.code, ended.text) == (2, "")
+        assert "add it after `--`" in ended.said
 
     def test_a_recording_answers_the_plan_alone(
         self, program: Program, machine: dict[str, str], tmp_path: Path
@@ -135,10 +146,18 @@ class TestPlan:
         assert proof.code == 2
 
 
+def test_dashes_that_were_forgotten(program: Program) -> None:
+    ended = program("memlimit", "30%", "python", "train.py", env={})
+
+    assert ended.code == 2
+    assert "put -- before it" in ended.said
+
+
 @pytest.mark.parametrize("amount", ["-5%", "-0.3", "-8GiB", "-.5"])
 def test_an_amount_below_zero_gets_its_reason(program: Program, amount: str) -> None:
     ended = program("memlimit", amount, env={})
 
     assert (ended.code, ended.text) == (2, "")
-    assert "a negative amount is refused" in ended.said
+    assert f"'{amount}' is negative" in ended.said
+    assert f"write '{amount[1:]}'" in ended.said
     assert "No such option" not in ended.said

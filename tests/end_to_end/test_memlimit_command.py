@@ -142,6 +142,23 @@ class TestClaims:
         assert left == [uuid]
 
 
+#: A command that ends when NVML has been asked for the processes so often since it was started.
+UNTIL_READ = """
+import os, sys, time
+from pathlib import Path
+def lists():
+    calls = Path(os.environ["FAKE_CALL_LOG"]).read_text()
+    return calls.rpartition("nvmlInit")[2].count("RunningProcesses")
+while lists() < int(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def until_read(gpus: int, readings: int) -> tuple[str, ...]:
+    """Return a command that goes on until so many readings: three lists a GPU, one before it."""
+    return ("--", sys.executable, "-c", UNTIL_READ, str(3 * gpus * (readings + 1)))
+
+
 class TestWatch:
     @pytest.fixture
     def machine(self, pretend: Pretend, tmp_path: Path) -> dict[str, str]:
@@ -170,7 +187,7 @@ class TestWatch:
         words: tuple[str, ...],
         gpus: int,
     ) -> None:
-        _, run = self.run(program, machine, tmp_path, *words, "--", "sleep", "3.5")
+        _, run = self.run(program, machine, tmp_path, *words, *until_read(gpus, 2))
 
         calls = (tmp_path / "calls").read_text().splitlines()
         start = max(n for n, call in enumerate(calls) if call.startswith("nvmlInit"))
@@ -186,12 +203,13 @@ class TestWatch:
         self, program: Program, machine: dict[str, str], tmp_path: Path
     ) -> None:
         text = """
-import os, signal, time
+import os, signal
 signal.signal(signal.SIGQUIT, lambda *_: None)
 os.kill(0, signal.SIGQUIT)
-time.sleep(2.5)
 """
-        code, run = self.run(program, machine, tmp_path, "--", sys.executable, "-c", text)
+        *python, waiting, count = until_read(8, 1)
+
+        code, run = self.run(program, machine, tmp_path, *python, text + waiting, count)
 
         assert (code, run["exceeded"], run["unavailable"]) == (0, False, {})
         assert run["readings"] >= 1
@@ -229,7 +247,7 @@ time.sleep(30)
             (tmp_path / "processes").write_text(line)
             try:
                 code, run = self.run(
-                    program, machine, tmp_path, "--watch", "stop", "--", "sleep", "2.5"
+                    program, machine, tmp_path, "--watch", "stop", *until_read(8, 1)
                 )
                 alive = stranger.poll() is None
             finally:

@@ -36,8 +36,8 @@ class TestRun:
 
         assert (ended.code, ended.text) == (0, "done\n")
         assert events(machine) == [["torch", "_lazy_call"], ["torch", "cuda-init"]]
-        assert "held by CUPY_GPU_MEMORY_LIMIT, " in ended.said
-        assert "PYTORCH_ALLOC_CONF" in ended.said
+        assert "cupy 14.2.0 by CUPY_GPU_MEMORY_LIMIT; " in ended.said
+        assert "pytorch 2.13.0 by PYTORCH_ALLOC_CONF and the import hook" in ended.said
 
     def test_a_program_that_changes_the_environment_is_capped_all_the_same(
         self, program: Program, machine: dict[str, str]

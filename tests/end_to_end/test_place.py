@@ -61,7 +61,38 @@ class TestDevices:
 
         assert ended.code == 1
         assert ended.document("place")["error"]["code"] == "no-such-device"
-        assert "Could not satisfy device specification" in ended.said
+        assert "could not satisfy device specification" in ended.said
+
+    def test_why_there_is_no_device_at_all(self, program: Program, pretend: Pretend) -> None:
+        env = pretend("no-driver")
+        ended = program("place", "/gpu:0", env=env)
+        soft = program("place", "--soft", "/gpu:0", env=env)
+        cpu = program("place", "/cpu:0", "--strict", env=env)
+
+        assert ended.code == 1
+        assert "There is /cpu:0 alone" in ended.said
+        assert "libnvidia-ml.so.1 was not found" in ended.said
+        assert (soft.code, "warning: The GPUs cannot be listed" in soft.said) == (0, True)
+        assert (cpu.code, cpu.said) == (0, "")
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_a_full_device_is_one_sentence(
+        self, program: Program, pretend: Pretend, unbuffered: str
+    ) -> None:
+        env = pretend("t4") | {"PYTHONUNBUFFERED": unbuffered}
+        with Path("/dev/full").open("wb") as full:
+            ended = program("place", "/gpu:0", env=env, stdout=full)
+
+        assert ended.code == 2
+        assert "No space left on device" in ended.said
+        assert "Traceback" not in ended.said
+
+    @pytest.mark.parametrize("words", [("/gpu:0", "python", "x.py"), ("--count", "1", "python")])
+    def test_dashes_that_were_forgotten(self, program: Program, words: tuple[str, ...]) -> None:
+        ended = program("place", *words, env={})
+
+        assert ended.code == 2
+        assert "put -- before it" in ended.said
 
     def test_a_bad_string_asks_nobody(
         self, program: Program, pretend: Pretend, call_log: Path
@@ -126,8 +157,12 @@ class TestChoosing:
         assert ended.code == 0
         assert ended.text.count("GPU-") == 2
         assert ended.text.count("\n") == 1
-        assert ended.said.count("without a claim") == 5
-        assert ended.said.count("chosen") == 2
+        assert "GPUs 5-6 (NVIDIA H100 80GB HBM3): chosen: 79.1 GiB free" in ended.said
+        assert "GPU 7: fits too\n" in ended.said
+        assert "GPUs 2-3: no: process 41023 is on it without a claim\n" in ended.said
+        each = program("place", "--count", "2", "-v", env=h100s).said
+        assert each.count("without a claim") == 5
+        assert each.count(": chosen: ") == 2
 
     def test_too_many(self, program: Program, h100s: dict[str, str]) -> None:
         ended = program("place", "--count", "4", "--json", env=h100s)
@@ -258,7 +293,7 @@ class TestCommands:
         chosen = program("place", "--count", "1", "--", "true", env=h100s)
         named = program("place", "/gpu:6", "/cpu:0", "--", "true", env=h100s)
 
-        assert "gpucheck: GPU:0 is GPU 5 (NVIDIA H100 80GB HBM3, GPU-" in chosen.said
+        assert "gpucheck: the command's GPU 0 is GPU 5 (NVIDIA H100 80GB HBM3, GPU-" in chosen.said
         assert "gpucheck: /gpu:6 is GPU 6 (NVIDIA H100 80GB HBM3, GPU-" in named.said
         assert "gpucheck: /cpu:0 is the CPU\n" in named.said
 
@@ -285,7 +320,7 @@ class TestCommands:
         assert "1 process waits:\n" in ended.text
         assert f"process {waiter.pid}, since" in ended.text
         assert passing.code == 1
-        assert "GPUs 5, 6, 7: held by" in passing.said
+        assert "GPUs 5-7: held by" in passing.said
 
     def test_a_command_that_is_gone_and_what_it_started(
         self, program: Program, h100s: dict[str, str]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.models.claim import Slot, Step, Target, parse_slot
+from gpucheck.models.claim import Holder, Slot, Step, Target, parse_slot
 
 CARD = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
 
@@ -63,3 +63,16 @@ def test_any_name_is_a_slot_or_none(name: str) -> None:
 @pytest.mark.parametrize("card", ["", "a b", "../x", "a/b", "x" * 300, "Gé"])
 def test_a_uuid_that_is_no_file_name_cannot_be_claimed(card: str) -> None:
     assert not Target(card=card).has_usable_name
+
+
+@pytest.mark.parametrize(
+    ("holder", "text"),
+    [
+        (Holder(), "somebody"),
+        (Holder(user="ann", pid=7), "ann (pid 7)"),
+        (Holder(user="ann", pid=7, command="x" * 60), f"ann (pid 7: {'x' * 60})"),
+        (Holder(user="ann", pid=7, command="x" * 61), f"ann (pid 7: {'x' * 57}...)"),
+    ],
+)
+def test_a_holder_in_a_phrase_of_bounded_length(holder: Holder, text: str) -> None:
+    assert holder.described == text

@@ -117,6 +117,23 @@ class TestDirectory:
         with pytest.raises(MissingError, match="sticky"), LockDirectory(tmp_path).gate():
             pass
 
+    def test_one_that_we_may_not_write_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
+        monkeypatch.setattr(claim_files.os, "access", lambda *_, **__: False)
+
+        with (
+            pytest.raises(MissingError, match="you may not write to it"),
+            LockDirectory(tmp_path).gate(),
+        ):
+            pass
+
+    @pytest.mark.parametrize("named", ["claims", "./claims", "~/claims"])
+    def test_one_that_depends_on_where_somebody_stands(self, named: str) -> None:
+        with pytest.raises(MissingError, match="begin with /"):
+            claims_directory({claim_files.DIRECTORY_VARIABLE: named})
+
     def test_no_parent(self, tmp_path: Path) -> None:
         with (
             pytest.raises(MissingError, match="cannot be made"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpucheck.core.checks.machine import VISIBLE, Machine, count_of
 from gpucheck.core.checks.nvml import SLURM
 from gpucheck.core.checks.reason import Teller
+from gpucheck.core.visibility_advice import hides_on_purpose
 from gpucheck.models.device import EntryStatus, Visibility
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
@@ -43,8 +44,7 @@ def check(machine: Machine) -> Finding:
     text = machine.environment.get(VISIBLE)
     seen = machine.cuda.device_count or 0
     if text is None:
-        total = machine.nvml.gpu_count
-        summary = f"{VISIBLE} is not set: programs see {_of(seen, total)}"
+        summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
         return _finding(CheckStatus.OK, summary, *_order(machine))
     visibility = machine.visibility
     told = Evidence(source=VISIBLE, value=repr(text))
@@ -54,7 +54,7 @@ def check(machine: Machine) -> Finding:
             CheckStatus.FAIL,
             f"{VISIBLE}={text!r} hides every GPU: {_why(text, visibility)}",
             *evidence,
-            remedy=_show_one(machine, text),
+            remedy=_show_one(machine, visibility, text),
             cause="hidden-by-variable",
         )
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
@@ -62,16 +62,19 @@ def check(machine: Machine) -> Finding:
         return _finding(
             CheckStatus.WARN,
             f"{VISIBLE}={text!r}: {len(dropped)} of its entries dropped,"
-            f" programs see {_of(seen, machine.nvml.gpu_count)}",
+            f" programs see {_of(machine, seen)}",
             *evidence,
             remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows what there is",),
             cause="entries-dropped",
         )
-    summary = f"{VISIBLE}={text!r}: programs see {_of(seen, machine.nvml.gpu_count)}"
+    summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"
     return _finding(CheckStatus.OK, summary, *evidence)
 
 
-def _of(seen: int, total: int | None) -> str:
+def _of(machine: Machine, seen: int) -> str:
+    if any(gpu.mig_instances for gpu in machine.nvml.gpus):
+        return f"{count_of(seen, 'device')} (an instance of MIG is one)"
+    total = machine.nvml.gpu_count
     return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
 
 
@@ -88,11 +91,17 @@ def _order(machine: Machine) -> tuple[Evidence, ...]:
     return (Evidence(source=ORDER, value=repr(machine.environment[ORDER])),)
 
 
-def _show_one(machine: Machine, text: str) -> tuple[str, ...]:
+def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str, ...]:
     unset = f"Unset it (unset {VISIBLE}), or name a GPU that exists: gpucheck list"
     if text == "NoDevFiles" or "SLURM_JOB_ID" in machine.environment:
         return (*SLURM, unset)
-    return (unset, "A scheduler that set it gave this job no GPU: request one.")
+    if hides_on_purpose(visibility):
+        return (f"If a GPU is wanted after all: unset {VISIBLE}",)
+    if any(entry.reason.startswith("no MIG instance") for entry in visibility.entries):
+        return (unset, "MIG instances that are made anew have new UUIDs.")
+    if not text:
+        return (unset, "A scheduler that set it gave this job no GPU: request one.")
+    return (unset,)
 
 
 def _why(text: str, visibility: Visibility) -> str:
@@ -100,6 +109,8 @@ def _why(text: str, visibility: Visibility) -> str:
         return "an empty value means none"
     if text in ODD:
         return ODD[text]
+    if hides_on_purpose(visibility):
+        return "that is what people write who want none"
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
     if dropped:
         return f"{dropped[0].text!r}: {dropped[0].reason}"

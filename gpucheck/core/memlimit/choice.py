@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpucheck.core.placement import place_devices, visible_devices
+from gpucheck.core.device_strings import parse_device
+from gpucheck.core.placement import resolve, visible_devices
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import BadAnswerError, WrongUseError
 
@@ -25,8 +26,8 @@ def choose_gpus(specs: Sequence[str], gpus: Sequence[Gpu]) -> Choice | None:
         WrongUseError: one names the CPU, or no grammar accepts it.
         BadAnswerError: there is no such GPU among the visible ones.
     """
-    if not specs:
-        return None
+    if not specs or not visible_devices(gpus):
+        return None  # that none is visible is told by the plan
     uuids = tuple(dict.fromkeys(_uuid_of(spec, gpus) for spec in specs))
     value = ",".join(uuid for uuid in uuids if uuid)
     return Choice(
@@ -36,12 +37,22 @@ def choose_gpus(specs: Sequence[str], gpus: Sequence[Gpu]) -> Choice | None:
 
 
 def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str | None:
-    if spec.lower().startswith(("gpu-", "mig-")):
+    asked = parse_device(spec)
+    if asked.uuid is not None:
         return _by_prefix(spec, gpus)
-    device = place_devices([spec], gpus, soft=False).devices[0]
-    if device.kind != "GPU":
-        message = f"{spec!a} is the {device.kind}, whose memory is not limited here."
+    if asked.kind == "CPU":
+        message = f"{spec!a} is the CPU, whose memory is not limited here."
         raise WrongUseError(code="not-a-gpu", message=message)
+    if asked.kind is None or asked.index is None:
+        # An empty variable of a script would else mean GPU 0 without a word.
+        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID, and {spec!a} names none."
+        raise WrongUseError(code="not-a-gpu", message=message)
+    try:
+        device = resolve(asked, gpus, soft=False)
+    except BadAnswerError as error:
+        if error.code != "no-such-device":
+            raise
+        raise _no_such_gpu(fact=f"There is no GPU {spec!a} here.") from None
     if device.uuid is None:
         message = f"The GPU {spec!a} has no readable UUID, by which it would be chosen."
         raise BadAnswerError(code="no-uuid", message=message)
@@ -56,6 +67,11 @@ def _by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
     ]
     if len(found) == 1:
         return found[0]
-    what = "no visible GPU has" if not found else f"{len(found)} visible GPUs have"
-    message = f"The UUID {spec!a} is not one GPU's: {what} it."
-    raise BadAnswerError(code="no-such-gpu", message=message)
+    if not found:
+        raise _no_such_gpu(fact=f"No visible GPU has a UUID that begins with {spec!a}.")
+    raise _no_such_gpu(fact=f"{len(found)} visible GPUs have a UUID that begins with {spec!a}.")
+
+
+def _no_such_gpu(*, fact: str) -> BadAnswerError:
+    remedy = ("See which there are, and what hides the others: gpucheck list",)
+    return BadAnswerError(code="no-such-gpu", message=fact, remedy=remedy)

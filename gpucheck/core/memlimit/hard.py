@@ -18,6 +18,8 @@ def plan(situation: Situation) -> Iterator[Setting]:
     yield _mps(situation)
     if any(gpu.mig_instance for gpu in situation.limits):
         yield _mig(situation)
+    if situation.has("numba"):
+        yield Setting(mechanism=_NUMBA)
     yield Setting(mechanism=_OTHER_PROGRAMS)
 
 
@@ -29,6 +31,18 @@ _OTHER_PROGRAMS = Mechanism(
     applies=False,
     reason="nothing but MPS or MIG holds it",
     by=Way.NOBODY,
+)
+
+#: Numba asks the driver for every array, unless another memory manager is plugged in.
+_NUMBA = Mechanism(
+    framework="numba",
+    mechanism="none",
+    setting=None,
+    strength=Strength.NONE,
+    applies=False,
+    reason="it allocates without a pool that could have a limit",
+    by=Way.NOBODY,
+    installed=True,
 )
 
 

@@ -95,12 +95,29 @@ def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None
     return None
 
 
+def outer_limit(plan: MemoryLimit, environment: Mapping[str, str]) -> int | None:
+    """Return the least bytes to which an outer `memlimit` holds one of the GPUs more tightly."""
+    outer = _outer_bytes(environment.get(HOOK_VARIABLE))
+    tighter = [
+        outer[gpu.uuid]
+        for gpu in plan.gpus
+        if gpu.uuid in outer
+        and gpu.allocator_limit_bytes is not None
+        and outer[gpu.uuid] < gpu.allocator_limit_bytes
+    ]
+    return min(tighter, default=None)
+
+
+def _outer_bytes(inherited: str | None) -> dict[str | None, int]:
+    try:
+        return {gpu["uuid"]: int(gpu["bytes"]) for gpu in json.loads(inherited or "{}")["gpus"]}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
 def _keep_narrower(document: dict[str, object], inherited: str | None) -> None:
     """Lower our limits to those of an outer `memlimit`, GPU by GPU."""
-    try:
-        outer = {gpu["uuid"]: int(gpu["bytes"]) for gpu in json.loads(inherited or "{}")["gpus"]}
-    except (ValueError, KeyError, TypeError):
-        return
+    outer = _outer_bytes(inherited)
     gpus = document["gpus"]
     if isinstance(gpus, list):
         for gpu in gpus:

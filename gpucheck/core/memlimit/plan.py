@@ -48,13 +48,14 @@ def plan_limit(
     """
     wanted = request or PlanRequest()
     overhead = estimate_overhead(cuda_version, included=wanted.include_overhead)
+    limits = _limits(amount, gpus, wanted, overhead)
     situation = Situation(
         amount=amount,
-        limits=_limits(amount, gpus, wanted, overhead),
+        limits=limits,
         environment={} if environment is None else environment,
         overhead_included=wanted.include_overhead,
         frameworks=frameworks or FrameworksReading(),
-        hook=hook or HookState(),
+        hook=_usable(hook or HookState(), limits),
         mps=mps,
         oldest_capability=_oldest(gpus),
     )
@@ -71,6 +72,14 @@ def plan_limit(
         overhead=overhead,
         software=None if frameworks is None else _software(frameworks),
     )
+
+
+def _usable(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
+    """Return the hook's state, knowing that it has to be told the bytes of every GPU."""
+    if hook.present is False or all(gpu.allocator_limit_bytes is not None for gpu in limits):
+        return hook
+    reason = "the import hook needs the limit of every GPU, and one is not known"
+    return HookState(present=False, reason=reason)
 
 
 def _settings(situation: Situation) -> list[Setting]:

@@ -269,10 +269,19 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
         remedy = "Try a GPU with more memory free (--gpu), a smaller amount, or an idle moment."
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
-        remedy = "Name the Python that has it with --python, or other frameworks: --verify-with."
-    which = first.mechanism or "there is none"
+        remedy = _where_else(plan)
+    which = "" if first.mechanism is None else f" ({first.mechanism})"
     alone = first.cuda_index is None or len(plan.gpus) == 1
     where = "" if alone else f" on GPU {first.cuda_index}"
-    message = f"The limit of {first.framework} ({which}) {verb}{where}: {first.reason}."
+    message = f"The limit of {first.framework}{which} {verb}{where}: {first.reason}."
     failure = Failure(code=slug, message=message, remedy=(remedy,))
     return answer._replace(exit_code=code, error=failure)
+
+
+def _where_else(plan: MemoryLimit) -> str:
+    """Say with what the proof can be made, where the framework is missing."""
+    known = (plan.software.frameworks if plan.software else None) or {}
+    there = ",".join(name for name in PROVABLE if name in known)
+    if there:
+        return f"Try what this Python has: --verify-with {there}"
+    return "Name the Python that has it: --python FILE"

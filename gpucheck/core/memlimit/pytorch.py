@@ -92,15 +92,14 @@ def _reason(situation: Situation, theirs: str) -> str:
 
 def _by_code(situation: Situation, *, needed: bool) -> Setting:
     """Give the line: a float fraction of the total, for each device (an int is refused)."""
-    fraction = situation.fraction()
-    line, reason = None, "it needs a fraction, and a GPU's total is unknown"
+    value = _fraction_text(situation)
+    line, reason = None, "a GPU's limit is unknown"
     if TORCH_UNCACHED in situation.environment:
         reason = _NO_ALLOCATOR
-    elif fraction is not None:
-        value = decimal(fraction) if fraction < 1 else "1.0"
+    elif value is not None:
         each = "for device in range(torch.cuda.device_count())"
         line = f"{each}: torch.cuda.set_per_process_memory_fraction({value}, device)"
-        reason = "when the program first uses a GPU"
+        reason = "at the first use of a GPU, with a context on each visible one"
     setting = by_hook(
         situation, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
     )
@@ -108,3 +107,15 @@ def _by_code(situation: Situation, *, needed: bool) -> Setting:
         return setting
     spared = "the environment does it already; the hook is there for a program that changes it"
     return Setting(mechanism=dataclasses.replace(setting.mechanism, applies=False, reason=spared))
+
+
+def _fraction_text(situation: Situation) -> str | None:
+    """Write the fraction as Python; of a total that only the program will know, if need be."""
+    fraction = situation.fraction()
+    if fraction is not None:
+        return decimal(fraction) if fraction < 1 else "1.0"
+    sizes = [gpu.allocator_limit_bytes for gpu in situation.limits]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    return f"min(1.0, {min(known)} / torch.cuda.get_device_properties(device).total_memory)"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from gpucheck.core.memlimit.hooking import hook_state
 from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
 from gpucheck.core.memlimit.situation import HookState
 from gpucheck.models.device import Gpu, Inventory
+from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import MemoryLimit
 from gpucheck.models.report import Answer
 from gpucheck.models.units import Amount
@@ -75,8 +78,10 @@ def _plan(
     frameworks, mps, hook = None, None, HookState()
     if inherited is not None:
         frameworks = read_frameworks(interpreter, inherited)
+        if request.python is not None and frameworks.frameworks is None:
+            raise _not_a_python(request.python, frameworks.reason)
         mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
-        if request.command is not None or request.proofs:
+        if request.command is not None or request.proofs or not request.hook:
             hook = hook_state(interpreter, wanted=request.hook)
     else:
         frameworks = FrameworksReading(reason="not recorded")
@@ -100,7 +105,25 @@ def _plan(
 
 def _interpreter(request: LimitRequest, environment: Mapping[str, str]) -> Interpreter | None:
     if request.python is not None:
-        return Interpreter(path=request.python)
+        path = shutil.which(request.python, path=environment.get("PATH", os.defpath))
+        if path is None:
+            raise _not_a_python(request.python, "there is no such program")
+        return Interpreter(path=path)
     if request.command is not None:
-        return find_interpreter(request.command, environment)
+        return find_interpreter(_innermost(request.command), environment)
     return default_interpreter(environment)
+
+
+def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that an inner `gpucheck … -- COMMAND` runs."""
+    while Path(command[0]).name == "gpucheck" and "--" in command[:-1]:
+        command = command[command.index("--") + 1 :]
+    return command
+
+
+def _not_a_python(named: str, reason: str) -> WrongUseError:
+    return WrongUseError(
+        code="not-a-python",
+        message=f"--python names no Python that can be asked: {named[:200]!a}: {reason}.",
+        remedy=("Name an interpreter: --python .venv/bin/python",),
+    )

@@ -109,7 +109,14 @@ def by_variable(
 
 
 def by_hook(
-    situation: Situation, module: str, mechanism: str, line: str | None, reason: str, **names: str
+    situation: Situation,
+    module: str,
+    mechanism: str,
+    line: str | None,
+    reason: str,
+    *,
+    framework: str | None = None,
+    strength: Strength = Strength.ALLOCATOR,
 ) -> Setting:
     """Return the mechanism of a line of code, which the import hook runs where there is one."""
     lacking = situation.lacks(module)
@@ -118,14 +125,15 @@ def by_hook(
     why = reason if line is None else f"{lacking or hook.reason}; {reason}"
     return Setting(
         mechanism=Mechanism(
-            framework=names.get("framework", module),
+            framework=framework or module,
             mechanism=mechanism,
             setting=line,
-            strength=Strength.ALLOCATOR,
+            strength=strength,
             applies=applies,
             reason=why,
             by=Way.CODE,
             installed=situation.has(module),
+            by_hook=line is not None and hook.present is not False,
         )
     )
 

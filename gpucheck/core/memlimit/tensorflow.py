@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck.core.memlimit.situation import MIB, Setting, Situation, by_hook, by_variable, shown
+from gpucheck.models.memory import Strength
 
 TF_LEAVE_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
 TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
@@ -16,22 +17,32 @@ def plan(situation: Situation) -> tuple[Setting, Setting]:
 
 
 def _by_environment(situation: Situation) -> Setting:
-    """Say how much to leave of what is free now: all that the environment can tell TensorFlow."""
-    needed = []
+    """Say how much to leave of what is free now: all that the environment can tell TensorFlow.
+
+    It is one number for all GPUs, and TensorFlow passes over it where that much is not even free.
+    """
+    rooms = []
     for gpu in situation.limits:
         if gpu.memory_free_bytes is None or gpu.allocator_limit_bytes is None:
             reason = "it counts from the free memory, and a GPU's is unknown"
             return _set(situation, None, reason)
-        needed.append(gpu.memory_free_bytes // MIB - gpu.allocator_limit_bytes // MIB)
-    ours = max(needed)
-    if ours <= 0:
+        free = gpu.memory_free_bytes // MIB
+        least = free - gpu.allocator_limit_bytes // MIB
+        if least > 0:
+            rooms.append(range(least, free + 1))
+    if not rooms:
         return _set(situation, None, "less than the limit is free: there is nothing to leave")
-    theirs = situation.environment.get(TF_LEAVE_FREE)
-    if theirs is not None and theirs.isascii() and theirs.isdigit() and len(theirs) < 15:
-        if int(theirs) >= ours:
-            reason = f"{TF_LEAVE_FREE} is set already and leaves as much; it stays"
-            return _set(situation, theirs, reason)
-        return _set(situation, str(ours), f"replaces {shown(theirs)}, which leaves less")
+    inherited = situation.environment.get(TF_LEAVE_FREE)
+    theirs = _number(inherited)
+    if theirs is not None and all(theirs in room for room in rooms):
+        reason = f"{TF_LEAVE_FREE} is set already and leaves as much; it stays"
+        return _set(situation, str(theirs), reason)
+    ours = max(room.start for room in rooms)
+    if not all(ours in room for room in rooms):
+        return _set(situation, None, "no one number leaves the right amount free on each GPU")
+    if inherited:
+        what = "leaves less" if theirs is not None and theirs < ours else "TensorFlow ignores here"
+        return _set(situation, str(ours), f"replaces {shown(inherited)}, which {what}")
     reason = (
         "the MiB to leave of what is free now, so another program that starts meanwhile moves it;"
         " overrides the per_process_gpu_memory_fraction of a Session"
@@ -39,8 +50,25 @@ def _by_environment(situation: Situation) -> Setting:
     return _set(situation, str(ours), reason)
 
 
+def _number(text: str | None) -> int | None:
+    """Read a whole number as TensorFlow does; anything else it ignores."""
+    plain = text is not None and text.isascii() and text.isdigit() and len(text) < 15
+    return int(text or "") if plain else None
+
+
+def _is_soft(situation: Situation) -> bool:
+    return situation.environment.get(TF_ALLOCATOR) == "cuda_malloc_async"
+
+
+def _reason(situation: Situation, reason: str) -> str:
+    soft = "to cuda_malloc_async it is the size above which memory is given back"
+    return f"{soft}; {reason}" if _is_soft(situation) else reason
+
+
 def _set(situation: Situation, value: str | None, reason: str) -> Setting:
-    return by_variable(situation, "tensorflow", TF_LEAVE_FREE, value, reason)
+    strength = Strength.SOFT if _is_soft(situation) else Strength.ALLOCATOR
+    reason = _reason(situation, reason)
+    return by_variable(situation, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
 
 
 def _by_code(situation: Situation) -> Setting:
@@ -52,13 +80,14 @@ def _by_code(situation: Situation) -> Setting:
     known = [size for size in sizes if size]
     usable = len(known) == len(sizes)
     missing = "a GPU's limit is unknown" if None in sizes else "it counts in whole MiB"
-    reason = "before TensorFlow starts its devices"
+    reason = _reason(situation, "before TensorFlow starts its devices")
     return by_hook(
         situation,
         "tensorflow",
         "set_logical_device_configuration",
         tensorflow_line(known) if usable else None,
         reason if usable else missing,
+        strength=Strength.SOFT if _is_soft(situation) else Strength.ALLOCATOR,
     )
 
 

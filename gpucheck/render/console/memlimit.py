@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, Overhead, Software
+from gpucheck.models.memory import (
+    GpuMemoryLimit,
+    LimitedRun,
+    MemoryLimit,
+    Overhead,
+    Software,
+)
+from gpucheck.models.numbers import ranges
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.columns import ABSENT
+from gpucheck.render.console.held import show_holders
 from gpucheck.render.console.mechanisms import show_mechanisms
+from gpucheck.render.console.operations import indented
 from gpucheck.render.console.proofs import show_proofs
+from gpucheck.render.limited_run import outcome_lines
 from gpucheck.render.units import binary_bytes
 
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Below this many columns a table row no longer holds a GPU: each becomes a short block.
 NARROW = 64
+_UNKNOWN = "The total of a GPU is not known: an amount in bytes, such as 8GiB, holds more of them."
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -32,18 +43,48 @@ def build(report: Report, view: View) -> RenderableType:
     parts: list[RenderableType] = [Text(_heading(limit), style="bold", overflow="fold")]
     alike = [[gpu] for gpu in limit.gpus] if view.verbosity > 0 else group_alike(limit.gpus)
     parts.append(_blocks(alike) if view.width < NARROW else _table(alike))
-    if limit.overhead is not None:
-        parts.extend(_budgets(limit.gpus, limit.overhead))
-    if limit.software is not None:
-        parts.append(Text(_software(limit.software), overflow="fold"))
-    if limit.verifications:
-        parts.extend(show_proofs(limit, view))
-    if view.verbosity > 0 or not limit.verifications:
-        parts.extend(show_mechanisms(limit, view))
-    if view.verbosity > 0 and limit.overhead is not None:
-        parts.append(Text("\nThe overhead is an estimate:", style="dim"))
-        parts.extend(Text(f"  {line}", style="dim") for line in limit.overhead.sources)
+    if limit.run is not None:
+        parts.extend(_outcome(limit.run))
+    parts.extend(_everything(limit, view) if view.verbosity > 0 else _glance(limit, view))
     return Group(*parts)
+
+
+def _outcome(run: LimitedRun) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    first, *others = outcome_lines(run)
+    yield Text(printable(first), style="bold", overflow="fold")
+    yield from (indented(Text(printable(line), overflow="fold")) for line in others)
+
+
+def _glance(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+    """Yield what will come of it, and what to type next, unless it has been run."""
+    from rich.text import Text
+
+    if limit.verifications:
+        yield from show_proofs(limit, view)
+        return
+    hints = view.verbosity >= 0 and limit.run is None
+    if hints and any(gpu.limit_bytes is None for gpu in limit.gpus):
+        yield Text(_UNKNOWN, style="yellow", overflow="fold")
+    elif limit.overhead is not None and hints:
+        yield Text(_beside(limit.gpus, limit.overhead), overflow="fold")
+    yield from show_holders(limit, view, hints=hints)
+
+
+def _everything(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if limit.overhead is not None:
+        yield from _budgets(limit.gpus, limit.overhead)
+    if limit.software is not None:
+        yield Text(_software(limit.software), overflow="fold")
+    if limit.verifications:
+        yield from show_proofs(limit, view)
+    yield from show_mechanisms(limit, view)
+    if limit.overhead is not None:
+        yield Text("\nThe overhead is an estimate:", style="dim")
+        yield from (Text(f"  {line}", style="dim") for line in limit.overhead.sources)
 
 
 def _heading(limit: MemoryLimit) -> str:
@@ -72,15 +113,15 @@ def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
     return list(groups.values())
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """Write numbers shortly: 0, 1, 2, 5 -> "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+def _beside(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
+    """Say what nvidia-smi will show beside what the allocators may take."""
+    size = _size(overhead.total_bytes)
+    if overhead.included:
+        return f"About {size} of that are left for the CUDA context and libraries."
+    advice = "; --include-overhead counts it in"
+    if any(gpu.limit_bytes is not None and gpu.limit_bytes <= overhead.total_bytes for gpu in gpus):
+        advice = ", more than the limit itself"
+    return f"nvidia-smi shows about {size} more, the CUDA context and libraries{advice}."
 
 
 def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Text]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpucheck.models.placement import Candidate, PlacedDevice, Placement
@@ -35,16 +35,20 @@ def build(report: Report, view: View) -> RenderableType:
     if not isinstance(placement, Placement):
         raise TypeError(type(placement).__name__)
     more = view.verbosity > 0
+    folded = placement.graph is None and not (more or placement.ran)
     parts: list[RenderableType] = []
     if placement.candidates:
         parts.append(_candidates(placement, more=more))
     if more or not placement.candidates:
         for device in placement.devices:
-            parts.extend(_device(device, more=more or placement.ran))
-    parts.extend(operations(placement, more=more))
+            parts.extend(_device(device, view.width, more=more or placement.ran))
+    if not folded:
+        parts.extend(operations(placement, more=more))
     parts.extend(Text(printable(advice), style="yellow") for advice in placement.advice)
     if view.verbosity >= 0:
         parts.extend(_next_steps(placement))
+        if folded and placement.ops:
+            parts.append(Text(_folded(placement), style="dim"))
     return Group(*parts)
 
 
@@ -83,31 +87,46 @@ def _kind(item: Candidate) -> str:
 # ---------------------------------------------------------------------------------- devices
 
 
-def _device(device: PlacedDevice, *, more: bool) -> Iterator[RenderableType]:
+def _device(device: PlacedDevice, width: int, *, more: bool) -> Iterator[RenderableType]:
     from rich.text import Text
 
     spec = printable(device.spec) or "(any device)"
     card = printable(device.name or f"GPU {device.index}") if device.kind == "GPU" else "the CPU"
     verb = "is replaced by" if device.soft else "is"
     style = "bold yellow" if device.soft else "bold green"
-    yield Text(f"{spec} {verb} {card}", style=style, overflow="fold")
-    if device.soft or device.kind == "GPU":
-        yield indented(Text(printable(device.reason), overflow="fold"))
+    reason = printable(device.reason)
+    which = f", {reason}" if reason and device.kind == "GPU" and not device.soft else ""
+    yield Text(f"{spec} {verb} {card}{which}", style=style, overflow="fold")
+    if device.soft:
+        yield indented(Text(reason, overflow="fold"))
     if device.uuid is not None:
         bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
         yield as_it_is(f"  {device.uuid}{bus}")
     if more:
         yield as_it_is(f"  {mapping_line(device)}")
-    yield indented(Text(printable(_names(device)), style="dim", overflow="fold"))
+    for line in _filled(_names(device), width - 2):
+        yield indented(Text(line, style="dim", overflow="fold"))
 
 
-def _names(device: PlacedDevice) -> str:
+def _names(device: PlacedDevice) -> list[str]:
     """Return each library with its name for the device, those that agree together."""
     users: dict[str, list[str]] = {}
     for library, title in LIBRARIES.items():
         if library in device.names:
             users.setdefault(device.names[library], []).append(title)
-    return ", ".join(f"{'/'.join(titles)} {name}" for name, titles in users.items())
+    return [printable(f"{'/'.join(titles)} {name}") for name, titles in users.items()]
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """Write parts with commas into lines, and break between parts alone."""
+    lines: list[str] = []
+    for number, part in enumerate(parts):
+        text = part if number == len(parts) - 1 else f"{part},"
+        if lines and len(lines[-1]) + 1 + len(text) <= width:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(text)
+    return lines
 
 
 # ---------------------------------------------------------------------------------- what next
@@ -116,18 +135,35 @@ def _names(device: PlacedDevice) -> str:
 def _next_steps(placement: Placement) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    has_gpus = any(device.kind == "GPU" for device in placement.devices)
+    gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
     if placement.environment:
-        purpose = "these GPUs and no other" if has_gpus else "no GPU"
-        yield Text(f"To show a program {purpose}, put before it:", style="dim")
+        which = ("no GPU", "this GPU and no other")[len(gpus)] if len(gpus) < 2 else "these GPUs"
+        yield Text(f"To show a program {which}, put before it:", style="dim")
         pairs = (
             f"{name}={shlex.quote(value) if value else ''}"
             for name, value in placement.environment.items()
         )
         yield as_it_is(f"  {' '.join(pairs)}")
-    if has_gpus and not any(claim.held for claim in placement.claims):
+    if not gpus or any(claim.held for claim in placement.claims):
+        return
+    if placement.candidates or placement.graph is not None:
         hint = "Nothing is held: others may use them too, unless the command follows after --."
         yield Text(hint, style="dim")
+        return
+    them = "it" if len(gpus) == 1 else "them"
+    hint = f"That holds nothing. To hold {them} until the program ends, put before it instead:"
+    yield Text(hint, style="dim")
+    soft = ["--soft"] if any(device.soft for device in placement.devices) else []
+    specs = dict.fromkeys(device.spec for device in placement.devices)
+    yield as_it_is(f"  {shlex.join(['gpucheck', 'place', *soft, *specs])} --")
+
+
+def _folded(placement: Placement) -> str:
+    """Say in a line what --run would compute."""
+    number = len(placement.ops)
+    size = sum(move.bytes for move in placement.transfers)
+    copied = f", {size} bytes copied" if size else ""
+    return f"--run computes a small graph there ({number} operations{copied}); -v shows it."
 
 
 def as_it_is(text: str) -> Text:

@@ -13,6 +13,7 @@ from gpucheck.core.memlimit.hooking import (
     hook_environment,
     hook_folder,
     hook_state,
+    outer_limit,
 )
 from gpucheck.core.memlimit.plan import plan_limit
 from gpucheck.models.device import Gpu
@@ -116,6 +117,15 @@ def test_an_outer_limit_is_not_widened(outer: int, after: int) -> None:
     found = document(hook_environment(plan("8GiB"), inherited))
 
     assert found["gpus"] == [{"uuid": "GPU-0", "bytes": after}]
+
+
+@pytest.mark.parametrize(("outer", "told"), [("GPU-0", GIB), ("GPU-0", None), ("GPU-9", None)])
+def test_an_outer_limit_is_told_where_it_is_the_tighter_one(outer: str, told: int | None) -> None:
+    size = GIB if told else 99 * GIB
+    inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": outer, "bytes": size}]})}
+
+    assert outer_limit(plan("8GiB"), inherited) == told
+    assert outer_limit(plan("8GiB"), {}) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"gpus": [{}]}', '{"gpus": 3}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 
 import pytest
@@ -160,6 +161,14 @@ class TestPytorch:
 
         assert "per_process_memory_fraction" in limit.environment[CONF]
 
+    def test_where_only_the_program_will_know_the_total_the_line_asks_it(self) -> None:
+        limit = plan("8GiB", card(memory_total_bytes=None), hook=True)
+        found = by_name(limit, "set_per_process_memory_fraction")
+
+        assert found.by_hook
+        assert f"{8 * GIB} / torch.cuda.get_device_properties(device)" in (found.setting or "")
+        ast.parse(found.setting or "")
+
 
 class TestTensorflow:
     def test_what_has_to_stay_free_is_counted_from_now(self) -> None:
@@ -168,9 +177,27 @@ class TestTensorflow:
         assert limit.environment[TF_FREE] == str((70 - 24) * 1024)
 
     def test_the_tightest_gpu_decides(self) -> None:
-        limit = plan("8GiB", card(0, memory_free_bytes=10 * GIB), card(1))
+        limit = plan("8GiB", card(0, memory_free_bytes=79 * GIB), card(1))
 
         assert limit.environment[TF_FREE] == str(72 * 1024)
+
+    def test_a_gpu_on_which_there_is_nothing_to_leave_is_no_matter(self) -> None:
+        limit = plan("8GiB", card(0, memory_free_bytes=7 * GIB), card(1))
+
+        assert limit.environment[TF_FREE] == str(72 * 1024)
+
+    def test_a_number_that_one_gpu_would_ignore_is_none(self) -> None:
+        limit = plan("8GiB", card(0, memory_free_bytes=10 * GIB), card(1))
+
+        assert TF_FREE not in limit.environment
+        assert "no one number" in by_name(limit, TF_FREE).reason
+
+    def test_the_other_allocator_holds_softly(self) -> None:
+        limit = plan("30%", env={"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, hook=True)
+
+        for name in (TF_FREE, "set_logical_device_configuration"):
+            assert by_name(limit, name).strength is Strength.SOFT
+            assert "memory is given back" in by_name(limit, name).reason
 
     def test_nothing_where_less_than_the_limit_is_free(self) -> None:
         limit = plan("30%", card(memory_free_bytes=GIB))
@@ -188,6 +215,7 @@ class TestTensorflow:
             ("-1", "57344"),
             ("x", "57344"),
             ("9" * 20, "57344"),
+            ("99999", "57344"),
         ],
     )
     def test_a_setting_that_leaves_more_stays(self, theirs: str, after: str) -> None:
@@ -203,6 +231,14 @@ class TestHook:
 
         for name in ("gpu_mem_limit", "set_logical_device_configuration"):
             assert by_name(limit, name).applies is applies
+
+    def test_without_the_limit_of_each_gpu_there_is_no_hook(self) -> None:
+        limit = plan("30%", card(0), card(1, memory_total_bytes=None), hook=True)
+
+        found = by_name(limit, "set_per_process_memory_fraction")
+        assert (found.applies, found.by_hook) == (False, False)
+        assert "one is not known" in found.reason
+        assert plan("8GiB", card(1, memory_total_bytes=None), hook=True).mechanisms[-3].by_hook
 
     def test_a_framework_that_is_not_there_is_said(self) -> None:
         limit = plan("30%", found={"jax": "0.10.2"}, hook=True)

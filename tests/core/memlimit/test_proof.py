@@ -286,6 +286,17 @@ def test_a_framework_that_is_not_installed_is_missing() -> None:
     answer, found = tried(*HELD, framework="torch")
 
     assert (answer.exit_code, found.held) == (4, None)
+    assert answer.error is not None
+    assert answer.error.message.startswith("The limit of torch could not be tried: ")
+    assert answer.error.remedy == ("Try what this Python has: --verify-with cupy",)
+
+
+def test_where_nothing_is_installed_another_python_is_asked_for() -> None:
+    frameworks = FrameworksReading(interpreter=Interpreter(path="python"), frameworks={"numba": ""})
+    answer, _ = tried(framework="cupy", frameworks=frameworks)
+
+    assert answer.error is not None
+    assert answer.error.remedy == ("Name the Python that has it: --python FILE",)
 
 
 def test_a_framework_that_nothing_caps_is_not_capped() -> None:

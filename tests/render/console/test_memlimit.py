@@ -8,11 +8,14 @@ import pytest
 
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.memory import (
+    Culprit,
     GpuMemoryLimit,
+    LimitedRun,
     Mechanism,
     MemoryLimit,
     MemoryRequest,
     Overhead,
+    RunGpu,
     Software,
     Strength,
     Verification,
@@ -78,8 +81,26 @@ def shown(limit: MemoryLimit, **view: object) -> str:
     return render(report, View(**view))  # type: ignore[arg-type]
 
 
-def test_a_limit_at_80_columns() -> None:
-    assert shown(LIMIT, width=80) == (
+def test_a_glance_at_80_columns() -> None:
+    overhead = Overhead(included=False, context_bytes=1 << 29, library_bytes=1 << 26, sources=())
+
+    assert shown(replace(LIMIT, gpus=(GPU,), overhead=overhead), width=80) == (
+        "30% of each visible GPU\n"
+        "CUDA  Name                      Total     Limit        Bytes\n"
+        "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
+        "nvidia-smi shows about 576.0 MiB more, the CUDA context and libraries;\n"
+        "--include-overhead counts it in.\n"
+        "In a run (nobody looked):\n"
+        "  ✓ cupy                    by environment variables\n"
+        "  ✗ any other CUDA program  nothing but MPS or MIG holds it\n"
+        "-- COMMAND at the end runs it so limited and watched; --verify proves it.\n"
+        "--format shell prints the variables, --code FRAMEWORK the lines for a program.\n"
+        "-v says how each framework is held, how strictly, and why.\n"
+    )
+
+
+def test_everything_at_80_columns() -> None:
+    assert shown(LIMIT, width=80, verbosity=1) == (
         "30% of each visible GPU\n"
         "CUDA  Name                      Total     Limit        Bytes\n"
         "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
@@ -87,12 +108,11 @@ def test_a_limit_at_80_columns() -> None:
         "\n"
         "  Framework               Strength   Applies   By\n"
         "✓ cupy                    allocator  yes       CUPY_GPU_MEMORY_LIMIT\n"
+        "    default pool only\n"
         "- any other CUDA program  none       no        nothing but MPS or MIG holds it\n"
         "\n"
         "The settings (--format shell prints these lines alone):\n"
         "export CUPY_GPU_MEMORY_LIMIT=30%\n"
-        "\n"
-        "With -- CMD a program runs under it, watched; with --verify it is proved.\n"
     )
 
 
@@ -106,8 +126,8 @@ def test_a_limit_at_40_columns_in_ascii() -> None:
         "  25656242995 bytes\n"
         "CUDA - GPU-2\n"
     )
-    assert "+ cupy" in text
-    assert "\n    CUPY_GPU_MEMORY_LIMIT\n" in text
+    assert "\n+ cupy\n  by environment variables\n" in text
+    assert "\n    CUPY_GPU_MEMORY_LIMIT\n" in shown(LIMIT, width=40, verbosity=1)
 
 
 @pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 160])
@@ -135,9 +155,10 @@ class TestEqualGpus:
 
     def test_unlike_ones_have_rows_and_budgets_of_their_own(self) -> None:
         other = replace(GPU, cuda_index=9, memory_total_bytes=10, limit_bytes=5)
-        text = shown(replace(whole(), gpus=(*self.EIGHT, other), verifications=()), width=200)
+        limit = replace(whole(), gpus=(*self.EIGHT, other), verifications=())
+        text = shown(limit, width=200, verbosity=1)
 
-        assert text.count("H100") == 2
+        assert shown(limit, width=200).count("H100") == 2
         assert "Budget of GPU 0-2,5: 23.9 GiB" in text
         assert "Budget of GPU 9: 23.9 GiB" in text
 
@@ -156,61 +177,153 @@ class TestLinesToCopy:
 
     @pytest.mark.parametrize("width", [20, 64, 80])
     def test_are_never_broken(self, width: int) -> None:
-        lines = shown(self.limit(installed=True), width=width).splitlines()
+        lines = shown(self.limit(installed=True), width=width, verbosity=1).splitlines()
 
         name, _, value = self.LONG.partition("=")
         assert f"export {name}='{value} $x'" in lines
         assert self.CODE in lines
 
-    def test_what_is_not_installed_is_left_out_and_named(self) -> None:
-        text = shown(self.limit(installed=False))
+    def test_are_left_out_at_a_glance(self) -> None:
+        text = shown(self.limit(installed=True))
 
         assert self.CODE not in text
-        assert "Left out: tensorflow. -v shows everything, with reasons." in text
-        assert self.CODE in shown(self.limit(installed=False), verbosity=1)
+        assert "export" not in text
 
-    def test_the_trap_is_told_where_tensorflow_may_be(self) -> None:
-        assert "0.3 there means 0 bytes" in shown(self.limit(installed=None))
-        assert "0.3 there means 0 bytes" not in shown(self.limit(installed=False))
+    def test_the_trap_is_told_where_tensorflow_is(self) -> None:
+        assert "0.3 there means 0 bytes" in shown(self.limit(installed=True))
+        assert "0.3 there means 0 bytes" not in shown(self.limit(installed=None))
         in_bytes = replace(self.limit(installed=True), request=MemoryRequest(text="8GiB", bytes=8))
         assert "0.3 there means 0 bytes" not in shown(in_bytes)
 
-    def test_quiet_is_the_table_alone(self) -> None:
+    def test_quiet_gives_no_advice(self) -> None:
         text = shown(self.limit(installed=True), verbosity=-1)
 
-        assert "export" not in text
-        assert "CUPY_GPU_MEMORY_LIMIT" in text
+        assert "--format shell" not in text
+        assert "✗ tensorflow" in text
 
 
-class TestReasons:
-    @pytest.mark.parametrize(
-        ("changes", "is_told"),
-        [
-            ({}, False),
-            ({"inherited": "90%"}, True),
-            ({"applies": False, "installed": True}, True),
-            ({"applies": False, "installed": None}, True),
-            ({"applies": False, "installed": False}, False),
-        ],
-    )
-    def test_are_told_where_they_are_not_the_expected_ones(
-        self, changes: dict[str, object], is_told: bool
-    ) -> None:
-        limit = replace(LIMIT, mechanisms=(replace(CUPY, **changes), OTHER))  # type: ignore[arg-type]
-
-        assert ("\n    default pool only\n" in shown(limit)) is is_told
-        assert "\n    default pool only\n" in shown(limit, verbosity=1)
-
+class TestTheTable:
     def test_what_is_set_for_another_python_is_neither_yes_nor_no(self) -> None:
-        elsewhere = replace(CUPY, applies=False, installed=False)
+        elsewhere = replace(LIMIT, mechanisms=(replace(CUPY, applies=False, installed=False),))
 
-        assert "- cupy  allocator  not here" in shown(replace(LIMIT, mechanisms=(elsewhere,)))
+        assert "- cupy  allocator  not here" in shown(elsewhere, verbosity=1)
 
     def test_a_cap_that_is_missing_is_marked(self) -> None:
         missing = replace(CUPY, applies=False, installed=True)
         limit = replace(LIMIT, mechanisms=(missing,), environment={})
 
-        assert "✗ cupy  allocator  no" in shown(limit)
+        assert "✗ cupy  allocator  no" in shown(limit, verbosity=1)
+
+
+class TestAtAGlance:
+    SOFTWARE = Software(interpreter="/bin/py", python="3.11.1", frameworks={"torch": "2.9.1"})
+
+    def limit(self, *mechanisms: Mechanism, **changes: object) -> str:
+        found = replace(LIMIT, software=self.SOFTWARE, mechanisms=mechanisms, **changes)  # type: ignore[arg-type]
+        return shown(found, width=100)
+
+    def test_each_framework_that_is_there_has_a_line(self) -> None:
+        here = replace(CUPY, installed=True)
+        by_hook = replace(
+            here, framework="pytorch", by=Way.CODE, applies=False, by_hook=True, setting="x"
+        )
+        absent = replace(here, framework="jax", mechanism="JAX", applies=False, installed=False)
+
+        text = self.limit(here, by_hook, absent, OTHER)
+
+        assert "In a run of /bin/py:\n" in text
+        assert "  ✓ cupy                    by CUPY_GPU_MEMORY_LIMIT\n" in text
+        assert "  ✓ pytorch 2.9.1           by the import hook\n" in text
+        assert "makes a CUDA context on each of the 2 GPUs" in text
+        assert "jax" not in text
+
+    def test_where_none_is_there_all_are_told_together(self) -> None:
+        cupy = replace(CUPY, applies=False, installed=False)
+        jax = replace(cupy, framework="jax")
+
+        text = self.limit(cupy, jax)
+
+        assert "/bin/py has none of these (--python names another Python):\n" in text
+        assert "  ✓ cupy, jax  by environment variables\n" in text
+
+    def test_a_soft_limit_and_a_missing_one_are_marked_with_their_reasons(self) -> None:
+        soft = replace(CUPY, installed=True, strength=Strength.SOFT, reason="it is soft")
+        missing = replace(
+            CUPY, framework="jax", mechanism="X", applies=False, installed=True, reason="both set"
+        )
+
+        text = self.limit(soft, missing)
+
+        assert "  ~ cupy  by CUPY_GPU_MEMORY_LIMIT\n          it is soft\n" in text
+        assert "  ✗ jax   both set\n" in text
+
+    def test_a_total_that_is_not_known(self) -> None:
+        assert "such as 8GiB, holds more of them" in self.limit(CUPY)
+
+    @pytest.mark.parametrize("included", [False, True])
+    def test_what_nvidia_smi_will_show(self, included: bool) -> None:
+        overhead = Overhead(included=included, context_bytes=1 << 30, library_bytes=0, sources=())
+        text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
+
+        assert ("About 1.0 GiB of that are left for" in text) is included
+        assert ("nvidia-smi shows about 1.0 GiB more" in text) is not included
+
+    def test_a_limit_that_is_less_than_a_context(self) -> None:
+        overhead = Overhead(included=False, context_bytes=1 << 60, library_bytes=0, sources=())
+
+        text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
+
+        assert "more than the limit itself" in text
+
+
+def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
+    gpu = RunGpu(
+        uuid="GPU-1",
+        index=1,
+        limit_bytes=1 << 30,
+        allowance_bytes=0,
+        peak_bytes=2 << 30,
+        exceeded=True,
+        cuda_index=0,
+    )
+    culprit = Culprit(pid=7, name="py\x1b", uuid="GPU-1", memory_used_bytes=1 << 30)
+    run = LimitedRun(
+        exit_code=143,
+        peak_bytes=2 << 30,
+        exceeded=True,
+        action="terminated",
+        gpus=(gpu,),
+        culprits=(culprit,),
+        unavailable={"later_readings": "the memory is no longer watched: x"},
+    )
+
+    text = shown(replace(LIMIT, run=run))
+
+    assert (
+        "The command ended with 143; the watcher terminated it.\n"
+        "  GPU 0: peak 2.0 GiB of 1.0 GiB, exceeded\n"
+        "  py\\x1b (7) had 1.0 GiB when it was too much\n"
+        "  the memory is no longer watched: x\n"
+        "In a run"
+    ) in text
+    assert "--format shell" not in text
+    assert "ended with 143" in shown(replace(LIMIT, run=run), verbosity=1)
+
+
+def test_a_run_of_which_nothing_is_known() -> None:
+    run = LimitedRun(
+        exit_code=0,
+        peak_bytes=None,
+        exceeded=None,
+        action=None,
+        unavailable={"peak_bytes": "--watch off"},
+    )
+
+    assert "The command ended with 0.\n  peak not known: --watch off\n" in shown(
+        replace(LIMIT, run=run)
+    )
+    unseen = replace(run, peak_bytes=0, unavailable={})
+    assert "no process of the command was seen on a GPU" in shown(replace(LIMIT, run=unseen))
 
 
 def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
@@ -272,7 +385,7 @@ def whole() -> MemoryLimit:
 
 
 def test_budget_and_software() -> None:
-    lines = shown(whole(), width=200).splitlines()
+    lines = shown(whole(), width=200, verbosity=1).splitlines()
 
     assert lines[4:7] == [
         "Budget of GPU 0: 23.9 GiB for allocators, about 512.0 MiB for the context and 64.0 MiB for"
@@ -310,7 +423,7 @@ def test_the_same_on_several_gpus_is_told_once() -> None:
 
     text = shown(limit, width=200)
 
-    assert "✓ cupy 14.2.0: the cap holds on GPU 0, 2\n" in text
+    assert "✓ cupy 14.2.0: the cap holds on GPU 0,2\n" in text
     assert "✗ cupy 14.2.0: the cap does not hold on GPU 1\n" in text
     assert "    2.0 MiB beside the allocator, by NVML\n" in text
 
@@ -318,7 +431,7 @@ def test_the_same_on_several_gpus_is_told_once() -> None:
 def test_a_budget_that_the_card_does_not_have() -> None:
     tight = replace(GPU, allocator_limit_bytes=GPU.memory_total_bytes)
 
-    assert "more than there is" in shown(replace(whole(), gpus=(tight,)), width=200)
+    assert "more than there is" in shown(replace(whole(), gpus=(tight,)), width=200, verbosity=1)
 
 
 def test_sources_are_shown_where_more_is_asked_for() -> None:

@@ -37,6 +37,7 @@ CPU = PlacedDevice(
     names={"tensorflow": "/device:CPU:0"},
 )
 GRAPH = Placement(
+    graph="g.toml",
     ops=(
         PlacedOp(name="a", op="Const", device=f"{LOCAL}/device:GPU:0"),
         PlacedOp(name="MatMul", op="MatMul", device=f"{LOCAL}/device:GPU:0"),
@@ -69,19 +70,42 @@ def shown(placement: Placement, **view: object) -> str:
 
 def test_a_placement_at_80_columns() -> None:
     assert shown(Placement(devices=(GPU, CPU), environment=ENVIRONMENT), width=80) == (
-        "/gpu:0 is NVIDIA A100\n"
-        "  CUDA device 0, the only visible one\n"
+        "/gpu:0 is NVIDIA A100, CUDA device 0, the only visible one\n"
         "  GPU-00000002-1111-2222-3333-444444444444 at 0000:1a:00.0\n"
         "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2\n"
         "/gpu:7 is replaced by the CPU\n"
         "  there is no /device:GPU:7; soft placement drops type and id, which leaves the\n"
         "  CPU\n"
         "  TensorFlow /device:CPU:0\n"
-        "To show a program these GPUs and no other, put before it:\n"
+        "To show a program this GPU and no other, put before it:\n"
         "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444 "
         "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
-        "Nothing is held: others may use them too, unless the command follows after --.\n"
+        "That holds nothing. To hold it until the program ends, put before it instead:\n"
+        "  gpucheck place --soft /gpu:0 /gpu:7 --\n"
     )
+
+
+def test_names_are_broken_between_libraries_alone() -> None:
+    lines = shown(Placement(devices=(GPU,)), width=32).splitlines()
+
+    assert lines[3:5] == ["  TensorFlow /device:GPU:0,", "  CuPy/JAX 0, nvidia-smi 2"]
+
+
+def test_the_tutorials_graph_is_one_line() -> None:
+    planned = Placement(devices=(GPU,), ops=GRAPH.ops, transfers=GRAPH.transfers)
+
+    assert shown(planned).endswith(
+        "--run computes a small graph there (3 operations, 16 bytes copied); -v shows it.\n"
+    )
+    assert "MatMul" not in shown(planned)
+    assert "MatMul: (MatMul)" in shown(planned, verbosity=1)
+    assert "graph" not in shown(planned, verbosity=-1)
+
+
+def test_what_holds_a_gpu_is_quoted_for_the_shell() -> None:
+    odd = replace(GPU, spec="gpu; rm")
+
+    assert "  gpucheck place 'gpu; rm' --\n" in shown(Placement(devices=(odd, odd)))
 
 
 def test_a_graph_that_is_planned() -> None:
@@ -137,6 +161,7 @@ def test_a_choice() -> None:
         "no     GPU 0 A100  it is lost",
     ]
     assert "/gpu:0 is NVIDIA A100" not in shown(chosen)
+    assert shown(chosen).endswith("unless the command follows after --.\n")
     assert f"chosen GPU 2 A100  {UUID} 80 GiB free" in shown(chosen, verbosity=1, width=100)
     assert "/gpu:0 is NVIDIA A100" in shown(chosen, verbosity=1)
 
@@ -150,7 +175,8 @@ def test_what_is_made_to_be_copied_is_never_broken(width: int, verbosity: int) -
 
     assert "  " + " ".join(f"{name}={value}" for name, value in two.items()) in lines
     assert f"  {UUID} at 0000:1a:00.0" in lines
-    whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL)
+    assert "  gpucheck place --soft /gpu:0 /gpu:7 --" in lines
+    whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL, "gpucheck place")
     assert all(len(line) <= width for line in lines if not any(text in line for text in whole))
 
 

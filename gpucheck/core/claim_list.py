@@ -1,0 +1,50 @@
+"""Who holds which GPU and who waits, as the documents show it."""
+
+from __future__ import annotations
+
+from gpucheck.models.claim import Claim, ClaimList, HeldSlot, Waiter
+from gpucheck.probes.claims import ClaimStore
+
+
+def as_claim(held: HeldSlot, *, waited_s: float | None = None) -> Claim:
+    """Return a held slot as the documents show it."""
+    slot, holder = held.slot, held.holder
+    return Claim(
+        uuid=slot.target.uuid,
+        gpu_uuid=slot.target.card,
+        path=held.path,
+        slot=slot.steps[-1].slot,
+        share=slot.steps[-1].share,
+        held=True,
+        waited_s=waited_s,
+        pid=holder.pid,
+        process=holder.process,
+        user=holder.user,
+        command=holder.command,
+        since=holder.since,
+    )
+
+
+def list_claims(store: ClaimStore) -> ClaimList:
+    """Return who holds what, and who waits."""
+    directory = str(store.directory)
+    if not store.exists():
+        return ClaimList(directory=directory)
+    with store.gate() as gate:
+        held = gate.held()
+        queue = gate.queue()
+    return ClaimList(
+        directory=directory,
+        claims=tuple(as_claim(item) for item in held),
+        waiting=len(queue),
+        queue=tuple(
+            Waiter(
+                pid=holder.pid,
+                process=holder.process,
+                user=holder.user,
+                command=holder.command,
+                since=holder.since,
+            )
+            for holder in queue
+        ),
+    )

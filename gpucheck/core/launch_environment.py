@@ -1,0 +1,34 @@
+"""The environment that a command would have if it were not started by us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+#: What Python may write into it. Source: PEP 538.
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+_VARIABLE = "LC_CTYPE"
+
+
+def environment_before(
+    environment: Mapping[str, str] = os.environ, first: Path = Path("/proc/self/environ")
+) -> dict[str, str]:
+    """Return our environment without what Python put there for itself when it started.
+
+    In the C locale it sets LC_CTYPE, for its children too. `first` is what we were started with.
+    """
+    found = dict(environment)
+    if found.get(_VARIABLE) not in _COERCED:
+        return found
+    try:
+        entries = first.read_bytes().split(b"\0")
+    except OSError:
+        return found
+    prefix = f"{_VARIABLE}=".encode()
+    before = next((entry for entry in entries if entry.startswith(prefix)), None)
+    if before is None:
+        del found[_VARIABLE]
+    else:
+        found[_VARIABLE] = os.fsdecode(before.removeprefix(prefix))
+    return found

@@ -1,0 +1,117 @@
+"""What `gpucheck place` says on stderr: while it waits, and about what it chose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.cli.place_remarks import explain, reporter
+from gpucheck.cli.shared import Shared
+from gpucheck.core.claims import Waiting
+from gpucheck.models.placement import Candidate, PlacedDevice, Placement
+from gpucheck.models.report import Answer
+
+REASON = "1 GPU is asked for and 0 fit."
+
+
+def said(capsys: pytest.CaptureFixture[str], *waits: tuple[int, float], verbosity: int = 0) -> str:
+    report = reporter(Shared(verbosity=verbosity))
+    for ahead, waited_s in waits:
+        report(Waiting(ahead=ahead, waited_s=waited_s, reason=REASON))
+    return capsys.readouterr().err
+
+
+def test_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, (2, 0), (2, 0.1), (1, 5), (1, 59), (0, 59.5), (0, 60)) == (
+        f"gpucheck: waiting, 2 are before us: {REASON}\n"
+        f"gpucheck: waiting, 1 is before us: {REASON}\n"
+        f"gpucheck: waiting, next in line: {REASON}\n"
+    )
+
+
+def test_else_a_line_each_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, *((0, float(waited_s)) for waited_s in range(180))).splitlines()
+
+    assert lines == [
+        f"gpucheck: waiting, next in line: {REASON}",
+        f"gpucheck: waiting for 1 min, next in line: {REASON}",
+        f"gpucheck: waiting for 2 min, next in line: {REASON}",
+    ]
+
+
+def test_nothing_where_quiet_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, (2, 0), (1, 5), verbosity=-1) == ""
+
+
+def test_who_is_in_the_way_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    report = reporter(Shared())
+    for waited_s, details in ((0.0, ("GPU 0: a",)), (1.0, ("GPU 0: b",)), (61.0, ("GPU 0: b",))):
+        report(Waiting(ahead=0, waited_s=waited_s, reason=REASON, details=details))
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"gpucheck: waiting, next in line: {REASON}",
+        "  GPU 0: a",
+        f"gpucheck: waiting for 1 min, next in line: {REASON}",
+        "  GPU 0: b",
+    ]
+
+
+def candidate(index: int | None, reason: str, *, uuid: str = "", fits: bool = False) -> Candidate:
+    return Candidate(
+        uuid=uuid or f"GPU-{index}", index=index, name="Card", eligible=fits, reason=reason
+    )
+
+
+CHOICE = Placement(
+    devices=(PlacedDevice(spec="--count 1", resolved="r", kind="GPU", uuid="GPU-3"),),
+    candidates=(
+        candidate(0, "hidden"),
+        candidate(1, "free", fits=True),
+        candidate(3, "free", fits=True),
+        candidate(4, "hidden"),
+        candidate(5, "hidden"),
+        candidate(6, "hidden", uuid="MIG-6"),
+        candidate(None, "lost", uuid="GPU-x"),
+    ),
+    advice=("Ask nicely.",),
+)
+
+
+def explained(capsys: pytest.CaptureFixture[str], verbosity: int) -> list[str]:
+    explain(Answer(result=CHOICE), Shared(verbosity=verbosity))
+    return capsys.readouterr().err.splitlines()
+
+
+def test_alike_cards_are_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explained(capsys, 0) == [
+        "gpucheck: GPU 3 (Card): chosen: free",
+        "gpucheck: GPU 1: fits too",
+        "gpucheck: GPUs 0,4-5, 6 (MIG-6): no: hidden",
+        "gpucheck: GPU GPU-x: no: lost",
+        "gpucheck: Ask nicely.",
+    ]
+
+
+def test_each_alone_where_more_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = explained(capsys, 1)
+
+    assert lines[:3] == [
+        "gpucheck: GPU 3 Card GPU-3: chosen: free",
+        "gpucheck: GPU 1 Card GPU-1: fits: free",
+        "gpucheck: GPU 0 Card GPU-0: no: hidden",
+    ]
+    assert len(lines) == 8
+    assert explained(capsys, -1) == []
+
+
+def test_unlike_cards_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(candidate(7, "free", fits=True), name="Other")
+    mixed = replace(CHOICE, candidates=(*CHOICE.candidates, other), advice=())
+    explain(Answer(result=mixed), Shared())
+
+    assert capsys.readouterr().err.splitlines()[:3] == [
+        "gpucheck: GPU 3 (Card): chosen: free",
+        "gpucheck: GPUs 1,7: fit too",
+        "gpucheck: GPUs 0,4-5, 6 (MIG-6) (Card): no: hidden",
+    ]
