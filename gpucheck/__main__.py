@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 
 #: The command that asks NVML first thing, unless it answers from a file or only explains itself.
@@ -17,6 +18,9 @@ def main() -> None:
     # run for long turn the collector on again.
     gc.disable()
     words = sys.argv[1:]
+    # In the middle of an import an interrupt may be lost, or come out as another error: it waits
+    # until the imports are over.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:
         if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
             # The driver is asked while the rest is imported, which takes about as long.
@@ -25,7 +29,7 @@ def main() -> None:
             start_early()
         from gpucheck.cli import main as run
 
-        code = run()
+        code = run(ready=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
     except KeyboardInterrupt:
         code = _interrupted(words)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
@@ -22,9 +22,15 @@ def _wanted(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run gpucheck with these arguments (default: the process's) and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def main(
+    arguments: Sequence[str] | None = None, *, ready: Callable[[], object] = lambda: None
+) -> int:
+    """Run gpucheck with these arguments (default: the process's) and return its exit code.
+
+    `ready` is called when all is imported that every run of this command needs.
+    """
+    # Not list(): once `gpucheck list` has run here, that name is its module.
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
     name = _wanted(given)
     context = output.Context(command=name, json=output.asks_for_json(given))
     if sys.platform != "linux":
@@ -34,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own, context = _split(given, name)
         else:
             own = given
-        return _run(own, name, context)
+        command = _command(own, name, context)
+        ready()
+        return command()
     except GpucheckError as error:
         return output.fail(context, error)
     except KeyboardInterrupt:
@@ -45,17 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.bug(context, error)
 
 
-def _run(own: list[str], name: str | None, context: output.Context) -> int:
+def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:
+    """Import what runs the command, and return it."""
     if name == "list":
         from gpucheck.cli.listing import list_gpus
         from gpucheck.cli.quick import parse_flags
 
         quick = parse_flags(own)
         if quick is not None:
-            return list_gpus(*quick)
+            return lambda: list_gpus(*quick)
     from gpucheck.cli.app import run
 
-    return run(own, name, context)
+    return lambda: run(own, name, context)
 
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:

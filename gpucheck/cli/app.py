@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gpucheck import __version__
 from gpucheck.cli import output
-from gpucheck.cli.commands import COMMANDS, Command
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
 from gpucheck.cli.streams import write_stdout
 from gpucheck.models.errors import ExitCode
 
@@ -54,6 +55,15 @@ def _never_run() -> None:
     """Stand for a command in the overview: without its name on the command line it cannot run."""
 
 
+class _Command(TyperCommand):
+    """A command whose usage line is as people write it: AMOUNT, not {AMOUNT}, and `-- COMMAND`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line behind the command's name."""
+        pieces = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [*pieces, "[-- COMMAND...]"] if ctx.info_name in RUNS_A_COMMAND else pieces
+
+
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with one command, or with the overview of all that --help shows."""
     app = typer.Typer(
@@ -69,7 +79,8 @@ def build_app(wanted: str | None = None) -> typer.Typer:
     for name, command in COMMANDS.items():
         if name == wanted:
             function = import_module(command.module).command
-            app.command(name, help=command.summary, epilog=_examples(command))(function)
+            epilog = _examples(command)
+            app.command(name, cls=_Command, help=command.summary, epilog=epilog)(function)
         elif wanted is None:
             app.command(name, help=command.summary)(_never_run)
     return app
@@ -93,5 +104,5 @@ def run(own: list[str], name: str | None, context: output.Context) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             write_stdout(str(getattr(error, "message", error)) + "\n")
             return int(ExitCode.OK)
-        return output.fail(context, output.usage_error(error))
+        return output.fail(context, output.usage_error(error, own))
     return int(code or 0)

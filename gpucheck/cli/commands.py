@@ -32,7 +32,7 @@ COMMANDS = MappingProxyType(
         ),
         "list": Command(
             "gpucheck.cli.list",
-            "List the GPUs: both numbers, state, processes, topology.",
+            "List the GPUs: their numbers, state, users and links.",
             formats=("table", "json", "csv"),
             examples=(
                 ("gpucheck list --processes --watch 2", "who uses them, redrawn"),
@@ -62,7 +62,7 @@ COMMANDS = MappingProxyType(
         ),
         "compare": Command(
             "gpucheck.cli.compare",
-            "Compare two saved benchmark runs, with intervals and a verdict.",
+            "Compare two benchmark runs, with intervals and a verdict.",
             formats=("table", "json", "junit", "github"),
             examples=(
                 ("gpucheck compare before.json after.json", "two runs of bench --save"),

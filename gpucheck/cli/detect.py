@@ -27,7 +27,11 @@ def command(
     ] = None,
     framework: Annotated[
         str | None,
-        typer.Option("--framework", metavar="NAME", help="Fail if this one cannot use a GPU."),
+        typer.Option(
+            "--framework",
+            metavar="NAME",
+            help="Fail if pytorch, tensorflow, jax, cupy, numba or onnxruntime cannot use a GPU.",
+        ),
     ] = None,
     deep: Annotated[
         bool,

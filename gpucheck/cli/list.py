@@ -47,7 +47,7 @@ def command(
     ] = None,
     shared: Shared,
 ) -> int:
-    """List the GPUs: both numbers, state, processes, topology."""
+    """List the GPUs: their numbers, state, users and links."""
     options = ListOptions(
         visible=visible,
         processes=processes,

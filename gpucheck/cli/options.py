@@ -65,6 +65,15 @@ def _shared(
 
 _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
 
+#: They refuse --from with a sentence that says why, so their --help does not offer it.
+_WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "profile"})
+_HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
+    annotation=Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="No snapshot is of use here.", hidden=True),
+    ]
+)
+
 
 def _format_option(formats: Sequence[str]) -> inspect.Parameter:
     """Return --format as this command has it."""
@@ -78,7 +87,8 @@ def _format_option(formats: Sequence[str]) -> inspect.Parameter:
 def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the shared options to a command, which receives them as its parameter `shared`."""
     signature = inspect.signature(function, eval_str=True)
-    formats = COMMANDS[function.__module__.rpartition(".")[2]].formats
+    name = function.__module__.rpartition(".")[2]
+    formats = COMMANDS[name].formats
     own = [item for item in signature.parameters.values() if item.name != "shared"]
 
     @functools.wraps(function)
@@ -91,7 +101,10 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
             raise typer.Abort from None
 
     # Typer reads both: the parameters from the signature, their types from the annotations.
-    parameters = [*own, _format_option(formats), *list(_SHARED_PARAMETERS.values())[1:]]
+    shared_by_name = dict(_SHARED_PARAMETERS) | {"format_": _format_option(formats)}
+    if name in _WITHOUT_SNAPSHOT:
+        shared_by_name["from_"] = _HIDDEN_FROM
+    parameters = [*own, *shared_by_name.values()]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters} | {"return": int}

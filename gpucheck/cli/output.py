@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.models.errors import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpucheck.cli.shared import Shared
     from gpucheck.probes.interface import Probes
 
+COMMAND_AFTER_DASHES = "If it begins a command that is to be run, put -- before it."
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
 
 
@@ -149,6 +150,9 @@ def deliver(
     try:
         answer = find(probes)
         report = wrap(command, answer, time=probes.time(), strict=shared.strict)
+    except GpucheckError as error:
+        error.host = probes.host()  # of the machine that was asked: with --from another one
+        raise
     finally:
         probes.close()
     try:
@@ -157,7 +161,8 @@ def deliver(
         closed_pipe()
     if also is not None:
         also(report)
-    told = told_in_table and shared.format == "table" and report.result is not None
+    shown = shared.format == "table" and shared.output is None and report.result is not None
+    told = told_in_table and shown
     comment(report, quiet=told or shared.verbosity < 0)
     return int(report.exit_code)
 
@@ -184,6 +189,8 @@ def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) ->
     from gpucheck.probes import open_probes
 
     check_shared(shared, command, ("table", "json"))
+    if shared.format == "json" and shared.output is None and shared.verbosity >= 0:
+        write_stderr("gpucheck: the JSON report needs --output FILE: stdout is the command's")
     probes = open_probes(deadline_s=shared.deadline_s)
     try:
         answer = find(probes)
@@ -224,7 +231,7 @@ def _answer_of(error: GpucheckError) -> Answer:
     from gpucheck.probes.environment import read_host
 
     failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
-    host = read_host(Path("/"), os.environ)
+    host = error.host or read_host(Path("/"), os.environ)
     return Answer(result=None, exit_code=error.exit_code, host=host, error=failure)
 
 
@@ -279,18 +286,21 @@ def bug(context: Context, error: Exception) -> int:
     return fail(context, mine)
 
 
-def usage_error(error: Exception) -> WrongUseError:
-    """Turn the parser's complaint into ours."""
+def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
+    """Turn the parser's complaint about these words into ours."""
     describe = getattr(error, "format_message", None)
     text = " ".join(str(describe() if describe else error).split())
     option = str(getattr(error, "option_name", ""))
     if re.fullmatch(r"-[0-9.]", option):
-        text = f"{option}… is not an option, and a negative amount is refused"
+        word = next((word for word in words if word.startswith(option)), option)[:40]
+        text = f"{word!a} is negative, which no amount and no device is; write {word[1:]!a}"
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
+    see = f"See: {where} --help"
+    forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND
     return WrongUseError(
         code="usage",
         message=text if text.endswith((".", "?")) else f"{text}.",
-        remedy=(f"See: {where} --help",),
+        remedy=(COMMAND_AFTER_DASHES, see) if forgotten else (see,),
     )
 
 

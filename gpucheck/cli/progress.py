@@ -11,31 +11,45 @@ if TYPE_CHECKING:
     from gpucheck.core.bench.rounds import Progress
 
 
-def _say_nothing(label: str, fraction: float, seconds_left: float) -> None:
-    """Take the progress where nobody is watching."""
+#: Columns of the bar at most, of the label before the bar gives way, of the time left.
+_BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
+
+
+def _time_left(seconds: float) -> str:
+    """Return the time left in words: each row gets a figure, though the time be over."""
+    if seconds < 0.5:
+        return "time over, finishing"
+    if seconds < 100:
+        return f"at most {seconds:.0f} s left"
+    return f"at most {seconds / 60:.0f} min left"
 
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
     """Show a bar while the block runs; nothing at all if stderr is not a terminal."""
     if not (shown and sys.stderr.isatty()):
-        yield _say_nothing
+        from gpucheck.core.bench.session import say_nothing
+
+        yield say_nothing
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    console = Console(stderr=True, highlight=False)
+    # On a narrow terminal the bar gives way, and then the label: one line, whatever is measured.
+    bar_width = min(_BAR_WIDTH, max(1, console.width - _LABEL_WIDTH - _LEFT_WIDTH - 2))
+    label_width = max(1, console.width - bar_width - _LEFT_WIDTH - 2)
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=bar_width),
         TextColumn("{task.fields[left]}", markup=False),
     )
-    console = Console(stderr=True, highlight=False)
     with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=1.0, left="")
+        task = bar.add_task("preparing"[:label_width], total=1.0, left="")
 
         def report(label: str, fraction: float, seconds_left: float) -> None:
-            left = f"at most {seconds_left:.0f} s left"
-            bar.update(task, description=label, completed=fraction, left=left, refresh=True)
+            left, shown = _time_left(seconds_left), label[:label_width]
+            bar.update(task, description=shown, completed=fraction, left=left, refresh=True)
 
         yield report

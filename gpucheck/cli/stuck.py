@@ -1,8 +1,11 @@
-"""A second Ctrl-C ends a benchmark that a call into the driver does not come back to.
+"""What ends a benchmark early: Ctrl-C, a request to end, a second Ctrl-C if the first is unheard.
 
 Python runs a signal's handler only between two of its own steps, so that a first Ctrl-C waits for
 the call. The signal itself arrives all the same, and another thread sees it, as long as the call
 lets go of the interpreter's lock (CuPy does so around CUDA).
+
+SIGTERM and SIGHUP (a scheduler's limit, `timeout`, a closed terminal) are heard as a Ctrl-C: what
+was measured is reported. Nobody sends them twice, so that one is enough.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ _HINT = (
     "gpucheck: the GPU does not answer; another Ctrl-C ends the program and reports what is there"
 )
 _SHOW_CURSOR = "\x1b[?25h"
+_REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
 SoFar = Callable[[], BenchResult]
 
@@ -35,8 +39,8 @@ SoFar = Callable[[], BenchResult]
 def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callable[[SoFar], None]]:
     """Watch for Ctrl-C while the block runs; yield what takes the result so far.
 
-    On the second one, if the block is not over soon, `report` is given that result and the process
-    ends with 130, whatever its main thread is waiting for.
+    On the second one, or a request to end, if the block is not over soon, `report` is given that
+    result and the process ends with 130, whatever its main thread is waiting for.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda so_far: None
@@ -44,10 +48,24 @@ def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callabl
     watch = _Watch(report)
     before = signal.set_wakeup_fd(watch.write_end, warn_on_full_buffer=False)
     try:
-        yield watch.offer
+        with _requests_as_interrupts():
+            yield watch.offer
     finally:
         signal.set_wakeup_fd(before)
         watch.close()
+
+
+@contextmanager
+def _requests_as_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for requests to end too, where nobody decided otherwise (nohup)."""
+    ours = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Watch:
@@ -83,6 +101,8 @@ class _Watch:
             signals = os.read(self._read_end, 64)
             if not signals:
                 return
+            if any(number in signals for number in _REQUESTS) and not self._over.wait(_PATIENCE_S):
+                self._end()
             count += signals.count(signal.SIGINT)
             if count > 1 and not self._over.wait(_GRACE_S):
                 self._end()

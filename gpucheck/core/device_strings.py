@@ -1,8 +1,8 @@
-"""Device strings taken apart: `/gpu:0`, `cuda:1`, `cuda0` or `0`.
+"""Device strings taken apart: `/gpu:0`, `cuda:1`, `cuda0`, `0` or a UUID.
 
 TensorFlow's grammar as version 2.21 parses it: type names in any case, keywords (`job`,
 `replica`, `task`, `device`) in lower case. Besides it PyTorch's `cuda:1`, Theano's `cuda0` and
-`gpu,0`, and the plain index of CuPy and JAX.
+`gpu,0`, the plain index of CuPy and JAX, and the UUIDs of NVIDIA's driver.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _LONGEST_TEXT = 1000
 _PYTORCH = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
 _THEANO = re.compile(r"(?:cuda|gpu)([0-9]+)|gpu,([0-9]+)")
 _INDEX = re.compile(r"[0-9]+")
+_LIST = re.compile(r"[0-9]+(?:,[0-9]+)+")
+_UUID = re.compile(r"(?:GPU|MIG)-(?:GPU-)?(?P<digits>[0-9A-Fa-f]*)[0-9A-Fa-f/-]*", re.IGNORECASE)
+#: With fewer digits `gpu-1` would sooner be a mistake for `gpu:1` than the beginning of a UUID.
+_LEAST_DIGITS = 4
 
 
 def parse_device(text: str) -> DeviceSpec:
@@ -38,6 +42,13 @@ def parse_device(text: str) -> DeviceSpec:
         return _gpu_spec(text, DeviceGrammar.PYTORCH, found[1])
     if (found := _THEANO.fullmatch(text)) is not None:
         return _gpu_spec(text, DeviceGrammar.THEANO, found[1] or found[2])
+    if (found := _UUID.fullmatch(text)) is not None:
+        if len(found["digits"]) < _LEAST_DIGITS:
+            raise malformed(
+                fact=f"{quoted(text)} is too short for a UUID.",
+                remedy=f"Write {_LEAST_DIGITS} of its digits or more, or /gpu:0, cuda:0 or 0.",
+            )
+        return DeviceSpec(text=text, grammar=DeviceGrammar.UUID, kind="GPU", uuid=text)
     return _parse_tensorflow(text)
 
 
@@ -115,6 +126,8 @@ def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
     lowered = attribute.strip().lower()
     if lowered in ("job", "replica", "task", "device") and attribute != lowered:
         hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
+    elif _LIST.fullmatch(text):
+        hint = f"Write each device as a word of its own: {text.replace(',', ' ')[:40]}"
     else:
         hint = hints.get(lowered, "Write /gpu:0, /device:GPU:0, cuda:0 or 0.")
     return malformed(

@@ -61,7 +61,8 @@ def read_text(path: Path, noun: str) -> str:
     name = shown(str(path))
     try:
         if not path.is_file():
-            raise _unreadable(name, noun, "it is not a file")
+            what = "it is not a file" if path.exists() else "there is no such file"
+            raise _unreadable(name, noun, what)
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from gpucheck.models.report import Host
 
 
 class ExitCode(IntEnum):
@@ -25,10 +28,12 @@ class GpucheckError(Exception):
     """A failure with a sentence for a person, a code for a program and the steps that mend it.
 
     `message` is one sentence without a trailing newline; `remedy` lists steps in the order to
-    try; `code` is kebab-case and never changes meaning.
+    try; `code` is kebab-case and never changes meaning. `host` is the machine that was looked at,
+    where that is known.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
+    host: Host | None = None
 
     def __init__(self, *, code: str, message: str, remedy: tuple[str, ...] = ()) -> None:
         super().__init__(message)

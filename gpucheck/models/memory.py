@@ -95,6 +95,7 @@ class Mechanism:
     whether it takes effect in a program started now with the `environment` of the result, and
     with the import hook where a command is run. `installed` tells whether the Python of the plan
     has the framework (null: nobody knows), `inherited` what the variable was set to before.
+    `by_hook` tells whether the import hook of a run does it, wherever the framework is.
     """
 
     framework: str
@@ -106,6 +107,7 @@ class Mechanism:
     by: Way = Way.ENVIRONMENT
     installed: bool | None = None
     inherited: str | None = None
+    by_hook: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

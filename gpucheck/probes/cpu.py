@@ -32,20 +32,29 @@ class CpuFacts:
 
     @property
     def threads(self) -> int:
-        """Return how many threads can really run at once: affinity, bounded by the quota."""
+        """Return how many threads can really run at once: affinity, bounded by the quota.
+
+        Rounded down: one thread more than the quota allows makes all of them wait, again and again.
+        """
         if self.quota_cores is None:
             return self.usable_cores
-        return max(1, min(self.usable_cores, round(self.quota_cores)))
+        return max(1, min(self.usable_cores, int(self.quota_cores)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLoad:
-    """Counters of processor time so far, in seconds over all cores; None where unreadable."""
+    """Counters of processor time so far, in seconds over all cores; None where unreadable.
+
+    `quota_periods` counts the periods of the cgroup's quota in which it ran, `quota_reached` those
+    in which it used the quota up and had to wait; None where there is no quota.
+    """
 
     load_average_1m: float | None
     busy_s: float | None
     steal_s: float | None
     own_s: float
+    quota_periods: int | None = None
+    quota_reached: int | None = None
 
 
 class CpuProbe(Protocol):
@@ -106,12 +115,15 @@ class LinuxCpu:
         times = self._cpu_times()
         own = resource.getrusage(resource.RUSAGE_SELF)
         average = (self._text("proc/loadavg") or "").split()
+        periods, reached = self._quota_counts()
         return CpuLoad(
             load_average_1m=_number(average[0]) if average else None,
             # user, nice, system, irq, softirq: the kernel's order in /proc/stat
             busy_s=sum(times[i] for i in (0, 1, 2, 5, 6)) / ticks if times else None,
             steal_s=times[7] / ticks if times else None,
             own_s=own.ru_utime + own.ru_stime,
+            quota_periods=periods,
+            quota_reached=reached,
         )
 
     def peak_memory_bytes(self) -> int | None:
@@ -160,6 +172,17 @@ class LinuxCpu:
             if len(numbers) == 2 and numbers[0] and numbers[1]:
                 quotas.append(numbers[0] / numbers[1])
         return min(quotas, default=None)
+
+    def _quota_counts(self) -> tuple[int | None, int | None]:
+        """Return the periods of the innermost quota so far, and those that used it up."""
+        folders = [*self._cgroup_folders(), "sys/fs/cgroup/cpu"]
+        for folder in folders:
+            lines = (self._text(f"{folder}/cpu.stat") or "").splitlines()
+            counts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) == 2)
+            periods = _whole(counts.get("nr_periods"))
+            if periods:  # 0 where no quota is set
+                return periods, _whole(counts.get("nr_throttled"))
+        return None, None
 
     def _memory_available_bytes(self) -> int | None:
         lines = (self._text("proc/meminfo") or "").splitlines()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ EDGE, CLASSES = 28, 10
 _MOST_BYTES = 2**30
 #: An IDX file begins with two zeros, the type (8: unsigned bytes) and the number of dimensions.
 _IDX_HEAD = b"\x00\x00\x08"
+#: The training images as they are published, packed or not, and as some unpack them.
+_IMAGES = tuple(f"train-images{sign}idx3-ubyte{packed}" for sign in "-." for packed in ("", ".gz"))
 _NPZ_NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -44,17 +47,22 @@ def read_mnist(path: Path) -> Mnist:
     """Read a data set.
 
     `path` is an NPZ with x_train, y_train, x_test and y_test, or the IDX file of the training
-    images, beside which the labels' and the test files lie under their usual names.
+    images, beside which the labels' and the test files lie under their usual names, or the folder
+    that holds them.
 
     Raises:
         WrongUseError: it cannot be read, or it is not what it claims to be.
     """
     try:
+        path.stat()
         if path.suffix.lower() == ".npz":
             return _checked(path, *_read_npz(path))
-        return _checked(path, *_read_idx_set(path))
+        images = _images_in(path) if path.is_dir() else path
+        return _checked(images, *_read_idx_set(images))
     except OSError as error:
-        raise unusable(path, f"cannot be read: {error.strerror or error}") from None
+        # Not always the file that was named: its labels may be what is missing.
+        at_fault = Path(error.filename) if isinstance(error.filename, str) else path
+        raise unusable(at_fault, f"cannot be read: {error.strerror or error}") from None
 
 
 def unusable(path: Path, problem: str) -> WrongUseError:
@@ -62,14 +70,25 @@ def unusable(path: Path, problem: str) -> WrongUseError:
     return WrongUseError(
         code="data-unusable",
         message=f"The data file {str(path)!r} {problem}.",
-        remedy=("Give MNIST's training images in IDX (train-images-idx3-ubyte[.gz]) or its NPZ.",),
+        remedy=(
+            "Give MNIST's training images in IDX (train-images-idx3-ubyte[.gz]; the labels and "
+            "the test files beside it), the folder of these, or its NPZ.",
+        ),
     )
 
 
+def _images_in(folder: Path) -> Path:
+    """Return the file of the training images in a folder."""
+    for name in _IMAGES:
+        if (folder / name).exists():
+            return folder / name
+    raise unusable(folder, f"is a folder without {_IMAGES[0]}[.gz]")
+
+
 def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
-    if "images-idx3" not in path.name:
+    if not re.search("images[-.]idx3", path.name):
         raise unusable(path, "is no NPZ, and not named like MNIST's images (…images-idx3…)")
-    labels = path.with_name(path.name.replace("images-idx3", "labels-idx1"))
+    labels = path.with_name(re.sub("images([-.])idx3", r"labels\1idx1", path.name))
     train = (read_idx(path, 3), read_idx(labels, 1))
     test = [found.with_name(found.name.replace("train", "t10k")) for found in (path, labels)]
     if "train" in path.name and all(found.exists() for found in test):

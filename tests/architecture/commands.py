@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from gpucheck.cli.app import build_app
@@ -10,6 +11,7 @@ from gpucheck.cli.commands import COMMANDS
 COMMAND_NAMES = sorted(COMMANDS)
 
 
+@functools.cache
 def built_command(name: str) -> Any:
     """Return the parser's command with its parameters."""
     from typer.main import get_command

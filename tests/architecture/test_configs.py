@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
 from gpucheck.core.bench.profiles.store import load_profile
 from gpucheck.core.graph_file import read_graph
+from tests.architecture.commands import COMMAND_NAMES, built_command
 from tests.architecture.house import ROOT, name_of
 
 #: Files of options lie at the top; graphs for `place --graph` and profiles for `bench --profile`
@@ -19,6 +21,42 @@ GRAPHS = sorted((ROOT / "configs" / "place").glob("*.toml"))
 PROFILES = sorted((ROOT / "configs" / "bench").glob("*.toml"))
 #: Read by CI systems, and by tests/architecture/test_ci_configs.py.
 EXAMPLES = sorted((ROOT / "configs" / "ci").glob("*"))
+#: Said once, at the head of default.toml.
+OF_EVERY_TABLE = {"deadline", "from", "output"}
+#: What a command needs beside its options.
+ANYTHING = {"compare": ["a", "b"], "memlimit": ["30%"], "profile": ["list"]}
+
+
+def every_default(folder: Path) -> dict[str, dict[str, object]]:
+    """Return what default.toml would set if no line of it were commented out."""
+    text = (ROOT / "configs" / "default.toml").read_text(encoding="utf-8")
+    whole = folder / "all.toml"
+    whole.write_text(re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE), encoding="utf-8")
+    return read_defaults(whole, COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_default_configuration_lists_every_option(name: str, tmp_path: Path) -> None:
+    options = {
+        option.name
+        for option in built_command(name).params
+        if option.param_type_name == "option" and option.name != "help"
+    }
+
+    listed = set(every_default(tmp_path)[name])
+
+    assert {each.strip("_").replace("_", "-") for each in options - listed} <= OF_EVERY_TABLE
+
+
+@pytest.mark.parametrize("name", COMMAND_NAMES)
+def test_every_line_of_it_is_one_that_the_parser_takes(name: str, tmp_path: Path) -> None:
+    defaults = every_default(tmp_path)[name]
+
+    context = built_command(name).make_context(
+        name, list(ANYTHING.get(name, ())), default_map=defaults
+    )
+
+    assert set(defaults) <= set(context.params)
 
 
 def test_every_file_is_of_a_known_kind() -> None:

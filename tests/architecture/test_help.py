@@ -6,7 +6,9 @@ import shlex
 
 import pytest
 
-from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
+from gpucheck.core.bench.formats import FORMATS
+from gpucheck.core.bench.kernels import KERNELS
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 #: What a command needs beside its options.
@@ -39,10 +41,14 @@ def test_every_option_is_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_help_is_printed_without_colour(name: str, gpucheck_command) -> None:
-    finished = gpucheck_command(name, "--help")
+    finished = gpucheck_command(name, "--help", env={"COLUMNS": "80"})
 
     assert finished.code == 0
     assert finished.stdout.startswith(f"Usage: gpucheck {name}")
+    assert max(map(len, finished.stdout.splitlines())) <= 80
+    usage = finished.stdout.splitlines()[0]
+    assert not set("{}") & set(usage)
+    assert usage.endswith("[-- COMMAND...]") is (name in RUNS_A_COMMAND)
     assert finished.stderr == ""
     assert "\x1b" not in finished.stdout
 
@@ -78,3 +84,19 @@ def test_examples_name_options_that_exist(name: str, line: str, gpucheck_command
     assert own[:2] == ["gpucheck", name]
     assert {word for word in own if word.startswith("-")} <= options
     assert f"  {line}\n" in gpucheck_command(name, "--help").stdout
+
+
+@pytest.mark.parametrize("name", ["bench", "compare", "profile"])
+def test_help_does_not_offer_what_is_always_refused(name: str, gpucheck_command) -> None:
+    refused = gpucheck_command(name, *ANYTHING.get(name, ()), "--from", "machine.json")
+
+    assert "--from" not in gpucheck_command(name, "--help").stdout
+    assert refused.code == 2
+    assert "--from" in refused.stderr
+
+
+def test_help_names_every_kernel_and_format(gpucheck_command) -> None:
+    shown = " ".join(gpucheck_command("bench", "--help").stdout.split())
+
+    assert f"[KERNEL...] {', '.join(KERNELS)} [default: all]" in shown
+    assert f"--dtype LIST {', '.join(FORMATS)} [default: by kernel]" in shown

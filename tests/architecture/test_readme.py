@@ -56,12 +56,3 @@ def test_nobody_is_sent_to_the_other_project() -> None:
     offenders = [path.name for path in texts if wrong.search(path.read_text(encoding="utf-8"))]
 
     assert offenders == []
-
-
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", readme())
-
-    missing = [target for target in targets if not (ROOT / target).exists()]
-
-    assert targets
-    assert missing == []

@@ -88,7 +88,43 @@ def test_overview_says_what_the_command_says_of_itself(name: str) -> None:
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_command_has_a_readme_section(name: str) -> None:
     headings = [
-        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("#")
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("#")
     ]
 
     assert f"### gpucheck {name}" in headings
+
+
+def keys_of(name: str, path: Path) -> set[str]:
+    """Return the keys of a dictionary at the top of a file that is run by path, not imported."""
+    for node in parse(path).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            assert isinstance(node.value, ast.Dict)
+            return {ast.literal_eval(key) for key in node.value.keys if key is not None}
+    raise AssertionError(name)
+
+
+def test_frameworks_are_the_same_everywhere() -> None:
+    from gpucheck.core.checks import CHECKS
+    from gpucheck.core.checks.framework import NAMES
+    from gpucheck.models.finding import Layer
+
+    probes = PACKAGE / "probes"
+
+    assert keys_of("FRAMEWORKS", probes / "frameworks_child.py") == set(NAMES)
+    assert keys_of("DESCRIBE", probes / "builds_child.py") == set(NAMES)
+    assert keys_of("TRIALS", probes / "trial_child.py") == set(NAMES)
+    assert {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK} == set(NAMES)
+
+
+def test_hooked_frameworks_are_the_hooks() -> None:
+    from gpucheck.core.memlimit.hooking import FRAMEWORKS
+
+    hook = PACKAGE / "probes" / "limit_hook" / "gpucheck_limit_hook.py"
+    other_names = {"jaxlib.xla_client": "jax"}
+
+    assert {other_names.get(name, name) for name in keys_of("HANDLERS", hook)} == set(FRAMEWORKS)

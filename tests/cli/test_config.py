@@ -75,7 +75,7 @@ def test_a_missing_file_is_wrong_use(gpucheck_command, tmp_path: Path) -> None:
 
 
 def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:
-    lines = DEFAULT.read_text().splitlines()
+    lines = DEFAULT.read_text(encoding="utf-8").splitlines()
     live = [line.removeprefix("# ") if " = " in line else line for line in lines]
     config = tmp_path / "all.toml"
     config.write_text("\n".join(line for line in live if not line.startswith("#")))

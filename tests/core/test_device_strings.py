@@ -134,3 +134,37 @@ class TestGrammar:
             spec = parse_device(text)
             again = parse_device(spec.canonical)
             assert again.canonical == spec.canonical
+
+
+class TestUuids:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d",
+            "gpu-756a",
+            "MIG-a1e3a6c4-1f35-5b0b-9a52-6f2f2bd2ec01",
+            "MIG-GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1/1/0",
+        ],
+    )
+    def test_whole_or_only_the_beginning(self, text: str) -> None:
+        spec = parse_device(text)
+
+        assert (spec.grammar, spec.kind, spec.index) == (DeviceGrammar.UUID, "GPU", None)
+        assert spec.uuid == text
+
+    @pytest.mark.parametrize("text", ["gpu-1", "GPU-", "MIG-", "GPU-12-", "MIG-GPU-abc"])
+    def test_too_short_to_be_meant(self, text: str) -> None:
+        with pytest.raises(WrongUseError, match="too short for a UUID"):
+            parse_device(text)
+
+    @pytest.mark.parametrize("text", ["GPU-nothex", "GPU:756a", "CPU-756a79d4", "/GPU-756a79d4"])
+    def test_what_is_none(self, text: str) -> None:
+        with pytest.raises(WrongUseError):
+            parse_device(text)
+
+
+def test_several_at_once_are_told_apart() -> None:
+    with pytest.raises(WrongUseError) as caught:
+        parse_device("0,1")
+
+    assert caught.value.remedy == ("Write each device as a word of its own: 0 1",)

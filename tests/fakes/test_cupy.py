@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import scrubbed_environment
-from tests.fakes.libraries import CUPY, build_libraries, cupy_environment
+from tests.fakes.cupy_child import run_lines
+from tests.fakes.libraries import CUPY, cupy_environment
 from tests.fakes.machine import Machine, load_machine
 
 NAMES = Path(__file__).with_name("cupy_names.py")
 HEAD = """
-import json, sys
+import sys
 import numpy as np
 import cupy
 from cupy.cuda import runtime
@@ -33,8 +33,6 @@ def refused(function, *arguments, **keywords):
     except Exception as error:
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     return None
-
-said = {}
 """
 
 Child = Callable[..., Any]
@@ -44,32 +42,8 @@ Child = Callable[..., Any]
 def _child(c_compiler: str, tmp_path: Path) -> Child:
     """Run lines that fill the dictionary `said`, and return it."""
 
-    def run(
-        lines: str,
-        machine: str | Machine = "h100x8",
-        *,
-        script: str = "",
-        variables: Mapping[str, str] | None = None,
-    ) -> Any:
-        found = load_machine(machine) if isinstance(machine, str) else machine
-        environment = scrubbed_environment(
-            {
-                **build_libraries(found, tmp_path),
-                **cupy_environment(script, time="modelled"),
-                **(variables or {}),
-            }
-        )
-        code = HEAD + textwrap.dedent(lines) + "\nprint(json.dumps(said))"
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+    def run(lines: str, machine: str | Machine = "h100x8", **settings: Any) -> Any:
+        return run_lines(HEAD, lines, tmp_path, machine, **settings)
 
     return run
 
@@ -500,6 +474,7 @@ cupy.cuda.MemoryPool.set_limit cupy.cuda.MemoryPool.total_bytes cupy.cuda.Memory
 cupy.cuda.Stream cupy.cuda.Stream.begin_capture cupy.cuda.Stream.end_capture
 cupy.cuda.Stream.null cupy.cuda.Stream.ptr cupy.cuda.Stream.record cupy.cuda.Stream.synchronize
 cupy.cuda.Stream.use cupy.cuda.Stream.wait_event cupy.cuda.device.get_cublas_handle
+cupy.cuda.get_current_stream
 cupy.cuda.get_elapsed_time cupy.cuda.memory.OutOfMemoryError cupy.cuda.runtime.CUDARuntimeError
 cupy.cuda.runtime.deviceCanAccessPeer cupy.cuda.runtime.deviceEnablePeerAccess
 cupy.cuda.runtime.getDeviceCount cupy.cuda.runtime.getDeviceProperties

@@ -66,7 +66,7 @@ def test_the_tightest_cgroup_limit_counts(tmp_path: Path) -> None:
     facts = cpu.facts()
 
     assert facts.quota_cores == 1.5
-    assert facts.threads <= 2
+    assert facts.threads == 1
     assert facts.memory_available_bytes == 400_000
 
 
@@ -96,6 +96,25 @@ def test_load_counts_seconds_of_all_cores(tmp_path: Path) -> None:
     # 160 ticks of user, nice, system and interrupts, 200 of steal, at 100 ticks a second.
     assert load.busy_s == pytest.approx(1.6)
     assert load.steal_s == pytest.approx(2.0)
+
+
+def test_the_innermost_quota_tells_how_often_it_was_used_up(tmp_path: Path) -> None:
+    cpu = plant(tmp_path, proc__self__cgroup="0::/a/b\n")
+    write(tmp_path, "sys/fs/cgroup/a/b/cpu.stat", "usage_usec 9\nnr_periods 0\nnr_throttled 0\n")
+    write(tmp_path, "sys/fs/cgroup/a/cpu.stat", "nr_periods 40\nnr_throttled 3\n")
+
+    load = cpu.load()
+
+    assert (load.quota_periods, load.quota_reached) == (40, 3)
+
+
+def test_without_a_quota_no_period_is_counted(tmp_path: Path) -> None:
+    cpu = plant(tmp_path, proc__self__cgroup="0::/\n", sys__fs__cgroup__x="")
+    write(tmp_path, "sys/fs/cgroup/cpu.stat", "usage_usec 9\nuser_usec 5\n")
+
+    load = cpu.load()
+
+    assert load.quota_periods is load.quota_reached is None
 
 
 @given(st.text(max_size=60))

@@ -54,6 +54,38 @@ def test_idx_without_test_files_has_an_empty_test_part(tmp_path: Path) -> None:
     assert len(found.test_images) == len(found.test_labels) == 0
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_folder_of_the_files_will_do(tmp_path: Path, suffix: str) -> None:
+    write_set(tmp_path, suffix=suffix)
+
+    assert np.array_equal(read_mnist(tmp_path).images, IMAGES)
+
+
+def test_names_with_a_dot_as_some_programs_unpack_them(tmp_path: Path) -> None:
+    write_set(tmp_path)
+    for path in list(tmp_path.iterdir()):
+        path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+
+    found = read_mnist(tmp_path / "train-images.idx3-ubyte")
+
+    assert np.array_equal(found.labels, LABELS)
+    assert len(found.test_labels) == 4
+    assert np.array_equal(read_mnist(tmp_path).images, IMAGES)
+
+
+def test_a_missing_file_beside_the_named_one_is_named(tmp_path: Path) -> None:
+    path = write_set(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").unlink()
+
+    with pytest.raises(WrongUseError, match="train-labels-idx1-ubyte' cannot be read: No such"):
+        read_mnist(path)
+
+
+def test_a_folder_without_them_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match="is a folder without train-images-idx3-ubyte"):
+        read_mnist(tmp_path)
+
+
 def test_npz(tmp_path: Path) -> None:
     found = read_mnist(write_npz(tmp_path / "mnist.npz", y_train=LABELS.astype(np.int64)))
 
@@ -137,6 +169,9 @@ def test_a_gzip_that_is_cut_short_is_refused(tmp_path: Path, cut: int) -> None:
 def test_a_file_that_is_not_there_or_not_named_so_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongUseError, match="No such file"):
         read_mnist(tmp_path / "train-images-idx3-ubyte")
+    with pytest.raises(WrongUseError, match="No such file"):
+        read_mnist(tmp_path / "digits.bin")
+    (tmp_path / "digits.bin").write_bytes(idx(IMAGES))
     with pytest.raises(WrongUseError, match="not named like"):
         read_mnist(tmp_path / "digits.bin")
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")

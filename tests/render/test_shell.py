@@ -45,7 +45,7 @@ def test_any_value_survives_the_shell(value: str) -> None:
     text = shell.render(report(limit({"GPUCHECK_TEST": value})), View())
 
     shown = subprocess.run(
-        ["sh", "-c", 'eval "$1"; printf %s "$GPUCHECK_TEST"', "sh", text],
+        ["sh", "-c", 'eval "$1"; printf %s "$GPUCHECK_TEST"', "sh", text.encode()],
         capture_output=True,
         check=True,
         env={"PATH": "/bin:/usr/bin"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from importlib import import_module
+from io import StringIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ def render(report: Report, view: View) -> str:
         report = in_ascii(report)
     renderable: RenderableType = import_module(DOCUMENTS[report.command]).build(report, view)
     console = Console(
+        # Not stdout, which it would touch at the end and which may be full: text is all we make.
+        file=StringIO(),
         width=view.width,
         color_system="standard" if view.color else None,
         force_terminal=view.color,

@@ -1,4 +1,4 @@
-"""What holds which framework to a limit, on a terminal: a table, then lines that can be copied."""
+"""Every mechanism of a limit with its reason, on a terminal; then the lines that can be copied."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.models.memory import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.render.base import View, printable
+from gpucheck.render.holders import is_set
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,19 +22,12 @@ STRENGTH_STYLES = {
     Strength.SOFT: "yellow",
     Strength.NONE: "red",
 }
-_TRAP = (
-    "TensorFlow's memory_limit counts MiB: 0.3 there means 0 bytes, not 30 %."
-    " --code tensorflow writes the right lines."
-)
-_NEXT = "With -- CMD a program runs under it, watched; with --verify it is proved."
 
 
 def show_mechanisms(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield the table, the settings, the lines of code and what was left out."""
-    rows = [each for each in limit.mechanisms if view.verbosity > 0 or _matters(each, limit)]
+    """Yield the table with the reasons, the settings and the lines of code."""
+    rows = limit.mechanisms
     yield from _table(rows, limit, view)
-    if view.verbosity < 0:
-        return
     if limit.environment:
         yield _note("\nThe settings (--format shell prints these lines alone):")
         for name, value in limit.environment.items():
@@ -43,46 +37,6 @@ def show_mechanisms(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
         yield _note("\nIn a program that is not run by -- CMD:")
         for row in lines:
             yield _to_copy(printable(row.setting or ""))
-    notes = [*_notes(rows, limit)]
-    if notes:
-        yield _note("\n" + "\n".join(notes))
-
-
-def _notes(rows: Sequence[Mechanism], limit: MemoryLimit) -> Iterator[str]:
-    about_tensorflow = any(
-        row.framework == "tensorflow" and row.installed is not False for row in rows
-    )
-    if about_tensorflow and limit.request.fraction is not None:
-        yield _TRAP
-    shown = {row.framework for row in rows}
-    folded = {
-        ("MPS" if each.by is Way.DRIVER else each.framework): None
-        for each in limit.mechanisms
-        if each not in rows and each.framework not in shown
-    }
-    if folded:
-        yield f"Left out: {', '.join(folded)}. -v shows everything, with reasons."
-    if not limit.verifications:
-        yield _NEXT
-
-
-def _matters(mechanism: Mechanism, limit: MemoryLimit) -> bool:
-    """Return whether a mechanism does something here, or would have to and does not."""
-    # An instance is the hardest limit that there is: how far it goes is told wherever there is one.
-    always = mechanism.by in (Way.HARDWARE, Way.NOBODY)
-    if mechanism.applies or always or _is_set(mechanism, limit):
-        return True
-    if mechanism.by is Way.DRIVER:
-        return False
-    return mechanism.installed is not False and not any(
-        other.applies or _is_set(other, limit)
-        for other in limit.mechanisms
-        if other.framework == mechanism.framework
-    )
-
-
-def _is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
-    return mechanism.by is Way.ENVIRONMENT and mechanism.mechanism in limit.environment
 
 
 def _table(rows: Sequence[Mechanism], limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
@@ -106,7 +60,7 @@ def _table(rows: Sequence[Mechanism], limit: MemoryLimit, view: View) -> Iterato
         )
         if not wide:
             yield _indented(printable(by), "")
-        if row.by is not Way.NOBODY and (view.verbosity > 0 or _is_unexpected(row)):
+        if row.by is not Way.NOBODY:
             yield _indented(printable(row.reason), "dim")
 
 
@@ -114,12 +68,7 @@ def _applies(row: Mechanism, limit: MemoryLimit) -> str:
     """Return yes or no; what is set for a framework that is elsewhere is neither."""
     if row.applies:
         return "yes"
-    return "not here" if row.installed is False and _is_set(row, limit) else "no"
-
-
-def _is_unexpected(row: Mechanism) -> bool:
-    """Return whether the reason has to be read: a cap that is missing, or changed settings."""
-    return row.inherited is not None or (not row.applies and row.installed is not False)
+    return "not here" if row.installed is False and is_set(row, limit) else "no"
 
 
 def _mark(row: Mechanism, view: View) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucheck.models.memory import MemoryLimit, Verification
+from gpucheck.models.numbers import ranges
 from gpucheck.render.base import View, printable
 from gpucheck.render.units import binary_bytes
 
@@ -40,7 +41,7 @@ def _lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, l
     mark, style, verdict = marks[first.held]
     name = printable(f"{first.framework} {first.version or ''}".strip())
     numbers = [each.cuda_index for each in group if each.cuda_index is not None]
-    where = f" on GPU {', '.join(map(str, numbers))}" if numbers and gpus > 1 else ""
+    where = f" on GPU {ranges(numbers)}" if numbers and gpus > 1 else ""
     lines = [f"{mark} {name}: {verdict}{where}"]
     if first.mechanism:
         lines.append(f"by {printable(first.mechanism)}")

@@ -1,0 +1,235 @@
+"""What the documents say exists: links, files, commands and options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.core.bench.formats import FORMATS
+from gpucheck.core.bench.kernels import KERNELS
+from gpucheck.models.errors import ExitCode
+from tests.architecture.commands import COMMAND_NAMES, built_command
+from tests.architecture.house import PACKAGE, ROOT, name_of, project_files
+
+DOCUMENTS = [path for path in project_files() if path.suffix == ".md"]
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^    \S.*\n?)+", re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+#: Where a shell's own words begin and end.
+CALL = re.compile(r"""(?:^|[\s"(/])gpucheck (?P<words>[^#;&)\n]*)""")
+#: What a document writes for a value, and one that the parser takes.
+VALUES = {
+    "AMOUNT": "30%", "CELSIUS": "80", "FILE...": "FILE", "N": "1", "PERCENT": "3",
+    "SECONDS": "1", "X.Y": "8.0",
+}  # fmt: skip
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what the headings of a document are called in links."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text_of(path)), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+def shell_lines(path: Path) -> Iterator[str]:
+    """Yield what a reader would copy into a shell: lines of blocks, and code within sentences."""
+    text = text_of(path)
+    for kind, block in FENCED.findall(text):
+        if kind in ("sh", "console"):
+            joined = block.replace("\\\n", " ").splitlines()
+            prompt = "$ " if kind == "console" and "$ " in block else ""
+            yield from (line.removeprefix(prompt) for line in joined if line.startswith(prompt))
+    sentences = FENCED.sub("", text)
+    for block in INDENTED.findall(sentences):
+        yield from (line.strip() for line in block.splitlines())
+    yield from INLINE.findall(INDENTED.sub("", sentences))
+
+
+def calls(path: Path) -> Iterator[list[str]]:
+    """Yield the words of every `gpucheck COMMAND ...` in a document."""
+    for line in shell_lines(path):
+        for found in CALL.finditer(line):
+            words = shlex.split(found["words"].partition(" | ")[0].replace("…", ""))
+            if words and words[0] in COMMANDS:
+                yield words
+
+
+def takes_a_value(command: Any, word: str) -> bool:
+    """Return whether a word is an option of the command that would need another word."""
+    return any(word in parameter.opts and not parameter.is_flag for parameter in options(command))
+
+
+def options(command: Any) -> list[Any]:
+    """Return the parameters that are options, not arguments."""
+    return [each for each in command.params if each.param_type_name == "option"]
+
+
+CALLS = [(path, words) for path in DOCUMENTS for words in calls(path)]
+
+
+def known_options() -> set[str]:
+    """Return the options of our commands, and of the benchmarks and fakes that documents name."""
+    own = {
+        option
+        for name in COMMAND_NAMES
+        for parameter in built_command(name).params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "fakes").rglob("*.py")]
+    others = {option for path in scripts for option in re.findall(r'"(--[a-z-]+)"', text_of(path))}
+    return {*own, *others, "--help", "--version", "--config"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    missing = []
+    for link in LINK.findall(FENCED.sub("", text_of(path))):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_files_that_are_named_exist(path: Path) -> None:
+    if path.name == "CONTRIBUTING.md":
+        pytest.skip("it names the files that a reader is to write")
+    files = [f"/{name_of(each)}" for each in project_files()]
+    spans = INLINE.findall(FENCED.sub("", text_of(path)))
+    named = {span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|md|cu|c|cpp)", span)}
+
+    assert {span for span in named if not any(file.endswith(f"/{span}") for file in files)} == set()
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    linked = {link.partition("#")[0] for link in LINK.findall(text_of(ROOT / "README.md"))}
+    folders = {"docs/measurements/README.md"}
+
+    ours = {name_of(path) for path in DOCUMENTS if path.parent == ROOT / "docs"} | folders
+
+    assert ours <= linked
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), CALLS, ids=[f"{name_of(path)}: {' '.join(words)}" for path, words in CALLS]
+)
+def test_commands_can_be_parsed(path: Path, words: list[str]) -> None:
+    name, *given = words
+    own = given[: given.index("--")] if "--" in given else given
+    command = built_command(name)
+    if own and takes_a_value(command, own[-1]):
+        own.pop()  # `bench --save` speaks of the option
+    if own:  # the name alone speaks of the command
+        # The program's own parser refuses what it does not know; nothing is run.
+        command.make_context(name, [VALUES.get(word, word.partition("|")[0]) for word in own])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_options_in_sentences_exist(path: Path) -> None:
+    sentences = FENCED.sub("", text_of(path))
+    spans = [span for span in INLINE.findall(sentences) if span.startswith("--")]
+
+    named = {option for span in spans for option in OPTION.findall(span)}
+
+    assert named - known_options() == set()
+
+
+def test_enough_is_looked_at() -> None:
+    assert {words[0] for _, words in CALLS} == set(COMMANDS)
+    assert len({path for path, _ in CALLS}) >= 8
+
+
+def tree_entries() -> Iterator[tuple[Path, str]]:
+    """Yield (folder, name) for everything that the picture in architecture.md names."""
+    picture = text_of(ROOT / "docs" / "architecture.md").partition("## Where things are")[2]
+    block = FENCED.search(picture)
+    assert block is not None
+    folders: dict[int, Path] = {-1: ROOT}
+    for line in block[2].splitlines():
+        depth = len(line) - len(line.lstrip())
+        if depth > 8:  # a description goes on
+            continue
+        names = re.split(r"\s{2,}", line.strip())[0].split()
+        parent = folders[max(each for each in folders if each < depth)]
+        folders = {each: path for each, path in folders.items() if each < depth}
+        folders[depth] = parent / names[0]
+        yield from ((parent, name) for name in names if not name.startswith("<"))
+
+
+ENTRIES = list(tree_entries())
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), ENTRIES, ids=[f"{folder.name}/{name}" for folder, name in ENTRIES]
+)
+def test_the_picture_of_the_house_names_what_exists(folder: Path, name: str) -> None:
+    choice = re.search(r"\{(.*)\}", name)
+    spelled = [name.replace(choice[0], part) for part in choice[1].split(",")] if choice else [name]
+
+    missing = [each for each in spelled if not list(folder.glob(each.rstrip("/")))]
+
+    assert missing == []
+
+
+def listed_errors() -> list[tuple[int, str]]:
+    """Return (exit code, error code) for every row of the table in docs/json.md."""
+    rows = re.findall(r"^\| (\d+) \| (`[^|]+) \|", text_of(ROOT / "docs" / "json.md"), re.MULTILINE)
+    return [(int(number), code) for number, codes in rows for code in INLINE.findall(codes)]
+
+
+def test_errors_for_scripts_are_the_programs() -> None:
+    source = "\n".join(text_of(path) for path in PACKAGE.rglob("*.py"))
+    listed = listed_errors()
+
+    unknown = [
+        code
+        for number, code in listed
+        if number not in set(ExitCode) or f'"{code.removeprefix("nvml-")}"' not in source
+    ]
+
+    assert len(listed) > 15
+    assert unknown == []
+
+
+def test_documents_for_programs_are_the_schemas() -> None:
+    text = text_of(ROOT / "docs" / "json.md")
+    rows = set(re.findall(r"^\| `gpucheck/([a-z]+)/1` \|", text, re.MULTILINE))
+
+    assert rows == {path.stem for path in (PACKAGE / "data" / "schemas").glob("*.json")}
+
+
+def test_doubts_are_explained() -> None:
+    rows = text_of(ROOT / "docs" / "bench.md").partition("| doubt | means |")[2]
+    table = rows.partition("\n\n")[0]
+    explained = {
+        code for line in table.splitlines()[1:] for code in INLINE.findall(line.split("|")[1])
+    }
+    source = "\n".join(text_of(path) for path in (PACKAGE / "core" / "bench").rglob("*.py"))
+    codes = set(re.findall(r"\bDoubt\(\s*code=\"([a-z0-9-]+)\"", source))
+
+    assert len(codes) > 15
+    assert codes - explained == set()
+    assert {code for code in explained if f'"{code}"' not in source} == set()
+
+
+def test_kernels_and_formats_are_explained() -> None:
+    text = text_of(ROOT / "docs" / "bench.md")
+    (formats,) = re.findall(r"^Formats \(`--dtype`\): `([^`]*)`", text, re.MULTILINE)
+    kernels = re.findall(r"^\| `([a-z0-9-]+)` \|", text.partition("## Kernels")[2], re.MULTILINE)
+
+    assert formats.split() == list(FORMATS)
+    assert kernels[: len(KERNELS)] == list(KERNELS)

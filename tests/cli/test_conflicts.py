@@ -1,0 +1,59 @@
+"""Options that a profile or a burn has no use for are refused and never silently dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
+from gpucheck.models.bench import BenchMode, BenchRequest, Fill, SampleDetail
+from gpucheck.models.errors import WrongUseError
+
+
+def test_a_plain_request_goes_beside_a_profile() -> None:
+    request = BenchRequest(devices=("gpu:1",), samples=SampleDetail.SUMMARY)
+
+    refuse_beside_profile(request, corruption=0.0, processes=None, burn=None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        (BenchRequest(mode=BenchMode.QUICK), "--quick and --full"),
+        (BenchRequest(seed=3), "--seed"),
+        (BenchRequest(budget_s=0.0), "--budget"),
+        (BenchRequest(kernels=("copy",), size=4), "the kernels, --size"),
+    ],
+)
+def test_what_the_profile_says_already_is_refused(request_: BenchRequest, named: str) -> None:
+    with pytest.raises(WrongUseError, match=f"leave {named} out"):
+        refuse_beside_profile(request_, corruption=0.0)
+
+
+def test_a_burn_beside_a_profile_is_refused() -> None:
+    with pytest.raises(WrongUseError, match="leave --burn out"):
+        refuse_beside_profile(BenchRequest(), burn=10.0)
+
+
+def test_a_burn_takes_its_product_and_its_devices() -> None:
+    request = BenchRequest(devices=("gpu:1",), size=64, seed=1, fill=Fill.ZEROS)
+
+    refuse_beside_burn(request, corruption=0.0, save=None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "more", "named"),
+    [
+        (BenchRequest(kernels=("softmax",)), {}, "the kernels"),
+        (BenchRequest(dtypes=("int8",), size=64), {}, "--dtype"),
+        (BenchRequest(), {"corruption": 5.0}, "--corruption"),
+        (BenchRequest(), {"save": "run.json"}, "--save"),
+        (BenchRequest(), {"processes": 3}, "--processes"),
+    ],
+)
+def test_a_burn_does_not_pass_over_what_it_cannot_do(
+    request_: BenchRequest, more: dict[str, object], named: str
+) -> None:
+    with pytest.raises(WrongUseError, match=f"leave {named} out") as caught:
+        refuse_beside_burn(request_, **more)
+
+    assert "--size" in caught.value.remedy[0]

@@ -1,0 +1,122 @@
+"""The outputs that README and docs/ show are what the program writes.
+
+A block of a document that follows `<!-- machine: NAME -->` (of tests/data/machines) or
+`<!-- scenario: NAME -->` (of tests/data/scenarios) is run there; `, with CuPy` adds the pretended
+one. Where a change is meant: `UPDATE_SNAPSHOTS=1 pytest tests/end_to_end/test_documents.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.architecture.house import ROOT, name_of
+from tests.end_to_end.conftest import Ended, Pretend, Program
+from tests.fakes.libraries import build_libraries, cupy_environment
+from tests.fakes.scenarios import load_scenario
+
+UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "tutorials.md", ROOT / "docs" / "json.md")
+#: As wide as the documents' own lines may be.
+WIDTH = "96"
+EXAMPLE = re.compile(
+    r"<!-- (?P<kind>machine|scenario): (?P<name>[\w-]+)(?P<cupy>, with CuPy)? -->\n"
+    r"```console\n(?P<shown>.*?)```",
+    re.DOTALL,
+)
+HEAD = re.compile(r"(?P<command>.*?) \| head -(?P<count>\d+)")
+ASSIGNMENT = re.compile(r"(?P<name>[A-Z_]+)=(?P<value>\S*)")
+INDENTED = " | python3 -m json.tool"
+#: What differs from run to run, and from one Python to another: times, and what is installed.
+TIME = re.compile(r"first\s+launch\s+[0-9.]+\s+ms")
+STAMP = re.compile(r'"(?P<key>time|python|version)": "[^"]*"')
+FRAMEWORK = re.compile(r"^\S framework: .*\n(?:  .*\n)*", re.MULTILINE)
+
+
+class Example(NamedTuple):
+    """A block of a document: where it is run, and what it shows."""
+
+    document: Path
+    line: int
+    kind: str
+    name: str
+    cupy: bool
+    shown: str
+
+
+def examples() -> Iterator[Example]:
+    """Yield the blocks of all documents that say where they are run."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for found in EXAMPLE.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Example(
+                document, line, found["kind"], found["name"], bool(found["cupy"]), found["shown"]
+            )
+
+
+EXAMPLES = list(examples())
+
+
+def environment(example: Example, pretend: Pretend, folder: Path) -> dict[str, str]:
+    """Return the variables under which the example's machine is seen."""
+    if example.kind == "machine":
+        found = pretend(example.name)
+    else:
+        scenario = load_scenario(example.name)
+        variables = build_libraries(scenario.listed, folder / "libraries")
+        found = scenario.environment(variables, scenario.write_root(folder / "root"))
+    claims = {"GPUCHECK_CLAIMS_DIR": str(folder / "claims")}
+    pretended = cupy_environment(time="virtual") if example.cupy else {}
+    return {**found, **pretended, **claims, "COLUMNS": WIDTH}
+
+
+def run(line: str, program: Program, env: dict[str, str]) -> str:
+    """Return what a terminal shows after a line: variables, gpucheck, perhaps one of two pipes."""
+    cut = HEAD.fullmatch(line)
+    words = shlex.split(cut["command"] if cut else line.removesuffix(INDENTED))
+    variables: dict[str, str] = {}
+    while found := ASSIGNMENT.fullmatch(words[0]):
+        variables[found["name"]] = found["value"]
+        words.pop(0)
+    assert words[0] == "gpucheck", line
+    ended: Ended = program(*words[1:], env=env | variables)
+    if cut:
+        return "".join(ended.text.splitlines(keepends=True)[: int(cut["count"])])
+    if line.endswith(INDENTED):
+        return json.dumps(json.loads(ended.text), indent=4) + "\n" + ended.said
+    return ended.text + ended.said
+
+
+def steady(text: str) -> str:
+    """Return a text without what differs from run to run."""
+    text = STAMP.sub(r'"\g<key>": ""', TIME.sub("first launch 0.1 ms", text))
+    return FRAMEWORK.sub("", text)
+
+
+def test_there_are_examples_of_each_document() -> None:
+    assert {example.document for example in EXAMPLES} == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=[f"{name_of(each.document)}:{each.line}" for each in EXAMPLES]
+)
+def test_example(example: Example, pretend: Pretend, program: Program, tmp_path: Path) -> None:
+    env = environment(example, pretend, tmp_path)
+    lines = [line.removeprefix("$ ") for line in example.shown.splitlines() if line[:2] == "$ "]
+
+    found = "".join(f"$ {line}\n{run(line, program, env)}" for line in lines)
+
+    if UPDATE and steady(found) != steady(example.shown):
+        text = example.document.read_text(encoding="utf-8")
+        changed = text.replace(f"```console\n{example.shown}```", f"```console\n{found}```")
+        example.document.write_text(changed, encoding="utf-8")
+    else:
+        assert steady(found) == steady(example.shown)
