@@ -13,6 +13,7 @@ from gpucheck.core.checks import (
     nvml,
     visibility,
 )
+from gpucheck.core.checks.advice import fit
 from gpucheck.core.checks.machine import Machine, Wish, say_nothing
 from gpucheck.core.detect_conclusion import conclude, exit_code_of
 from gpucheck.core.detect_judgement import GOOD, is_hung, judge, not_reached
@@ -42,7 +43,10 @@ def detect(
     wanted = request or DetectRequest()
     checks = choose_checks(wanted)
     machine = Machine(probes, _wish(wanted, checks), tell)
-    findings = judge(run_checks(machine, checks))
+    findings = tuple(
+        finding._replace(remedy=fit(machine, finding.remedy))
+        for finding in judge(run_checks(machine, checks))
+    )
     detection = conclude(findings, partial=len(checks) < len(CHECKS))
     return Answer(
         result=detection._replace(frameworks=_frameworks(machine, findings)),

@@ -86,7 +86,8 @@ def _sentence(
             return "What was asked for is well; whether a GPU is usable was not asked"
         return "Nothing of what was asked for could be looked at"
     if cause is None:
-        return SENTENCES[verdict]
+        unknown = verdict is Verdict.USABLE and _is_health_unknown(findings)
+        return SENTENCES[verdict] + "; its health is not known" * unknown
     failed = cause.status is CheckStatus.FAIL
     if failed and verdict is Verdict.DEGRADED:
         return f"GPU usable, but {'not well: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
@@ -95,6 +96,12 @@ def _sentence(
     if verdict is Verdict.USABLE:
         return f"{SENTENCES[verdict]}; note: {cause.summary}"
     return f"{SENTENCES[verdict]}: {cause.summary}"
+
+
+def _is_health_unknown(findings: Sequence[Finding]) -> bool:
+    """Return whether all that was to be said of the health is that it could not be read."""
+    found = {finding.status for finding in findings if finding.layer is Layer.HEALTH}
+    return CheckStatus.UNKNOWN in found and CheckStatus.OK not in found
 
 
 def _first(
@@ -139,7 +146,7 @@ def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
     if unreached is not None or not well:
         summary = (unreached or skipped[0]).summary
         if layer is Layer.FRAMEWORK:
-            summary = "none of the known frameworks is installed"
+            summary = "none in this Python (--python PATH names another)"
         return LayerSummary(layer=layer, status=CheckStatus.SKIP, summary=summary)
     # The first check of a layer is the one that names it; of frameworks each is as good.
     summary = "; ".join(well) if layer is Layer.FRAMEWORK else well[0]

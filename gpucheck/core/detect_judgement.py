@@ -36,8 +36,17 @@ def is_hung(finding: Finding) -> bool:
 
 
 def not_reached(cause: Finding) -> str:
-    """Return the summary of what was not looked at because of another finding."""
-    return f"{UNREACHED}{cause.summary}"
+    """Return the summary of what was not looked at because of another finding, by its name.
+
+    What is wrong is said there, and not again for every check above it.
+    """
+    if cause.summary.startswith(UNREACHED):
+        return cause.summary
+    if is_hung(cause):
+        return f"{UNREACHED}{cause.id} got no answer"
+    return (
+        f"{UNREACHED}{cause.id} {'failed' if cause.status is CheckStatus.FAIL else 'was skipped'}"
+    )
 
 
 def is_unreached(finding: Finding) -> bool:

@@ -45,16 +45,12 @@ def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
     failure = reading.failure
     if failure is None or reading.gpu_count is None:
         return reading.gpus
-    said = failure.message
-    silent = (
-        GpuReading(
-            index=index,
-            failure=failure,
-            unavailable=dict.fromkeys({*_COPIED, *_NESTED, "processes"} - {"index"}, said),
-        )
-        for index in range(len(reading.gpus), reading.gpu_count)
+    reasons = dict.fromkeys({*_COPIED, *_NESTED, "processes"} - {"index"}, failure.message)
+    told = {gpu.index: gpu for gpu in reading.gpus}
+    return tuple(
+        told.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
+        for index in range(reading.gpu_count)
     )
-    return (*reading.gpus, *silent)
 
 
 def describe_gpu(

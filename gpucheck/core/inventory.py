@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.core.gpu_row import describe_gpu, rows_of
@@ -150,15 +150,20 @@ def _outcome(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:
             return ExitCode.OK, None
         failure = ProbeFailure(code="no-gpu", message="NVML answers, but lists no GPU")
     code = ExitCode.INCONCLUSIVE if failure.code in UNDECIDED else ExitCode.MISSING
-    return code, nvml_failure(failure)
+    return code, nvml_failure(failure, reading.gpus)
 
 
-def nvml_failure(failure: ProbeFailure) -> Failure:
-    """Return NVML's failure as the sentence and the next step that every command gives."""
+def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Failure:
+    """Return NVML's failure as the sentence and the next step that every command gives.
+
+    `rows` are those that came nevertheless.
+    """
+    some = any(row.failure is None for row in rows)
     number = "" if failure.library_code is None else f" (NVML {failure.library_code})"
+    what = "Not every GPU can be listed" if some else "The GPUs cannot be listed"
     return Failure(
         code=f"nvml-{failure.code.removeprefix('nvml-')}",
-        message=f"The GPUs cannot be listed: {failure.message}{number}.",
+        message=f"{what}: {failure.message}{number}.",
         remedy=(NEXT_STEP,),
     )
 

@@ -44,9 +44,10 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
     snapshot = record(probes)
     if redacted:
         snapshot = redact(snapshot)
-    failure = snapshot.nvml.failure if snapshot.nvml else None
+    nvml = snapshot.nvml
     notices: tuple[Notice, ...] = ()
-    if failure is not None:
-        message = f"The snapshot has no full GPU readings. {nvml_failure(failure).message}"
+    if nvml is not None and nvml.failure is not None:
+        said = nvml_failure(nvml.failure, nvml.gpus).message
+        message = f"The snapshot has no full GPU readings. {said}"
         notices = (Notice(code="no-gpu-readings", message=message),)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=snapshot.host, warnings=notices)

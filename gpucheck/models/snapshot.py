@@ -111,8 +111,8 @@ class TopologyReading(NamedTuple):
 class NvmlReading(NamedTuple):
     """Everything one question to NVML brought.
 
-    `gpu_count` is what NVML counted; fewer rows in `gpus` together with a `failure` mean that the
-    driver stopped answering on the way. `nvml_calls` counts the calls since NVML was initialised.
+    `gpu_count` is what NVML counted; a GPU that has no row in `gpus` did not answer, or was not
+    reached any more: the `failure` says which. `nvml_calls` counts the calls since NVML was initialised.
     `library_path` is the file that the loader took, read only if NVML would not start.
     """
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 16
 #: A child that is not stuck in the kernel is gone this soon after the kill.
 _REAP_S = 0.05
+#: A driver that has kept us waiting in vain gets this share of its time from then on: several
+#: hangs in one command take little longer than one.
+SHARE_AFTER_A_HANG = 0.25
 
 
 class ChildSilentError(Exception):
@@ -63,8 +66,11 @@ class Child:
         self._foreign = bool(interpreter)
         python = interpreter or (sys.executable, "-I", "-S")
         command = [*python, script, *arguments]
+        self._pid: int | None = None
+        # A Ctrl-C that came while the child is born would leave it without anybody who knows it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
-            self._pid: int | None = os.posix_spawn(
+            self._pid = os.posix_spawn(
                 python[0],
                 command,
                 dict(os.environ if environment is None else environment),
@@ -81,14 +87,22 @@ class Child:
                 setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
             )
         except (OSError, ValueError) as error:
-            self._pid = None
             self._close_pipes()
             how = f"could not be started: {error}"
             raise ChildDiedError(how) from None
         finally:
             os.close(request_end)
             os.close(answer_end)
+            self._let_interrupt(before)
         self._buffer = b""
+
+    def _let_interrupt(self, before: set[signal.Signals] | set[int]) -> None:
+        """Let a Ctrl-C through again; one that waited ends the child that nobody will ask."""
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        except KeyboardInterrupt:
+            self.abandon()
+            raise
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send one request; a child that is already gone is noticed when its answer is read."""

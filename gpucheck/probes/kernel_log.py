@@ -13,8 +13,11 @@ from gpucheck.models.evidence import KernelLogReading
 
 _ABOUT_GPUS = re.compile(
     r"NVRM|nvidia|nouveau|nova_core|NovaCore|request_free_mem_region"
-    r"|Key was rejected|Required key not available"
+    r"|Key was rejected|Required key not available|Loading of [a-z ]+ is rejected"
+    r"|module loading is restricted"
 )
+#: How the kernel writes the end of a line within a record, and how the driver begins the next one.
+_WITHIN = re.compile(r"\\x0a(?:NVRM: *)?")
 #: Logs that some systems leave readable; they hold earlier boots too.
 FILES = ("var/log/kern.log", "var/log/messages")
 _BOOT = "Linux version "
@@ -57,7 +60,7 @@ def _ring_buffer(path: Path) -> list[str]:
                 continue
             if not record:
                 break
-            text = record.decode("utf-8", "replace")
+            text = _WITHIN.sub(" ", record.decode("utf-8", "replace"))
             lines.extend(line.partition(";")[2] or line for line in text.splitlines())
     finally:
         os.close(descriptor)

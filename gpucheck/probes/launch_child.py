@@ -1,4 +1,4 @@
-"""Runs a kernel on a GPU and compares its result: a single file run by path in a child.
+"""Runs a kernel on a GPU and compares its result: run by path in a child.
 
 With CuPy in this interpreter it goes through CuPy, as a user's program would; without it, or if
 CuPy fails for reasons of its own, through libcuda with the kernel below, which needs no toolkit.
@@ -12,6 +12,8 @@ import json
 import os
 import sys
 import time
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -49,76 +51,30 @@ DONE:
 COUNT = 4096
 THREADS = 128
 
-#: What a person needs to know of a failing call; libcuda names the rest itself.
-#: Source: cuda.h (CUresult).
-REASONS = {
-    2: ("out-of-memory", "the GPU has no memory left for another program"),
-    35: ("insufficient-driver", "the driver is older than the CUDA that is asked of it"),
-    46: ("devices-unavailable", "the GPU is busy or in a compute mode that refuses new programs"),
-    100: ("no-device", "the CUDA driver sees no GPU in this environment"),
-    200: ("invalid-image", "the driver does not take the kernel's code"),
-    209: ("no-kernel-image", "the kernel's code does not fit this GPU's architecture"),
-    214: ("ecc-uncorrectable", "the GPU met a memory error that it could not correct"),
-    218: ("invalid-ptx", "the driver cannot compile the kernel"),
-    220: ("nvlink-uncorrectable", "an NVLink met an error that it could not correct"),
-    221: ("jit-compiler-missing", "the driver's compiler libnvidia-ptxjitcompiler.so is missing"),
-    222: ("ptx-too-new", "the kernel's code is newer than the driver"),
-    700: ("illegal-address", "the kernel touched memory that is not its own"),
-    702: ("launch-timeout", "the kernel ran for longer than the display driver allows"),
-    719: ("launch-failed", "the kernel failed on the GPU"),
-    802: ("system-not-ready", "the system is not ready: the fabric manager may not be running"),
-    999: ("unknown", "the CUDA driver reported an unknown error"),
-}
+FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib in the child
 
 
-class Refusal(Exception):
-    """A call of libcuda did not return CUDA_SUCCESS."""
-
-    def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
-        super().__init__(text)
-        self.function = function
-        self.code = code
-        self.slug = slug
-        self.text = text
-
-    def document(self) -> dict[str, Any]:
-        """Return the refusal as the JSON object that the parent decodes."""
-        return {
-            "code": self.slug,
-            "message": self.text,
-            "function": self.function,
-            "library_code": self.code,
-        }
+def load_door() -> Any:
+    """Return the module cuda_door_child.py from beside this file."""
+    module = ModuleType("cuda_door_child")
+    # This may be anybody's Python: it leaves nothing in our folder.
+    sys.dont_write_bytecode = True
+    SourceFileLoader(module.__name__, FOLDER + "/cuda_door_child.py").exec_module(module)
+    return module
 
 
 class Driver:
-    """libcuda.so.1 with every error turned into `Refusal`."""
+    """The kernel through libcuda; `door` is the module that calls it."""
 
-    def __init__(self) -> None:
-        try:
-            self._library = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            function, slug = "dlopen", "library-not-found"
-            text = "libcuda.so.1 could not be loaded: " + str(error)
-            raise Refusal(function, None, slug, text) from None
+    def __init__(self, door: Any) -> None:
+        self.refusal = door.Refusal
+        self._library = door.Library()
+        self.ask = self._library.ask
         self.ask("cuInit", 0)
-
-    def ask(self, function: str, *arguments: Any) -> None:
-        """Call one function of libcuda."""
-        call = getattr(self._library, function, None)
-        if call is None:
-            text = "this libcuda has no " + function
-            raise Refusal(function, None, "function-not-found", text)
-        code = int(call(*arguments))
-        if code:
-            slug, text = REASONS.get(code, ("error", "the CUDA driver refused"))
-            raise Refusal(function, code, slug, f"{text} ({function}, CUDA {code})")
 
     def count(self) -> int:
         """Return how many devices a program sees."""
-        number = ctypes.c_int()
-        self.ask("cuDeviceGetCount", ctypes.byref(number))
-        return number.value
+        return int(self._library.integer("cuDeviceGetCount"))
 
     def run(self, ordinal: int) -> dict[str, Any]:
         """Run the kernel twice on one device and compare: the first time the driver compiles it."""
@@ -130,7 +86,7 @@ class Driver:
             self.ask("cuCtxSetCurrent", context)
             return self._in_context()
         finally:
-            self._library.cuDevicePrimaryCtxRelease_v2(device)
+            self._library.let_go("cuDevicePrimaryCtxRelease_v2", device)
 
     def _in_context(self) -> dict[str, Any]:
         memory = ctypes.c_uint64()
@@ -148,7 +104,7 @@ class Driver:
             second_s = time.perf_counter() - started
             self.ask("cuMemcpyDtoH_v2", values, memory, size)
         finally:
-            self._library.cuMemFree_v2(memory)
+            self._library.let_go("cuMemFree_v2", memory)
         right = all(value == 3 * (3 * x + 7) + 7 for x, value in enumerate(values))
         return {"right": right, "first_launch_s": first_s, "second_launch_s": second_s}
 
@@ -197,31 +153,36 @@ class Cupy:
         return {"right": right, "first_launch_s": times[0], "second_launch_s": times[1]}
 
 
-def attempt(door: Driver | Cupy, ordinal: int) -> dict[str, Any]:
+def through_cupy(every: bool) -> list[dict[str, Any]]:
+    """Run on the devices through CuPy; any exception is CuPy's to explain."""
+    cupy = Cupy()
+    count = cupy.count() if every else 1
+    return [{"ordinal": ordinal, **cupy.run(ordinal)} for ordinal in range(count)]
+
+
+def attempt(driver: Driver, ordinal: int) -> dict[str, Any]:
     """Return the document of one device; what was refused is its failure."""
     document: dict[str, Any] = {"ordinal": ordinal}
     try:
-        document.update(door.run(ordinal))
-    except Refusal as refusal:
+        document.update(driver.run(ordinal))
+    except driver.refusal as refusal:
         document["failure"] = refusal.document()
     return document
 
 
-def through_cupy(every: bool) -> list[dict[str, Any]]:
-    """Run on the devices through CuPy; any exception is CuPy's to explain."""
-    door = Cupy()
-    return [attempt(door, ordinal) for ordinal in range(door.count() if every else 1)]
-
-
-def through_driver(every: bool) -> list[dict[str, Any]]:
+def through_driver(every: bool) -> dict[str, Any]:
     """Run on the devices until one has done it, or on all of them."""
-    door = Driver()
-    launches = []
-    for ordinal in range(door.count()):
-        launches.append(attempt(door, ordinal))
-        if launches[-1].get("right") and not every:
-            break
-    return launches
+    door = load_door()
+    launches: list[dict[str, Any]] = []
+    try:
+        driver = Driver(door)
+        for ordinal in range(driver.count()):
+            launches.append(attempt(driver, ordinal))
+            if launches[-1].get("right") and not every:
+                break
+    except door.Refusal as refusal:
+        return {"failure": refusal.document()}
+    return {"launches": launches}
 
 
 def explain(error: BaseException) -> str:
@@ -241,17 +202,12 @@ def answer(every: bool, with_cupy: bool) -> dict[str, Any]:
                 document["cupy_failure"] = explain(error)
         except Exception as error:  # whatever CuPy or one of its libraries has to say
             document["cupy_failure"] = explain(error)
-    document["through"] = "libcuda"
-    try:
-        document["launches"] = through_driver(every)
-    except Refusal as refusal:
-        document["failure"] = refusal.document()
-    return document
+    return {**document, "through": "libcuda", **through_driver(every)}
 
 
 def main() -> None:
     """Print one JSON line; the arguments are `every` or `first`, and `cupy` or `libcuda`."""
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", os.path.dirname(__file__))]  # noqa: PTH120
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", FOLDER)]
     os.chdir("/")
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck.models.report import Host
-from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
+from gpucheck.models.snapshot import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+)
+from gpucheck.probes.child import SHARE_AFTER_A_HANG
 from gpucheck.probes.environment import gpu_variables, read_host
 from gpucheck.probes.interface import NvmlQuestion
-from gpucheck.probes.nvml import NvmlSession
+from gpucheck.probes.nvml import NOT_ANSWERING, NvmlSession
 from gpucheck.probes.sysfs import count_gpus, read_kernel
 
 if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
@@ -32,6 +39,8 @@ ROOT_VARIABLE = "GPUCHECK_ROOT"
 #: every GPU, 1 to 3 s each (NVIDIA's driver persistence documentation).
 DEADLINE_BASE_S = 10.0
 DEADLINE_PER_GPU_S = 3.0
+#: No less than this, also after a hang.
+LEAST_S = 1.0
 
 
 class LiveProbes:
@@ -41,6 +50,7 @@ class LiveProbes:
         self._root = root or Path(os.environ.get(ROOT_VARIABLE) or "/")
         self._deadline_s = deadline_s
         self._session: NvmlSession | None = None
+        self._hung = False
 
     def time(self) -> str:
         """Return the current time in UTC to the second."""
@@ -64,20 +74,31 @@ class LiveProbes:
             return self._deadline_s
         return DEADLINE_BASE_S + DEADLINE_PER_GPU_S * count_gpus(self._root)
 
+    def patience_s(self) -> float:
+        """Return the seconds that the driver gets for its next answer."""
+        whole_s = self.deadline_s()
+        return min(whole_s, max(LEAST_S, SHARE_AFTER_A_HANG * whole_s)) if self._hung else whole_s
+
+    def _heed(self, failure: ProbeFailure | None) -> None:
+        """Remember that the driver has kept us waiting in vain."""
+        if failure is not None and failure.code == NOT_ANSWERING:
+            self._hung = True
+
     def nvml(self, question: NvmlQuestion) -> NvmlReading:
         """Ask the NVML child; after a failure the next question starts a new one."""
         if self._session is None:
             self._session = NvmlSession()
-        reading = self._session.read(question, deadline_s=self.deadline_s())
+        reading = self._session.read(question, deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
+        # Who asks again and again (--watch) sees a driver that is well again as such.
+        self._hung = False
+        self._heed(reading.failure)
         return reading
 
     def cuda(self) -> CudaReading:
         """Ask libcuda in a child with this process's environment."""
-        from gpucheck.probes.cuda import read_cuda
-
-        return read_cuda(deadline_s=self.deadline_s())
+        return self._cuda(os.environ)
 
     def system(self) -> SystemReading:
         """Read the driver's surroundings from files."""
@@ -89,22 +110,30 @@ class LiveProbes:
         """Open device files in a child."""
         from gpucheck.probes.devices import open_nodes
 
-        return open_nodes(paths, self._root, deadline_s=self.deadline_s())
+        opened = open_nodes(paths, self._root, deadline_s=self.patience_s())
+        self._hung |= len(opened) < len(paths)
+        return opened
 
     def cuda_unrestricted(self) -> CudaReading:
         """Ask libcuda in a child without CUDA_VISIBLE_DEVICES."""
+        unset = "CUDA_VISIBLE_DEVICES"
+        return self._cuda({name: text for name, text in os.environ.items() if name != unset})
+
+    def _cuda(self, environment: Mapping[str, str]) -> CudaReading:
         from gpucheck.probes.cuda import read_cuda
 
-        rest = {name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-        return read_cuda(deadline_s=self.deadline_s(), environment=rest)
+        reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
+        self._heed(reading.failure)
+        return reading
 
     def health(self) -> HealthReading:
         """Ask the NVML child for what only detect needs."""
         if self._session is None:
             self._session = NvmlSession()
-        reading = self._session.read_health(deadline_s=self.deadline_s())
+        reading = self._session.read_health(deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
+        self._heed(reading.failure)
         return reading
 
     def builds(self, python: str | None) -> BuildsReading:
@@ -119,19 +148,25 @@ class LiveProbes:
         """Import frameworks in children."""
         from gpucheck.probes.trials import run_trials
 
-        return run_trials(names, python, os.environ, deadline_s=self.deadline_s(), tell=tell)
+        patience_s = self.patience_s()
+        trials = run_trials(names, python, os.environ, deadline_s=patience_s, tell=tell)
+        for trial in trials:
+            self._heed(trial.failure)
+        return trials
 
     def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
         """Run a kernel in a child."""
         from gpucheck.probes.launch import run_kernel
 
-        return run_kernel(
+        reading = run_kernel(
             python,
             os.environ,
             through_cupy=through_cupy,
             every_gpu=every_gpu,
-            deadline_s=self.deadline_s(),
+            deadline_s=self.patience_s(),
         )
+        self._heed(reading.failure)
+        return reading
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
         """Look the processes up in /proc."""

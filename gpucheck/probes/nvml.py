@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.snapshot import (
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 #: Between the two looks at the counters that grow.
 SAMPLE_S = 0.1
 NOT_ANSWERING = "driver-not-answering"
+#: So many GPUs are given up, each with a child that may never end; then it is the driver.
+MOST_GIVEN_UP = 3
 
 
 class NvmlSession:
@@ -37,27 +40,51 @@ class NvmlSession:
         self._child = child
 
     def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
-        """Ask once. What came before a failure is kept; the failure says why there is no more."""
-        return assemble(*self._ask(question._asdict(), deadline_s))
+        """Ask once. What came before a failure is kept; the failure says why there is no more.
+
+        A GPU that takes half of the time that is left, while others stand behind it, is given up:
+        a new child asks those, in what is left after that.
+        """
+        request = question._asdict()
+        end = time.monotonic() + deadline_s
+        parts, failure = self._ask(request, end, deadline_s)
+        hung: list[int] = []
+        while failure is not None and failure.code == NOT_ANSWERING and len(hung) < MOST_GIVEN_UP:
+            index = _first_without(parts, hung)
+            if index is None:
+                break
+            hung.append(index)
+            if _first_without(parts, hung) is None and not question.topology:
+                break
+            rest = {**request, "first": index + 1, "silent": hung}
+            more, failure = self._ask(rest, end, deadline_s)
+            parts += more
+            if not more:  # it is the driver now that does not answer
+                break
+        if hung:
+            parts += [_silent(index, deadline_s) for index in hung]
+            reached = _first_without(parts) is None
+            failure = _given_up(hung, deadline_s, None if reached else failure)
+        return assemble(parts, failure)
 
     def read_health(self, *, deadline_s: float) -> HealthReading:
         """Ask for the health of every GPU."""
-        return assemble_health(*self._ask({"health": True, "sample_s": SAMPLE_S}, deadline_s))
+        request = {"health": True, "sample_s": SAMPLE_S}
+        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
 
     def _ask(
-        self, request: Mapping[str, Any], deadline_s: float
+        self, request: Mapping[str, Any], end: float, deadline_s: float
     ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
-        """Return the documents that came, and why there are no more of them."""
+        """Return the documents that came until `end`, and why there are no more of them."""
         parts: list[dict[str, Any]] = []
         failure: ProbeFailure | None = None
         try:
             if self._child is None:
                 self._child = take()
             self._child.ask(request)
-            for document in self._child.documents(deadline_s):
-                parts.append(document)
-                if document["part"] in ("end", "failure"):
-                    break
+            for document in _answers(self._child, request, end):
+                parts.append(document)  # noqa: PERF402 - what came before a failure is kept
+            failure = take_failure(parts)
         except ChildSilentError:
             message = f"the NVIDIA driver did not answer within {deadline_s:g} s"
             failure = ProbeFailure(code=NOT_ANSWERING, message=message)
@@ -75,6 +102,64 @@ class NvmlSession:
             self._child = None
 
 
+def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[dict[str, Any]]:
+    """Yield the documents of one answer.
+
+    Raises:
+        ChildSilentError: one did not come until `end`, or a GPU's before half of the time to it.
+        ChildDiedError: the child ended, or cannot be understood.
+    """
+    behind = 0
+    while True:
+        left = max(0.0, end - time.monotonic())
+        wait_s = left / 2 if behind > 1 else left
+        document = child.next_document(wait_s)
+        if document is None:
+            child.abandon()
+            raise ChildSilentError(wait_s)
+        yield document
+        behind -= 1
+        if "gpu_count" in document:
+            gpus = document["gpu_count"] - request.get("first", 0)
+            behind = gpus + bool(request.get("topology"))
+        if document["part"] in ("end", "failure"):
+            return
+
+
+def _first_without(parts: Iterable[Mapping[str, Any]], hung: Sequence[int] = ()) -> int | None:
+    """Return the first GPU that has neither answered nor been given up; None if there is none."""
+    counts = [part["gpu_count"] for part in parts if "gpu_count" in part]
+    known = {part["index"] for part in parts if part["part"] == "gpu"}.union(hung)
+    return next((index for index in range(max(counts, default=0)) if index not in known), None)
+
+
+def _silent(index: int, deadline_s: float) -> dict[str, Any]:
+    """Return the document of a GPU that was given up."""
+    message = f"it did not answer in time (deadline {deadline_s:g} s)"
+    names = set(GpuReading._fields) - {"index", "unavailable", "failure"}
+    failure = {"code": NOT_ANSWERING, "message": message}
+    reasons = dict.fromkeys(sorted(names), message)
+    return {"part": "gpu", "index": index, "unavailable": reasons, "failure": failure}
+
+
+def _given_up(hung: Sequence[int], deadline_s: float, failure: ProbeFailure | None) -> ProbeFailure:
+    """Say which GPUs did not answer, and what `failure` befell those behind them."""
+    which = f"GPU {hung[0]}" if len(hung) == 1 else f"GPUs {', '.join(map(str, hung))}"
+    message = f"{which} did not answer in time (deadline {deadline_s:g} s)"
+    if failure is not None:
+        message += f"; and after that: {failure.message}"
+    return ProbeFailure(code=NOT_ANSWERING, message=message)
+
+
+def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
+    """Take the failure with which an answer may end out of its documents."""
+    if not parts or parts[-1]["part"] != "failure":
+        return None
+    told = parts.pop()
+    del told["part"]
+    return ProbeFailure(**told)
+
+
 def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:
     """Put the child's documents together into one reading."""
     system: dict[str, Any] = {}
@@ -86,10 +171,9 @@ def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> N
                 gpus.append(_gpu(part))
             case "topology":
                 topology = _topology(part)
-            case "failure":
-                failure = ProbeFailure(**part)
             case _:
                 system |= part
+    gpus.sort(key=lambda gpu: gpu.index)
     return NvmlReading(**system, gpus=tuple(gpus), topology=topology, failure=failure)
 
 
@@ -119,11 +203,8 @@ def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | Non
 
     gpus: list[GpuHealthReading] = []
     for part in parts:
-        match part.pop("part"):
-            case "health":
-                broken = part.pop("failure")
-                over = ProbeFailure(**broken) if broken else None
-                gpus.append(GpuHealthReading(**part, failure=over))
-            case "failure":
-                failure = ProbeFailure(**part)
+        if part.pop("part") == "health":
+            broken = part.pop("failure")
+            over = ProbeFailure(**broken) if broken else None
+            gpus.append(GpuHealthReading(**part, failure=over))
     return HealthReading(gpus=tuple(gpus), failure=failure)

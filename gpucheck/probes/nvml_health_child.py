@@ -1,7 +1,6 @@
 """NVML's readings of health, loaded by the NVML child when they are asked for.
 
-A file of its own, since every listing has to compile nvml_child.py before NVML is even called.
-Each question goes through that file's door, which turns errors into its `Refusal`.
+Each question goes through the door of nvml_door_child.py, which turns errors into its `Refusal`.
 """
 
 from __future__ import annotations

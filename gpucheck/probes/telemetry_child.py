@@ -10,17 +10,18 @@ one JSON line for each:
     {"ask": "energy", "uuid": ...}                      -> {"part": "energy", "joules": ...}
 
 Times are of CLOCK_MONOTONIC, which all processes of a machine share. The calls go through the door
-in nvml_child.py, loaded from beside this file: nothing of gpucheck is imported here.
+in nvml_door_child.py, loaded from beside this file: nothing of gpucheck is imported here.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import select
 import sys
 import time
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
 from typing import Any
 
 #: More readings than this between two questions are not kept: an hour and a half at 20 Hz.
@@ -76,21 +77,25 @@ MEMORY_TEMPERATURE_FIELD = 82
 LIMIT_FIELDS = (("sw-thermal", 269), ("hw-thermal", 270), ("hw-power-brake", 271))
 
 
+#: What NVML counts for a whole GPU, and no MIG device can be told its share of.
+WHOLE_ONLY = frozenset(
+    ("power_mw", "power_limit_mw", "power_limit_default_mw", "energy_mj", "processes")
+)
+
+
 def load_door() -> Any:
-    """Return the module nvml_child.py from beside this file."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_child.py")  # noqa: PTH100, PTH118, PTH120 - no pathlib in the child
-    spec = importlib.util.spec_from_file_location("nvml_child", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses and the like look their module up by name.
-    sys.modules["nvml_child"] = module
-    spec.loader.exec_module(module)
+    """Return the module nvml_door_child.py from beside this file."""
+    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib in the child
+    module = ModuleType("nvml_door_child")
+    SourceFileLoader(module.__name__, f"{folder}/nvml_door_child.py").exec_module(module)
     return module
 
 
 class Sensors:
-    """The sensors of one GPU; what was refused once is not asked again, and the reason kept."""
+    """The sensors of one GPU; what was refused once is not asked again, and the reason kept.
+
+    A MIG device has clocks, temperature, link and errors of the GPU that it is a part of.
+    """
 
     def __init__(self, door: Any, refusal: type[Exception], uuid: str) -> None:
         self._door = door
@@ -98,10 +103,16 @@ class Sensors:
         self.uuid = uuid
         self.unavailable: dict[str, str] = {}
         self._handle: Any = None
+        self._parent: Any = None
         try:
             self._handle = door.ask("nvmlDeviceGetHandleByUUID", uuid)
+            if uuid.startswith("MIG-"):
+                parent = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
+                self._parent = door.ask(parent, self._handle)
         except refusal as error:
-            self.unavailable["gpu"] = error.reason()  # type: ignore[attr-defined]
+            # Of a MIG device only its parent is missing then, and its own answers stand.
+            key = "gpu" if self._handle is None else "parent"
+            self.unavailable[key] = error.reason()  # type: ignore[attr-defined]
 
     def read(self, table: Any) -> dict[str, Any]:
         """Return the values of a table's keys that the driver gives."""
@@ -159,11 +170,15 @@ class Sensors:
         """Ask the first form that the driver knows; None if it knows none."""
         if self._handle is None or key in self.unavailable:
             return None
-        for function, arguments in forms:
-            try:
-                return self._door.ask(function, self._handle, *arguments)
-            except self._refusal as error:
-                reason = error.reason()  # type: ignore[attr-defined]
+        handles = [self._handle]
+        if self._parent is not None and key not in WHOLE_ONLY:
+            handles.append(self._parent)
+        for handle in handles:
+            for function, arguments in forms:
+                try:
+                    return self._door.ask(function, handle, *arguments)
+                except self._refusal as error:
+                    reason = error.reason()  # type: ignore[attr-defined]
         self.unavailable[key] = reason
         return None
 
@@ -247,13 +262,13 @@ def main() -> None:
         out.write(json.dumps(document) + "\n")
         out.flush()
 
-    nvml_child = load_door()
+    doors = load_door()
     try:
-        door, _ = nvml_child._open_nvml()
-    except nvml_child.Refusal as refusal:
+        door, _ = doors.open_nvml()
+    except doors.Refusal as refusal:
         say({"part": "failure", "message": refusal.reason()})
         return
-    serve(Watch(door, nvml_child.Refusal), say)
+    serve(Watch(door, doors.Refusal), say)
 
 
 if __name__ == "__main__":

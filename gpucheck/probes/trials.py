@@ -11,12 +11,18 @@ from typing import Any
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.evidence import TrialReading
 from gpucheck.models.snapshot import ProbeFailure
-from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.child import (
+    SHARE_AFTER_A_HANG,
+    Child,
+    ChildDiedError,
+    ChildSilentError,
+)
 from gpucheck.probes.other_python import user_environment
 
 SCRIPT = str(Path(__file__).with_name("trial_child.py"))
 #: A cold import of a large framework from a slow disk takes tens of seconds.
 IMPORT_S = 120.0
+NOT_ANSWERING = "driver-not-answering"
 
 
 class Trial:
@@ -36,22 +42,23 @@ class Trial:
 
     def import_(self, deadline_s: float) -> None:
         """Wait until the framework is imported, or until it said why it cannot be."""
-        self._next(deadline_s, "was still being imported after")
+        self._next(deadline_s, "import-not-finished", "was still being imported after")
 
-    def work(self, deadline_s: float) -> None:
-        """Let it use the GPU, if the import went well."""
+    def work(self, deadline_s: float) -> bool:
+        """Let it use the GPU, if the import went well; return whether it came back from that."""
         if self._child is None or self._answer != {"imported": True}:
-            return
+            return True
         self._child.ask({})
-        self._next(deadline_s, "did not finish its work on the GPU within")
+        self._next(deadline_s, NOT_ANSWERING, "did not finish its work on the GPU within")
+        return self._failure is None or self._failure.code != NOT_ANSWERING
 
-    def _next(self, deadline_s: float, missed: str) -> None:
+    def _next(self, deadline_s: float, code: str, missed: str) -> None:
         if self._child is None:
             return
         try:
             self._answer = next(self._child.documents(deadline_s))
         except ChildSilentError:
-            self._fail("driver-not-answering", f"{self.name} {missed} {deadline_s:g} s")
+            self._fail(code, f"{self.name} {missed} {deadline_s:g} s")
         except ChildDiedError as error:
             self._fail("trial-died", f"the process that runs {self.name} {error.how}")
 
@@ -95,10 +102,12 @@ def run_trials(
         for trial in trials:
             tell(f"importing {trial.name}")
             trial.import_(max(0.1, end - time.monotonic()))
+        # The first work on a GPU may compile every kernel for it.
+        patience_s = deadline_s + IMPORT_S / 2
         for trial in trials:
             tell(f"{trial.name} on the GPU")
-            # The first work on a GPU may compile every kernel for it.
-            trial.work(deadline_s + IMPORT_S / 2)
+            if not trial.work(patience_s):
+                patience_s *= SHARE_AFTER_A_HANG
             trial.close()
         return tuple(trial.reading() for trial in trials)
     finally:

@@ -33,7 +33,8 @@ except LaunchError as error:
     sys.exit(error.exit_code)
 """
 
-#: A child that writes one line for each signal it gets, and ends on SIGTERM with code 7.
+#: A child that writes one line for each signal it gets, and ends on SIGTERM with code 7. It sleeps
+#: little at a time: a signal that comes just before a sleep begins is answered only after it.
 COUNTING_CHILD = """
 import os, signal, sys, time
 def note(number, frame):
@@ -44,7 +45,7 @@ for name in "HUP INT QUIT USR1 USR2 TERM CONT WINCH".split():
     signal.signal(getattr(signal, "SIG" + name), note)
 os.write(1, b"ready %d\\n" % os.getpid())
 while True:
-    time.sleep(60)
+    time.sleep(0.05)
 """
 
 WAYS = ["replace", "supervise", "supervise-ticking"]

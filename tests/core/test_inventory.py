@@ -21,7 +21,7 @@ from gpucheck.models.snapshot import (
     ProcessReading,
     TopologyReading,
 )
-from gpucheck.probes.nvml_child import REASONS
+from gpucheck.probes.nvml_door_child import REASONS
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)

@@ -197,8 +197,16 @@ class TestLaunchFailures:
         file.write_bytes(content)
         file.chmod(0o755)
 
-        with pytest.raises(NotExecutableError):
+        with pytest.raises(NotExecutableError) as caught:
             start([str(file)], {"PATH": "/bin"})
+
+        assert "#!/bin/sh" in caught.value.remedy[0]
+
+    def test_more_words_than_the_kernel_takes(self, start: Callable[..., object]) -> None:
+        with pytest.raises(NotExecutableError) as caught:
+            start(["/bin/true", "x" * (1 << 18)], {})
+
+        assert "too long" in caught.value.remedy[0]
 
     def test_a_directory(self, start: Callable[..., object], tmp_path: Path) -> None:
         with pytest.raises(NotExecutableError):

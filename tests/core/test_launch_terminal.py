@@ -64,13 +64,13 @@ class TestOnATerminal:
         self, way: str, terminal: Callable[[list[str]], Terminal]
     ) -> None:
         screen = terminal(driver(way, python(COUNTING_CHILD)))
-        screen.until("ready")
+        child = self.child(screen)
 
         screen.type(b"\x03")
         screen.until("SIGINT")
         screen.type(b"\x1c")
         screen.until("SIGQUIT")
-        os.kill(self.child(screen), signal.SIGTERM)
+        os.kill(child, signal.SIGTERM)
 
         assert screen.job_event() == "ended 7"
         assert screen.rest().count("SIGINT") == 1
@@ -91,16 +91,16 @@ class TestOnATerminal:
         self, way: str, terminal: Callable[[list[str]], Terminal]
     ) -> None:
         screen = terminal(driver(way, python(COUNTING_CHILD)))
-        screen.until("ready")
+        child = self.child(screen)
 
         for times in (1, 2, 3):
             screen.type(b"\x1a")
             assert screen.job_event() == "stopped SIGTSTP"
-            eventually(lambda: state_of(self.child(screen)) == "T")
+            eventually(lambda: state_of(child) == "T")
             screen.foreground()
             # A stop discards a continuation that the program has not seen yet.
             screen.until("SIGCONT", times=times)
-        os.kill(self.child(screen), signal.SIGTERM)
+        os.kill(child, signal.SIGTERM)
 
         assert screen.job_event() == "ended 7"
         assert screen.rest().count("SIGCONT") == 3
@@ -109,7 +109,7 @@ class TestOnATerminal:
         self, way: str, terminal: Callable[[list[str]], Terminal]
     ) -> None:
         source = """
-        import os, signal
+        import os, signal, time
         def leave(number, frame):
             os.write(1, b"tidied\\n")
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -119,7 +119,7 @@ class TestOnATerminal:
         signal.signal(signal.SIGTSTP, leave)
         os.write(1, b"ready\\n")
         while True:
-            signal.pause()
+            time.sleep(0.05)  # a signal just before a long sleep would be slept over
         """
         screen = terminal(driver(way, python(source)))
         screen.until("ready")
@@ -162,12 +162,12 @@ class TestOnATerminal:
         self, way: str, terminal: Callable[[list[str]], Terminal]
     ) -> None:
         screen = terminal(driver(way, python(COUNTING_CHILD)))
-        screen.until("ready")
+        child = self.child(screen)
 
         for times in (1, 2):
             screen.resize(30 + times, 90)
             screen.until("SIGWINCH", times=times)
-        os.kill(self.child(screen), signal.SIGTERM)
+        os.kill(child, signal.SIGTERM)
 
         assert screen.job_event() == "ended 7"
         assert screen.rest().count("SIGWINCH") == 2
@@ -204,7 +204,8 @@ class TestOnATerminal:
             os._exit(0)
         signal.signal(signal.SIGHUP, leave)
         os.write(1, b"ready\\n")
-        time.sleep(60)
+        while True:
+            time.sleep(0.05)
         """
         screen = terminal(driver(way, python(source, str(tmp_path / "left"))))
         screen.until("ready")
@@ -215,5 +216,7 @@ class TestOnATerminal:
 
     @staticmethod
     def child(screen: Terminal) -> int:
+        """Read the child's first line: a key that signals throws away what nobody has read."""
+        screen.until("ready")
         screen.until("\n")
         return int(screen.seen.split("ready ")[1].split()[0])

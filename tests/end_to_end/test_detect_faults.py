@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -176,18 +177,18 @@ def test_every_function_of_the_cuda_driver_fails_with_every_code(
     nvml, health = server.nvml(machine, PLAIN), server.health(machine)
     # What only describes a device leaves a gap; the rest decides.
     decisive = {"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDriverGetVersion"}
-    for function in sorted(called & decisive):
-        for code in CUDA_CODES:
-            cuda = server.cuda(machine.broken(fail=[f"{function} {code}"]))
-            launch = LaunchReading(failure=cuda.failure)
+    questions = list(itertools.product(sorted(called & decisive), CUDA_CODES))
+    machines = (machine.broken(fail=[f"{function} {code}"]) for function, code in questions)
+    for question, cuda in zip(questions, server.cuda_each(machines), strict=True):
+        launch = LaunchReading(failure=cuda.failure)
 
-            result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
+        result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
 
-            assert exit_code is ExitCode.BAD, (function, code)
-            assert result.verdict is Verdict.UNUSABLE
-            assert result.first_failure == "cuda-driver"
-            assert result.remedy, (function, code)
-            assert finding(result, "launch").status is CheckStatus.SKIP
+        assert exit_code is ExitCode.BAD, question
+        assert result.verdict is Verdict.UNUSABLE
+        assert result.first_failure == "cuda-driver"
+        assert result.remedy, question
+        assert finding(result, "launch").status is CheckStatus.SKIP
 
 
 #: What gives something back is not judged.
@@ -207,19 +208,18 @@ def test_every_step_of_the_launch_fails_with_every_code(
              "cuDevicePrimaryCtxRetain", *RELEASING, *SHARED}  # fmt: skip
     asked = {name for name in called if name.startswith("cu")}
     assert steps - asked == set()
-    for function in sorted(steps - {"cuDriverGetVersion"}):
-        for code in CUDA_CODES:
-            launch = server.launch(machine.broken(fail=[f"{function} {code}"]))
+    questions = list(itertools.product(sorted(steps - {"cuDriverGetVersion"}), CUDA_CODES))
+    machines = (machine.broken(fail=[f"{function} {code}"]) for function, code in questions)
+    for question, launch in zip(questions, server.launch_each(machines), strict=True):
+        result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
 
-            result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda, launch=launch)
-
-            found = finding(result, "launch")
-            if function in RELEASING:
-                assert found.status is CheckStatus.OK
-                continue
-            assert found.status is CheckStatus.FAIL, (function, code)
-            assert (exit_code, result.first_failure) == (ExitCode.BAD, "launch")
-            assert found.remedy
+        found = finding(result, "launch")
+        if question[0] in RELEASING:
+            assert found.status is CheckStatus.OK
+            continue
+        assert found.status is CheckStatus.FAIL, question
+        assert (exit_code, result.first_failure) == (ExitCode.BAD, "launch")
+        assert found.remedy
 
 
 @pytest.mark.parametrize("symbol", ["cuLaunchKernel", "cuModuleLoadData", "cuMemAlloc_v2"])

@@ -121,10 +121,14 @@ def test_what_the_table_says_is_not_said_twice(
 
     for_people = run(scenario, program, tmp_path / "people")
     for_programs = run(scenario, program, tmp_path / "programs", "--json")
+    in_a_file = run(scenario, program, tmp_path / "file", "--output", str(tmp_path / "report"))
 
     assert "PCIe x8 of x16" in for_people.text
     assert for_people.said == ""
     assert "pcie-width: GPU 1: PCIe x8 of x16" in for_programs.said
+    # A table that went to a file says nothing to whoever started it.
+    assert in_a_file.text == ""
+    assert "pcie-width: GPU 1: PCIe x8 of x16" in in_a_file.said
 
 
 def test_what_is_made_to_be_copied_is_not_broken(

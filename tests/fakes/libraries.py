@@ -32,7 +32,11 @@ from tests.fakes.tree import write_tree
 
 NATIVE = Path(__file__).resolve().parent / "native"
 CUPY = Path(__file__).resolve().parent / "cupy"
-SONAMES = {"nvml": "libnvidia-ml.so.1", "cuda": "libcuda.so.1"}
+SONAMES = {
+    "nvml": "libnvidia-ml.so.1",
+    "cuda": "libcuda.so.1",
+    "cublaslt": "libcublasLt.so.12",
+}
 FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
          "-Wall", "-Wextra", "-Werror")  # fmt: skip
 
@@ -96,12 +100,16 @@ def cupy_environment(script: str = "", *, time: str = "virtual", seed: int = 0) 
 
     It needs the environment of `build_libraries` besides; see README.md for the script.
     """
+    cublaslt = "" if compiler() is None else str(compiled("cublaslt"))
     paths = [str(CUPY), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": ":".join(paths),
+        # cuBLAS loads it by this path, and then it is found by its name.
+        "FAKE_CUBLASLT": cublaslt,
         "FAKE_GPU_SCRIPT": script,
         "FAKE_GPU_TIME": time,
         "FAKE_GPU_SEED": str(seed),
+        "FAKE_GPU_CACHE": str(cache() / "preprocessed"),
     }
 
 
@@ -305,7 +313,7 @@ def compiled(library: str, missing: Sequence[str] = ()) -> Path:
     digest = hashlib.sha256(repr((command, FLAGS, absent)).encode())
     for source in (*sources, NATIVE / "machine.h"):
         digest.update(source.read_bytes())
-    target = _cache() / f"{library}-{digest.hexdigest()[:24]}.so"
+    target = cache() / f"{library}-{digest.hexdigest()[:24]}.so"
     if not target.exists():
         _compile(command, sources, absent, SONAMES[library], target)
     return target
@@ -329,8 +337,8 @@ def _compile(
 
 
 @functools.cache
-def _cache() -> Path:
-    """Give a folder of this user only for what was compiled."""
+def cache() -> Path:
+    """Give a folder of this user only for what was compiled and is the same for every test."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "gpucheck-tests"
     try:
@@ -364,7 +372,7 @@ def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _directory_of(machine: Machine) -> Path:
     """Give a folder that the same machine finds again: the command replaces us before we tidy."""
     text = repr(machine).encode("utf-8", "surrogatepass")
-    return _cache() / f"machine-{hashlib.sha256(text).hexdigest()[:24]}"
+    return cache() / f"machine-{hashlib.sha256(text).hexdigest()[:24]}"
 
 
 def main(words: Sequence[str]) -> int:
@@ -375,10 +383,10 @@ def main(words: Sequence[str]) -> int:
         if options.gpus is not None:
             machine = machine.with_gpus(options.gpus)
         machine = machine.broken(fail=options.fail, hang=options.hang, missing=options.missing)
-        if options.tree is not None:
-            write_tree(machine, options.tree)
         directory = _directory_of(machine)
         environment = {**os.environ, **build_libraries(machine, directory)}
+        if options.tree is not None:
+            environment["GPUCHECK_ROOT"] = os.fspath(write_tree(machine, options.tree).absolute())
         if options.cupy or options.script:
             chosen = os.environ.get("FAKE_GPU_TIME", "virtual")
             environment |= cupy_environment(options.script, time=chosen)
@@ -386,8 +394,12 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 125
     if not command:
-        lines = [f"{key}={environment[key]}" for key in ("LD_LIBRARY_PATH", "FAKE_MACHINE_FILE")]
-        sys.stdout.write("".join(f"export {line}\n" for line in lines))
+        names = (
+            "LD_LIBRARY_PATH",
+            "FAKE_MACHINE_FILE",
+            *(["GPUCHECK_ROOT"] if options.tree else []),
+        )
+        sys.stdout.write("".join(f"export {name}={environment[name]}\n" for name in names))
         return 0
     try:
         os.execvpe(command[0], command, environment)

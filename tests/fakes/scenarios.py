@@ -59,7 +59,8 @@ class Scenario:
         write_tree(self.machine, root)
         for path in self.remove:
             target = root / path
-            shutil.rmtree(target) if target.is_dir() else target.unlink()
+            folder = target.is_dir() and not target.is_symlink()
+            shutil.rmtree(target) if folder else target.unlink()
         for path, content in self.files.items():
             target = root / path
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1146,6 +1146,8 @@ def test_faults_can_be_given_by_hand(tmp_path: Path) -> None:
         "t4", "--tree", str(tmp_path), "--", "cat", f"{tmp_path}/sys/module/nvidia/version"
     )
     assert tree.stdout == "550.163.01\n"
+    root = by_hand("t4", "--tree", str(tmp_path), "--", "printenv", "GPUCHECK_ROOT")
+    assert root.stdout == f"{tmp_path}\n"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -295,3 +296,23 @@ def test_closing_frees_the_descriptors(start: Start) -> None:
         start("import time; time.sleep(600)").close()
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_interrupt_while_a_child_is_born_leaves_nobody_behind(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    born: list[int] = []
+    spawn = os.posix_spawn
+
+    def interrupted(*arguments: Any, **options: Any) -> int:
+        born.append(spawn(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return born[-1]
+
+    monkeypatch.setattr(os, "posix_spawn", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        start("import time; time.sleep(600)")
+
+    assert not is_running(born[0])
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

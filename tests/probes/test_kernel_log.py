@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpucheck.probes.kernel_log import MOST_CHARACTERS, MOST_LINES, read_kernel_log
 
 
@@ -24,6 +26,28 @@ def test_records_of_the_device(tmp_path: Path) -> None:
 
     assert found.lines == ("NVRM: Xid (PCI:0000:01:00): 79",)
     assert found.source == "/dev/kmsg"
+
+
+def test_a_message_of_several_lines_is_one_line(tmp_path: Path) -> None:
+    record = r"NVRM: The NVIDIA GPU\x0aNVRM: is not supported by the\x0aNVRM: NVIDIA 595 release."
+    put(tmp_path, "dev/kmsg", f"3,1,1,-;{record}\\x0a\n")
+
+    assert read_kernel_log(tmp_path).lines == (
+        "NVRM: The NVIDIA GPU is not supported by the NVIDIA 595 release. ",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Loading of module with unavailable key is rejected",
+        "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",
+    ],
+)
+def test_the_kernel_s_own_words_on_signatures_are_kept(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "dev/kmsg", f"5,1,1,-;{line}\n")
+
+    assert read_kernel_log(tmp_path).lines == (line,)
 
 
 def test_a_log_file_from_this_boot_on(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.models.snapshot import NvmlReading, ProbeFailure
+from gpucheck.models.snapshot import CudaReading, NvmlReading, ProbeFailure
 from gpucheck.probes import live, open_probes
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.live import LiveProbes
@@ -44,6 +44,43 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
 
 GOOD = NvmlReading(gpu_count=0)
 BAD = NvmlReading(failure=ProbeFailure(code="driver-not-answering", message="silent"))
+
+
+def test_a_driver_that_hung_gets_less_time_until_nvml_answers(
+    sessions: type[FakeSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def silent(*, deadline_s: float, environment: object) -> CudaReading:
+        asked.append(deadline_s)
+        return CudaReading(failure=BAD.failure)
+
+    monkeypatch.setattr("gpucheck.probes.cuda.read_cuda", silent)
+    sessions.readings = iter([GOOD, BAD, GOOD, GOOD])
+    probes = LiveProbes(root=tmp_path, deadline_s=20)
+
+    probes.nvml(NvmlQuestion())
+    probes.cuda()
+    probes.cuda_unrestricted()
+    for _ in range(3):
+        probes.nvml(NvmlQuestion())
+
+    assert asked == [20, 5]
+    assert [each for session in sessions.made for each in session.deadlines] == [20, 5, 5, 20]
+
+
+@pytest.mark.parametrize(("deadline_s", "after_s"), [(0.5, 0.5), (2, 1), (100, 25)])
+def test_the_time_after_a_hang(
+    sessions: type[FakeSession], tmp_path: Path, deadline_s: float, after_s: float
+) -> None:
+    sessions.readings = iter([BAD])
+    probes = LiveProbes(root=tmp_path, deadline_s=deadline_s)
+
+    before_s = probes.patience_s()
+    probes.nvml(NvmlQuestion())
+
+    assert (before_s, probes.patience_s()) == (deadline_s, after_s)
+    assert probes.deadline_s() == deadline_s
 
 
 def test_one_session_serves_every_question(sessions: type[FakeSession], tmp_path: Path) -> None:

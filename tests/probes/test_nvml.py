@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,19 +13,13 @@ import pynvml
 import pytest
 
 from gpucheck.models.snapshot import GpuReading, NvmlReading, ProbeFailure
-from gpucheck.probes import nvml_child, nvml_start
-from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes import nvml_gpu_child, nvml_start
+from gpucheck.probes.child import Child, ChildDiedError
 from gpucheck.probes.interface import NvmlQuestion
-from gpucheck.probes.nvml import NvmlSession, assemble
-from gpucheck.probes.nvml_child import (
-    NO_INSTANCE,
-    REASONS,
-    Door,
-    GpuReader,
-    Refusal,
-    kernel_bus_id,
-    read_system,
-)
+from gpucheck.probes.nvml import MOST_GIVEN_UP, NvmlSession, assemble
+from gpucheck.probes.nvml_child import Session
+from gpucheck.probes.nvml_door_child import REASONS, Door, Refusal
+from gpucheck.probes.nvml_gpu_child import NO_INSTANCE, GpuReader, first_forms, kernel_bus_id
 from gpucheck.probes.nvml_topology_child import TopologyReader
 from tests.conftest import scrubbed_environment
 
@@ -155,7 +148,9 @@ def test_bus_ids_in_the_kernels_form(given: str, expected: str) -> None:
 
 def read(nvml: FakeNvml) -> dict[str, Any]:
     nvml.nvmlDeviceGetHandleByIndex = lambda index: "handle"
-    return GpuReader(Door(nvml), nvml, 0).read(process_utilization=True)
+    door = Door(nvml)
+    door.added.update(first_forms(nvml))
+    return GpuReader(door, nvml, Refusal, 0).read(process_utilization=True)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +258,7 @@ def test_a_list_that_is_refused_leaves_the_others(
     def not_in_the_library(*_: object) -> None:
         raise error(13)
 
-    monkeypatch.setattr(nvml_child, "_list_v1", not_in_the_library)
+    monkeypatch.setattr(nvml_gpu_child, "_list_v1", not_in_the_library)
 
     document = read(FakeNvml(**lists(**answers)))
 
@@ -304,12 +299,16 @@ def test_empty_mig_slots_do_not_end_the_list() -> None:
     assert "(NVML 999)" in document["unavailable"]["mig_instances"]
 
 
+def child_session(nvml: FakeNvml) -> Session:
+    return Session(Door(nvml), nvml, Refusal)
+
+
 def test_system_versions_may_be_missing_but_the_count_may_not() -> None:
     nvml = FakeNvml(nvmlSystemGetDriverVersion=error(999), nvmlDeviceGetCount=3)
 
-    system = read_system(Door(nvml))
+    system = child_session(nvml).read_system()
     with pytest.raises(Refusal):
-        read_system(Door(FakeNvml(nvmlDeviceGetCount=error(15))))
+        child_session(FakeNvml(nvmlDeviceGetCount=error(15))).read_system()
 
     assert system["gpu_count"] == 3
     assert "(NVML 999)" in system["unavailable"]["driver_version"]
@@ -478,24 +477,28 @@ def test_an_early_start_that_fails_is_told_when_it_is_asked(
 
 
 class FakeChild:
-    """A child that gives these documents, or raises the errors among them."""
+    """A child that gives these documents, raises the errors among them, and is silent at None."""
 
     def __init__(self, script: list[Any]) -> None:
         self._script = iter(script)
         self.asked: list[Any] = []
+        self.waits: list[float] = []
         self.closed = False
 
     def ask(self, request: Any) -> None:
         self.asked.append(request)
 
-    def documents(self, deadline_s: float) -> Iterator[dict[str, Any]]:
-        for item in self._script:
-            if isinstance(item, Exception):
-                raise item
-            yield dict(item)
+    def next_document(self, wait_s: float) -> dict[str, Any] | None:
+        self.waits.append(wait_s)
+        item = next(self._script)
+        if isinstance(item, Exception):
+            raise item
+        return None if item is None else dict(item)
 
     def close(self) -> None:
         self.closed = True
+
+    abandon = close
 
 
 SYSTEM = {"part": "system", "driver_version": "1", "gpu_count": 2, "unavailable": {}}
@@ -526,20 +529,153 @@ def test_a_session_asks_as_often_as_it_is_asked() -> None:
 @pytest.mark.parametrize(
     ("trouble", "code", "words"),
     [
-        (ChildSilentError(1.5), "driver-not-answering", "did not answer within 1.5 s"),
+        (None, "driver-not-answering", "GPU 1 did not answer in time (deadline 1.5 s)"),
         (ChildDiedError("was ended by SIGSEGV"), "nvml-child-died", "was ended by SIGSEGV"),
     ],
 )
-def test_what_came_before_the_trouble_is_kept(trouble: Exception, code: str, words: str) -> None:
+def test_what_came_before_the_trouble_is_kept(
+    trouble: Exception | None, code: str, words: str
+) -> None:
     opened, child = session(SYSTEM, GPU, trouble)
 
-    reading = opened.read(EVERYTHING, deadline_s=1.5)
+    reading = opened.read(NvmlQuestion(), deadline_s=1.5)
 
-    assert (reading.gpu_count, len(reading.gpus)) == (2, 1)
+    assert (reading.gpu_count, reading.gpus[0].uuid) == (2, "GPU-0")
     assert reading.failure is not None
     assert reading.failure.code == code
     assert words in reading.failure.message
     assert child.closed
+
+
+def gpu(index: int) -> dict[str, Any]:
+    return GPU | {"index": index, "uuid": f"GPU-{index}"}
+
+
+def sessions(monkeypatch: pytest.MonkeyPatch, *scripts: list[Any]) -> list[FakeChild]:
+    """Let every child that a session takes be the next of these."""
+    children = [FakeChild(script) for script in scripts]
+    waiting = iter(children)
+    monkeypatch.setattr("gpucheck.probes.nvml.take", lambda: next(waiting))
+    return children
+
+
+FOUR = SYSTEM | {"gpu_count": 4}
+
+
+def test_a_driver_that_does_not_start() -> None:
+    opened, child = session(None)
+
+    reading = opened.read(EVERYTHING, deadline_s=1.5)
+
+    assert reading.failure is not None
+    assert reading.failure.message == "the NVIDIA driver did not answer within 1.5 s"
+    assert child.waits == [pytest.approx(1.5, abs=0.5)]
+    assert child.closed
+
+
+def test_the_gpus_behind_one_that_hangs_are_asked_by_another_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = {"part": "topology", "pairs": [], "nvlinks": []}
+    first, second = sessions(
+        monkeypatch,
+        [FOUR, gpu(0), None],
+        [FOUR, gpu(2), gpu(3), pairs, END],
+    )
+
+    reading = NvmlSession().read(EVERYTHING, deadline_s=10)
+
+    assert [row.uuid for row in reading.gpus] == ["GPU-0", None, "GPU-2", "GPU-3"]
+    hung = reading.gpus[1]
+    assert hung.failure is not None
+    assert hung.failure.code == "driver-not-answering"
+    assert set(hung.unavailable.values()) == {"it did not answer in time (deadline 10 s)"}
+    assert reading.failure is not None
+    assert reading.failure.message == "GPU 1 did not answer in time (deadline 10 s)"
+    assert reading.topology is not None
+    assert (first.closed, second.closed) == (True, False)
+    assert [request.get("first") for request in first.asked + second.asked] == [None, 2]
+    assert second.asked[0]["silent"] == [1]
+    # The driver as a whole gets all the time, a GPU before others half of it.
+    assert first.waits[0] == pytest.approx(10, abs=1)
+    assert first.waits[2] == pytest.approx(5, abs=1)
+
+
+def test_one_gpu_has_all_the_time_and_needs_no_other_child() -> None:
+    opened, child = session(SYSTEM | {"gpu_count": 1}, None)
+
+    reading = opened.read(NvmlQuestion(), deadline_s=10)
+
+    assert child.waits[1] == pytest.approx(10, abs=1)
+    assert reading.failure is not None
+    assert reading.failure.message == "GPU 0 did not answer in time (deadline 10 s)"
+    assert len(reading.gpus) == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "behind"),
+    [
+        ([None], "the NVIDIA driver did not answer within 10 s"),
+        ([{"part": "system"}, {"part": "failure", "code": "unknown", "message": "error 999"}],
+         "error 999"),
+        ([ChildDiedError("was ended by SIGSEGV")],
+         "the process that asks NVML was ended by SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_the_driver_may_stop_answering_after_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, second: list[Any], behind: str
+) -> None:
+    sessions(monkeypatch, [FOUR, gpu(0), None], second)
+
+    reading = NvmlSession().read(NvmlQuestion(), deadline_s=10)
+
+    assert reading.failure is not None
+    assert reading.failure.code == "driver-not-answering"
+    assert reading.failure.message == (
+        f"GPU 1 did not answer in time (deadline 10 s); and after that: {behind}"
+    )
+    assert [row.index for row in reading.gpus] == [0, 1]
+
+
+def test_only_so_many_gpus_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    eight = SYSTEM | {"gpu_count": 8}
+    children = sessions(monkeypatch, *([eight, None] for _ in range(8)))
+
+    reading = NvmlSession().read(NvmlQuestion(), deadline_s=1)
+
+    assert sum(bool(child.asked) for child in children) == 1 + MOST_GIVEN_UP
+    assert [row.index for row in reading.gpus] == [0, 1, 2]
+    assert reading.failure is not None
+    assert reading.failure.message.startswith("GPUs 0, 1, 2 did not answer in time")
+    assert reading.failure.message.endswith("the NVIDIA driver did not answer within 1 s")
+
+
+def test_who_is_on_a_gpu_is_not_asked_of_another_child() -> None:
+    opened, _ = session(None)
+
+    reading = opened.read(NvmlQuestion(processes_of=(3,)), deadline_s=1)
+
+    assert reading.failure is not None
+    assert reading.failure.code == "driver-not-answering"
+    assert reading.gpus == ()
+
+
+def test_the_child_skips_what_is_given_up_and_what_was_read() -> None:
+    nvml = FakeNvml(
+        nvmlDeviceGetCount=3,
+        nvmlDeviceGetHandleByIndex=lambda index: f"handle{index}",
+        nvmlDeviceGetTopologyCommonAncestor=50,
+        nvmlDeviceGetNvLinkState=error(2),
+    )
+    request = {"topology": True, "first": 2, "silent": [1]}
+
+    documents = list(child_session(nvml).answer(request))
+
+    assert [part.get("index") for part in documents if part["part"] == "gpu"] == [2]
+    (topology,) = [part for part in documents if part["part"] == "topology"]
+    levels = {(pair["from"], pair["to"]): pair["level"] for pair in topology["pairs"]}
+    assert levels == {(0, 1): None, (0, 2): 50, (1, 2): None}
+    assert nvml.calls.count("nvmlDeviceGetHandleByIndex") == 2
 
 
 def test_a_refusal_to_initialise() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +146,36 @@ def test_counters_of_every_kind(child: Any) -> None:
     assert counters["processes"] == [4, 9]
 
 
+def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own(child: Any) -> None:
+    def whole_only(value: int) -> Any:
+        return lambda handle, *_: value if handle == "whole" else Refused()
+
+    door = Door(
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle="whole",
+        nvmlDeviceGetClockInfo=whole_only(1410),
+        nvmlDeviceGetPowerUsage=whole_only(400_000),
+        nvmlDeviceGetTotalEnergyConsumption=whole_only(7),
+    )
+    watch = child.Watch(door, Refused)
+    watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    assert answer["samples"][0][2] == {"clock_sm_mhz": 1410, "clock_memory_mhz": 1410}
+    assert {"power_mw", "energy_mj"} <= set(answer["unavailable"]["MIG-a"])
+    assert "energy_mj" not in answer["counters"]["MIG-a"]
+
+
+def test_a_part_whose_whole_is_refused_gives_what_it_has_itself(child: Any) -> None:
+    watch = child.Watch(Door(nvmlDeviceGetClockInfo=1410), Refused)
+    watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    assert answer["samples"][0][2]["clock_sm_mhz"] == 1410
+    assert "parent" in answer["unavailable"]["MIG-a"]
+
+
 def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason(child: Any) -> None:
     watch, facts = started(child, Door(nvmlDeviceGetHandleByUUID=Refused()))
     watch.tick(1.0)
@@ -209,7 +238,6 @@ def test_the_module_is_loaded_from_beside_the_child(child: Any) -> None:
 
     assert door.Refusal("f", 3, "not-supported", "no").reason() == "no (NVML 3)"
     assert "gpucheck" not in getattr(door, "__name__", "")
-    sys.modules.pop("nvml_child", None)
 
 
 def test_the_real_binding_on_a_pretended_driver(

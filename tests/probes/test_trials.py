@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.models.snapshot import ProbeFailure
 from gpucheck.probes import trials
 from gpucheck.probes.trials import run_trials
 
@@ -52,7 +53,37 @@ def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = attempt(environment, "pytorch", deadline_s=0.5)["pytorch"]
 
     assert found.failure is not None
-    assert found.failure.code == "driver-not-answering"
+    assert found.failure.code == "import-not-finished"
+
+
+STUCK = """
+import time
+__version__ = "1"
+def devices(): time.sleep(600)
+class cuda:
+    class runtime:
+        runtimeGetVersion = staticmethod(devices)
+"""
+
+
+def test_work_that_never_ends_leaves_less_time_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "IMPORT_S", 4.0)
+    environment = fake(tmp_path, "jax", STUCK)
+    fake(tmp_path, "cupy", STUCK)
+
+    found = attempt(environment, "jax", "cupy", deadline_s=2)
+
+    assert {name: trial.failure for name, trial in found.items()} == {
+        "jax": ProbeFailure(
+            code="driver-not-answering", message="jax did not finish its work on the GPU within 4 s"
+        ),
+        "cupy": ProbeFailure(
+            code="driver-not-answering",
+            message="cupy did not finish its work on the GPU within 1 s",
+        ),
+    }
 
 
 def test_what_a_framework_logs_about_gpus_is_kept(tmp_path: Path) -> None:

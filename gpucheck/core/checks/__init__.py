@@ -3,7 +3,8 @@
 A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
 `check(machine)`, which returns a finding, or a list of them where it speaks of several GPUs. Its
 docstring is its question. It looks at readings, never prints, and never raises for a broken
-machine. PCI, module and node evidence comes before NVML and CUDA, which may load modules.
+machine. Its steps are written for a plain host; advice.py fits them to the one at hand. PCI, module
+and node evidence comes before NVML and CUDA, which may load modules.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.core.checks.device_nodes import START_WITH_GPUS
-from gpucheck.core.checks.machine import KERNEL_LOG, VISIBLE, Machine, count_of
-from gpucheck.core.checks.module_trouble import line_with
+from gpucheck.core.checks.advice import install_libraries, start_with_gpus
+from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
 from gpucheck.core.checks.nvml import (
     CGROUP_LOST,
     CGROUP_LOST_SUMMARY,
@@ -15,6 +14,7 @@ from gpucheck.core.checks.nvml import (
     has_capability,
 )
 from gpucheck.core.checks.reason import Reason
+from gpucheck.core.checks.system_not_ready import HMM_UNSEEN, hmm_bug, may_be_hmm, not_ready
 from gpucheck.core.inventory import cuda_version
 from gpucheck.models.evidence import NodeReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
@@ -28,11 +28,15 @@ REQUIRES: tuple[str, ...] = (
 
 LIBRARY = "libcuda.so.1"
 
+#: The loader's word for a file that is not there, rather than broken.
+MISSING = "cannot open shared object file"
 SYSTEM_FOLDERS = ("/usr/lib", "/lib")
 MPS = (
     "Restart the MPS daemon: echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d",
-    "Or do without it: unset CUDA_MPS_PIPE_DIRECTORY",
+    "Or do without it: echo quit | nvidia-cuda-mps-control (programs run without a daemon, too)",
 )
+#: Source: CUDA Compatibility, forward compatibility: data centre GPUs on Linux alone.
+COMPAT = "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA."
 #: What helps, by the failure's code.
 REMEDIES: dict[str, tuple[str, ...]] = {
     "library-not-found": (
@@ -41,23 +45,38 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     ),
     "stub-library": ("Remove the directory .../lib64/stubs from LD_LIBRARY_PATH.",),
     "insufficient-driver": (
-        "Upgrade the driver, or use a build for an older CUDA.",
-        "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA.",
+        UPGRADE,
+        "Or use a build for an older CUDA.",
+        COMPAT,
     ),
-    "newer-driver-needed": ("Upgrade the driver, or use a build for an older CUDA.",),
+    "newer-driver-needed": (
+        UPGRADE,
+        "Or use a build for an older CUDA.",
+    ),
     "out-of-memory": ("See who has the memory: gpucheck list --processes",),
-    "devices-unavailable": ("Set the compute mode to default: sudo nvidia-smi -c 0",),
-    "no-device": ("Check that /dev/nvidia* exist and that MIG, if enabled, has an instance.",),
+    "devices-unavailable": (
+        "See who has it, and wait or ask: gpucheck list --processes",
+        "Set the compute mode to default: sudo nvidia-smi -c 0",
+        KERNEL_LOG,
+    ),
+    "no-device": (
+        KERNEL_LOG,
+        "In a virtual machine: a vGPU needs a profile with CUDA (series C or Q) and a licence.",
+        REBOOT,
+    ),
     "not-licensed": ("Check the licence server of the virtual GPU (nvidia-gridd).",),
     "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
     "library-broken": ("Reinstall the driver's libraries, all of one version.",),
     "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
-    "system-not-ready": ("Start nvidia-fabricmanager of exactly the driver's version.",),
+    "system-not-ready": (KERNEL_LOG,),
     "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
     "compat-not-supported": ("Take the cuda-compat directory out of LD_LIBRARY_PATH.",),
     "mps-connection-failed": MPS,
     "mps-rpc-failure": MPS,
-    "mps-not-ready": MPS,
+    "mps-not-ready": (
+        "Wait and try again: the server starts, recovers, or ends a client of another user.",
+        *MPS,
+    ),
     "mps-client-terminated": MPS,
     "mps-too-many-clients": ("End programs that use MPS, then try again.",),
     "mps-no-connections": ("End programs that use MPS, then try again.",),
@@ -65,24 +84,15 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "Load the memory module: sudo nvidia-modprobe -c0 -u",
         "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
-    "not-initialized": (KERNEL_LOG, "Reboot."),
+    "not-initialized": (KERNEL_LOG, REBOOT),
     "invalid-device": (f"Check {VISIBLE}: gpucheck list",),
     "operating-system": ("Check the permissions of /dev/nvidia* and the limits (ulimit -a).",),
     "function-not-found": ("Install libcuda.so.1 of the driver's own version.",),
-    "driver-not-answering": (KERNEL_LOG, "Reboot."),
+    "driver-not-answering": (KERNEL_LOG, REBOOT),
     "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
 #: Failures that leave it open whether CUDA works.
 UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
-HMM_BUG = "request_free_mem_region"
-_HMM = (
-    "Write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf, then:"
-    " sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
-)
-_HMM_UNSEEN = (
-    "If the kernel log has `request_free_mem_region() err -34`: write"
-    " `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf and reboot.",
-)
 #: Source: cuda.h (CUDA_ERROR_MPS_*).
 MPS_CODES = range(805, 811)
 
@@ -188,7 +198,7 @@ def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
 def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
-    if machine.is_wsl:
+    if machine.is_wsl and not machine.is_container:
         summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
         return Reason("wsl-library-path", summary, (), WSL_PATH)
     if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
@@ -200,7 +210,10 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
         )
     if machine.is_container and machine.nvml.failure is not None:
         summary = f"{LIBRARY} is missing in this container"
-        return Reason("container-without-gpus", summary, (), START_WITH_GPUS)
+        return Reason("container-without-gpus", summary, (), start_with_gpus(machine))
+    if machine.kernel.module_loaded and not machine.is_container and MISSING in failure.message:
+        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
+        return Reason(failure.code, summary, (), (install_libraries(machine),))
     return _plain(machine, failure)
 
 
@@ -217,7 +230,10 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
         return plain._replace(
             cause="slurm-without-gpus", evidence=_refused(machine), remedy=(*SLURM, *plain.remedy)
         )
-    return plain._replace(evidence=_refused(machine))
+    refused = _refused(machine)
+    if any(item.value == "EPERM" for item in refused) and machine.is_container:
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+    return plain._replace(evidence=refused)
 
 
 def _mig_denied(closed: Sequence[NodeReading]) -> Reason:
@@ -249,7 +265,11 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
     version = machine.cuda.driver_version
     said = Evidence(source="cuDriverGetVersion", value="?" if version is None else str(version))
     if version != 0:
-        return plain._replace(evidence=(said,))
+        without = tuple(step for step in plain.remedy if step != COMPAT)
+        possible = not machine.is_wsl and not any(
+            "GeForce" in (gpu.name or "") for gpu in machine.nvml.gpus
+        )
+        return plain._replace(evidence=(said,), remedy=plain.remedy if possible else without)
     return Reason(
         "no-driver",
         f"there is no driver behind {LIBRARY} (its version reads as 0)",
@@ -266,8 +286,14 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
         Evidence(source=f"nvmlDeviceGetComputeMode, GPU {gpu.index}", value=str(gpu.compute_mode))
         for gpu in modes
     )
-    busy = ("See who has it, and wait or ask: gpucheck list --processes",)
-    return plain._replace(evidence=evidence, remedy=(*busy, *plain.remedy))
+    known = [gpu.compute_mode for gpu in machine.nvml.gpus]
+    if modes or not known or None in known:
+        return plain._replace(evidence=evidence)
+    # It is not the modes.
+    return plain._replace(
+        evidence=(Evidence(source="nvmlDeviceGetComputeMode", value="default on every GPU"),),
+        remedy=tuple(step for step in plain.remedy if "compute mode" not in step),
+    )
 
 
 def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
@@ -299,65 +325,14 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
     return Reason(failure.code, failure.message, tuple(evidence), remedy)
 
 
-def _not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
-    """802: the fabric manager, confidential computing, or a kernel bug."""
-    bug = _hmm_bug(machine)
-    if bug is not None:
-        return bug
-    switches = machine.system.nvswitches
-    if switches:
-        version = machine.nvml.driver_version or machine.kernel.module_version
-        return Reason(
-            "fabric-not-ready",
-            "the NVSwitch fabric is not ready: the fabric manager does not run, or is of another"
-            " version than the driver",
-            (Evidence(source="PCI class 0x0680 of vendor 0x10de", value=f"{switches} NVSwitches"),),
-            (
-                "Start it: sudo systemctl start nvidia-fabricmanager",
-                f"It must be of exactly the driver's version{f' {version}' if version else ''}.",
-            ),
-        )
-    return Reason(
-        failure.code,
-        "the system is not ready: confidential computing or a fabric manager is not set up",
-        (Evidence(source="PCI class 0x0680 of vendor 0x10de", value="no NVSwitch"),),
-        (
-            "In confidential computing: sudo nvidia-smi conf-compute -srs 1",
-            *REMEDIES[failure.code],
-            *_HMM_UNSEEN * _may_be_hmm(machine),
-            KERNEL_LOG,
-        ),
-    )
-
-
-def _hmm_bug(machine: Machine) -> Reason | None:
-    """Recognise the kernels on which nvidia-uvm cannot find room for its memory map."""
-    line = line_with(machine.system.log, HMM_BUG)
-    if line is None:
-        return None
-    return Reason(
-        "hmm-and-address-randomisation",
-        "nvidia-uvm met a known conflict with the kernel's address randomisation",
-        (Evidence(source=machine.system.log.source, value=line),),
-        (*_HMM, "Or boot with `nokaslr`."),
-    )
-
-
-def _may_be_hmm(machine: Machine) -> bool:
-    """Return whether that bug is possible although the log, which may not be read, hides it."""
-    avoided = "nokaslr" in machine.system.platform.boot_parameters
-    switched_off = machine.system.module.hmm_disabled is not False
-    return machine.system.log.lines is None and not avoided and not switched_off
-
-
 def _unknown(machine: Machine, failure: ProbeFailure) -> Reason:
-    bug = _hmm_bug(machine)
+    bug = hmm_bug(machine)
     if bug is not None:
         return bug
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
         return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
-    remedy = (*REMEDIES[failure.code], *_HMM_UNSEEN * _may_be_hmm(machine))
+    remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * may_be_hmm(machine))
     return Reason(failure.code, failure.message, refused, remedy)
 
 
@@ -373,7 +348,7 @@ EXPLAIN = {
     "stub-library": _wrong_library,
     "driver-mismatch": _wrong_library,
     "compat-not-supported": _wrong_library,
-    "system-not-ready": _not_ready,
+    "system-not-ready": not_ready,
     "unknown": _unknown,
     "operating-system": _refused_by_system,
     "not-permitted": _refused_by_system,

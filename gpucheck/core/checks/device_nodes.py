@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpucheck.core.checks.advice import start_with_gpus
 from gpucheck.core.checks.machine import Machine
 from gpucheck.core.checks.reason import Teller
 from gpucheck.models.evidence import NodeReading, NodesReading
@@ -16,6 +17,9 @@ REQUIRES: tuple[str, ...] = ("kernel-module",)
 _finding = Teller(ID, LAYER)
 
 CONTROL = "/dev/nvidiactl"
+#: Source: NVIDIA driver README, device files.
+CONTROL_MINOR = "255"
+GPU_NODE = "/dev/nvidia"
 ABOUT = About(
     looks_at=(
         f"{CONTROL} and /dev/nvidia<minor>, the minors by /proc/driver/nvidia/gpus/*/information",
@@ -42,11 +46,6 @@ ABOUT = About(
 )
 _GPU = re.compile(r"/dev/nvidia[0-9]+")
 
-START_WITH_GPUS = (
-    "Docker: docker run --gpus all …; Compose: deploy.resources.reservations.devices.",
-    "Kubernetes: resources.limits of nvidia.com/gpu; Podman: --device nvidia.com/gpu=all.",
-    "If Docker refuses: sudo nvidia-ctk runtime configure --runtime=docker; restart Docker.",
-)
 #: Values of NVIDIA_VISIBLE_DEVICES that mean no GPU.
 NO_GPU_WORDS = ("", "none", "void")
 
@@ -84,6 +83,8 @@ def check(machine: Machine) -> Finding:
 def _wsl(machine: Machine) -> Finding:
     if machine.system.platform.dxg or machine.system.unavailable is not None:
         return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
+    if machine.is_container:
+        return _without_gpus(machine, [Evidence(source="/dev/dxg", value="absent")])
     return _finding(
         CheckStatus.FAIL,
         "WSL2 has no /dev/dxg: Windows gives this system no GPU",
@@ -100,7 +101,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
     present = {node.path for node in nodes.nodes}
     absent = [path for path in nodes.expected if path not in present and path != "/dev/nvidia-uvm"]
     if not any(_GPU.fullmatch(path) for path in (*present, *absent)):
-        absent.append("/dev/nvidia<minor>")
+        absent.append(f"{GPU_NODE}<minor>")
     evidence = [Evidence(source=path, value="absent") for path in absent]
     if machine.is_container:
         return _without_gpus(machine, evidence)
@@ -111,7 +112,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
         f"device files are missing: {', '.join(absent)}",
         *evidence,
         remedy=(
-            "Make them: sudo nvidia-modprobe -c0 -u",
+            f"Make them: sudo nvidia-modprobe {_minors(absent)} -u",
             "At every boot: sudo systemctl enable --now nvidia-persistenced",
         ),
         cause="nodes-missing",
@@ -138,7 +139,7 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
         CheckStatus.FAIL,
         summary,
         *evidence,
-        remedy=START_WITH_GPUS,
+        remedy=start_with_gpus(machine),
         cause="container-without-gpus",
     )
 
@@ -181,6 +182,12 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
         CheckStatus.WARN,
         f"device files are missing: {', '.join(absent)}",
         *(Evidence(source=path, value="absent") for path in absent),
-        remedy=("Make them: sudo nvidia-modprobe -c0 -u",),
+        remedy=(f"Make them: sudo nvidia-modprobe {_minors(absent)}",),
         cause="nodes-missing",
     )
+
+
+def _minors(absent: list[str]) -> str:
+    """Return the options by which nvidia-modprobe makes these files; an unknown minor is 0."""
+    minors = {CONTROL: CONTROL_MINOR, f"{GPU_NODE}<minor>": "0"}
+    return " ".join(f"-c {minors.get(path) or path.removeprefix(GPU_NODE)}" for path in absent)

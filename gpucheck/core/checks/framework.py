@@ -53,6 +53,7 @@ CAUSES = (
     "build-not-known",
     "interpreter-silent",
     "trial-died",
+    "import-not-finished",
 )
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from gpucheck.core.checks.advice import install_driver, rebuild_initramfs
 from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
-from gpucheck.core.checks.module_trouble import (
-    TOLD_CAUSES,
-    line_with,
-    told_by_log,
-    wrong_flavour,
-)
+from gpucheck.core.checks.module_absence import SOURCE, why_absent
+from gpucheck.core.checks.module_trouble import TOLD_CAUSES, told_by_log, wrong_flavour
 from gpucheck.core.checks.reason import Reason
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import PciDeviceReading
@@ -17,7 +14,6 @@ ID = "kernel-module"
 LAYER = Layer.KERNEL
 REQUIRES: tuple[str, ...] = ("pci-device",)
 
-SOURCE = "/sys/module/nvidia"
 
 #: Who may hold a GPU instead, and what to do about it.
 FOR_A_VM = (
@@ -25,21 +21,18 @@ FOR_A_VM = (
     "If that is not intended: remove its id from vfio-pci.ids or pci-stub.ids (kernel command line,"
     " modprobe.d) and reboot.",
 )
-SIGN = (
-    "Enroll the key that signed it: sudo mokutil --import KEY.der; reboot and confirm.",
-    "Or install the driver that your distribution has signed.",
-    "Or turn Secure Boot off in the firmware.",
-)
+#: Stands for rebuild_initramfs, which knows the distribution.
+REBUILD = "Rebuild the initramfs and reboot."
 OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
     "nouveau": (
         "Blacklist nouveau: write `blacklist nouveau` and `options nouveau modeset=0` into"
         " /etc/modprobe.d/blacklist-nouveau.conf",
-        "Rebuild the initramfs (sudo update-initramfs -u, or sudo dracut --force) and reboot.",
-        "Install NVIDIA's driver, if it is not: its package also blacklists nouveau.",
+        REBUILD,
     ),
     "nova_core": (
-        "Blacklist nova, nova_core and nova_drm (/etc/modprobe.d), rebuild the initramfs and"
-        " reboot.",
+        "Blacklist it: write `blacklist nova`, `blacklist nova_core` and `blacklist nova_drm` into"
+        " /etc/modprobe.d/blacklist-nova.conf",
+        REBUILD,
         "Or update the kernel: newer packages no longer bind it by themselves.",
     ),
     "vfio-pci": FOR_A_VM,
@@ -69,6 +62,7 @@ ABOUT = About(
         "driver-not-installed",
         "module-not-built",
         "module-blocked",
+        "module-does-not-fit",
         "module-not-loaded",
         "module-of-the-host",
         "secure-boot",
@@ -91,7 +85,7 @@ def check(machine: Machine) -> Finding:
     every = len(held) == len(kernel.pci_devices or ())
     # A container sees the bus of its host, and what others have of it.
     if held and (every or (kernel.module_loaded and not machine.is_container)):
-        return _held(held, len(kernel.pci_devices or ()))
+        return _held(machine, held, len(kernel.pci_devices or ()))
     if kernel.module_loaded is None:
         return Finding(
             id=ID,
@@ -111,14 +105,15 @@ def _skip(summary: str) -> Finding:
     return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
 
 
-def _held(held: list[PciDeviceReading], count: int) -> Finding:
+def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding:
     """Another driver has GPUs: of some of several, that may well be meant."""
     driver = held[0].driver or ""
     if len(held) == count == 1:
         summary = f"{held[0].pci_bus_id} is held by {driver}, not by nvidia"
     else:
         names = ", ".join(device.pci_bus_id for device in held)
-        summary = f"{len(held)} of {count_of(count)} are held by {driver}, not by nvidia: {names}"
+        are = "is" if len(held) == 1 else "are"
+        summary = f"{len(held)} of {count_of(count)} {are} held by {driver}, not by nvidia: {names}"
     return Finding(
         id=ID,
         layer=LAYER,
@@ -130,172 +125,30 @@ def _held(held: list[PciDeviceReading], count: int) -> Finding:
             )
             for device in held
         ),
-        remedy=OTHER_DRIVERS[driver],
+        remedy=_free_it(machine, driver),
         cause=f"held-by-{driver.replace('_', '-')}",
     )
 
 
-# ------------------------------------------------------------------------------ not loaded
+def _free_it(machine: Machine, driver: str) -> tuple[str, ...]:
+    steps = (rebuild_initramfs(machine) if s == REBUILD else s for s in OTHER_DRIVERS[driver])
+    if driver == "nouveau" and machine.system.module.installed == ():
+        # The driver's packages blacklist nouveau by themselves.
+        return (install_driver(machine), *steps)
+    return tuple(steps)
 
 
 def _absent(machine: Machine) -> Finding:
-    """Say why the module is not there, by the first sign that explains it."""
-    for explain in CAUSES_OF_ABSENCE:
-        found = explain(machine)
-        if found is not None:
-            return found
-    return _missing(
-        "module-not-loaded",
-        "the nvidia kernel module is not loaded",
-        Evidence(source=SOURCE, value="absent"),
-        remedy=(
-            "Load it: sudo modprobe nvidia",
-            "If that fails: install the driver for this kernel, and reboot.",
-        ),
-    )
-
-
-def _missing(cause: str, summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
+    reason = why_absent(machine)
     return Finding(
         id=ID,
         layer=LAYER,
         status=CheckStatus.FAIL,
-        summary=summary,
-        evidence=evidence,
-        remedy=remedy,
-        cause=cause,
+        summary=reason.summary,
+        evidence=reason.evidence,
+        remedy=reason.remedy,
+        cause=reason.cause,
     )
-
-
-def _of_the_host(machine: Machine) -> Finding | None:
-    if not machine.is_container:
-        return None
-    return _missing(
-        "module-of-the-host",
-        "the nvidia kernel module is not loaded on the container's host",
-        Evidence(source=SOURCE, value="absent"),
-        remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),
-    )
-
-
-def _refused(machine: Machine) -> Finding | None:
-    """Take the log's word that the module's signature was refused."""
-    log = machine.system.log
-    line = line_with(log, "Key was rejected|Required key not available")
-    if line is None:
-        return None
-    return _missing(
-        "secure-boot",
-        "the kernel refuses the nvidia module, whose signature it does not know (Secure Boot)",
-        Evidence(source=log.source, value=line),
-        _secure_boot(machine),
-        remedy=SIGN,
-    )
-
-
-def _suspected(machine: Machine) -> Finding | None:
-    """Suspect Secure Boot, where the module is there and nothing else explains its absence."""
-    installed = machine.system.module.installed
-    if machine.system.platform.secure_boot is not True or not installed:
-        return None
-    return _missing(
-        "secure-boot",
-        "the nvidia module is installed, but not loaded: Secure Boot is on and may refuse it",
-        _secure_boot(machine),
-        Evidence(source="modules.dep", value=installed[0]),
-        remedy=(
-            "See what it says: sudo modprobe nvidia (`Key was rejected`: it is Secure Boot)",
-            *SIGN,
-        ),
-    )
-
-
-def _secure_boot(machine: Machine) -> Evidence:
-    on = machine.system.platform.secure_boot
-    return Evidence(
-        source="firmware variable SecureBoot", value="unreadable" if on is None else str(int(on))
-    )
-
-
-def _blocked(machine: Machine) -> Finding | None:
-    blocked = machine.system.module.blocked_by
-    words = [w for w in machine.system.platform.boot_parameters if "blacklist=" in w]
-    words = [word for word in words if "nvidia" in word]
-    if not blocked and not words:
-        return None
-    evidence = [Evidence(source=line.partition(": ")[0], value=line.partition(": ")[2])
-                for line in blocked]  # fmt: skip
-    evidence += [Evidence(source="/proc/cmdline", value=word) for word in words]
-    return _missing(
-        "module-blocked",
-        "the nvidia kernel module is kept from loading",
-        *evidence,
-        remedy=(
-            "On a laptop with switchable graphics: sudo prime-select on-demand; reboot.",
-            "Otherwise remove the lines named here, rebuild the initramfs and reboot.",
-        ),
-    )
-
-
-def _not_built(machine: Machine) -> Finding | None:
-    module = machine.system.module
-    if module.installed != () or not (module.other_kernels or module.dkms_versions):
-        return None
-    running = machine.host.kernel or "this one"
-    evidence = [Evidence(source=f"/lib/modules/{running}", value="no nvidia.ko")]
-    evidence += [Evidence(source=f"/lib/modules/{name}", value="nvidia.ko")
-                 for name in module.other_kernels]  # fmt: skip
-    evidence += [Evidence(source="/var/lib/dkms", value=name) for name in module.dkms_versions]
-    return _missing(
-        "module-not-built",
-        f"the driver is installed, but its module is not built for the running kernel {running}",
-        *evidence,
-        remedy=(
-            f"Install this kernel's headers (package linux-headers-{running}).",
-            "Build the module: sudo dkms autoinstall; then reboot.",
-        ),
-    )
-
-
-def _not_installed(machine: Machine) -> Finding | None:
-    if machine.system.module.installed != ():
-        return None
-    running = machine.host.kernel or "this one"
-    return _missing(
-        "driver-not-installed",
-        "the NVIDIA driver is not installed: there is no nvidia module on disk",
-        Evidence(source=f"/lib/modules/{running}/modules.dep", value="no nvidia.ko"),
-        Evidence(source=SOURCE, value="absent"),
-        remedy=(
-            "Install the driver: your distribution's package, on Ubuntu: sudo ubuntu-drivers"
-            " install; then reboot.",
-        ),
-    )
-
-
-def _not_loaded(machine: Machine) -> Finding | None:
-    installed = machine.system.module.installed
-    if not installed:
-        return None
-    return _missing(
-        "module-not-loaded",
-        "the nvidia kernel module is installed for this kernel, but not loaded",
-        Evidence(source="modules.dep", value=installed[0]),
-        Evidence(source=SOURCE, value="absent"),
-        remedy=("Load it: sudo modprobe nvidia", KERNEL_LOG),
-    )
-
-
-#: The first that explains it is the one that is told.
-CAUSES_OF_ABSENCE = (
-    _of_the_host,
-    _refused,
-    _blocked,
-    _not_built,
-    _not_installed,
-    _suspected,
-    _not_loaded,
-)
 
 
 # ------------------------------------------------------------------------------ loaded

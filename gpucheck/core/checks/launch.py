@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
+from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine, count_of
 from gpucheck.core.checks.reason import Teller
 from gpucheck.models.evidence import LaunchedReading, LaunchReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
@@ -20,11 +20,11 @@ _finding = Teller(ID, LAYER)
 REMEDIES: dict[str, tuple[str, ...]] = {
     "out-of-memory": ("See who has the memory, and ask them: gpucheck list --processes",),
     "devices-unavailable": (
-        "Set the compute mode to default: sudo nvidia-smi -c 0",
-        "Or wait for the program that has the GPU: gpucheck list --processes",
+        "See who has it, and wait or ask: gpucheck list --processes",
+        "If it is set to `exclusive`: sudo nvidia-smi -c 0",
     ),
     "no-kernel-image": ("Install a build that has code for this GPU's architecture.",),
-    "ptx-too-new": ("Upgrade the driver.",),
+    "ptx-too-new": (UPGRADE,),
     "jit-compiler-missing": (
         "In a container: NVIDIA_DRIVER_CAPABILITIES must have `compute`.",
         "On a host: reinstall the driver's libraries.",
@@ -36,7 +36,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
         KERNEL_LOG,
     ),
-    "driver-not-answering": (KERNEL_LOG, "Reboot."),
+    "driver-not-answering": (KERNEL_LOG, REBOOT),
 }
 UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
 
@@ -105,7 +105,7 @@ def _evidence(reading: LaunchReading) -> list[Evidence]:
         found.append(Evidence(source="CuPy, which was tried first", value=reading.cupy_failure))
     for launch in reading.launches:
         if launch.failure is not None:
-            value = launch.failure.message
+            value = f"{launch.failure.function}: {launch.failure.message}"
         elif launch.right is False:
             value = "the result is wrong"
         else:

@@ -24,6 +24,8 @@ from gpucheck.probes.interface import NvmlQuestion, Probes
 
 #: What helps where nothing more exact is known: the driver says there what it met.
 KERNEL_LOG = "Look at what the driver says in the kernel log: sudo dmesg | grep -i nvrm"
+REBOOT = "Reboot."
+UPGRADE = "Upgrade the driver."
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 

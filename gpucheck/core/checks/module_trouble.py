@@ -26,15 +26,17 @@ OTHER_BRANCH = (
 )
 ONE_VERSION = ("Reinstall the driver, all of it as one version; then reboot.",)
 COLD_START = (
+    "In a virtual machine: stop it and start it again from outside, which may give it another GPU.",
     "Power the machine off (not just a reboot) and on again.",
     "Check power cables, riser and temperature; if it comes back, replace the GPU.",
 )
 
-#: What the driver writes to the kernel log: a pattern, the cause, what that means, what to do.
+#: What the driver writes to the kernel log: a pattern, the cause, what that means, what to do. Its
+#: messages are of several lines, each of which may come alone: a pattern is part of one of them.
 #: Source: open-gpu-kernel-modules, messages of nv.c and osapi.c.
 TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
-        r"not supported by open nvidia\.ko",
+        r"not supported by open\b",
         "open-module-on-old-gpu",
         "the open module does not support this GPU",
         PROPRIETARY,
@@ -46,7 +48,7 @@ TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         OPEN_FLAVOUR,
     ),
     (
-        "is not supported by the NVIDIA",
+        "is not supported by the",
         "gpu-not-supported",
         "this driver release does not support this GPU",
         OTHER_BRANCH,
@@ -63,13 +65,24 @@ TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "the driver nova_core had taken the GPU",
         ("Blacklist nova, nova_core and nova_drm (modprobe.d) and reboot.",),
     ),
+    (
+        "assigned to your NVIDIA device is invalid|BAR[0-9] is 0M",
+        "no-memory-window",
+        "the firmware gave the GPU no memory window (BAR)",
+        (
+            "In a virtual machine: give it more 64-bit MMIO space.",
+            "In the BIOS turn on `Above 4G Decoding`, and boot by UEFI.",
+            "Or boot with `pci=realloc`.",
+        ),
+    ),
     ("has fallen off the bus", "fell-off-the-bus", "the GPU has fallen off the bus", COLD_START),
     (
         r"gsp_\w+\.bin failed|No firmware image found",
         "gsp-firmware",
         "the GPU's firmware (GSP) could not be loaded",
         (
-            "Install the firmware files of exactly this driver version (they come with it).",
+            "Install the firmware files of exactly this driver version (they come with it; on"
+            " Debian in the package firmware-nvidia-gsp).",
             *ONE_VERSION,
         ),
     ),
@@ -105,13 +118,19 @@ def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Reas
     flavour = machine.system.module.flavour
     said = (Evidence(source="/proc/driver/nvidia/version", value=flavour or "?"),)
     numbers = [number for number in map(_number, devices) if number is not None]
-    if flavour == "open" and any(number < FIRST_TURING for number in numbers):
+    if flavour == "open" and is_older_than_turing(devices):
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
         return Reason("open-module-on-old-gpu", summary, said, PROPRIETARY)
     if flavour == "proprietary" and any(number >= FIRST_BLACKWELL for number in numbers):
         summary = "the proprietary kernel module is loaded, and Blackwell GPUs need the open one"
         return Reason("proprietary-module-on-new-gpu", summary, said, OPEN_FLAVOUR)
     return None
+
+
+def is_older_than_turing(devices: Sequence[PciDeviceReading]) -> bool:
+    """Return whether one of these GPUs is too old for the open module."""
+    numbers = map(_number, devices)
+    return any(number is not None and number < FIRST_TURING for number in numbers)
 
 
 def _number(device: PciDeviceReading) -> int | None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import re
 
-from gpucheck.core.checks.device_nodes import START_WITH_GPUS
-from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
-from gpucheck.core.checks.module_trouble import TOLD_CAUSES, told_by_log, wrong_flavour
+from gpucheck.core.checks.advice import (
+    IN_A_CONTAINER,
+    for_gpu,
+    install_libraries,
+    start_with_gpus,
+)
+from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, Machine, count_of
+from gpucheck.core.checks.module_trouble import (
+    COLD_START,
+    TOLD_CAUSES,
+    told_by_log,
+    wrong_flavour,
+)
 from gpucheck.core.checks.reason import Reason
+from gpucheck.core.cuda_versions import parse_version
 from gpucheck.core.inventory import UNDECIDED
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import GpuReading, NvmlReading, ProbeFailure
@@ -18,7 +29,13 @@ REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
 
 LIBRARY = "libnvidia-ml.so.1"
 
-REBOOT = "Reboot."
+#: The libraries were upgraded, and the module in the kernel was not.
+RELOAD = (
+    "Reboot, so that the kernel module of the installed driver is loaded.",
+    "Or stop all that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
+    " nvidia; sudo modprobe nvidia",
+    "So that it does not come back: keep unattended upgrades away from the driver's packages.",
+)
 #: What helps, by the failure's code.
 REMEDIES: dict[str, tuple[str, ...]] = {
     "library-not-found": (
@@ -26,18 +43,17 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "In a container: start it with GPUs (docker run --gpus all) and the `utility` capability.",
     ),
     "driver-not-loaded": ("Load the module: sudo modprobe nvidia",),
-    "version-mismatch": (
-        "Reboot, so that the kernel module of the installed driver is loaded.",
-        "In a container: restart it after the host's driver was upgraded.",
-    ),
+    "version-mismatch": RELOAD,
     "no-permission": ("Join the group that owns /dev/nvidia* (often `video` or `render`).",),
     "operating-system": (
-        "WSL2: update the Windows driver, then: wsl --update",
         "In a container: the device cgroup may block the GPU; recreate the container.",
+        "On a host: a cgroup or a security module may block /dev/nvidia*: look at the system's log"
+        " (SELinux, AppArmor).",
+        KERNEL_LOG,
     ),
     "unknown": (KERNEL_LOG, REBOOT),
     "insufficient-power": ("Attach the GPU's external power cables.",),
-    "gpu-is-lost": ("Power the machine off and on again; if it comes back, replace the GPU.",),
+    "gpu-is-lost": COLD_START,
     "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
     "corrupted-inforom": ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
     "driver-not-answering": (KERNEL_LOG, REBOOT),
@@ -45,8 +61,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "irq-issue": (KERNEL_LOG, REBOOT),
     "binding-missing": ("Install the Python package nvidia-ml-py.",),
     "binding-too-old": ("Upgrade the Python package nvidia-ml-py.",),
-    "no-gpu": ("With a scheduler: request a GPU.", KERNEL_LOG),
-    "gpu-not-found": ("With a scheduler: request a GPU.", KERNEL_LOG),
+    "no-gpu": (f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).", KERNEL_LOG, REBOOT),
+    "gpu-not-found": (
+        f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).",
+        KERNEL_LOG,
+        REBOOT,
+    ),
     "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
 CGROUP_LOST_SUMMARY = (
@@ -56,6 +76,11 @@ SLURM = ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).",)
 WSL_PATH = (
     "Put /usr/lib/wsl/lib into it: unset LD_LIBRARY_PATH, or add the folder to it.",
     "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
+)
+#: The host's driver was upgraded, and the container still has the libraries of the one before.
+OLD_CONTAINER = (
+    "Recreate the container: it holds libraries of a driver that its host no longer runs.",
+    "If that does not help, the image brings them: take the driver's libraries out of the image.",
 )
 CGROUP_LOST = (
     "Recreate the container (a systemd reload on the host took its devices away).",
@@ -99,9 +124,16 @@ def check(machine: Machine) -> Finding:
     failure = reading.failure
     if failure is None and not reading.gpu_count:
         failure = ProbeFailure(code="no-gpu", message="NVML answers, but lists no GPU")
-    if failure is not None:
-        return _failed(machine, failure)
-    return _answered(machine, reading)
+    if failure is None:
+        return _answered(machine, reading)
+    if machine.is_jetson and failure.code == "library-not-found":
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.SKIP,
+            summary="Jetson: its driver comes without NVML",
+        )
+    return _failed(machine, failure)
 
 
 # ------------------------------------------------------------------------------ refused
@@ -113,6 +145,9 @@ def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     said = Evidence(source=failure.function or "NVML", value=code or failure.code)
     explain = EXPLAIN.get(failure.code, _plain)
     cause, summary, more, remedy = explain(machine, failure)
+    answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
+    if answering:
+        more = (*more, Evidence(source="GPUs that answer", value=", ".join(answering)))
     return Finding(
         id=ID,
         layer=LAYER,
@@ -132,11 +167,11 @@ def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
 def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
     found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
     evidence = tuple(Evidence(source=lib.path, value="present, not loaded") for lib in found)
+    if machine.is_container:
+        return _no_library_in_container(machine, evidence)
     if machine.is_wsl:
         summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
         return Reason("wsl-library-path", summary, evidence, WSL_PATH)
-    if machine.is_container:
-        return _no_library_in_container(machine, evidence)
     if found:
         return Reason(
             "library-not-in-the-path",
@@ -144,6 +179,9 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
             evidence,
             ("Renew the loader's list: sudo ldconfig", "Reinstall the driver's libraries."),
         )
+    if machine.kernel.module_loaded:
+        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
+        return Reason(failure.code, summary, (), (install_libraries(machine),))
     return _plain(machine, failure)
 
 
@@ -158,7 +196,7 @@ def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -
             (f"Start the container with {name}=compute,utility",),
         )
     summary = f"{LIBRARY} is missing: the container was started without GPUs"
-    return Reason("container-without-gpus", summary, evidence, START_WITH_GPUS)
+    return Reason("container-without-gpus", summary, evidence, start_with_gpus(machine))
 
 
 def has_capability(capabilities: str, wanted: str) -> bool:
@@ -188,15 +226,16 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
     evidence = [Evidence(source="/sys/module/nvidia/version", value=loaded or "unreadable")]
     if path is not None:
         evidence.append(Evidence(source=LIBRARY, value=path))
-    remedy = [
-        "Reboot, so that the kernel module of the installed driver is loaded.",
-        "Or stop all that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
-        " nvidia; sudo modprobe nvidia",
-        "So that it does not come back: keep unattended upgrades away from the driver's packages.",
-    ]
-    if machine.is_container:
-        remedy.insert(0, "Restart the container: the host's driver was upgraded under it.")
-    return Reason(failure.code, summary, tuple(evidence), tuple(remedy))
+    remedy = REMEDIES[failure.code]
+    if machine.is_container and _is_older(version[1] if version else None, loaded):
+        remedy = OLD_CONTAINER
+    return Reason(failure.code, summary, tuple(evidence), remedy)
+
+
+def _is_older(library: str | None, module: str | None) -> bool:
+    """Return whether the library is of an older driver; of unknown ones it may be."""
+    mine, theirs = parse_version(library), parse_version(module)
+    return mine is None or theirs is None or mine < theirs
 
 
 def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
@@ -219,6 +258,8 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
     refused = _perhaps_refused(machine, failure)
     if refused.cause != failure.code:
         return refused
+    if "SLURM_JOB_ID" in machine.environment:
+        return refused._replace(remedy=(*SLURM, *refused.remedy))
     devices = machine.kernel.pci_devices or ()
     trouble = wrong_flavour(machine, devices) or told_by_log(machine)
     if trouble is None:
@@ -280,7 +321,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
                 for gpu in silent
                 if gpu.failure is not None
             ),
-            remedy=REMEDIES.get(first.code, (KERNEL_LOG,)),
+            remedy=for_gpu(silent[0].index, REMEDIES.get(first.code, (KERNEL_LOG,))),
             cause=first.code,
         )
     if len(on_bus) > count and not machine.is_container:

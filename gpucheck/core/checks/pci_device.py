@@ -16,6 +16,17 @@ REQUIRES: tuple[str, ...] = ()
 OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
+NONE = "no NVIDIA GPU is on the PCI bus"
+SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
+#: What to look at in a virtual machine, and in one that can be touched.
+VIRTUAL = (
+    "In the cloud: choose an instance type with a GPU.",
+    "In a virtual machine of your own: pass the GPU through to it.",
+)
+REAL = (
+    "On your own hardware: check seating, power cables, and in the BIOS the slot and"
+    " `Above 4G Decoding`.",
+)
 ABOUT = About(
     looks_at=(
         f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
@@ -63,26 +74,25 @@ def _skip(summary: str) -> Finding:
 
 
 def _none(machine: Machine) -> Finding:
-    remedy = [
-        "In the cloud: choose an instance type with a GPU.",
-        "In a virtual machine: pass the GPU through to it.",
-        "On your own hardware: check seating, power cables and the slot in the BIOS.",
-    ]
     evidence = [Evidence(source=SOURCE, value="no 0x10de display controller")]
     profile = machine.system.platform.prime_profile
     if profile in OFF:
         evidence.append(Evidence(source="/etc/prime-discrete", value=profile))
-        remedy.insert(0, "The laptop's GPU is switched off: sudo prime-select on-demand; reboot.")
-    if machine.system.platform.hypervisor:
-        remedy[0], remedy[1] = remedy[1], remedy[0]
+        summary = f"{NONE}: the laptop's graphics switch has turned it off"
+        return _absent("gpu-switched-off", summary, evidence, SWITCH_ON)
+    steps = {True: VIRTUAL, False: REAL, None: (*VIRTUAL, *REAL)}
+    return _absent("no-gpu-on-the-bus", NONE, evidence, steps[machine.system.platform.hypervisor])
+
+
+def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str, ...]) -> Finding:
     return Finding(
         id=ID,
         layer=LAYER,
         status=CheckStatus.FAIL,
-        summary="no NVIDIA GPU is on the PCI bus",
+        summary=summary,
         evidence=tuple(evidence),
-        remedy=tuple(remedy),
-        cause="gpu-switched-off" if profile in OFF else "no-gpu-on-the-bus",
+        remedy=steps,
+        cause=cause,
     )
 
 

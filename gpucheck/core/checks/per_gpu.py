@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpucheck.core.checks.advice import for_gpu
 from gpucheck.core.checks.machine import Machine, count_of
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.evidence import GpuHealthReading
@@ -91,7 +92,7 @@ def _finding(check_id: str, gpu: GpuReading, trouble: Trouble) -> Finding:
         status=trouble.status,
         summary=f"GPU {gpu.index}: {trouble.summary}",
         evidence=trouble.evidence,
-        remedy=trouble.remedy,
+        remedy=for_gpu(gpu.index, trouble.remedy),
         gpu=gpu.uuid,
         cause=trouble.cause,
     )

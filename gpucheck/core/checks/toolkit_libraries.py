@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.machine import UPGRADE, Machine
 from gpucheck.core.checks.reason import Reason
 from gpucheck.core.cuda_versions import (
     MATCHING_DRIVER,
@@ -16,6 +16,7 @@ from gpucheck.core.cuda_versions import (
     too_old_for,
 )
 from gpucheck.core.inventory import cuda_version
+from gpucheck.models.evidence import LibraryReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "toolkit-libraries"
@@ -38,7 +39,8 @@ ABOUT = About(
     why="A stub or compatibility libcuda in front of the driver's own breaks CUDA; a toolkit newer"
     " than the driver builds programs that do not run. Frameworks bring their own libraries.",
     rules=(
-        "warn: a stub or compat libcuda comes first; on WSL2 there is one of a Linux driver",
+        "warn: a stub libcuda comes first, or a compat one by which CUDA does not work",
+        "warn: on WSL2 there are the libraries of a Linux driver",
         "warn: a toolkit's major version needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13,"
         " 13: 580; of Windows' drivers 11: 452.39, 12: 528.33), or a container's image does",
         "warn: a toolkit has no code for a GPU that is here (CUDA 13: below 7.5)",
@@ -85,7 +87,7 @@ def _in_front(machine: Machine) -> Iterator[Reason]:
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
             continue
-        if library.kind in IN_FRONT:
+        if library.kind in IN_FRONT and not _is_wanted(machine, library):
             cause, what = IN_FRONT[library.kind]
             folder = library.path.rpartition("/")[0]
             yield Reason(
@@ -95,6 +97,11 @@ def _in_front(machine: Machine) -> Iterator[Reason]:
                 (f"Take {folder} out of LD_LIBRARY_PATH.",),
             )
         return
+
+
+def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
+    """Return whether it is a compatibility library by which CUDA works: what it is there for."""
+    return library.kind == "compat" and bool(machine.cuda.device_count)
 
 
 def _of_linux(machine: Machine) -> Iterator[Reason]:
@@ -131,7 +138,7 @@ def _toolkits(machine: Machine) -> Iterator[Reason]:
                 "toolkit-newer-than-driver",
                 f"CUDA {toolkit.version} needs driver {least} or newer, this is {driver}",
                 evidence,
-                ("Upgrade the driver, or build with an older toolkit.",),
+                (UPGRADE, "Or build with an older toolkit."),
             )
         elif too_old_for(toolkit.version, oldest):
             yield Reason(
@@ -166,10 +173,13 @@ def _summary(machine: Machine) -> str:
     toolkits = machine.system.libraries.toolkits
     if not toolkits:
         return "no CUDA toolkit is installed; frameworks bring their own libraries"
-    return "CUDA toolkit " + ", ".join(toolkit.version or "?" for toolkit in toolkits)
+    return "CUDA toolkit " + ", ".join(each.version or f"in {each.path}" for each in toolkits)
 
 
 def _remarks(machine: Machine) -> Iterator[Evidence]:
+    first = next(iter(machine.system.libraries.found), None)
+    if first is not None and first.kind == "compat":
+        yield Evidence(source=first.path, value="a compatibility library, and CUDA works by it")
     driver = None if machine.is_wsl else parse_version(machine.nvml.driver_version)
     for toolkit in machine.system.libraries.toolkits:
         value = toolkit.version or "?"

@@ -8,7 +8,7 @@ from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "uvm-node"
 LAYER = Layer.DEVICE_NODES
-REQUIRES: tuple[str, ...] = ("kernel-module",)
+REQUIRES: tuple[str, ...] = ("kernel-module", "device-nodes")
 
 _finding = Teller(ID, LAYER)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from gpucheck.core.checks.advice import for_gpu
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
@@ -27,8 +28,27 @@ ABOUT = About(
     causes=("xid-N",),
 )
 
-#: Severe ones and what to do. Source: NVIDIA XID Errors, recommended actions.
 RESET = "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"
+#: What the numbers mean. Source: NVIDIA XID Errors.
+MEANING: dict[int, str] = {
+    48: "a memory error that could not be corrected",
+    62: "an internal processor of the GPU halted",
+    63: "a row or page of memory was marked to be replaced",
+    64: "a row or page of memory could not be replaced",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "a memory error that hit one program",
+    95: "a memory error that hit every program",
+    109: "the GPU could not change between programs in time",
+    119: "the GPU's own processor (GSP) did not answer in time",
+    120: "an error of the GPU's own processor (GSP)",
+    136: "NVLink training failed",
+    140: "a memory error that was not recovered from",
+    143: "the GPU could not be initialised",
+    154: "the driver asks for a recovery",
+}
+#: Severe ones and what to do. Source: NVIDIA XID Errors, recommended actions.
 SEVERE: dict[int, str] = {
     48: RESET,
     62: RESET,
@@ -39,6 +59,14 @@ SEVERE: dict[int, str] = {
     119: RESET,
     120: RESET,
     140: RESET,
+}
+#: What helps against others. Source: the same.
+STEPS: dict[int, str] = {
+    63: "When nothing runs on it: sudo nvidia-smi --gpu-reset",
+    92: "Watch it: gpucheck detect --only ecc-errors,row-remapping",
+    94: "Start the program again that it hit.",
+    **dict.fromkeys((109, 136, 143, 155, 156, 158), RESET),
+    154: "See what it asks for: gpucheck detect --only recovery-action",
 }
 #: Errors of programs rather than of GPUs.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
@@ -89,13 +117,16 @@ def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
     gpu = next((gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id == xid.pci_bus_id), None)
     name = xid.pci_bus_id if gpu is None else f"GPU {gpu.index}"
     severe = SEVERE.get(xid.number)
+    meaning = MEANING.get(xid.number)
+    known = severe or STEPS.get(xid.number)
+    steps = (known or "Look the number up in NVIDIA's list of XID errors.",)
     return Finding(
         id=ID,
         layer=LAYER,
         status=CheckStatus.WARN if severe is None else CheckStatus.FAIL,
-        summary=f"{name}: Xid {xid.number} in the kernel log",
+        summary=f"{name}: Xid {xid.number} in the kernel log" + (f": {meaning}" if meaning else ""),
         evidence=(Evidence(source=source, value=xid.line),),
-        remedy=(severe or "Look the number up in NVIDIA's list of XID errors.",),
+        remedy=steps if gpu is None else for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
         cause=f"xid-{xid.number}",
     )

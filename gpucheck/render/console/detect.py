@@ -66,11 +66,18 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     if names not in ([], [layer.layer.value]):
         yield _unbroken(f"found by {', '.join(names)}", 1, style="dim")
     for finding in same:
-        yield from _details(finding, 1)
-    for finding in told:
-        if finding not in same:
-            yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
-            yield from _details(finding, 2)
+        yield from _evidence(finding, 1)
+        yield from _steps(finding, 1)
+    others = [finding for finding in told if finding not in same]
+    for position, finding in enumerate(others):
+        yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
+        # What holds of several GPUs alike is said once, below the last of them.
+        after = others[position + 1] if position + 1 < len(others) else None
+        alike = after is not None and (after.id, after.remedy) == (finding.id, finding.remedy)
+        if not (alike and after is not None and after.evidence == finding.evidence):
+            yield from _evidence(finding, 2)
+        if not alike:
+            yield from _steps(finding, 2)
 
 
 def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
@@ -81,9 +88,12 @@ def _line(status: CheckStatus, text: str, view: View) -> RenderableType:
     return _hanging(shown, Text(printable(text)))
 
 
-def _details(finding: Finding, depth: int) -> Iterator[RenderableType]:
+def _evidence(finding: Finding, depth: int) -> Iterator[RenderableType]:
     for item in finding.evidence:
         yield _unbroken(f"{item.source}: {item.value}", depth, style="dim")
+
+
+def _steps(finding: Finding, depth: int) -> Iterator[RenderableType]:
     for position, step in enumerate(finding.remedy, start=1):
         yield _unbroken(f"{position}. {step}", depth)
 

@@ -99,7 +99,7 @@ def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
         return ("no GPU matches",)
     if not gpus:
         undecided = report.exit_code is ExitCode.INCONCLUSIVE
-        return ("GPUs not known" if undecided else "0 GPUs",)
+        return ("GPUs not known" if undecided else "no GPU listed",)
     seen = sum(gpu.visible is True for gpu in gpus)
     unknown = sum(gpu.visible is None for gpu in gpus)
     return (

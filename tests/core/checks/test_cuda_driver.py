@@ -8,7 +8,7 @@ from gpucheck.core.checks.cuda_driver import REMEDIES, check
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.finding import CheckStatus, Finding
 from gpucheck.models.snapshot import CudaDeviceReading, CudaReading, ProbeFailure
-from gpucheck.probes.cuda_child import REASONS
+from gpucheck.probes.cuda_door_child import REASONS
 from tests.fakes.probes import FakeProbes
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}

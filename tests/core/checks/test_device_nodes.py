@@ -58,12 +58,21 @@ def test_all_there() -> None:
     assert look(nodes("ctl", "0", "1")).status is CheckStatus.OK
 
 
-@pytest.mark.parametrize("present", [(), ("ctl",), ("0", "1")])
-def test_nothing_to_reach_a_gpu_by(present: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("present", "minors"),
+    [((), "-c 255 -c 0 -c 1"), (("ctl",), "-c 0 -c 1"), (("0", "1"), "-c 255")],
+)
+def test_nothing_to_reach_a_gpu_by(present: tuple[str, ...], minors: str) -> None:
     found = look(nodes(*present))
 
     assert found.status is CheckStatus.FAIL
-    assert found.remedy[0] == "Make them: sudo nvidia-modprobe -c0 -u"
+    assert found.remedy[0] == f"Make them: sudo nvidia-modprobe {minors} -u"
+
+
+def test_a_gpu_whose_minor_is_not_known_is_taken_for_the_first() -> None:
+    reading = SystemReading(nodes=NodesReading(expected=("/dev/nvidiactl", "/dev/nvidia-uvm")))
+
+    assert look(reading).remedy[0] == "Make them: sudo nvidia-modprobe -c 255 -c 0 -u"
 
 
 def test_some_are_missing() -> None:
@@ -73,6 +82,7 @@ def test_some_are_missing() -> None:
         CheckStatus.WARN,
         "device files are missing: /dev/nvidia1",
     )
+    assert found.remedy == ("Make them: sudo nvidia-modprobe -c 1",)
 
 
 def test_a_container_may_have_a_part_of_the_gpus() -> None:

@@ -7,15 +7,18 @@ import pytest
 from gpucheck.core.checks import cuda_driver, nvml
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.evidence import (
+    GpuHealthReading,
+    HealthReading,
     KernelLogReading,
     LibrariesReading,
     LibraryReading,
     ModuleReading,
     NodeOpening,
     NodeReading,
+    PlatformReading,
     SystemReading,
 )
-from gpucheck.models.finding import Finding
+from gpucheck.models.finding import CheckStatus, Finding
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import (
     CudaReading,
@@ -60,8 +63,18 @@ def test_a_mismatch_names_both_versions() -> None:
     assert found.remedy[0].startswith("Reboot")
 
 
-def test_in_a_container_a_mismatch_is_mended_by_a_restart() -> None:
-    assert nvml_says("version-mismatch", Container).remedy[0].startswith("Restart the container")
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [("590.44.01", "Recreate the container"), ("575.64.05", "Reboot"), (None, "Recreate")],
+)
+def test_in_a_container_a_mismatch_is_of_the_container_or_of_its_host(
+    module: str | None, step: str
+) -> None:
+    kernel = KernelReading(module_version=module)
+
+    found = nvml_says("version-mismatch", Container, kernel_reading=kernel)
+
+    assert found.remedy[0].startswith(step)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +216,14 @@ def test_a_log_that_may_not_be_read_leaves_the_conflict_possible() -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("NVRM: ... not supported by open nvidia.ko because ...", "open-module-on-old-gpu"),
-        ("NVRM: ... requires use of the NVIDIA open kernel modules.",
+        # The driver's messages are of several lines, which some logs keep apart.
+        ("NVRM: installed in this system is not supported by open", "open-module-on-old-gpu"),
+        ("NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
          "proprietary-module-on-new-gpu"),
-        ("NVRM: ... is not supported by the NVIDIA 595.45 driver release.", "gpu-not-supported"),
+        ("NVRM: installed in this system is not supported by the", "gpu-not-supported"),
+        ("NVRM: The NVIDIA GPU (PCI ID: 10de:1b38) installed in this system is not supported by"
+         " the NVIDIA 595.45 driver release.", "gpu-not-supported"),
+        ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:01:00.0)", "no-memory-window"),
         ("NVRM: The NVIDIA probe routine was not called for 1 device(s).",
          "taken-by-another-driver"),
         ("NVRM: GPU 0000:01:00.0 is already bound to NovaCore.", "taken-by-another-driver"),
@@ -224,3 +241,74 @@ def test_a_driver_without_gpus_says_why_in_the_log(line: str, cause: str) -> Non
     assert found.cause == cause
     assert found.evidence[-1].value == line
     assert found.remedy
+
+
+# ------------------------------------------------------------------------------ other machines
+
+
+def test_802_where_the_gpus_wait_for_a_fabric_that_is_on_no_bus() -> None:
+    waiting = HealthReading(gpus=(GpuHealthReading(index=0, fabric_state=2),))
+
+    found = cuda_says(
+        "system-not-ready", readings=reading_of(gpu_reading(0)), health_reading=waiting
+    )
+
+    assert found.cause == "fabric-not-ready"
+    assert "nvlsm" in found.remedy[-1]
+
+
+def test_46_where_the_modes_let_programs_in_does_not_advise_to_change_them() -> None:
+    default = reading_of(gpu_reading(0, compute_mode="default"))
+    exclusive = reading_of(gpu_reading(0, compute_mode="exclusive-process"))
+
+    free = cuda_says("devices-unavailable", readings=default)
+    taken = cuda_says("devices-unavailable", readings=exclusive)
+
+    assert "-c 0" not in " ".join(free.remedy)
+    assert "-c 0" in " ".join(taken.remedy)
+
+
+def test_a_jetson_needs_no_nvml() -> None:
+    tegra = SystemReading(platform=PlatformReading(tegra="R36"))
+
+    missing = nvml_says("library-not-found", system_reading=tegra)
+    refused = nvml_says("driver-not-loaded", system_reading=tegra)
+
+    assert (missing.status, refused.status) == (CheckStatus.SKIP, CheckStatus.FAIL)
+
+
+def test_gpus_that_answer_are_named_beside_one_that_does_not() -> None:
+    silent = ProbeFailure(code="driver-not-answering", message="GPU 1 did not answer")
+    reading = reading_of(
+        gpu_reading(0), gpu_reading(1)._replace(failure=silent), gpu_reading(2)
+    )._replace(failure=silent)
+
+    found = nvml.check(Machine(FakeProbes(readings=reading)))
+
+    assert found.status is CheckStatus.UNKNOWN
+    assert (found.evidence[-1].source, found.evidence[-1].value) == ("GPUs that answer", "0, 2")
+
+
+def test_an_nvml_that_is_missing_beside_a_loaded_module_is_installed() -> None:
+    kernel = KernelReading(module_loaded=True, module_version="580.95.05")
+
+    found = nvml_says("library-not-found", kernel_reading=kernel)
+
+    assert "kernel module is loaded" in found.summary
+    assert "580.95.05" in found.remedy[0]
+
+
+def test_no_gpu_in_a_slurm_job_is_asked_of_slurm() -> None:
+    assert "Slurm" in nvml_says("no-gpu", variables={"SLURM_JOB_ID": "1"}).remedy[0]
+    assert "Slurm" not in nvml_says("no-gpu").remedy[0]
+
+
+@pytest.mark.parametrize(("name", "offered"), [("NVIDIA A10", True), ("NVIDIA GeForce X", False)])
+def test_a_compatibility_package_is_for_data_centre_gpus(name: str, *, offered: bool) -> None:
+    failure = ProbeFailure(code="insufficient-driver", message="too old", library_code=35)
+    reading = CudaReading(driver_version=12020, failure=failure)
+    rows = reading_of(gpu_reading(0, name=name))
+
+    found = cuda_driver.check(Machine(FakeProbes(cuda_reading=reading, readings=rows)))
+
+    assert (cuda_driver.COMPAT in found.remedy) is offered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.core.checks.kernel_module import OTHER_DRIVERS, check
+from gpucheck.core.checks.kernel_module import OTHER_DRIVERS, REBUILD, check
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.finding import CheckStatus, Finding
 from gpucheck.models.report import Host
@@ -45,7 +45,9 @@ def test_another_driver_holds_a_gpu(driver: str) -> None:
     assert found.status is CheckStatus.FAIL
     assert found.summary == f"0000:01:00.0 is held by {driver}, not by nvidia"
     assert found.evidence[0].value == driver
-    assert found.remedy == OTHER_DRIVERS[driver]
+    assert found.remedy[0] == OTHER_DRIVERS[driver][0]
+    assert len(found.remedy) == len(OTHER_DRIVERS[driver])
+    assert REBUILD not in found.remedy
     assert found.cause == f"held-by-{driver.replace('_', '-')}"
 
 
@@ -53,7 +55,7 @@ def test_another_driver_that_holds_some_leaves_the_others() -> None:
     found = look(held_by("nvidia", "vfio-pci"))
 
     assert found.status is CheckStatus.WARN
-    assert found.summary == "1 of 2 GPUs are held by vfio-pci, not by nvidia: 0000:02:00.0"
+    assert found.summary == "1 of 2 GPUs is held by vfio-pci, not by nvidia: 0000:02:00.0"
 
 
 def test_without_the_module_what_one_gpu_is_held_by_is_not_the_reason() -> None:

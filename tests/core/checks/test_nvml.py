@@ -8,7 +8,7 @@ from gpucheck.core.checks.machine import Machine
 from gpucheck.core.checks.nvml import REMEDIES, check
 from gpucheck.models.finding import CheckStatus, Finding
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
-from gpucheck.probes.nvml_child import REASONS
+from gpucheck.probes.nvml_door_child import REASONS
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)

@@ -45,14 +45,15 @@ def test_the_gpu_is_found_by_its_bus_id(line: str) -> None:
     (found,) = look(line)
 
     assert found.gpu == gpu_reading(0).uuid
-    assert found.summary == "GPU 0: Xid 79 in the kernel log"
+    assert found.summary == "GPU 0: Xid 79 in the kernel log: the GPU has fallen off the bus"
     assert found.evidence[0].value == line
 
 
 def test_a_gpu_that_nvml_does_not_list_keeps_its_bus_id() -> None:
     (found,) = look("NVRM: Xid (PCI:0000:99:00): 79, gone")
 
-    assert (found.gpu, found.summary) == (None, "0000:99:00.0: Xid 79 in the kernel log")
+    assert found.gpu is None
+    assert found.summary.startswith("0000:99:00.0: Xid 79 in the kernel log")
 
 
 def test_the_same_again_is_one_finding() -> None:
@@ -77,3 +78,19 @@ def test_a_log_that_was_refused_is_not_an_empty_one() -> None:
 def test_any_line(text: str) -> None:
     assert look(text)
     assert look(f"NVRM: Xid (PCI:{text}): 79")
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning", "step"),
+    [
+        (48, "could not be corrected", "nvidia-smi -i 0 --gpu-reset"),
+        (94, "hit one program", "Start the program again"),
+        (154, "asks for a recovery", "recovery-action"),
+        (4711, "Xid 4711 in the kernel log", "list of XID errors"),
+    ],
+)
+def test_a_number_is_told_in_words_with_what_to_do(number: int, meaning: str, step: str) -> None:
+    (found,) = look(f"NVRM: Xid (PCI:0000:10:00): {number}, something")
+
+    assert meaning in found.summary
+    assert step in found.remedy[0]

@@ -99,7 +99,9 @@ def test_lines_end_without_blanks_and_the_text_with_a_line_end() -> None:
 
 def test_no_snapshot_is_left_over() -> None:
     kept = {path.stem for path in SNAPSHOTS.iterdir()}
-    sources = "".join(path.read_text() for path in SNAPSHOTS.parent.glob("test_*.py"))
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in SNAPSHOTS.parent.glob("test_*.py")
+    )
     named = re.findall(r'recorded\(f?"([^"]+)"', sources)
 
     patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[a-z0-9]+", name)) for name in named]

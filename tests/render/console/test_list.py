@@ -143,8 +143,8 @@ def test_unknown_memory_is_not_zero() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (reading_of(), "0 GPUs"),
-        (NvmlReading(failure=ProbeFailure(code="library-not-found", message="x")), "0 GPUs"),
+        (reading_of(), "no GPU listed"),
+        (NvmlReading(failure=ProbeFailure(code="library-not-found", message="x")), "no GPU listed"),
         (
             NvmlReading(failure=ProbeFailure(code="driver-not-answering", message="x")),
             "GPUs not known",
