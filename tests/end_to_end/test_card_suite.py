@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu` from end to end on pretended GPUs, without torch and sanitizer."""
+"""`python -m benchmarks.gpu` from end to end on pretended GPUs and beside a pretended torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 def suite(
     out: Path, *words: str, env: dict[str, str], seconds: int = 280, share: float = 0.0001
 ) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "benchmarks.gpu", "--out", str(out), "--seconds", str(seconds)]
+    command = ["-m", "benchmarks.gpu", "--output", str(out), "--seconds", str(seconds)]
     return subprocess.run(
         [sys.executable, *command, "--share", str(share), *words],
         capture_output=True,
@@ -31,6 +31,12 @@ def suite(
         timeout=600,
         check=False,
     )
+
+
+def with_torch(environment: dict[str, str], wrong: str = "") -> dict[str, str]:
+    """Put a stand-in for torch into the path, with what goes wrong with it."""
+    path = os.pathsep.join([str(CHECKOUT / "tests" / "fakes" / "torch"), environment["PYTHONPATH"]])
+    return environment | {"PYTHONPATH": path, "FAKE_TORCH": wrong}
 
 
 def document(out: Path) -> Any:
@@ -45,36 +51,111 @@ def card(pretend: Pretend) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_suite_measures_writes_and_prints(card: dict[str, str], tmp_path: Path) -> None:
-    parts = "bandwidth,matmul,transfer,launch,towers,variants"
-    finished = suite(tmp_path, "--only", parts, env=card)
+@pytest.mark.parametrize(
+    ("parts", "beside_torch"),
+    [
+        ("bandwidth,transfer,launch,towers", {"bandwidth", "transfer"}),
+        ("matmul", {"matmul"}),
+        ("softmax", {"softmax"}),
+        ("variants", set()),
+    ],
+)
+def test_the_suite_measures_writes_and_prints(
+    parts: str, beside_torch: set[str], card: dict[str, str], tmp_path: Path
+) -> None:
+    finished = suite(tmp_path, "--only", parts, env=with_torch(card), share=0.0003)
 
     assert finished.returncode == 0, finished.stderr
     found = document(tmp_path)
-    by_part = {figure["part"] for figure in found["figures"]}
-    assert by_part == set(parts.split(","))
-    assert [figure for figure in found["figures"] if figure["error"]] == []
-    assert [figure for figure in found["figures"] if figure["verified"] is False] == []
-    assert all(figure["ours"] for figure in found["figures"])
+    figures = found["figures"]
+    assert {figure["part"] for figure in figures} == set(parts.split(","))
+    assert [figure for figure in figures if figure["error"]] == []
+    assert [figure for figure in figures if figure["verified"] is False] == []
+    assert all(figure["ours"] for figure in figures)
+    assert {figure["part"] for figure in figures if "torch" in figure["rivals"]} == beside_torch
     assert found["facts"]["card"] == "NVIDIA H100 80GB HBM3"
-    assert found["facts"]["torch"].startswith("torch takes no part")
-    assert found["facts"]["command"].startswith("python -m benchmarks.gpu")
+    assert found["facts"]["torch"] == "torch 2.11.0+cu130"
+    assert found["facts"]["driver"] == "580.95.05"
+    (run,) = found["runs"]
+    assert run["command"].startswith("python -m benchmarks.gpu --output")
+    assert (run["parts"], run["notes"]) == (parts.split(","), [])
     assert "at their bar" in finished.stdout.splitlines()[-1]
     assert len(finished.stdout) < 12_000
     page = (tmp_path / "nvidia-h100-80gb-hbm3.md").read_text(encoding="utf-8")
-    assert page.count("\n| ") == len(found["figures"]) + 1
+    assert page.count("\n| ") == len(figures) + 1
 
 
 @pytest.mark.slow
-def test_softmax_goes_through_every_kernel_that_is_launched(
-    card: dict[str, str], tmp_path: Path
-) -> None:
-    finished = suite(tmp_path, "--only", "softmax", env=card, share=0.001)
+def test_long_rows_reach_the_kernels_of_clusters(card: dict[str, str], tmp_path: Path) -> None:
+    finished = suite(tmp_path, "--only", "softmax", env=card, share=0.0005)
 
     assert finished.returncode == 0, finished.stdout
-    found = document(tmp_path)
-    kernels = {figure["details"].get("kernel") for figure in found["figures"]}
+    figures = document(tmp_path)["figures"]
+    kernels = {figure["details"].get("kernel") for figure in figures}
     assert kernels >= {"softmax_short", "softmax_long", "softmax_cluster"}
+
+
+def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_path: Path) -> None:
+    broken = with_torch(card, "import=exit")
+
+    finished = suite(tmp_path, "--only", "launch", env=broken)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "torch takes no part: code 139" in finished.stdout
+    assert all(figure["verified"] for figure in document(tmp_path)["figures"])
+
+
+def test_without_a_compiler_the_bar_stays_open(card: dict[str, str], tmp_path: Path) -> None:
+    broken = with_torch(card, "compile=fail")
+
+    finished = suite(tmp_path, "--only", "softmax", env=broken)
+
+    assert "without what they are held against" in finished.stdout
+    assert finished.stdout.count("Failed to find C compiler") == 1
+    figures = document(tmp_path)["figures"]
+    assert all(list(figure["failures"]) == ["torch.compile"] for figure in figures)
+    assert "ok" not in {figure["verdict"] for figure in figures}
+
+
+def test_a_kernel_that_breaks_the_context_costs_one_figure(
+    pretend: Pretend, tmp_path: Path
+) -> None:
+    """The process that goes on is a new one."""
+    script = "fail kernel=triad error=cudaErrorIllegalAddress"
+    broken = pretend("h100x8", gpus=1) | cupy_environment(script, time="modelled")
+
+    finished = suite(tmp_path, "--only", "bandwidth", env=broken)
+
+    found = {figure["name"]: figure["error"] for figure in document(tmp_path)["figures"]}
+    assert [name for name, error in found.items() if error] == ["triad"]
+    assert "launching a graph: cudaErrorIllegalAddress" in found["triad"]
+    assert len(found) == 8
+    assert "ended early (code 4)" in finished.stdout
+    assert "Traceback" in (tmp_path / "run.log").read_text()
+
+
+def test_a_run_that_is_stopped_reports_what_it_has(card: dict[str, str], tmp_path: Path) -> None:
+    command = ["-m", "benchmarks.gpu", "--output", str(tmp_path), "--only", "launch,variants"]
+    running = subprocess.Popen(
+        [sys.executable, *command, "--share", "0.001"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+        env=scrubbed_environment(card),
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("variants ..."):
+            break
+
+    running.terminate()
+    stdout, _ = running.communicate(timeout=60)
+
+    assert running.returncode == 3
+    assert "stopped before its end" in stdout
+    assert "at their bar" in stdout.splitlines()[-1]
+    assert document(tmp_path)["runs"][0]["notes"] == ["stopped before its end"]
 
 
 def test_a_part_that_fails_costs_its_own_rest_only(pretend: Pretend, tmp_path: Path) -> None:
@@ -159,7 +240,7 @@ def test_without_a_gpu_there_is_one_sentence(tmp_path: Path) -> None:
 
     assert finished.returncode == 3
     assert "no GPU can be measured here" in finished.stderr
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["run.log"]
 
 
 def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
