@@ -18,6 +18,9 @@ import pytest
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
 INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
 
+#: More workers of a parallel run take memory and are hardly faster: many tests start processes.
+MOST_WORKERS = 4
+
 
 # Whoever runs the tests under nohup, or in the background of a script, ignores these signals, and
 # every process below would inherit that: the tests of signals need them as a terminal gives them.
@@ -84,9 +87,34 @@ def c_compiler() -> str:
     return found
 
 
+def has_gpu() -> bool:
+    """Return whether there is an NVIDIA device node."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share the whole suite out to the cores, as `-n 2 --dist worksteal` does.
+
+    Parts of it, a debugger and what measures a GPU go on in one process; `-n 0` asks for that.
+    """
+    option = config.option
+    everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    chosen = option.markexpr or option.keyword or option.collectonly
+    watched = option.usepdb or option.capture == "no" or "UPDATE_SNAPSHOTS" in os.environ
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not everything or chosen or watched or is_worker or has_gpu():
+        return
+    if config.pluginmanager.hasplugin("xdist") and option.numprocesses is None:
+        cores = len(os.sched_getaffinity(0))
+        if cores > 1:
+            option.numprocesses = min(cores, MOST_WORKERS)
+            option.dist = "worksteal"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` where there is no NVIDIA device node."""
-    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists():
+    if has_gpu():
         return
     skip = pytest.mark.skip(reason="no NVIDIA GPU: neither /dev/nvidia0 nor /dev/dxg exists")
     for item in items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
@@ -64,6 +65,8 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
             return lambda: list_gpus(*quick)
     from gpucheck.cli.app import run
 
+    if name is not None:
+        import_module(COMMANDS[name].module)
     return lambda: run(own, name, context)
 
 

@@ -105,4 +105,6 @@ def run(own: list[str], name: str | None, context: output.Context) -> int:
             write_stdout(str(getattr(error, "message", error)) + "\n")
             return int(ExitCode.OK)
         return output.fail(context, output.usage_error(error, own))
+    if code == ExitCode.INTERRUPTED and not isinstance(code, output.Answered):
+        return output.interrupted(context)
     return int(code or 0)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucheck.cli.commands import COMMANDS
+from gpucheck.cli.output import Answered
 from gpucheck.cli.shared import Shared
 from gpucheck.models.errors import WrongUseError
 
@@ -95,7 +96,7 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
     def command(**values: Any) -> int:
         shared = _shared(**{name: values.pop(name) for name in _SHARED_PARAMETERS})
         try:
-            return function(**values, shared=shared)
+            return Answered(function(**values, shared=shared))
         except KeyboardInterrupt:
             # Typer would end with its code, but without a document.
             raise typer.Abort from None

@@ -46,6 +46,14 @@ class Context(NamedTuple):
     keep: frozenset[int] = frozenset()
 
 
+class Answered(int):
+    """The exit code of a command that has said all it had to say.
+
+    Typer gives a bare 130 for an interrupt while it reads the command line, of which nobody said
+    anything yet.
+    """
+
+
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Return whether the document is wanted as JSON, also when the rest cannot be parsed."""
     return any(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from gpucheck.probes.child import Child, ChildDiedError
 from gpucheck.probes.nvml import NvmlSession
 from gpucheck.probes.nvml_start import SCRIPT, binding_directory
 from gpucheck.render.json import document as as_document
+from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import ForkServers, Pretend, Program
 from tests.end_to_end.documents import assert_document
 from tests.end_to_end.sweeping import EVERYTHING, NVML_CODES
@@ -369,7 +369,7 @@ class HungChild:
     def __init__(self, environment: dict[str, str], log: Path, function: str) -> None:
         self.function = function
         self._log = log
-        variables = {**os.environ, **environment, "FAKE_CALL_LOG": str(log)}
+        variables = scrubbed_environment({**environment, "FAKE_CALL_LOG": str(log)})
         self._child = Child(SCRIPT, binding_directory(), environment=variables)
         self._child.ask(EVERYTHING._asdict())
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import scrubbed_environment
+
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 pytestmark = pytest.mark.usefixtures("c_compiler")
@@ -19,7 +21,7 @@ def environment() -> dict[str, str]:
     """Return variables under which another Python finds the same packages."""
     packages = [path for path in sys.path if path.endswith("site-packages")]
     added = {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**os.environ, **added}
+    return scrubbed_environment(added)
 
 
 def race(interpreter: str, *options: str) -> str:
@@ -58,9 +60,9 @@ def for_nobody() -> str | None:
 
 
 def test_every_card_has_one_holder_and_everybody_is_served_in_order() -> None:
-    printed = race(sys.executable, "--processes", "40", "--rounds", "2")
+    printed = race(sys.executable, "--processes", "40", "--rounds", "1")
 
-    assert printed.count("every card held by one at a time, in order") == 2
+    assert printed.count("every card held by one at a time, in order") == 1
 
 
 def test_the_same_with_two_users() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from gpucheck.models.snapshot import CudaReading
 from gpucheck.probes.cuda import read_cuda
+from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import Machine, load_machine
 
@@ -23,9 +23,8 @@ def ask(c_compiler: str, tmp_path: Path) -> Ask:
 
     def read(machine: Machine | str, *, deadline_s: float = 30, **variables: str) -> CudaReading:
         found = load_machine(machine) if isinstance(machine, str) else machine
-        environment = {**os.environ, **build_libraries(found, tmp_path), **variables}
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
-        return read_cuda(deadline_s=deadline_s, environment={**environment, **variables})
+        environment = scrubbed_environment({**build_libraries(found, tmp_path), **variables})
+        return read_cuda(deadline_s=deadline_s, environment=environment)
 
     return read
 
@@ -139,7 +138,7 @@ def test_a_crash_is_told(c_compiler: str, tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.1"
     subprocess.run([c_compiler, "-shared", "-fPIC", "-o", library, source], check=True)
 
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    environment = scrubbed_environment({"LD_LIBRARY_PATH": str(tmp_path)})
     reading = read_cuda(deadline_s=30, environment=environment)
 
     assert reading.failure is not None

@@ -1,0 +1,69 @@
+"""Ctrl-C before a command has begun: it is never lost, and always answered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucheck.cli import main
+from tests.conftest import scrubbed_environment
+
+#: Is interrupted while a module is imported, at a place from which no exception comes out.
+PROGRAM = """
+import contextlib, os, signal, sys
+wanted = sys.argv.pop(1)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from gpucheck.__main__ import main
+main()
+"""
+
+
+def answered(text: str, command: str) -> None:
+    document = json.loads(text)
+    assert document["schema"] == f"gpucheck/{command}/1"
+    assert document["exit_code"] == 130
+    assert document["error"]["code"] == "interrupted"
+
+
+def test_while_the_command_line_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpucheck.cli.config.read_defaults", interrupted)
+
+    code = main(["--config", str(tmp_path / "any.toml"), "detect", "--json"])
+
+    said = capsys.readouterr()
+    assert code == 130
+    answered(said.out, "detect")
+    assert said.err == "gpucheck: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "module", ["gpucheck.cli.output", "gpucheck.cli.app", "gpucheck.cli.detect"]
+)
+def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, module, "detect", "--json"],
+        env=scrubbed_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 130
+    answered(finished.stdout, "detect")
+    assert finished.stderr == "gpucheck: interrupted\n"
