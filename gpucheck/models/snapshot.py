@@ -112,7 +112,7 @@ class NvmlReading(NamedTuple):
     """Everything one question to NVML brought.
 
     `gpu_count` is what NVML counted; a GPU that has no row in `gpus` did not answer, or was not
-    reached any more: the `failure` says which. `nvml_calls` counts the calls since NVML was initialised.
+    reached any more: the `failure` says which. `nvml_calls` counts the calls since NVML was opened.
     `library_path` is the file that the loader took, read only if NVML would not start.
     """
 

@@ -90,6 +90,18 @@ def running_on(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def cpu_shares(count: int) -> list[frozenset[int]]:
+    """Return CPUs for each of `count` threads, none in common: those we may use, dealt out in turn.
+
+    Both hardware threads of a core often are n and n + half, so that they go to one thread where
+    there are as many threads as cores. With more threads than CPUs all may go everywhere.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    if count > len(cpus):
+        return [frozenset(cpus)] * count
+    return [frozenset(cpus[number::count]) for number in range(count)]
+
+
 class LinuxCpu:
     """The processor by /proc, /sys and the cgroup below `root`."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.probes.cpu import LinuxCpu, running_on
+from gpucheck.probes.cpu import LinuxCpu, cpu_shares, running_on
 
 CACHE = "sys/devices/system/cpu/cpu0/cache"
 
@@ -156,3 +156,18 @@ def test_cpus_that_we_may_not_use_change_nothing(cpus: frozenset[int] | None) ->
 
     with running_on(cpus):
         assert os.sched_getaffinity(0) == before
+
+
+@given(st.sets(st.integers(0, 255), min_size=1), st.integers(1, 300))
+def test_cpus_are_dealt_out_so_that_no_two_threads_share_one(cpus: set[int], count: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.sched_getaffinity", lambda _: cpus)
+        shares = cpu_shares(count)
+
+    assert len(shares) == count
+    if count > len(cpus):
+        assert set(shares) == {frozenset(cpus)}
+    else:
+        assert all(shares)
+        assert sum(map(len, shares)) == len(cpus)
+        assert frozenset.union(*shares) == cpus

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from gpucheck.core.bench.kernel import HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.models.bench import DtypeSpec, Fact
+from gpucheck.probes.cpu import cpu_shares, running_on
 
 #: Work per thread below which starting the thread costs more than it saves.
 _SMALLEST_PART_BYTES = 256 * 1024
@@ -67,23 +69,30 @@ class Team:
 
     `parts` are the arguments of each thread's call; the first part is the calling thread's.
     Repetitions are each thread's own: with many threads the meeting after each operation would
-    take longer than a short operation.
+    take longer than a short operation. Each has CPUs of its own: woken again and again for a few
+    milliseconds, two may otherwise share one for seconds while another idles (seen on Linux 6.18).
     """
 
     def __init__(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
         self._work = work
         self._own, *self._others = parts
-        self._pool = ThreadPoolExecutor(max_workers=len(self._others)) if self._others else None
+        self._cpus, *others = cpu_shares(len(parts))
+        self._pool = None
+        if self._others:
+            self._pool = ThreadPoolExecutor(
+                max_workers=len(others), initializer=_take_cpus, initargs=(others,)
+            )
 
     def run(self, loops: int = 1) -> None:
         """Work on all parts so many times and return when the last one is done."""
         if self._pool is None:
             self._repeat(self._own, loops)
             return
-        others = [self._pool.submit(self._repeat, part, loops) for part in self._others]
-        self._repeat(self._own, loops)
-        for other in others:
-            other.result()
+        with running_on(self._cpus):
+            others = [self._pool.submit(self._repeat, part, loops) for part in self._others]
+            self._repeat(self._own, loops)
+            for other in others:
+                other.result()
 
     def _repeat(self, part: tuple[object, ...], loops: int) -> None:
         work = self._work
@@ -94,6 +103,11 @@ class Team:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+
+
+def _take_cpus(shares: list[frozenset[int]]) -> None:
+    """Keep a new thread on one of the shares that are left."""
+    os.sched_setaffinity(0, shares.pop())
 
 
 class TeamCase(CpuCase):

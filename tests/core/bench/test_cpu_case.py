@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -80,3 +81,18 @@ def test_the_more_threads_the_longer_a_sample_so_that_handing_over_stays_small()
     spans = [Counting(threads).shortest_span_s for threads in (1, 2, 8, 64, 1024)]
 
     assert spans == [HOST_SPAN_S, HOST_SPAN_S, 4e-3, 32e-3, 50e-3]
+
+
+def test_no_two_threads_share_a_cpu_and_the_calling_thread_gets_its_own_back() -> None:
+    before = os.sched_getaffinity(0)
+    threads = min(2, len(before))
+    seen: list[frozenset[int]] = []
+
+    team = Team(lambda _: seen.append(frozenset(os.sched_getaffinity(0))), [(0,), (1,)][:threads])
+    team.run(2)
+    team.close()
+
+    assert len(seen) == 2 * threads
+    assert frozenset.union(*seen) == before
+    assert sum(len(cpus) for cpus in set(seen)) == len(before)
+    assert os.sched_getaffinity(0) == before
