@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from gpucheck.probes.blas import BlasFacts, ThreadpoolBlas
+from tests.conftest import scrubbed_environment
 
 
 @pytest.fixture(name="facts")
@@ -42,3 +47,36 @@ def test_without_a_blas_there_is_nothing_to_limit(monkeypatch: pytest.MonkeyPatc
     assert blas.read() is None
     with blas.limited(3):
         pass
+
+
+PROGRAM = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+asked = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            asked.append(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+sys.meta_path.insert(0, Finder())
+from gpucheck.probes.blas import load_numpy
+load_numpy()
+import numpy
+print(asked, os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
+
+
+@pytest.mark.parametrize(("own", "said"), [(None, "['18'] None"), ("26", "['26'] 26")])
+def test_numpy_is_loaded_with_a_blas_that_soon_sleeps_unless_the_user_says_else(
+    own: str | None, said: str
+) -> None:
+    environment = scrubbed_environment() | ({"OPENBLAS_THREAD_TIMEOUT": own} if own else {})
+
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+
+    assert finished.stdout.strip() == said

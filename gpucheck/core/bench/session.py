@@ -25,7 +25,7 @@ from gpucheck.models.bench import BenchRequest, BenchResult
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, NvmlReading
-from gpucheck.probes.blas import ThreadpoolBlas
+from gpucheck.probes.blas import ThreadpoolBlas, load_numpy
 from gpucheck.probes.clock import MonotonicClock
 from gpucheck.probes.cpu import LinuxCpu
 from gpucheck.probes.cupy_device import open_gpus
@@ -61,6 +61,7 @@ def open_session(
         WrongUseError: a device that is none.
     """
     check_device_names(request.devices)
+    load_numpy()
     reading = probes.nvml(NvmlQuestion())
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
     gpus = _opened(request.devices, cuda, reading)

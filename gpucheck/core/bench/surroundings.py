@@ -25,6 +25,7 @@ VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_THREAD_TIMEOUT",
     "MKL_NUM_THREADS",
 )
 _UNREADABLE = "/proc/stat cannot be read"
