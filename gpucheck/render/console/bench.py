@@ -76,7 +76,7 @@ def render_bench(
     if verbosity == 0:
         lines.extend(_legend(result.measurements, names, signs))
     if any(row.repeat95_s is not None for row in result.measurements) and verbosity >= 0:
-        meaning = "19 of 20 further runs on this machine should lie within it"
+        meaning = "19 of 20 further runs should lie within it while the machine stays as it is"
         lines.append(hanging(Text(f"{signs.plus_minus}: {meaning}", style="dim")))
     if verbosity >= 0:
         lines.extend(machine_lines(result.environment, result.telemetry, verbosity=verbosity))

@@ -129,7 +129,7 @@ def test_a_whole_report_at_80_columns() -> None:
         "\n"
         "! host-busy (every row of cpu): other programs took 30 %\n"
         "  to do: run it again\n"
-        "±: 19 of 20 further runs on this machine should lie within it\n"
+        "±: 19 of 20 further runs should lie within it while the machine stays as it is\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
         "gpu:0: NVIDIA H100\n"
         "gpu:0 reaches 170 times the CPU's speed in softmax float32 if the data stays\n"
