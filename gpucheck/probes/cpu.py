@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,17 +77,26 @@ class CpuProbe(Protocol):
 def running_on(cpus: frozenset[int] | None) -> Iterator[None]:
     """Keep this thread on these CPUs for as long as the block lasts; None leaves it alone.
 
-    What it touches first meanwhile lies in the memory next to them, page-locked buffers too.
+    What it touches first meanwhile lies in the memory next to them, page-locked buffers too. Where
+    a sandbox forbids that, it runs wherever it may.
     """
     before = os.sched_getaffinity(0)
-    if cpus is None or not cpus & before:
+    if cpus is None or not cpus & before or not keep_on(cpus & before):
         yield
         return
-    os.sched_setaffinity(0, cpus & before)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        keep_on(before)
+
+
+def keep_on(cpus: Iterable[int]) -> bool:
+    """Keep this thread on these CPUs from now on; return whether that is allowed."""
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        return False
+    return True
 
 
 def cpu_shares(count: int) -> list[frozenset[int]]:

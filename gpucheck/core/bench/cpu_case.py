@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from gpucheck.core.bench.kernel import HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.models.bench import DtypeSpec, Fact
-from gpucheck.probes.cpu import cpu_shares, running_on
+from gpucheck.probes.cpu import cpu_shares, keep_on, running_on
 
 #: Work per thread below which starting the thread costs more than it saves.
 _SMALLEST_PART_BYTES = 256 * 1024
@@ -107,7 +106,7 @@ class Team:
 
 def _take_cpus(shares: list[frozenset[int]]) -> None:
     """Keep a new thread on one of the shares that are left."""
-    os.sched_setaffinity(0, shares.pop())
+    keep_on(shares.pop())
 
 
 class TeamCase(CpuCase):

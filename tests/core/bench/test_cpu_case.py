@@ -96,3 +96,19 @@ def test_no_two_threads_share_a_cpu_and_the_calling_thread_gets_its_own_back() -
     assert frozenset.union(*seen) == before
     assert sum(len(cpus) for cpus in set(seen)) == len(before)
     assert os.sched_getaffinity(0) == before
+
+
+def test_where_a_sandbox_forbids_to_choose_cpus_the_threads_run_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_setaffinity", forbidden)
+    done: list[int] = []
+
+    team = Team(done.append, [(0,), (1,)])
+    team.run(2)
+    team.close()
+
+    assert sorted(done) == [0, 0, 1, 1]
