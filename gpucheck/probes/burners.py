@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from gpucheck.models import worker
 from gpucheck.models.report import Failure
 from gpucheck.probes.child import Child, ChildDiedError
+from gpucheck.probes.cpu import running_on
 from gpucheck.probes.turn import Turn
-from gpucheck.probes.workers import held_back_signals, on_cpus, worker_environment
+from gpucheck.probes.workers import held_back_signals, worker_environment
 
 #: The module that a process of a burn runs.
 MODULE = "gpucheck.cli.burn_process"
@@ -80,7 +81,7 @@ class ProcessBurners:
         environment = {**worker_environment(os.environ), **self._turn.variables}
         with held_back_signals():
             for order in orders:
-                with on_cpus(order.cpus):
+                with running_on(order.cpus):
                     try:
                         child = Child(
                             self._command[-1],

@@ -77,8 +77,8 @@ class CpuProbe(Protocol):
 def running_on(cpus: frozenset[int] | None) -> Iterator[None]:
     """Keep this thread on these CPUs for as long as the block lasts; None leaves it alone.
 
-    What it touches first meanwhile lies in the memory next to them, page-locked buffers too. Where
-    a sandbox forbids that, it runs wherever it may.
+    What it touches first meanwhile lies in the memory next to them, page-locked buffers too, and
+    what it starts stays on them. Where a sandbox forbids that, it runs wherever it may.
     """
     before = os.sched_getaffinity(0)
     if cpus is None or not cpus & before or not keep_on(cpus & before):

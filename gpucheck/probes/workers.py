@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from gpucheck.models import worker
 from gpucheck.models.report import Failure
 from gpucheck.probes.child import Child, ChildDiedError
+from gpucheck.probes.cpu import running_on
 from gpucheck.probes.turn import Turn
 
 #: Signals that ask us to stop; each of them must end the workers too.
@@ -124,7 +125,7 @@ class _Round:
         environment = {**worker_environment(os.environ), **self._turn.variables}
         with held_back_signals():
             for place, order in enumerate(self._orders):
-                with on_cpus(order.cpus):
+                with running_on(order.cpus):
                     try:
                         self._children[place] = Child(
                             command[-1],
@@ -221,21 +222,6 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     path = dict.fromkeys([str(_PACKAGE.parent), *filter(None, given)])
     kept = {name: value for name, value in environment.items() if name != _DEFAULTS_VARIABLE}
     return {**kept, "PYTHONPATH": os.pathsep.join(path)}
-
-
-@contextlib.contextmanager
-def on_cpus(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Let what is started in the block inherit these processors, as far as we may use them."""
-    before = os.sched_getaffinity(0)
-    wanted = before & (cpus or frozenset())
-    if not wanted or wanted == before:
-        yield
-        return
-    os.sched_setaffinity(0, wanted)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager
