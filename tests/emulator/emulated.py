@@ -50,7 +50,7 @@ def build(driver: str, source: Path, options: Sequence[str] = SANITIZERS) -> Pat
     for file in (source, FOLDER / driver, *sorted(FOLDER.glob("*.hpp"))):
         digest.update(file.read_bytes())
     target = programs() / f"{Path(driver).stem}-{digest.hexdigest()[:24]}"
-    # Another worker of this session may be at it: one compiles, the others wait for it.
+    # Another test process may be at it: one compiles, the others wait for it.
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():

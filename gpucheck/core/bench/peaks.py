@@ -90,7 +90,7 @@ def load_table() -> Table:
 
 
 def format_of(dtype: DtypeSpec) -> str:
-    """Return the format whose peak a row in this precision is held against."""
+    """Return the format that a row in this precision goes by: tf32 is float32 in memory."""
     return "tf32" if dtype.math_mode == "tf32" else dtype.input
 
 

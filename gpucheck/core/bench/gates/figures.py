@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpucheck.core.bench import stats
+from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.profiles.units import scale_of
 from gpucheck.models.bench import BenchGpu, GpuTelemetry, Measurement
 from gpucheck.models.bench_run import ProcessRun
@@ -85,15 +86,10 @@ def fits(check: Check, row: Measurement) -> bool:
     """Return whether a row is one that a check speaks of."""
     asked = {**row.parameters, **check.parameters}
     return (
-        (row.kernel, format_of(row), row.scope) == (check.kernel, check.dtype, check.scope)
+        (row.kernel, format_of(row.dtype), row.scope) == (check.kernel, check.dtype, check.scope)
         and check.variant in (None, row.variant)
         and asked == row.parameters
     )
-
-
-def format_of(row: Measurement) -> str:
-    """Return the name of a row's number format: tf32 is float32 in memory."""
-    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
 
 
 def _chosen(found: Sequence[Mapping[_Key, Measurement]]) -> _Key | None:
@@ -157,7 +153,7 @@ def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
         if run.result is None and run.failure is not None:
             found[run.failure] = None
         for row in run.result.measurements if run.result is not None else ():
-            if row.kernel == check.kernel and format_of(row) == check.dtype and row.error:
+            if row.kernel == check.kernel and format_of(row.dtype) == check.dtype and row.error:
                 found[row.error] = None
     return list(found)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucheck import __version__
+from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.processes.fingerprint import differences, fingerprints_of, not_allowed
 from gpucheck.models.bench import Measurement, Scope
 from gpucheck.models.bench_run import Baseline, ProcessRun, Series
@@ -29,8 +30,7 @@ TOLERANCE_PERCENT = 5.0
 def row_id(row: Measurement) -> str:
     """Return a row's name, the same in every run: kernel, variant, format, shape and the rest."""
     shape = "x".join(str(edge) for edge in row.shape)
-    dtype = "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
-    parts = [row.kernel, row.variant, dtype, shape]
+    parts = [row.kernel, row.variant, format_of(row.dtype), shape]
     if row.scope is not Scope.RESIDENT:
         parts.append(row.scope.value)
     if row.threads is not None:
