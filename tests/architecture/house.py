@@ -41,7 +41,7 @@ def project_files(folder: Path = ROOT) -> Iterator[Path]:
             hidden = path.name.startswith(".") and path.name != ".ci"
             if not hidden and path.name not in NOT_OURS and not path.name.endswith(".egg-info"):
                 yield from project_files(path)
-        else:
+        elif path.name != ".git":  # a file, in a further work tree of git's
             yield path
 
 
