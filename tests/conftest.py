@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
 INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
 
+#: What changes how a terminal is written to, which GPUs are seen, or how gpucheck behaves.
+LEAKING = re.compile(
+    r"FORCE_COLOR|NO_COLOR|CLICOLOR(_FORCE)?|COLUMNS|LINES|(COLOR)?TERM|TTY_\w+|JUPYTER_\w+|_TYPER_\w+"
+    r"|(GPUCHECK|CUDA|NVIDIA|CUPY|XLA|TF|PYTORCH|FAKE)_\w+"
+)
+
+#: Which Pythons have frameworks to hold ours against: the tests' own options, see CONTRIBUTING.
+ASKED_OF_THE_TESTS = re.compile(r"GPUCHECK_(\w+_PYTHONS?|TEST_NVRTC)")
+
 #: More workers of a parallel run take memory and are hardly faster: many tests start processes.
 MOST_WORKERS = 4
+
+
+# A busy machine is no error: no example has a deadline, and slow generating says nothing. CI looks
+# at the same examples each time, so that a change is judged by what it changed; elsewhere every
+# run looks at new ones.
+hypothesis.settings.register_profile(
+    "gpucheck",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
+hypothesis.settings.load_profile("gpucheck")
 
 
 # Whoever runs the tests under nohup, or in the background of a script, ignores these signals, and
@@ -47,6 +70,20 @@ def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, st
     """Return an environment that is the same on every machine, with `extra` on top."""
     kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {**kept, "LANG": "C.UTF-8", **(extra or {})}
+
+
+@pytest.fixture(autouse=True, scope="session", name="leaking_variables")
+def _leaking_variables() -> Iterator[dict[str, str]]:
+    """Take away what would change the tests themselves, and return it: tests/gpu needs its own."""
+    leaking = {
+        name: value
+        for name, value in os.environ.items()
+        if LEAKING.fullmatch(name) and not ASKED_OF_THE_TESTS.fullmatch(name)
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in leaking:
+            patch.delenv(name)
+        yield leaking
 
 
 @pytest.fixture
@@ -94,13 +131,13 @@ def has_gpu() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Share the whole suite out to the cores, as `-n 2 --dist worksteal` does.
+    """Share the suite out to the cores, as `-n 2 --dist worksteal` does.
 
-    Parts of it, a debugger and what measures a GPU go on in one process; `-n 0` asks for that.
+    Named files, `-k`, a debugger and what measures a GPU go on in one process; so does `-n 0`.
     """
     option = config.option
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    chosen = option.markexpr or option.keyword or option.collectonly
+    chosen = option.markexpr == "gpu" or option.keyword or option.collectonly
     watched = option.usepdb or option.capture == "no" or "UPDATE_SNAPSHOTS" in os.environ
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     if not everything or chosen or watched or is_worker or has_gpu():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpucheck"
 
-#: Folders that hold no work of ours: environments, caches, build products.
-NOT_OURS = {"__pycache__", "build", "dist"}
+#: What holds no work of ours: caches, build products, and the file that `git worktree` makes.
+NOT_OURS = {"__pycache__", "build", "dist", ".git"}
 
 
 def modules() -> list[Path]:
@@ -23,8 +24,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of the file's syntax tree."""
+    return tuple(ast.walk(parse(path)))
+
+
+@functools.cache
 def parse(path: Path) -> ast.Module:
-    """Return the file's syntax tree."""
+    """Return the file's syntax tree; nobody changes it."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
@@ -37,21 +45,35 @@ def ids_in(folder: Path, suffix: str = ".py") -> set[str]:
 def project_files(folder: Path = ROOT) -> Iterator[Path]:
     """Yield the project's files; hidden folders other than .ci are tools' own."""
     for path in sorted(folder.iterdir()):
-        if path.is_dir():
-            hidden = path.name.startswith(".") and path.name != ".ci"
-            if not hidden and path.name not in NOT_OURS and not path.name.endswith(".egg-info"):
-                yield from project_files(path)
-        elif path.name != ".git":  # a file, in a further work tree of git's
+        if path.name in NOT_OURS or path.name.endswith(".egg-info"):
+            continue
+        if not path.is_dir():
             yield path
+        elif not path.name.startswith(".") or path.name == ".ci":
+            yield from project_files(path)
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    """Yield the full name of every module imported anywhere in a tree, functions included."""
-    for node in ast.walk(tree):
+def top_imports(path: Path) -> set[str]:
+    """Return the first names of what a file imports: `numpy` for `numpy.linalg`."""
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def offenders(found: Iterable[tuple[Path, Iterable[object]]]) -> dict[str, list[str]]:
+    """Return what breaks a rule by file, for one assertion over all files."""
+    broken: dict[str, list[str]] = {}
+    for path, what in found:
+        if told := sorted(map(str, what)):
+            broken.setdefault(name_of(path), []).extend(told)
+    return broken
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full name of every module imported anywhere in a file, functions included."""
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            assert node.level == 0, f"relative import of {node.module}"
+            assert node.level == 0, f"{name_of(path)}: relative import of {node.module}"
             yield node.module
             # `from gpucheck import core` names the layer only in the second half.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.kernels import KERNELS
 from gpucheck.models.errors import ExitCode
 from tests.architecture.commands import COMMAND_NAMES, built_command
-from tests.architecture.house import PACKAGE, ROOT, name_of, project_files
+from tests.architecture.house import PACKAGE, ROOT, name_of, offenders, project_files
 
 DOCUMENTS = [path for path in project_files() if path.suffix == ".md"]
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
@@ -92,27 +90,37 @@ def known_options() -> set[str]:
     return {*own, *others, "--help", "--version", "--config"}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_links_lead_somewhere(path: Path) -> None:
-    missing = []
+def dead_links(path: Path) -> list[str]:
+    dead = []
     for link in LINK.findall(FENCED.sub("", text_of(path))):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
         if not target.exists() or (anchor and anchor not in anchors(target)):
-            missing.append(link)
+            dead.append(link)
+    return dead
 
-    assert missing == []
+
+def test_links_lead_somewhere() -> None:
+    assert offenders((path, dead_links(path)) for path in DOCUMENTS) == {}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_files_that_are_named_exist(path: Path) -> None:
-    if path.name == "CONTRIBUTING.md":
-        pytest.skip("it names the files that a reader is to write")
-    files = [f"/{name_of(each)}" for each in project_files()]
+def named_files(path: Path) -> set[str]:
     spans = INLINE.findall(FENCED.sub("", text_of(path)))
-    named = {span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|md|cu|c|cpp)", span)}
+    return {span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|md|cu|c|cpp)", span)}
 
-    assert {span for span in named if not any(file.endswith(f"/{span}") for file in files)} == set()
+
+def test_files_that_are_named_exist() -> None:
+    files = [f"/{name_of(each)}" for each in project_files()]
+    # CONTRIBUTING.md names the files that a reader is to write.
+    named = {path: named_files(path) for path in DOCUMENTS if path.name != "CONTRIBUTING.md"}
+    known = {
+        span
+        for span in set().union(*named.values())
+        if any(file.endswith(f"/{span}") for file in files)
+    }
+
+    assert known
+    assert offenders((path, each - known) for path, each in named.items()) == {}
 
 
 def test_every_document_is_linked_from_the_readme() -> None:
@@ -124,28 +132,36 @@ def test_every_document_is_linked_from_the_readme() -> None:
     assert ours <= linked
 
 
-@pytest.mark.parametrize(
-    ("path", "words"), CALLS, ids=[f"{name_of(path)}: {' '.join(words)}" for path, words in CALLS]
-)
-def test_commands_can_be_parsed(path: Path, words: list[str]) -> None:
+def refusal(words: list[str]) -> str | None:
+    """Return what the program's own parser has against a call; nothing is run."""
     name, *given = words
     own = given[: given.index("--")] if "--" in given else given
     command = built_command(name)
     if own and takes_a_value(command, own[-1]):
         own.pop()  # `bench --save` speaks of the option
-    if own:  # the name alone speaks of the command
-        # The program's own parser refuses what it does not know; nothing is run.
+    if not own:  # the name alone speaks of the command
+        return None
+    try:
         command.make_context(name, [VALUES.get(word, word.partition("|")[0]) for word in own])
+    except Exception as error:
+        return f"{' '.join(words)}: {error}"
+    return None
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_options_in_sentences_exist(path: Path) -> None:
-    sentences = FENCED.sub("", text_of(path))
-    spans = [span for span in INLINE.findall(sentences) if span.startswith("--")]
+def test_commands_can_be_parsed() -> None:
+    assert offenders((path, filter(None, [refusal(words)])) for path, words in CALLS) == {}
 
-    named = {option for span in spans for option in OPTION.findall(span)}
 
-    assert named - known_options() == set()
+def unknown_options(path: Path, known: set[str]) -> set[str]:
+    spans = INLINE.findall(FENCED.sub("", text_of(path)))
+    named = {option for span in spans if span.startswith("--") for option in OPTION.findall(span)}
+    return named - known
+
+
+def test_options_in_sentences_exist() -> None:
+    known = known_options()
+
+    assert offenders((path, unknown_options(path, known)) for path in DOCUMENTS) == {}
 
 
 def test_enough_is_looked_at() -> None:
@@ -170,19 +186,17 @@ def tree_entries() -> Iterator[tuple[Path, str]]:
         yield from ((parent, name) for name in names if not name.startswith("<"))
 
 
-ENTRIES = list(tree_entries())
-
-
-@pytest.mark.parametrize(
-    ("folder", "name"), ENTRIES, ids=[f"{folder.name}/{name}" for folder, name in ENTRIES]
-)
-def test_the_picture_of_the_house_names_what_exists(folder: Path, name: str) -> None:
+def not_there(folder: Path, name: str) -> list[str]:
     choice = re.search(r"\{(.*)\}", name)
     spelled = [name.replace(choice[0], part) for part in choice[1].split(",")] if choice else [name]
+    return [each for each in spelled if not list(folder.glob(each.rstrip("/")))]
 
-    missing = [each for each in spelled if not list(folder.glob(each.rstrip("/")))]
 
-    assert missing == []
+def test_the_picture_of_the_house_names_what_exists() -> None:
+    entries = list(tree_entries())
+
+    assert len(entries) > 50
+    assert offenders((folder, not_there(folder, name)) for folder, name in entries) == {}
 
 
 def listed_errors() -> list[tuple[int, str]]:

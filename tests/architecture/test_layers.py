@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.architecture.house import PACKAGE, imports, modules, name_of, parse
+from tests.architecture.house import PACKAGE, imports, modules, offenders, top_imports
 
 #: What each layer may import of the others.
 ALLOWED = {
@@ -50,39 +48,33 @@ def test_every_folder_is_a_layer() -> None:
     assert folders == set(ALLOWED)
 
 
-@pytest.mark.parametrize("path", inside_layers(), ids=name_of)
-def test_layer_imports_only_what_it_may(path: Path) -> None:
+def strange_layers(path: Path) -> set[str]:
     layer = layer_of(path)
-    ours = {name.split(".")[1] for name in imports(parse(path)) if name.startswith("gpucheck.")}
-
-    forbidden = (ours & set(ALLOWED)) - ALLOWED[layer] - {layer}
-
-    assert forbidden == set()
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("gpucheck.")}
+    return (ours & set(ALLOWED)) - ALLOWED[layer] - {layer}
 
 
-@pytest.mark.parametrize("path", inside_layers(), ids=name_of)
-def test_library_is_imported_only_in_its_home(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(parse(path))}
-
-    strangers = {name for name in tops & set(HOMES) if layer_of(path) not in HOMES[name]}
-
-    assert strangers == set()
+def test_layer_imports_only_what_it_may() -> None:
+    assert offenders((path, strange_layers(path)) for path in inside_layers()) == {}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("models/*.py")), ids=name_of)
-def test_models_need_the_standard_library_only(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(parse(path))}
-
-    assert tops - sys.stdlib_module_names - {"gpucheck"} == set()
+def away_from_home(path: Path) -> set[str]:
+    libraries = top_imports(path) & set(HOMES)
+    return {name for name in libraries if layer_of(path) not in HOMES[name]}
 
 
-def test_there_are_single_files_run_in_a_child() -> None:
-    assert single_files()
+def test_library_is_imported_only_in_its_home() -> None:
+    assert offenders((path, away_from_home(path)) for path in inside_layers()) == {}
 
 
-@pytest.mark.parametrize("path", single_files(), ids=name_of)
-def test_single_file_needs_no_gpucheck(path: Path) -> None:
+def test_models_need_the_standard_library_only() -> None:
+    models = sorted(PACKAGE.glob("models/*.py"))
+    known = sys.stdlib_module_names | {"gpucheck"}
+
+    assert offenders((path, top_imports(path) - known) for path in models) == {}
+
+
+def test_single_file_needs_no_gpucheck() -> None:
     # It may ask any library that its interpreter has; ours need not be installed there.
-    tops = {name.split(".")[0] for name in imports(parse(path))}
-
-    assert "gpucheck" not in tops
+    assert single_files()
+    assert offenders((path, top_imports(path) & {"gpucheck"}) for path in single_files()) == {}

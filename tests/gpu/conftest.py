@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -11,6 +11,16 @@ from tests.conftest import Finished
 
 #: Where a driver and CUDA's libraries may be found, and this checkout if it is not installed.
 OF_THE_MACHINE = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "PYTHONPATH")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_cards_that_were_chosen(leaking_variables: dict[str, str]) -> Iterator[None]:
+    """Give back CUDA_VISIBLE_DEVICES and where CUDA is: they say what may be measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in leaking_variables.items():
+            if name.startswith(("CUDA_", "CUPY_")):
+                patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(name="gpucheck_command")
