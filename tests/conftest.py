@@ -67,9 +67,12 @@ class Finished:
 
 
 def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment that is the same on every machine, with `extra` on top."""
+    """Return an environment that is the same on every machine, with `extra` on top.
+
+    The active Python is the one that runs the tests, whatever PATH leads to.
+    """
     kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", **(extra or {})}
+    return {**kept, "VIRTUAL_ENV": sys.prefix, "LANG": "C.UTF-8", **(extra or {})}
 
 
 @pytest.fixture(autouse=True, scope="session", name="leaking_variables")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,8 +37,13 @@ def command(
         typer.Option("--deep", help="Import every framework, run a kernel on every GPU."),
     ] = False,
     python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="PATH", help="Look at this Python's frameworks."),
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="The Python whose frameworks to look at"
+            " [default: the active environment's, else that in PATH].",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -70,7 +74,7 @@ def command(
         only=_names("--only", only),
         skip=_names("--skip", skip),
         deep=deep,
-        python=_interpreter(python),
+        python=_program(python),
     )
 
     def find(probes: Probes) -> Answer:
@@ -97,14 +101,12 @@ def _positive(expected: int | None) -> int | None:
     return expected
 
 
-def _interpreter(python: Path | None) -> str | None:
-    """Return the path of another Python; a bare name is looked up as a shell would."""
+def _program(python: str | None) -> str | None:
+    """Return the path of the Python that is named, before anything is asked of the machine."""
     if python is None:
         return None
-    import shutil
+    import os
 
-    found = shutil.which(python)
-    if found is None:
-        message = f"--python: {str(python)!r} is no program that can be run."
-        raise WrongUseError(code="no-such-python", message=message)
-    return str(Path(found).absolute())
+    from gpucheck.probes.other_python import meant_interpreter
+
+    return meant_interpreter(os.environ, python).path

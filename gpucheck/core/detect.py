@@ -47,7 +47,8 @@ def detect(
         finding._replace(remedy=fit(machine, finding.remedy))
         for finding in judge(run_checks(machine, checks))
     )
-    detection = conclude(findings, partial=len(checks) < len(CHECKS))
+    builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
+    detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
     return Answer(
         result=detection._replace(frameworks=_frameworks(machine, findings)),
         exit_code=exit_code_of(detection, machine.wish.framework),

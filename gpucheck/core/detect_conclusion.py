@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpucheck.core.checks import CHECKS, cuda_driver, launch
 from gpucheck.core.detect_judgement import CHAIN, GOOD, is_unreached
 from gpucheck.models.errors import ExitCode
+from gpucheck.models.evidence import BuildsReading
 from gpucheck.models.finding import (
     CheckStatus,
     Detection,
@@ -35,10 +36,16 @@ BELOW = (CHAIN | {Layer.HEALTH}) - {Layer.VISIBILITY}
 WORST_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
 
 
-def conclude(findings: tuple[Finding, ...], *, partial: bool = False) -> Detection:
+def conclude(
+    findings: tuple[Finding, ...],
+    *,
+    partial: bool = False,
+    looked_at: BuildsReading | None = None,
+) -> Detection:
     """Turn the findings into the verdict, the sentence that says it, and the steps to try.
 
-    `partial`: not all checks were run, so that there may be no proof.
+    `partial`: not all checks were run, so that there may be no proof. `looked_at` is the Python
+    whose frameworks were judged.
     """
     failed = _first(findings, CheckStatus.FAIL, CHAIN)
     beside = _first(findings, CheckStatus.FAIL, BESIDE)
@@ -63,8 +70,10 @@ def conclude(findings: tuple[Finding, ...], *, partial: bool = False) -> Detecti
         remedy=cause.remedy if cause else (),
         first_failure=first.id if first else None,
         checks=findings,
-        layers=tuple(_layers(findings)),
+        layers=tuple(_layers(findings, looked_at or BuildsReading())),
         cause=cause.cause if cause else None,
+        interpreter=looked_at.python if looked_at else None,
+        interpreter_named_by=looked_at.named_by if looked_at else None,
     )
 
 
@@ -125,19 +134,19 @@ def exit_code_of(detection: Detection, framework_asked: str | None) -> ExitCode:
     return ExitCode.OK if well and not open_ and not complete else ExitCode.INCONCLUSIVE
 
 
-def _layers(findings: Sequence[Finding]) -> Iterable[LayerSummary]:
+def _layers(findings: Sequence[Finding], looked_at: BuildsReading) -> Iterable[LayerSummary]:
     """Return each layer that was looked at, as good as the worst that was found in it."""
     for layer in Layer:
         own = [finding for finding in findings if finding.layer is layer]
         if own:
-            yield _layer(layer, own)
+            yield _layer(layer, own, looked_at)
 
 
-def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
+def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> LayerSummary:
     if layer is Layer.HEALTH:
         return _health(own)
     for status in WORST_FIRST:
-        alike = [finding.summary for finding in own if finding.status is status]
+        alike = list(dict.fromkeys(f.summary for f in own if f.status is status))
         if alike:
             return LayerSummary(layer=layer, status=status, summary=_first_of(alike))
     skipped = [finding for finding in own if finding.status is CheckStatus.SKIP]
@@ -146,11 +155,32 @@ def _layer(layer: Layer, own: Sequence[Finding]) -> LayerSummary:
     if unreached is not None or not well:
         summary = (unreached or skipped[0]).summary
         if layer is Layer.FRAMEWORK:
-            summary = "none in this Python (--python PATH names another)"
+            summary = _no_framework(looked_at)
         return LayerSummary(layer=layer, status=CheckStatus.SKIP, summary=summary)
     # The first check of a layer is the one that names it; of frameworks each is as good.
-    summary = "; ".join(well) if layer is Layer.FRAMEWORK else well[0]
+    summary = well[0]
+    if layer is Layer.FRAMEWORK:
+        where = f" (in {looked_at.python}{_named_by(looked_at)})" if looked_at.python else ""
+        summary = f"{'; '.join(well)}{where}"
     return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
+
+
+def _no_framework(looked_at: BuildsReading) -> str:
+    """Say where none was found, or why that Python could not be asked."""
+    if looked_at.unavailable is not None:
+        return f"not checked: {looked_at.unavailable}"
+    another = "--python PATH names another"
+    if looked_at.python is None:
+        return f"none in this Python ({another})"
+    return f"none in {looked_at.python}{_named_by(looked_at)} ({another})"
+
+
+def _named_by(looked_at: BuildsReading) -> str:
+    """Return what made it the Python to look at, after a comma; nothing where that is not known."""
+    if looked_at.named_by is None:
+        return ""
+    own = looked_at.named_by == "gpucheck"
+    return ", gpucheck's own" if own else f", by {looked_at.named_by}"
 
 
 def _first_of(summaries: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ class DetectRequest(NamedTuple):
 
     `only` and `skip` are ids of checks or names of layers; `framework` has to be able to use a
     GPU; `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter
-    whose frameworks matter (None: this one).
+    whose frameworks matter (None: the one that a person means).
     """
 
     expect_gpus: int | None = None

@@ -201,12 +201,17 @@ class BuildReading(NamedTuple):
 
 
 class BuildsReading(NamedTuple):
-    """The frameworks of one interpreter; `unavailable` says why they are not known."""
+    """The frameworks of one interpreter; `unavailable` says why they are not known.
+
+    `named_by` is what made it the one to look at: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or
+    gpucheck for the one that it runs in.
+    """
 
     python: str | None = None
     python_version: str | None = None
     builds: tuple[BuildReading, ...] | None = None
     unavailable: str | None = None
+    named_by: str | None = None
 
 
 class TrialReading(NamedTuple):

@@ -83,7 +83,9 @@ class Framework(NamedTuple):
 class Detection(NamedTuple):
     """The result of `gpucheck detect`: verdict, the sentence saying it, steps to try, evidence.
 
-    `cause` is that of the finding that the sentence speaks of.
+    `cause` is that of the finding that the sentence speaks of. `interpreter` is the Python whose
+    frameworks were looked at, `interpreter_named_by` what made it that one: --python, VIRTUAL_ENV,
+    CONDA_PREFIX, PATH, or gpucheck for the one that it runs in; null where none was looked at.
     """
 
     usable: bool | None
@@ -95,6 +97,8 @@ class Detection(NamedTuple):
     frameworks: tuple[Framework, ...] = ()
     layers: tuple[LayerSummary, ...] = ()
     cause: str | None = None
+    interpreter: str | None = None
+    interpreter_named_by: str | None = None
 
 
 class About(NamedTuple):

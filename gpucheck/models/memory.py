@@ -112,12 +112,17 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """The Python that the plan is for; `frameworks` (version by module) is null if not known."""
+    """The Python that the plan is for; `frameworks` (version by module) is null if not known.
+
+    `named_by` is --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, gpucheck for the one that it runs in,
+    or null for the one that a command starts.
+    """
 
     interpreter: str | None
     python: str | None
     frameworks: dict[str, str] | None
     reason: str | None = None
+    named_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.evidence import BuildsReading
 from gpucheck.probes.other_python import (
-    Interpreter,
     OtherPythonError,
+    meant_interpreter,
     run_script,
     user_environment,
 )
@@ -22,15 +21,22 @@ DEADLINE_S = 20.0
 def read_builds(
     python: str | None, environment: Mapping[str, str], *, deadline_s: float = DEADLINE_S
 ) -> BuildsReading:
-    """Ask an interpreter (default: this one) about its frameworks; nothing is imported."""
-    path = python or sys.executable
+    """Ask an interpreter (default: the one that a person means) about its frameworks.
+
+    Nothing is imported.
+
+    Raises:
+        WrongUseError: `python` is no program that can be run.
+    """
+    interpreter = meant_interpreter(environment, python)
+    asked = BuildsReading(python=interpreter.path, named_by=interpreter.named_by)
     answers = run_script(
-        Interpreter(path), SCRIPT, environment=user_environment(environment), deadline_s=deadline_s
+        interpreter, SCRIPT, environment=user_environment(environment), deadline_s=deadline_s
     )
     try:
         found = next((each for each in answers if "builds" in each), None)
         if found is not None:
-            return from_plain(BuildsReading, found)
+            return from_plain(BuildsReading, {**found, "named_by": interpreter.named_by})
     except (OtherPythonError, DecodeError) as error:
-        return BuildsReading(python=path, unavailable=f"{path}: {error}")
-    return BuildsReading(python=path, unavailable=f"{path} gave no answer: is it a Python?")
+        return asked._replace(unavailable=f"{interpreter.path}: {error}")
+    return asked._replace(unavailable=f"{interpreter.path} gave no answer: is it a Python?")

@@ -49,15 +49,6 @@ def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> 
     return _with_options(words[0], words[1:]) if words and _is_python(words[0]) else None
 
 
-def default_interpreter(environment: Mapping[str, str]) -> Interpreter | None:
-    """Return the Python that a person at this shell starts."""
-    for name in ("python", "python3"):
-        path = shutil.which(name, path=environment.get("PATH", os.defpath))
-        if path is not None:
-            return Interpreter(path=path)
-    return None
-
-
 def _is_python(path: str) -> bool:
     return _PYTHON.fullmatch(Path(path).name) is not None
 

@@ -1,28 +1,82 @@
-"""Runs one of our single files in another Python, with a deadline and without waiting for ever."""
+"""Other Pythons: which one a person means, and our single files run there, with a deadline."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpucheck.models.errors import WrongUseError
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
 
 #: What would make an interpreter do more than run our file.
 _UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PYTHONDEBUG"})
 
 
+#: The folders of active environments; the first that is set counts.
+ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+
+
 class Interpreter(NamedTuple):
-    """A Python and what it was told: `isolated` (-I, -E) reads no PYTHON*, `bare` (-S) no site."""
+    """A Python and what it was told: `isolated` (-I, -E) reads no PYTHON*, `bare` (-S) no site.
+
+    `named_by` is what makes it the one that a person means: --python, VIRTUAL_ENV, CONDA_PREFIX,
+    PATH, or gpucheck where it is the one that gpucheck runs in; empty for that of a command line.
+    """
 
     path: str
     isolated: bool = False
     bare: bool = False
+    named_by: str = ""
 
     @property
     def command(self) -> tuple[str, ...]:
         """The words that start it."""
         return (self.path, *["-I"] * self.isolated, *["-S"] * self.bare)
+
+
+def meant_interpreter(environment: Mapping[str, str], named: str | None = None) -> Interpreter:
+    """Return the Python that a person at this shell means.
+
+    It is the one that `--python` names, else that of the active environment (VIRTUAL_ENV, then
+    CONDA_PREFIX), else `python`, then `python3`, in PATH, else gpucheck's own: gpucheck itself may
+    be installed in an environment of its own, where there is no framework. What is no program is
+    passed over, and so are relative entries of PATH, which lead wherever one stands.
+
+    Raises:
+        WrongUseError: `named` is no program that can be run.
+    """
+    if named is not None:
+        path = _program(named, environment) if "/" not in named else os.path.abspath(named)  # noqa: PTH100
+        if path is None or not _is_program(path):
+            raise WrongUseError(
+                code="no-such-python",
+                message=f"--python: {named[:200]!a} is no program that can be run.",
+                remedy=("Name an interpreter: --python .venv/bin/python",),
+            )
+        return Interpreter(path, named_by="--python")
+    for name in ENVIRONMENTS:
+        path = f"{environment.get(name, '')}/bin/python"
+        if environment.get(name, "").startswith("/") and _is_program(path):
+            return Interpreter(path, named_by=name)
+    for program in ("python", "python3"):
+        found = _program(program, environment)
+        if found is not None:
+            return Interpreter(found, named_by="PATH")
+    return Interpreter(sys.executable, named_by="gpucheck")
+
+
+def _program(name: str, environment: Mapping[str, str]) -> str | None:
+    """Return where a program lies in the absolute entries of PATH."""
+    folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    paths = (f"{folder}/{name}" for folder in folders if folder.startswith("/"))
+    return next(filter(_is_program, paths), None) if name else None
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
 
 
 class OtherPythonError(Exception):

@@ -22,7 +22,11 @@ def site_with(folder: Path, files: dict[str, str]) -> dict[str, str]:
 
 
 def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
-    found = read_builds(str(tmp_path / "python"), {})
+    script = tmp_path / "python"
+    script.write_text("#!/nobody\n")
+    script.chmod(0o755)
+
+    found = read_builds(str(script), {})
 
     assert found.builds is None
     assert "could not be started" in (found.unavailable or "")
@@ -33,6 +37,17 @@ def test_a_program_that_is_no_python() -> None:
 
     assert found.builds is None
     assert found.unavailable == "/bin/true gave no answer: is it a Python?"
+
+
+def test_the_active_environment_is_looked_at_and_named(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+
+    found = read_builds(None, {**ENVIRONMENT, "VIRTUAL_ENV": str(tmp_path)})
+
+    assert found.python == str(tmp_path / "bin" / "python")
+    assert found.named_by == "VIRTUAL_ENV"
+    assert found.builds is not None
 
 
 def test_one_that_hangs_is_given_up(tmp_path: Path) -> None:

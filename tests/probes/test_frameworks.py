@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.probes.frameworks import (
-    default_interpreter,
-    find_interpreter,
-    read_frameworks,
-)
+from gpucheck.probes.frameworks import find_interpreter, read_frameworks
 from gpucheck.probes.other_python import Interpreter
 
 STAND_INS = Path(__file__).parents[1] / "data" / "frameworks"
@@ -79,14 +75,6 @@ def test_a_python_is_recognised_with_its_options(
 )
 def test_what_is_no_python_is_not_guessed(environment: dict[str, str], name: str) -> None:
     assert find_interpreter([name, "x"], environment) is None
-
-
-def test_the_python_of_a_person_is_the_one_in_path(environment: dict[str, str]) -> None:
-    found = default_interpreter(environment)
-
-    assert found is not None
-    assert found.path.endswith("/python3")
-    assert default_interpreter({"PATH": "/nonexistent"}) is None
 
 
 def test_versions_are_read_without_an_import(tmp_path: Path) -> None:

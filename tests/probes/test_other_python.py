@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpucheck.models.errors import WrongUseError
 from gpucheck.probes import other_python
 from gpucheck.probes.other_python import (
     Interpreter,
     OtherPythonError,
+    meant_interpreter,
     run_script,
     user_environment,
 )
@@ -77,3 +80,55 @@ def test_one_that_cannot_be_started() -> None:
 
     with pytest.raises(OtherPythonError, match="could not be started"):
         list(run_script(nobody, "builds_child.py", environment={}, deadline_s=1))
+
+
+# ------------------------------------------------------------------------ which one is meant
+
+
+@pytest.fixture
+def pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return variables that lead to a Python in each of a venv, a conda prefix and PATH."""
+    for name in ("venv/bin/python", "conda/bin/python", "a/python3", "b/python", "here/python"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    return {
+        "VIRTUAL_ENV": str(tmp_path / "venv"),
+        "CONDA_PREFIX": str(tmp_path / "conda"),
+        "PATH": f"here::{tmp_path}/nobody:{tmp_path}/a:{tmp_path}/b",
+    }
+
+
+def meant(environment: dict[str, str], named: str | None = None) -> tuple[str, str]:
+    found = meant_interpreter(environment, named)
+    return os.path.relpath(found.path), found.named_by
+
+
+def test_the_python_that_a_person_means(pythons: dict[str, str]) -> None:
+    assert meant(pythons, "here/python") == ("here/python", "--python")
+    assert meant(pythons, "python3") == ("a/python3", "--python")
+    assert meant(pythons) == ("venv/bin/python", "VIRTUAL_ENV")
+    del pythons["VIRTUAL_ENV"]
+    assert meant(pythons) == ("conda/bin/python", "CONDA_PREFIX")
+    del pythons["CONDA_PREFIX"]
+    # `python` of any folder before `python3`; the relative folder is nobody's choice.
+    assert meant(pythons) == ("b/python", "PATH")
+    pythons["PATH"] = pythons["PATH"].removesuffix("/b")
+    assert meant(pythons) == ("a/python3", "PATH")
+    own = meant_interpreter({"PATH": "here::."})
+    assert own == Interpreter(sys.executable, named_by="gpucheck")
+
+
+@pytest.mark.parametrize("folder", ["", "venv", "/nobody"])
+def test_an_environment_without_a_python_is_none(pythons: dict[str, str], folder: str) -> None:
+    assert meant({**pythons, "VIRTUAL_ENV": folder})[1] == "CONDA_PREFIX"
+
+
+@pytest.mark.parametrize("named", ["", ".", "/", "nobody", "/nobody", "./a", "/etc/passwd"])
+def test_a_name_that_is_no_program_is_refused(pythons: dict[str, str], named: str) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        meant_interpreter(pythons, named)
+
+    assert raised.value.code == "no-such-python"
+    assert repr(named) in raised.value.message

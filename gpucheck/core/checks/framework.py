@@ -86,7 +86,7 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
         return _finding(
             name,
             status,
-            f"{advice.title} not checked: {said}",
+            f"not checked: {said}",
             cause="interpreter-silent" if asked else None,
         )
     build = machine.build(name)

@@ -33,7 +33,7 @@ class Wish(NamedTuple):
     """What a person asked of the checks besides looking.
 
     `framework` is the one that has to be able to use a GPU, `tried` those to import, `python` the
-    interpreter that has them (None: this one).
+    interpreter that has them (None: the one that a person means).
     """
 
     expect_gpus: int | None = None
@@ -135,7 +135,7 @@ class Machine:
         present = [name for name in self.wish.tried if self.build(name) is not None]
         if not present or self.is_hung:
             return {}
-        tried = self._probes.try_frameworks(present, self.wish.python, self.tell)
+        tried = self._probes.try_frameworks(present, self.builds.python, self.tell)
         return {trial.name: trial for trial in tried}
 
     @cached_property
@@ -143,7 +143,7 @@ class Machine:
         """What came of running a kernel."""
         self.tell("running a kernel")
         return self._probes.launch(
-            self.wish.python,
+            self.builds.python,
             through_cupy=self.build("cupy") is not None,
             every_gpu=self.wish.every_gpu,
         )

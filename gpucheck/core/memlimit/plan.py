@@ -96,6 +96,7 @@ def _settings(situation: Situation) -> list[Setting]:
 def _software(reading: FrameworksReading) -> Software:
     return Software(
         interpreter=reading.interpreter.path if reading.interpreter else None,
+        named_by=(reading.interpreter.named_by or None) if reading.interpreter else None,
         python=reading.python,
         frameworks=None if reading.frameworks is None else dict(reading.frameworks),
         reason=reading.reason or None,

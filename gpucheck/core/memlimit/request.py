@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,16 +18,11 @@ from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import MemoryLimit
 from gpucheck.models.report import Answer
 from gpucheck.models.units import Amount
-from gpucheck.probes.frameworks import (
-    FrameworksReading,
-    default_interpreter,
-    find_interpreter,
-    read_frameworks,
-)
+from gpucheck.probes.frameworks import FrameworksReading, find_interpreter, read_frameworks
 from gpucheck.probes.interface import Probes
 from gpucheck.probes.live import ROOT_VARIABLE
 from gpucheck.probes.mps import read_mps
-from gpucheck.probes.other_python import Interpreter
+from gpucheck.probes.other_python import Interpreter, meant_interpreter
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +97,9 @@ def _plan(
 
 
 def _interpreter(request: LimitRequest, environment: Mapping[str, str]) -> Interpreter | None:
-    if request.python is not None:
-        path = shutil.which(request.python, path=environment.get("PATH", os.defpath))
-        if path is None:
-            raise _not_a_python(request.python, "there is no such program")
-        return Interpreter(path=path)
-    if request.command is not None:
+    if request.command is not None and request.python is None:
         return find_interpreter(_innermost(request.command), environment)
-    return default_interpreter(environment)
+    return meant_interpreter(environment, request.python)
 
 
 def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:

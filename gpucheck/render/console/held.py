@@ -97,13 +97,20 @@ def _lines(rows: Sequence[_Row]) -> RenderableType:
 
 
 def _heading(software: Software | None, found: Sequence[Holder]) -> str:
-    where = printable(software.interpreter or "") if software else ""
+    where = printable(software_name(software)) if software else ""
     if software is None or software.frameworks is None:
         reason = printable((software.reason if software else None) or "nobody looked")
         return f"In a run ({reason}):"
     if any(each.installed for each in found):
         return f"In a run of {where}:"
     return f"In a run, but {where} has none of these (--python names another Python):"
+
+
+def software_name(software: Software) -> str:
+    """Return the Python of a plan, and what made it that one."""
+    named = {None: "", "gpucheck": ", gpucheck's own"}
+    by = named.get(software.named_by, f", by {software.named_by}")
+    return f"{software.interpreter or 'an unknown Python'}{by}"
 
 
 def _is_trapped(limit: MemoryLimit, found: Sequence[Holder]) -> bool:

@@ -16,7 +16,7 @@ from gpucheck.models.numbers import ranges
 from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.columns import ABSENT
-from gpucheck.render.console.held import show_holders
+from gpucheck.render.console.held import show_holders, software_name
 from gpucheck.render.console.mechanisms import show_mechanisms
 from gpucheck.render.console.operations import indented
 from gpucheck.render.console.proofs import show_proofs
@@ -92,7 +92,7 @@ def _heading(limit: MemoryLimit) -> str:
 
 
 def _software(software: Software) -> str:
-    where = printable(software.interpreter or "an unknown Python")
+    where = printable(software_name(software))
     if software.frameworks is None:
         return f"For {where}: {printable(software.reason or 'its frameworks are not known')}"
     found = ", ".join(
