@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.core.checks.machine import Machine, count_of
-from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
-from gpucheck.models.evidence import GpuHealthReading
-from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
-from gpucheck.models.snapshot import GpuReading
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import over_gpus
+from gpucheck.core.condition import ecc_errors
+from gpucheck.models.finding import About, Finding, Layer
 
 ID = "ecc-errors"
 LAYER = Layer.HEALTH
@@ -37,50 +36,4 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no uncorrected memory error", judge)
-
-
-def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Count those since the driver was loaded."""
-    if health.ecc_uncorrected_volatile:
-        return Trouble(
-            CheckStatus.FAIL,
-            f"{count_of(health.ecc_uncorrected_volatile, 'memory error')} could not be corrected",
-            (
-                Evidence(
-                    source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
-                    value=str(health.ecc_uncorrected_volatile),
-                ),
-            ),
-            (
-                "Drain the GPU, then: sudo nvidia-smi --gpu-reset",
-                "If they come back: run the vendor's field diagnostics and replace the GPU.",
-            ),
-            cause="ecc-uncorrected",
-        )
-    if health.ecc_sram_threshold_exceeded:
-        return Trouble(
-            CheckStatus.FAIL,
-            "its on-chip memory had more errors than NVIDIA's threshold",
-            (Evidence(source="nvmlDeviceGetSramEccErrorStatus", value="threshold exceeded"),),
-            ("Ask the vendor to replace the GPU.",),
-            cause="sram-threshold",
-        )
-    pending = health.ecc_mode_pending
-    if pending is not None and gpu.ecc_mode is not None and pending != gpu.ecc_mode:
-        return Trouble(
-            CheckStatus.WARN,
-            f"ECC is to be turned {'on' if pending else 'off'} with the next reset",
-            (Evidence(source="nvmlDeviceGetEccMode", value=f"{gpu.ecc_mode}, pending {pending}"),),
-            ("Reset the GPU when nothing runs on it: sudo nvidia-smi --gpu-reset",),
-            cause="ecc-change-pending",
-        )
-    missing = unread(health, "ecc_uncorrected_volatile")
-    if missing is not None:
-        return missing
-    if health.ecc_corrected_volatile:
-        return Trouble(
-            CheckStatus.OK,
-            f"memory errors that were corrected: {health.ecc_corrected_volatile}",
-        )
-    return None
+    return over_gpus(machine, ID, "no uncorrected memory error", ecc_errors)

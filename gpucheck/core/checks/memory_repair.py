@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gpucheck.core.checks.machine import Machine
-from gpucheck.core.checks.per_gpu import Judgement, Trouble, over_gpus, unread
-from gpucheck.models.evidence import GpuHealthReading
-from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
-from gpucheck.models.snapshot import GpuReading
+from gpucheck.core.checks.per_gpu import over_gpus
+from gpucheck.core.condition import memory_repair
+from gpucheck.models.finding import About, Finding, Layer
 
 ID = "memory-repair"
 LAYER = Layer.HEALTH
@@ -28,25 +27,4 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no memory waits for a repair", judge)
-
-
-def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Take the driver's word."""
-    if health.memory_unrepairable:
-        return Trouble(
-            CheckStatus.FAIL,
-            "the driver says that its memory cannot be repaired",
-            (Evidence(source="nvmlDeviceGetUnrepairableMemoryFlag_v1", value="1"),),
-            ("Ask the vendor to replace the GPU.",),
-            cause="memory-unrepairable",
-        )
-    if health.repair_pending:
-        return Trouble(
-            CheckStatus.WARN,
-            "the driver wants to repair it at the next reset",
-            (Evidence(source="nvmlDeviceGetRepairStatus", value="pending"),),
-            ("When nothing runs on it: sudo nvidia-smi --gpu-reset",),
-            cause="repair-pending",
-        )
-    return unread(health, "memory_unrepairable")
+    return over_gpus(machine, ID, "no memory waits for a repair", memory_repair)

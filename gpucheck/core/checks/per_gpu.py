@@ -7,45 +7,24 @@ each GPU, so that a document of many healthy GPUs stays small.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from gpucheck.core.checks.advice import for_gpu
 from gpucheck.core.checks.machine import Machine, count_of
+from gpucheck.core.condition import Judgement, Trouble, Unread, unread
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.evidence import GpuHealthReading
-from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.finding import CheckStatus, Finding, Layer
 from gpucheck.models.snapshot import GpuReading
 
 #: Reasons that say the GPU has no such thing, rather than that it could not be read.
 NOT_OFFERED = ("not supported", "does not offer", "too old to ask", "does not count", "no such")
 
 
-class Trouble(NamedTuple):
-    """What is wrong with one GPU; a `status` of OK makes it a remark, which has no cause."""
-
-    status: CheckStatus
-    summary: str
-    evidence: tuple[Evidence, ...] = ()
-    remedy: tuple[str, ...] = ()
-    cause: str | None = None
-
-
-class Unread(NamedTuple):
-    """Why one GPU could not be judged."""
-
-    reason: str
-
-
-Judgement = Trouble | Unread | None
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
 
 
-def unread(reading: GpuReading | GpuHealthReading, *fields: str) -> Unread | None:
-    """Return why one of these fields is null, or None if all of them were read."""
-    for name in fields:
-        if getattr(reading, name) is None:
-            return Unread(reading.unavailable.get(name, "the driver does not tell"))
-    return None
+#: Said again here, where the checks look for them.
+__all__ = ["Judge", "Judgement", "Trouble", "Unread", "over_gpus", "unread"]
 
 
 def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
