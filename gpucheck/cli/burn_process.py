@@ -89,16 +89,19 @@ def _gpu(device: str) -> GpuDevice:
 
     Raises:
         MissingError: it cannot be opened.
+        InconclusiveError: another process has it for itself.
     """
-    from gpucheck.models.errors import MissingError
+    from gpucheck.models.errors import InconclusiveError, MissingError
     from gpucheck.probes.cupy_device import open_gpus
+    from gpucheck.probes.cupy_errors import BUSY
 
     opened = open_gpus([int(device.removeprefix("gpu:"))])
     if not opened.devices:
-        raise MissingError(
-            code="no-gpu",
+        error = InconclusiveError if opened.busy else MissingError
+        raise error(
+            code=BUSY if opened.busy else "no-gpu",
             message=opened.unavailable or f"there is no {device}",
-            remedy=("run gpucheck detect",),
+            remedy=opened.remedy or ("run gpucheck detect",),
         )
     return opened.devices[0]
 

@@ -339,7 +339,8 @@ class BenchEnvironment:
     """Where the figures were taken: processor, libraries, load, and why a part is missing.
 
     `variables` are those of the environment that decide about arithmetic, memory or threads.
-    `gpu_silent` says that the driver did not answer, so that whether there is a GPU is unknown.
+    `gpu_silent` says that it is unknown whether a GPU that is missing works: the driver did not
+    answer, or another process has it for itself.
     """
 
     cpu_model: str | None

@@ -141,13 +141,16 @@ def open_gpu(cuda_index: int) -> ArrayDevice:
 
     Raises:
         MissingError: CuPy, a library of CUDA's or the GPU is not here.
+        InconclusiveError: another process has the GPU for itself.
     """
     from gpucheck.probes.cupy_device import open_gpus
+    from gpucheck.probes.cupy_errors import BUSY
 
     opened = open_gpus([cuda_index])
     if opened.unavailable is not None:
-        raise MissingError(
-            code="gpu-not-usable",
+        error = InconclusiveError if opened.busy else MissingError
+        raise error(
+            code=BUSY if opened.busy else "gpu-not-usable",
             message=f"The graph cannot run on CUDA device {cuda_index}: {opened.unavailable}.",
             remedy=(
                 *opened.remedy,

@@ -6,6 +6,7 @@ callers hold arrays that they can only hand back to this door.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.bench import BenchGpu
 from gpucheck.models.errors import GpucheckError, MissingError
-from gpucheck.probes.cupy_errors import INSTALL_CUPY, as_failure, quiet, translated
+from gpucheck.probes.cupy_cache import cache_variables
+from gpucheck.probes.cupy_errors import BUSY, INSTALL_CUPY, as_failure, quiet, translated
 from gpucheck.probes.cupy_facts import read_facts
 from gpucheck.probes.cupy_products import Products, cublas_version
 from gpucheck.probes.cupy_timing import SpanTimer
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
     HostArray = NDArray[Any]
 
 _EMPTY_SOURCE = 'extern "C" __global__ void empty() {}'
-#: bfloat16's NaN.
-_NAN_BITS = 0x7FC0
+#: The byte that fills what a check must not find: NaN in every floating-point format, bfloat16 and
+#: float8 as their unsigned bits too; and a number of large size in every signed integer type.
+_NAN_BYTE, _SIGNED_BYTE = 0xFF, 0x80
 
 
 class CupyDevice:
@@ -100,15 +103,14 @@ class CupyDevice:
         return view
 
     def poison(self, array: GpuArray) -> None:
-        """Fill an array with NaN, or with a conspicuous number where its type has no NaN."""
-        import numpy as np
+        """Fill an array with NaN, or with a conspicuous number where its type has no NaN.
 
+        By one byte: CuPy compiles a kernel for `fill`, for which it needs CUDA's headers.
+        """
         with self._here("filling an array"):
-            opened: Any = array
-            if opened.dtype.kind == "f":
-                opened.fill(float("nan"))
-            else:  # 16-bit integers hold bfloat16, whose NaN this is
-                opened.fill(_NAN_BITS if opened.dtype == np.uint16 else np.iinfo(opened.dtype).min)
+            opened = _opened(array)
+            byte = _SIGNED_BYTE if opened.dtype.kind == "i" else _NAN_BYTE
+            opened.data.memset_async(byte, opened.nbytes, self._stream)
 
     def copy(self, source: GpuArray, out: GpuArray) -> None:
         """Enqueue cudaMemcpyAsync within the GPU's memory."""
@@ -291,6 +293,8 @@ def _opened(array: GpuArray) -> Any:
 
 
 def _load_cupy() -> Any:
+    # CuPy reads them when it is imported; processes started from here inherit them.
+    os.environ.update(cache_variables(os.environ))
     try:
         with quiet():
             return import_module("cupy")
@@ -362,10 +366,16 @@ def open_gpus(
         if not devices:
             raise next(iter(refused.values()))
     except GpucheckError as error:
-        return OpenedGpus(unavailable=error.message, remedy=error.remedy, cupy_version=version)
+        return OpenedGpus(
+            unavailable=error.message,
+            remedy=error.remedy,
+            busy=error.code == BUSY,
+            cupy_version=version,
+        )
     return OpenedGpus(
         devices=devices,
         refused={index: error.message for index, error in refused.items()},
+        busy=bool(refused) and all(error.code == BUSY for error in refused.values()),
         cupy_version=version,
         cublas_version=cublas_version(cupy, devices[0].facts.cuda_index),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError
+from gpucheck.probes.cupy_cache import FOLDER_VARIABLE
 
 INSTALL_CUPY = (
     "In the checkout: pip install '.[cuda12]', or '.[cuda13]' with a driver from 580 on"
@@ -16,7 +17,6 @@ INSTALL_CUPY = (
 #: CUDA errors after which no call on the device can succeed in this process.
 #: The runtime's names, then the driver's, then cuBLAS' (driver_types.h, cuda.h, cublas_api.h).
 _LOST = (
-    "cudaErrorDevicesUnavailable",
     "cudaErrorECCUncorrectable",
     "cudaErrorHardwareStackError",
     "cudaErrorIllegalAddress",
@@ -28,7 +28,6 @@ _LOST = (
     "cudaErrorMisalignedAddress",
     "cudaErrorNvlinkUncorrectable",
     "cudaErrorUnknown",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE",
     "CUDA_ERROR_ECC_UNCORRECTABLE",
     "CUDA_ERROR_HARDWARE_STACK_ERROR",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -41,11 +40,43 @@ _LOST = (
     "CUBLAS_STATUS_EXECUTION_FAILED",
 )
 
+#: The device has no memory left. CUDA's runtime, its driver (modules, graphs, launches), cuBLAS;
+#: cuBLAS' handle takes memory of its own when it is made, and says no more than this without it.
+_OUT_OF_MEMORY = (
+    "cudaErrorMemoryAllocation",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+)
+#: Another process has the device for itself, or its compute mode lets nobody in (driver_types.h).
+_BUSY = (
+    "cudaErrorDeviceAlreadyInUse",
+    "cudaErrorDevicesUnavailable",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE",
+)
+#: CuPy's exceptions for what NVRTC, or nvcc, did not compile.
+_COMPILERS = ("CompileException", "NVRTCError", "NVCCException")
+#: NVRTC's words where a header of CUDA's is not there: then a library is missing, not code wrong.
+_NO_HEADER = ("cannot open source file", "cannot find", "file not found")
+
+#: The code of a GPU that does not take another process.
+BUSY = "gpu-busy"
+
 
 def as_failure(error: Exception, doing: str) -> GpucheckError:
     """Return our error for one of CuPy's, by its class and CUDA's own name for it."""
     kind, text = type(error).__name__, str(error).strip().split("\n")[0]
-    if isinstance(error, MemoryError) or "emoryAllocation" in text or "ALLOC_FAILED" in text:
+    if any(name in text for name in _BUSY):
+        return InconclusiveError(
+            code=BUSY,
+            message=f"the GPU does not take another process while {doing}: one has it for itself, "
+            f"or its compute mode admits none: {text}",
+            remedy=(
+                "see who has it: gpucheck list --processes",
+                "see its compute mode: nvidia-smi -q -d COMPUTE",
+            ),
+        )
+    if isinstance(error, MemoryError) or any(name in text for name in _OUT_OF_MEMORY):
         return InconclusiveError(
             code="gpu-out-of-memory",
             message=f"the GPU has not enough free memory for {doing}: {text}",
@@ -57,7 +88,15 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
             message=f"the GPU stopped answering while {doing}: {text}",
             remedy=("run gpucheck detect", "look for Xid messages in the kernel log (dmesg)"),
         )
-    if isinstance(error, ImportError | OSError) or kind in ("CompileException", "NVRTCError"):
+    if isinstance(error, OSError) and error.errno is not None:
+        return _file_failure(error, doing)
+    if kind in _COMPILERS and not any(words in str(error) for words in _NO_HEADER):
+        return MissingError(
+            code="kernel-not-compiled",
+            message=f"a kernel was not compiled for this GPU while {doing}: {_first_error(error)}",
+            remedy=(f"Use a CUDA that knows this GPU. {INSTALL_CUPY}",),
+        )
+    if isinstance(error, ImportError | OSError) or kind in _COMPILERS:
         return MissingError(
             code="cuda-library-missing",
             message=f"CuPy could not do its part of {doing}: {kind}: {text}",
@@ -68,6 +107,25 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
         message=f"the GPU failed at {doing}: {kind}: {text}",
         remedy=("run gpucheck detect",),
     )
+
+
+def _file_failure(error: OSError, doing: str) -> MissingError:
+    """Return what the system refused CuPy: a library that cannot be loaded has no number."""
+    where = f" ({error.filename})" if error.filename is not None else ""
+    return MissingError(
+        code="file-refused",
+        message=f"CuPy could not read or write a file while {doing}: {error.strerror}{where}",
+        remedy=(
+            f"Let {FOLDER_VARIABLE} name a folder that can be written, for CuPy's kernels.",
+            "Look for space and quotas there, and in the folder for temporary files: df -h",
+        ),
+    )
+
+
+def _first_error(error: Exception) -> str:
+    """Return the compiler's first complaint, which warnings may precede."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), next(iter(lines), "no reason"))
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class SpanTimer:
         """Return the span, and how long the host took to enqueue the work."""
         import numpy as np
 
-        self._ticks.fill(0)
+        self._ticks.data.memset_async(0, self._ticks.nbytes, self._stream)
         if hold_s is not None:
             self._hold(1, 1, (np.uint64(hold_s * 1e9),))
         self._tick(self._sm_count, 1, (self._ticks[0],))

@@ -110,7 +110,7 @@ class GpuDevice(Protocol):
         ...
 
     def poison(self, array: GpuArray) -> None:
-        """Fill an array with NaN, or with the smallest number where its type has no NaN."""
+        """Fill an array with NaN, or with a conspicuous number where its type has no NaN."""
         ...
 
     def copy(self, source: GpuArray, out: GpuArray) -> None:
@@ -197,7 +197,8 @@ class OpenedGpus:
     """The GPUs that can be measured, or why there is none, and what to do about it.
 
     `refused` says by CUDA index why a GPU could not be opened although others could; `silent` that
-    the driver did not answer, so that it is unknown whether there is one.
+    the driver did not answer, so that it is unknown whether there is one; `busy` that all that
+    could not be opened belong to another process for now.
     """
 
     devices: Sequence[GpuDevice] = ()
@@ -205,5 +206,6 @@ class OpenedGpus:
     remedy: tuple[str, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     silent: bool = False
+    busy: bool = False
     cupy_version: str | None = None
     cublas_version: str | None = None

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpucheck.probes.cupy_cache import cache_variables
 from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.live import DEADLINE_BASE_S
 from gpucheck.probes.nvml import NvmlSession
@@ -42,13 +43,14 @@ def run_proof(
     Raises:
         OtherPythonError: it cannot be started, or takes longer than `deadline_s`.
     """
+    cache = cache_variables(environment) if framework == "cupy" else {}
     documents = run_script(
         interpreter,
         "limit_proof_child.py",
         framework,
         ",".join(map(str, limits)),
         str(hold_s),
-        environment=environment,
+        environment={**environment, **cache},
         deadline_s=deadline_s,
     )
     yield from (document for document in documents if "step" in document)

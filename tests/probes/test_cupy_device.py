@@ -23,8 +23,21 @@ class CUDARuntimeError(RuntimeError):
     """Named as CuPy names its own."""
 
 
+class CUDADriverError(RuntimeError):
+    """Named as CuPy names its own."""
+
+
 class OutOfMemoryError(MemoryError):
     """Named as CuPy names its own."""
+
+
+class CompileException(Exception):
+    """Named as CuPy names its own."""
+
+
+#: What NVRTC says of CuPy's own kernels where CUDA's headers are not installed.
+NO_HEADER = 'catastrophic error: cannot open source file "cuda_fp16.h"'
+NO_TARGET = "ptxas: error   : Modifier '.no_allocate' on 'ld' requires .target sm_70 or higher"
 
 
 class Context:
@@ -68,7 +81,13 @@ class Array(np.ndarray[Any, Any]):
 
     @property
     def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
+        def memset_async(value: int, size: int, stream: object = None) -> None:
+            ctypes.memset(self.ctypes.data, value, size)
+
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
+
+    def fill(self, value: Any) -> None:
+        raise CompileException(NO_HEADER)
 
     def set(self, host: Any, stream: object = None) -> None:
         self[...] = host
@@ -388,6 +407,22 @@ def test_a_broken_cupy_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
             "gpu-out-of-memory",
         ),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), InconclusiveError, "gpu-out-of-memory"),
+        (RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED"), InconclusiveError, "gpu-out-of-memory"),
+        (
+            CUDADriverError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+            InconclusiveError,
+            "gpu-out-of-memory",
+        ),
+        (
+            CUDARuntimeError("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy"),
+            InconclusiveError,
+            "gpu-busy",
+        ),
+        (CUDADriverError("CUDA_ERROR_DEVICE_UNAVAILABLE: busy"), InconclusiveError, "gpu-busy"),
+        (CompileException(NO_HEADER), MissingError, "cuda-library-missing"),
+        (CompileException(f"a warning\n{NO_TARGET}"), MissingError, "kernel-not-compiled"),
+        (PermissionError(13, "Permission denied", "/.cupy"), MissingError, "file-refused"),
+        (OSError(28, "No space left on device"), MissingError, "file-refused"),
         (CUDARuntimeError("cudaErrorECCUncorrectable: ecc"), InconclusiveError, "gpu-lost"),
         (CUDARuntimeError("cudaErrorIllegalAddress: bad"), InconclusiveError, "gpu-lost"),
         (OSError("libcublas.so.13: cannot open"), MissingError, "cuda-library-missing"),
@@ -406,6 +441,31 @@ def test_cupys_errors_become_ours(
     assert caught.value.code == code
     assert caught.value.remedy
     assert "\n" not in caught.value.message
+
+
+def test_a_compiler_s_complaint_is_told_and_not_its_warnings(cupy: FakeCupy) -> None:
+    cupy.RawKernel = raising(CompileException(f"a warning\n{NO_TARGET}"))  # type: ignore[method-assign]
+
+    with pytest.raises(MissingError) as caught:
+        CupyDevice(0).compile("", "empty")
+
+    assert NO_TARGET in caught.value.message
+
+
+def test_a_gpu_that_another_process_has_for_itself_is_busy_and_the_others_are_opened(
+    cupy: FakeCupy,
+) -> None:
+    busy = CUDARuntimeError("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy")
+    cupy.count, opened_devices = 2, cupy.cuda.Device
+    cupy.cuda.Device = lambda index: raising(busy)() if index else opened_devices(index)
+
+    both, second = open_gpus(), open_gpus([1])
+
+    assert [gpu.facts.cuda_index for gpu in both.devices] == [0]
+    assert both.busy
+    assert "gpucheck list --processes" in " ".join(second.remedy)
+    assert not second.devices
+    assert second.busy
 
 
 def test_a_span_is_in_seconds_and_behind_the_hold_kernel(cupy: FakeCupy) -> None:
@@ -549,7 +609,7 @@ def test_copies_rows_and_poison(cupy: FakeCupy) -> None:
     view: Any = device.rows(source, 1, 2)
     assert np.asarray(view).tolist() == [[2, 3]]
     assert device.memory_used_bytes() == 4096
-    for dtype, poisoned in (("float16", np.nan), ("uint16", 0x7FC0), ("int32", -(2**31))):
+    for dtype, poisoned in (("float16", np.nan), ("uint16", 0xFFFF), ("int32", -0x7F7F7F80)):
         spoilt = array(np.zeros(2), dtype)
         device.poison(spoilt)
         assert np.array_equal(spoilt, np.full(2, poisoned, dtype), equal_nan=dtype == "float16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.probes.cupy_errors import BUSY
 from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 
 
@@ -14,7 +15,8 @@ def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Seque
     Raises:
         WrongUseError: a name that is none.
         MissingError: nothing of it is on this machine.
-        InconclusiveError: the driver does not answer whether there is a GPU.
+        InconclusiveError: the driver does not answer whether there is a GPU, or another process has
+            it for itself.
     """
     check_device_names(devices)
     known = {f"gpu:{gpu.facts.cuda_index}": gpu for gpu in gpus.devices}
@@ -27,9 +29,9 @@ def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Seque
         elif name in known:
             chosen[name] = known[name]
     if not with_cpu and not chosen:
-        error = InconclusiveError if gpus.silent else MissingError
+        error = InconclusiveError if gpus.silent or gpus.busy else MissingError
         raise error(
-            code="no-gpu",
+            code=BUSY if gpus.busy else "no-gpu",
             message=f"No GPU can be measured: {(gpus.unavailable or 'none is here').rstrip('.')}.",
             remedy=(
                 *(gpus.remedy or ("Run: gpucheck detect",)),

@@ -7,6 +7,10 @@ from gpucheck.core.bench.record import MEMORY_TAKEN, NO_TIME
 from gpucheck.models.bench import BenchResult, Measurement
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
+from gpucheck.probes.cupy_errors import BUSY
+
+#: Errors that say nothing of the device: the time was over, or others have its memory or all of it.
+_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY})
 
 
 def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
@@ -15,8 +19,9 @@ def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     Whether a required GPU is there is unknown (3) while the driver does not answer.
     A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
     long as others of its device have figures. A device of which nothing could be measured, since
-    the time was over or others hold its memory, is 3, and so is repeating products there. A result
-    that was wrong, or a row or repetition that ended with another error, is 1.
+    the time was over or others have it or its memory, is 3, and so is repeating products there, and
+    a GPU that is busy with another process. A result that was wrong, or a row or repetition that
+    ended with another error, is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -34,16 +39,15 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
     errors = (row.error for row in result.measurements if row.error is not None)
     for error in errors:
-        if error.code not in (NO_TIME, MEMORY_TAKEN):
+        if error.code not in _UNKNOWN:
             return ExitCode.BAD, error
     wrong = next((row for row in result.measurements if _is_wrong(row)), None)
     if wrong is not None:
         message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
         return ExitCode.BAD, Failure(code="wrong-result", message=message)
-    if result.environment.gpus and result.environment.gpu_unavailable is not None:
-        message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
-        failure = Failure(code="gpu-refused", message=message, remedy=("Run: gpucheck detect",))
-        return ExitCode.BAD, failure
+    refused = _refused(result)
+    if refused is not None and not result.environment.gpu_silent:
+        return ExitCode.BAD, refused
     corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
     if corrupt is not None:
         message = f"Silent corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
@@ -51,10 +55,18 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
     undone = [check.failure for check in result.corruption if check.failure is not None]
     for failure in undone:
-        if failure.code != MEMORY_TAKEN:
+        if failure.code not in _UNKNOWN:
             return ExitCode.BAD, failure
-    unknown = _without_figures(result) or next(iter(undone), None)
+    unknown = _without_figures(result) or next(iter(undone), None) or refused
     return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)
+
+
+def _refused(result: BenchResult) -> Failure | None:
+    """Return that some GPUs could not be opened although others could, None if all could."""
+    if not result.environment.gpus or result.environment.gpu_unavailable is None:
+        return None
+    message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
+    return Failure(code="gpu-refused", message=message, remedy=("Run: gpucheck detect",))
 
 
 def _without_figures(result: BenchResult) -> Failure | None:

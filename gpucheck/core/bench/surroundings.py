@@ -268,7 +268,7 @@ def environment_of(
     reasons = _reasons(opened)
     return replace(
         found,
-        gpu_silent=opened.silent,
+        gpu_silent=opened.silent or opened.busy,
         unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
     )
 

@@ -25,3 +25,11 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
 def test_what_is_no_device_is_refused(name: str) -> None:
     with pytest.raises(WrongUseError, match="does not understand"):
         asked_devices([name], OpenedGpus())
+
+
+def test_a_gpu_that_another_process_has_is_not_missing() -> None:
+    with pytest.raises(InconclusiveError) as caught:
+        asked_devices(["gpu:0"], OpenedGpus(unavailable="busy", remedy=("see who",), busy=True))
+
+    assert caught.value.code == "gpu-busy"
+    assert caught.value.remedy[0] == "see who"

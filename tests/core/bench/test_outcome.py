@@ -12,12 +12,14 @@ from gpucheck.models.bench import BenchResult, Measurement, Verified
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
+from tests.fakes.bench_results import gpu as bench_gpu
 from tests.fakes.bench_runs import row
 from tests.fakes.verdicts import result
 
 TAKEN = Failure(code="gpu-memory-taken", message="the memory of gpu:0 is taken")
 NO_TIME = Failure(code="no-time", message="the time was over")
 LOST = Failure(code="gpu-lost", message="the GPU stopped answering")
+BUSY = Failure(code="gpu-busy", message="another process has the GPU for itself")
 WRONG = Verified(error=0.5, bound=1e-2, ok=False, reference="float64")
 CLEAN = Corruption(device="gpu:0", gpu_uuid=None, products=10, words=64, reference_ok=True)
 
@@ -44,6 +46,7 @@ UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
         (found(GOOD, replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
         (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
         (found(GOOD, replace(UNMEASURED, error=LOST)), ExitCode.BAD, "gpu-lost"),
+        (found(GOOD, replace(UNMEASURED, error=BUSY)), ExitCode.INCONCLUSIVE, "gpu-busy"),
         (found(row("gpu:0", 1e14, verified=WRONG)), ExitCode.BAD, "wrong-result"),
         (
             found(GOOD, corruption=(replace(CLEAN, mismatches=1),)),
@@ -92,3 +95,23 @@ def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
         ).exit_code
         is ExitCode.MISSING
     )
+
+
+def test_a_busy_gpu_beside_others_decides_nothing_and_hides_nothing() -> None:
+    refused = replace(
+        result().environment, gpus=(bench_gpu(),), gpu_unavailable="gpu:1: busy", gpu_silent=True
+    )
+
+    busy = concluded(found(GOOD, environment=refused))
+    corrupt = concluded(
+        found(GOOD, environment=refused, corruption=(replace(CLEAN, mismatches=1),))
+    )
+    broken = concluded(found(GOOD, environment=replace(refused, gpu_silent=False)))
+
+    assert (busy.exit_code, busy.error and busy.error.code) == (
+        ExitCode.INCONCLUSIVE,
+        "gpu-refused",
+    )
+    assert corrupt.error is not None
+    assert corrupt.error.code == "silent-corruption"
+    assert broken.exit_code is ExitCode.BAD

@@ -43,6 +43,7 @@ _FAILURES = {
     "wrong-result": GateClass.HARDWARE,
     "out-of-memory": GateClass.ENVIRONMENT,
     "gpu-out-of-memory": GateClass.ENVIRONMENT,
+    "gpu-busy": GateClass.ENVIRONMENT,
     "gpu-memory-taken": GateClass.ENVIRONMENT,
     "memory-taken": GateClass.ENVIRONMENT,
     "worker-interrupted": GateClass.ENVIRONMENT,

@@ -70,6 +70,12 @@ class MemoryPointer:
     def __int__(self) -> int:
         return self.ptr
 
+    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+        """Enqueue filling memory with one byte."""
+        from . import runtime
+
+        runtime.memset(self.ptr, value, size, None if stream is None else stream.ptr)
+
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 

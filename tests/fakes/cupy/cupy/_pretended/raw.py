@@ -12,6 +12,7 @@ from .arrays import ndarray
 from .clock import CLOCK, driver_call
 from .device import COMPILE_S, Operation, device, stream_of
 from .errors import CompileException, CUDADriverError, FakeIncompleteError, failed
+from .kernel_cache import keep
 from .kernels import Launch, implementation
 from .pool import MemoryPointer
 from .signature import Parameter, Source, read
@@ -53,6 +54,7 @@ class RawModule:
         device().call()
         found = read(self.code, self.options, device().card.capability)
         if (self.code, self.options) not in _compiled:
+            keep(self.code.encode())
             _compiled.add((self.code, self.options))
             CLOCK.spend(COMPILE_S)
         return found
