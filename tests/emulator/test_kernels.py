@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,9 +16,7 @@ from tests.emulator.emulated import FOLDER, ORDERS, SANITIZERS, KernelFault, Mem
 
 HostArray = NDArray[Any]
 INPUTS, CLASSES = 785, 10
-relaxed = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+few = settings(max_examples=12)
 
 
 def blank(shape: tuple[int, ...] | int) -> HostArray:
@@ -39,7 +37,7 @@ def test_every_source_has_a_driver() -> None:
     assert {path.suffix for path in PACKAGE.rglob("*.cu*")} == {".cu"}
 
 
-@relaxed
+@few
 @given(
     packs=st.integers(1, 700),
     grid=st.integers(1, 4),
@@ -68,7 +66,7 @@ def test_copy_and_triad_reach_every_pack_with_any_grid(
     np.testing.assert_allclose(scaled, expected, rtol=0, atol=2e-6)
 
 
-@relaxed
+@few
 @given(rows=st.integers(1, 40), grid=st.integers(1, 6), order=st.sampled_from(ORDERS))
 def test_forward_is_softmax_less_targets(
     emulator: Emulators, rows: int, grid: int, order: int
@@ -85,7 +83,7 @@ def test_forward_is_softmax_less_targets(
     np.testing.assert_allclose(found, expected, atol=3e-6)
 
 
-@settings(relaxed, max_examples=8)
+@settings(few, max_examples=6)
 @given(rows=st.integers(1, 40), added=st.booleans(), order=st.sampled_from(ORDERS))
 def test_project_is_the_scaled_product(
     emulator: Emulators, rows: int, added: bool, order: int
@@ -107,7 +105,7 @@ def test_project_is_the_scaled_product(
     np.testing.assert_allclose(found, product + (out if added else 0), atol=2e-5)
 
 
-@relaxed
+@few
 @given(rows=st.integers(1, 300), spare=st.integers(0, 2), order=st.sampled_from(ORDERS))
 def test_gradient_is_softmax_less_targets_in_place(
     emulator: Emulators, rows: int, spare: int, order: int
@@ -127,7 +125,7 @@ def test_gradient_is_softmax_less_targets_in_place(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@relaxed
+@few
 @given(count=st.integers(1, 300), towers=st.integers(1, 5), order=st.sampled_from(ORDERS))
 def test_merge_subtracts_every_tower(
     emulator: Emulators, count: int, towers: int, order: int
@@ -174,7 +172,7 @@ WORDS = {0: np.float32, 1: np.float16, 3: np.float64, 4: np.int32}
 
 
 @pytest.mark.parametrize("element", [0, 1, 3])
-@settings(relaxed, max_examples=15)
+@settings(few, max_examples=8)
 @given(
     count=st.integers(1, 300),
     grid=st.integers(1, 3),

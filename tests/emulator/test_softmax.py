@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -145,9 +145,7 @@ def draw(columns: int, rows: int, seed: int, spread: float = 1.0) -> HostArray:
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
-@settings(
-    max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20)
 @given(
     columns=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.integers(1, 70_000)),
     rows=st.integers(1, 5),
@@ -188,9 +186,7 @@ def test_every_row_length_and_place_agrees_with_float64(
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(["softmax_short", "softmax_long", "softmax_cluster", "softmax_online"]),
     columns=st.integers(1, 400),

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.models.codec import DecodeError, from_plain, is_record, to_plain
@@ -223,7 +223,6 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 SNAPSHOTS = values_of(Snapshot)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(SNAPSHOTS)
 def test_a_snapshot_survives_the_round_trip(snapshot: Snapshot) -> None:
     text = json.dumps(to_plain(snapshot), allow_nan=False)
@@ -238,7 +237,6 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(snapshot=SNAPSHOTS, data=st.data())
 def test_a_damaged_snapshot_is_refused_or_read_never_fatal(
     snapshot: Snapshot, data: st.DataObject

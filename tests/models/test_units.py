@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.models.errors import WrongUseError
@@ -144,7 +144,6 @@ def test_a_share_is_rounded_down_to_bytes() -> None:
     assert parse_amount("0.1").bytes_of(9) == 0
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_an_amount_or_wrong_use(text: str) -> None:
     with contextlib.suppress(WrongUseError):
@@ -152,7 +151,6 @@ def test_any_text_is_an_amount_or_wrong_use(text: str) -> None:
         assert (amount.share is None) != (amount.size_bytes is None)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=string.digits + ".%kKmMgGtTiIbB -+e,", max_size=12))
 def test_nearly_amounts_are_amounts_or_wrong_use(text: str) -> None:
     with contextlib.suppress(WrongUseError):
@@ -161,20 +159,17 @@ def test_nearly_amounts_are_amounts_or_wrong_use(text: str) -> None:
         assert amount.size_bytes is None or amount.size_bytes > 0
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**12), st.sampled_from(sorted(BYTES_PER_UNIT)))
 def test_a_whole_number_with_a_unit_is_that_many_units(count: int, unit: str) -> None:
     assert parse_amount(f"{count}{unit}").size_bytes == count * BYTES_PER_UNIT[unit]
     assert parse_amount(f"{count} {unit.upper()}").size_bytes == count * BYTES_PER_UNIT[unit]
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**15))
 def test_a_size_written_in_bytes_comes_back(size_bytes: int) -> None:
     assert parse_amount(f"{size_bytes}B") == Amount(text=f"{size_bytes}B", size_bytes=size_bytes)
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**6 - 1), st.integers(0, 2**45))
 def test_a_fraction_and_its_percentage_are_the_same_share(millionths: int, total: int) -> None:
     fraction = parse_amount(f"0.{millionths:06d}")
@@ -184,7 +179,6 @@ def test_a_fraction_and_its_percentage_are_the_same_share(millionths: int, total
     assert fraction.bytes_of(total) == percent.bytes_of(total) == millionths * total // 10**6
 
 
-@settings(deadline=None)
 @given(st.decimals(min_value="0.0001", max_value="0.9999", places=4))
 def test_a_bare_number_below_one_is_a_share_and_never_a_size(value: Decimal) -> None:
     amount = parse_amount(str(value))
@@ -192,14 +186,12 @@ def test_a_bare_number_below_one_is_a_share_and_never_a_size(value: Decimal) -> 
     assert (amount.share, amount.size_bytes) == (Fraction(value), None)
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**15))
 def test_a_bare_integer_is_never_guessed(number: int) -> None:
     with pytest.raises(WrongUseError):
         parse_amount(str(number))
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**6), st.sampled_from("KMGT"))
 def test_powers_of_1024_and_of_1000_are_told_apart(number: int, letter: str) -> None:
     binary, short, decimal = (
@@ -212,7 +204,6 @@ def test_powers_of_1024_and_of_1000_are_told_apart(number: int, letter: str) -> 
     assert binary > decimal
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**6), st.sampled_from(sorted(BYTES_PER_UNIT)))
 def test_case_and_a_blank_before_the_unit_mean_nothing(number: int, unit: str) -> None:
     plain = parse_amount(f"{number}{unit}")
@@ -221,7 +212,6 @@ def test_case_and_a_blank_before_the_unit_mean_nothing(number: int, unit: str) -
         assert parse_amount(text).size_bytes == plain.size_bytes
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=string.digits + ".%kKmMgGtTiIbB ", max_size=12), st.integers(0, 2**45))
 def test_what_an_amount_remembers_is_read_the_same_again(text: str, total: int) -> None:
     try:

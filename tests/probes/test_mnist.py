@@ -180,7 +180,8 @@ def test_a_file_that_is_not_there_or_not_named_so_is_refused(tmp_path: Path) -> 
 
 
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=st.binary(max_size=64), dimensions=st.sampled_from([1, 3]))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, dimensions: int) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from gpucheck import __version__
 from gpucheck.core.detect import detect
@@ -260,7 +260,6 @@ def test_eight_gpus_stay_small() -> None:
     assert len(render(list_report(FakeProbes(readings=reading_of(*rows))), View())) < 20_000
 
 
-@settings(deadline=None)
 @given(any_list())
 def test_any_list_is_one_line_that_parses(report: Report) -> None:
     text = render(report, View())

@@ -39,7 +39,7 @@ def limit(environment: dict[str, str], *, lines: str | None = None) -> MemoryLim
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
 def test_any_value_survives_the_shell(value: str) -> None:
     text = shell.render(report(limit({"GPUCHECK_TEST": value})), View())

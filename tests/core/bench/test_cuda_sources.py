@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,9 @@ SOURCES = sorted(PACKAGE.rglob("*.cu"))
 
 #: Volta to Blackwell; NVRTC 12.9 knows them all, NVRTC 13 begins at sm_75.
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
+#: Without clusters, with them, and the newest: the compiler's other cases are `slow`, and only in
+#: bfloat16, whose instructions came one after the other.
+ALWAYS = (70, 90, 120)
 
 #: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
 DEFINES = {
@@ -122,7 +126,15 @@ def assert_compiles(
     return set(re.findall(r"\.entry (\w+)", ptx))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def architectures() -> list[Any]:
+    """Return each architecture as a parameter, those that are not looked at always as slow."""
+    return [
+        pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow)
+        for each in ARCHITECTURES
+    ]
+
+
+@pytest.mark.parametrize("architecture", architectures())
 @pytest.mark.parametrize(("source", "defines"), CASES)
 def test_source_compiles_without_a_warning(
     nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
@@ -145,8 +157,17 @@ def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[Softmax
     return list(found.values())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("element", "itemsize"), [(0, 4), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("element", "itemsize", "architecture"),
+    [
+        *[(*each, which) for each in ((0, 4), (1, 2), (2, 2)) for which in ALWAYS],
+        *[
+            pytest.param(2, 2, which, marks=pytest.mark.slow)
+            for which in ARCHITECTURES
+            if which not in ALWAYS
+        ],
+    ],
+)
 def test_every_softmax_that_is_launched_compiles_without_a_warning(
     nvrtc: Nvrtc, element: int, itemsize: int, architecture: int
 ) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.core.memlimit.folklore import warn_of_folklore
@@ -154,7 +154,6 @@ class TestPytorch:
             assert by_name(limit, name).setting is None
             assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in by_name(limit, name).reason
 
-    @settings(deadline=None)
     @given(st.text(max_size=40))
     def test_any_text_that_is_there_is_survived(self, theirs: str) -> None:
         limit = plan("30%", env={CONF: theirs}, found={"torch": "2.12.0"})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.core.memlimit.plan import plan_limit
@@ -235,7 +235,6 @@ class TestEnvironment:
         assert (found.strength, found.applies) == (Strength.SOFT, True)
         assert allocator in found.reason
 
-    @settings(deadline=None)
     @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
     def test_any_inherited_text_is_survived(self, cupy: str, jax: str, old: str) -> None:
         limit = plan("30%", environment={CUPY: cupy, JAX: jax, JAX_OLD: old})
@@ -294,7 +293,6 @@ class TestCodeLines:
         assert setting == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=8192M,GPU-1=8192M"
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["30%", "0.07", "99.9%", "1.5GiB", "700MB", "12345678K"]),
     st.lists(st.integers(min_value=12 * GIB, max_value=300 * GIB), min_size=1, max_size=4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -123,7 +123,6 @@ DETECTIONS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     detection=DETECTIONS,
     width=st.integers(20, 200),

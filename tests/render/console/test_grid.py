@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
@@ -61,7 +61,6 @@ def test_excess() -> None:
 CELLS = st.text(st.characters(categories=["L", "N"]), max_size=30)
 
 
-@settings(deadline=None)
 @given(
     cells=st.lists(st.tuples(CELLS, CELLS), max_size=4),
     width=st.integers(1, 60),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -261,7 +261,6 @@ VIEWS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(report=any_list(), view=VIEWS)
 def test_no_line_is_wider_than_the_terminal(report: Report, view: View) -> None:
     text = ANSI.sub("", render(report, view))
@@ -269,7 +268,6 @@ def test_no_line_is_wider_than_the_terminal(report: Report, view: View) -> None:
     assert [line for line in text.splitlines() if cell_len(line) > view.width] == []
 
 
-@settings(deadline=None)
 @given(report=any_list(), view=VIEWS)
 def test_nothing_steers_the_terminal(report: Report, view: View) -> None:
     text = render(report, view)
@@ -280,7 +278,6 @@ def test_nothing_steers_the_terminal(report: Report, view: View) -> None:
     assert view.unicode or text.isascii()
 
 
-@settings(deadline=None)
 @given(report=any_list(), width=st.integers(20, 200))
 def test_every_gpu_is_told(report: Report, width: int) -> None:
     text = render(report._replace(exit_code=ExitCode.OK), View(width=width))

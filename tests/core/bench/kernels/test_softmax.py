@@ -52,7 +52,7 @@ def assert_softmax(source: HostArray, temperature: float, block: int = 4) -> Non
         np.testing.assert_allclose(out, expected, rtol=0, atol=4e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 9),
     columns=st.integers(1, 300),
@@ -72,7 +72,7 @@ def test_every_shape_and_temperature_agrees_with_float64(
     assert_softmax(source, temperature, block)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     columns=st.integers(1, 40),
     places=st.lists(
