@@ -13,8 +13,9 @@ from gpucheck.models import worker
 from gpucheck.models.report import Failure
 from gpucheck.probes.child import Child, ChildDiedError
 from gpucheck.probes.cpu import running_on
+from gpucheck.probes.interrupts import HeldBack
 from gpucheck.probes.turn import Turn
-from gpucheck.probes.workers import held_back_signals, worker_environment
+from gpucheck.probes.workers import worker_environment
 
 #: The module that a process of a burn runs.
 MODULE = "gpucheck.cli.burn_process"
@@ -79,7 +80,7 @@ class ProcessBurners:
     def start(self, orders: Sequence[BurnOrder]) -> None:
         """Start them; one that cannot be started is news."""
         environment = {**worker_environment(os.environ), **self._turn.variables}
-        with held_back_signals():
+        with HeldBack():
             for order in orders:
                 with running_on(order.cpus):
                     try:
@@ -135,7 +136,7 @@ class ProcessBurners:
 
     def close(self) -> None:
         """Kill what is left, and remove the start's lock."""
-        with held_back_signals():
+        with HeldBack():
             for device in list(self._children):
                 self.drop(device)
             self._turn.close()

@@ -13,11 +13,15 @@ import signal
 import sys
 import time
 
+from gpucheck.probes.interrupts import HeldBack
+
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+#: Runs every script, and ends with us.
+START = os.path.join(os.path.dirname(__file__), "start_child.py")  # noqa: PTH118, PTH120 - pathlib is slow to import
 _CHUNK_BYTES = 1 << 16
 #: A child that is not stuck in the kernel is gone this soon after the kill.
 _REAP_S = 0.05
@@ -47,7 +51,11 @@ class Child:
 
     The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
     current directory, and it writes nothing to our terminal. With `interpreter` (a Python and its
-    options) the script runs there instead, with that Python's own packages.
+    options) the script runs there instead, with that Python's own packages; behind `-m` it is the
+    name of a module.
+
+    It ends with this process, whatever ends that, and with the thread that started it: the kernel
+    counts that one as its parent. A thread that starts a child keeps it, or ends it with itself.
 
     Raises:
         ChildDiedError: it could not be started at all.
@@ -60,20 +68,39 @@ class Child:
         environment: Mapping[str, str] | None = None,
         interpreter: tuple[str, ...] = (),
     ) -> None:
-        request_end, self._requests = os.pipe()
-        self._answers, answer_end = os.pipe()
+        self._requests = self._answers = -1
+        self._pid: int | None = None
+        self._owner = os.getpid()
         #: Another Python may say more than our script does: its site hooks are its user's.
         self._foreign = bool(interpreter)
-        python = interpreter or (sys.executable, "-I", "-S")
-        command = [*python, script, *arguments]
-        self._pid: int | None = None
-        # A Ctrl-C that came while the child is born would leave it without anybody who knows it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        self._buffer = b""
+        python = list(interpreter or (sys.executable, "-I", "-S"))
+        module = python.pop() if python[-1] == "-m" else None
+        words = [START, str(self._owner), *filter(None, [module]), script, *arguments]
         try:
+            with HeldBack():
+                self._start(
+                    [*python, *words], dict(os.environ if environment is None else environment)
+                )
+        except (OSError, ValueError) as error:
+            self._close_pipes()
+            how = f"could not be started: {error}"
+            raise ChildDiedError(how) from None
+        except BaseException:  # an interrupt that was held back: nobody will ever ask this child
+            self.abandon()
+            raise
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> None:
+        ends: list[int] = []
+        try:
+            request_end, self._requests = os.pipe()
+            ends.append(request_end)
+            self._answers, answer_end = os.pipe()
+            ends.append(answer_end)
             self._pid = os.posix_spawn(
-                python[0],
+                command[0],
                 command,
-                dict(os.environ if environment is None else environment),
+                environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, request_end, 0),
                     (os.POSIX_SPAWN_DUP2, answer_end, 1),
@@ -86,23 +113,14 @@ class Child:
                 # that runs beside us, and we end the child.
                 setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
             )
-        except (OSError, ValueError) as error:
-            self._close_pipes()
-            how = f"could not be started: {error}"
-            raise ChildDiedError(how) from None
         finally:
-            os.close(request_end)
-            os.close(answer_end)
-            self._let_interrupt(before)
-        self._buffer = b""
+            for end in ends:
+                os.close(end)
 
-    def _let_interrupt(self, before: set[signal.Signals] | set[int]) -> None:
-        """Let a Ctrl-C through again; one that waited ends the child that nobody will ask."""
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        except KeyboardInterrupt:
+    def __del__(self) -> None:
+        """End a child that an interrupt has taken from the one who started it."""
+        if self._owner == os.getpid():  # and not a copy in a fork of this process
             self.abandon()
-            raise
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send one request; a child that is already gone is noticed when its answer is read."""

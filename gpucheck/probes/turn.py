@@ -9,18 +9,14 @@ dies keeps nobody waiting.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
-import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 #: What a worker is told: `shared:FILE` or `exclusive:FILE`.
 VARIABLE = "GPUCHECK_TURN"
-#: prctl(2): the signal that the kernel sends to a process when its parent has died.
-_PR_SET_PDEATHSIG = 1
 
 
 class Turn:
@@ -67,16 +63,9 @@ def wait_for_turn(environment: Mapping[str, str]) -> Iterator[None]:
     except OSError:  # whoever held us back has gone: nobody waits for the answer either
         yield
         return
-    _end_with_parent()
     try:
         os.write(lock, b".")
         fcntl.flock(lock, fcntl.LOCK_EX if kind == "exclusive" else fcntl.LOCK_SH)
         yield
     finally:
         os.close(lock)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel end this process with the one that started it, which reads its answer."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

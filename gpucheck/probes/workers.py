@@ -22,10 +22,9 @@ from gpucheck.models import worker
 from gpucheck.models.report import Failure
 from gpucheck.probes.child import Child, ChildDiedError
 from gpucheck.probes.cpu import running_on
+from gpucheck.probes.interrupts import STOPPING, HeldBack
 from gpucheck.probes.turn import Turn
 
-#: Signals that ask us to stop; each of them must end the workers too.
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Importing CuPy and opening a GPU that sleeps takes seconds; a driver that hangs takes for ever.
 START_S = 120.0
 #: One that has answered may take so long to end: longer it takes only where a driver hangs.
@@ -123,7 +122,7 @@ class _Round:
     def start(self, command: Sequence[str]) -> None:
         """Start them all; between the start and the note of it no signal can come."""
         environment = {**worker_environment(os.environ), **self._turn.variables}
-        with held_back_signals():
+        with HeldBack():
             for place, order in enumerate(self._orders):
                 with running_on(order.cpus):
                     try:
@@ -165,7 +164,7 @@ class _Round:
 
     def close(self) -> None:
         """End what still runs."""
-        with held_back_signals():
+        with HeldBack():
             for child in self._children.values():
                 child.abandon()
             for child in self._leaving:
@@ -222,16 +221,6 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     path = dict.fromkeys([str(_PACKAGE.parent), *filter(None, given)])
     kept = {name: value for name, value in environment.items() if name != _DEFAULTS_VARIABLE}
     return {**kept, "PYTHONPATH": os.pathsep.join(path)}
-
-
-@contextlib.contextmanager
-def held_back_signals() -> Iterator[None]:
-    """Let no request to end come between the start of a process and the note of it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

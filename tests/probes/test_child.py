@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -13,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.probes.child import START, Child, ChildDiedError, ChildSilentError
+from tests.conftest import scrubbed_environment
 
 Start = Callable[..., Child]
 
@@ -306,21 +309,157 @@ def test_closing_frees_the_descriptors(start: Start) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+#: Starts a child beside a thread that takes every signal, and is asked to stop before the child is
+#: known to anybody. Without that thread a mask in the main one would hold the request back.
+INTERRUPTED = """
+import os, signal, sys, threading
+from gpucheck.probes.child import Child
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+spawn, born = os.posix_spawn, []
+def interrupted(*arguments, **options):
+    born.append(spawn(*arguments, **options))
+    os.kill(os.getpid(), int(sys.argv[1]))
+    for _ in range(10_000):  # time enough to run a handler
+        pass
+    return born[-1]
+os.posix_spawn = interrupted
+if sys.argv[1] == "15":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+try:
+    Child(sys.argv[2])
+except KeyboardInterrupt:
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    try:
+        print(os.WTERMSIG(os.waitpid(born[0], 0)[1]))
+    except ChildProcessError:  # it was waited for already
+        print(int(signal.SIGKILL))
+"""
+
+
+def run_program(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own: what is sent to it must not reach pytest."""
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        env=scrubbed_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_a_child_is_born_leaves_nobody_behind(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, tmp_path: Path
 ) -> None:
-    born: list[int] = []
-    spawn = os.posix_spawn
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS, encoding="ascii")
 
-    def interrupted(*arguments: Any, **options: Any) -> int:
-        born.append(spawn(*arguments, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        return born[-1]
+    finished = run_program(INTERRUPTED, str(int(number)), str(script))
 
-    monkeypatch.setattr(os, "posix_spawn", interrupted)
+    assert (finished.stdout, finished.stderr) == (f"{int(signal.SIGKILL)}\n", "")
 
-    with pytest.raises(KeyboardInterrupt):
-        start("import time; time.sleep(600)")
 
-    assert ends(born[0])
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+#: Starts a child that says its process id and hangs where no handler of Python's ever runs.
+PARENT = """
+import os, signal, sys, time
+from gpucheck.probes.child import Child
+child = Child(*sys.argv[2:], interpreter=tuple(sys.argv[1].split(":")) if sys.argv[1] else ())
+print(next(child.documents(60))["pid"], flush=True)
+os.read(0, 1)
+"""
+HANGS = """
+import ctypes, json, os
+print(json.dumps({"pid": os.getpid(), "words": __import__("sys").argv[1:]}), flush=True)
+ctypes.CDLL(None).pause()
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """Start a parent of a hung child; return it and the child's process id."""
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS, encoding="ascii")
+    started: list[tuple[subprocess.Popen[str], int]] = []
+
+    def build(interpreter: str = "", word: str = "") -> tuple[subprocess.Popen[str], int]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PARENT, interpreter, word or str(script)],
+            env={**scrubbed_environment(), "PYTHONPATH": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        started.append((process, int(process.stdout.readline())))
+        return started[-1]
+
+    yield build
+    for process, pid in started:
+        for left in (process.pid, pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_hung_child_ends_with_its_parent(parent: Any, number: signal.Signals) -> None:
+    process, pid = parent()
+    assert is_running(pid)
+
+    process.send_signal(number)
+
+    assert ends(pid)
+
+
+def test_a_hung_child_in_another_interpreter_ends_with_its_parent(parent: Any) -> None:
+    process, pid = parent(sys.executable)
+
+    process.kill()
+
+    assert ends(pid)
+
+
+def test_a_module_ends_with_its_parent(parent: Any) -> None:
+    process, pid = parent(f"{sys.executable}:-P:-m", "hangs")
+
+    process.kill()
+
+    assert ends(pid)
+
+
+def test_a_child_behind_a_wrapper_ends_with_the_one_that_asked(parent: Any, tmp_path: Path) -> None:
+    # The kernel ties it to the shell, which lives on: the end of the line tells it.
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n', encoding="ascii")
+    wrapper.chmod(0o755)
+    process, pid = parent(str(wrapper))
+    assert is_running(pid)
+
+    process.kill()
+
+    assert ends(pid)
+
+
+def test_a_child_whose_parent_died_before_it_could_be_tied_does_not_begin(tmp_path: Path) -> None:
+    mark = tmp_path / "begun"
+    script = tmp_path / "begins.py"
+    script.write_text(f"open({str(mark)!r}, 'w')", encoding="ascii")
+
+    finished = subprocess.run(
+        [sys.executable, "-I", START, "2147483647", str(script)],
+        input=b"",  # the line from the parent has ended
+        check=False,
+    )
+
+    assert finished.returncode == -signal.SIGKILL
+    assert not mark.exists()
+
+
+def test_a_child_that_nobody_knows_any_more_is_ended(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS, encoding="ascii")
+    pid = next(Child(str(script)).documents(60))["pid"]
+
+    assert ends(pid)
