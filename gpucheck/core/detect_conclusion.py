@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpucheck.core.checks import CHECKS, cuda_driver, launch
+from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch
 from gpucheck.core.detect_judgement import CHAIN, GOOD, is_unreached
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.evidence import BuildsReading
@@ -50,6 +50,8 @@ def conclude(
     failed = _first(findings, CheckStatus.FAIL, CHAIN)
     beside = _first(findings, CheckStatus.FAIL, BESIDE)
     cause: Finding | None
+    if failed is None:
+        failed = _none_left(findings)
     if failed is not None:
         verdict, cause = Verdict.UNUSABLE, failed
     elif _is_proven(findings):
@@ -77,6 +79,13 @@ def conclude(
     )
 
 
+def _none_left(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that every GPU is lost, whatever worked before."""
+    lost = next((finding for finding in findings if finding.id == gpu_lost.ID), None)
+    none = lost is not None and (gpu_lost.left_of(lost) or "").startswith("0 ")
+    return lost if none else None
+
+
 def _is_proven(findings: Sequence[Finding]) -> bool:
     """Return whether a kernel ran, or where that was not tried, CUDA sees a GPU."""
     by_id = {finding.id: finding for finding in findings}
@@ -98,6 +107,8 @@ def _sentence(
         unknown = verdict is Verdict.USABLE and _is_health_unknown(findings)
         return SENTENCES[verdict] + "; its health is not known" * unknown
     failed = cause.status is CheckStatus.FAIL
+    if verdict is Verdict.DEGRADED and cause.id == gpu_lost.ID:
+        return f"{gpu_lost.left_of(cause)} GPUs usable: {cause.summary}"
     if failed and verdict is Verdict.DEGRADED:
         return f"GPU usable, but {'not well: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
     if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpucheck.core.checks import CHECKS, cuda_driver, launch, nvml
+from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch, nvml, pci_device
 from gpucheck.core.checks.machine import KERNEL_LOG
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
@@ -68,7 +68,8 @@ def judge(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for name in set(names) & set(chain):
         chain[name] = _outweighed(chain[name], said)
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
-    return tuple(_said_once(_proven_by_launch(judged, chain.get(launch.ID))))
+    proven = _proven_by_launch(judged, chain.get(launch.ID))
+    return tuple(_said_once(_lost_once(proven)))
 
 
 def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
@@ -82,6 +83,18 @@ def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> 
             cause=None,
         )
         if finding.id == through and finding.status in (CheckStatus.WARN, CheckStatus.UNKNOWN)
+        else finding
+        for finding in findings
+    ]
+
+
+def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Give the steps for a lost GPU once, where it is named, and not for each sign of it."""
+    told = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
+    causes = (pci_device.FELL_OFF, *gpu_lost.WORDS)
+    return [
+        finding._replace(remedy=(f"See {gpu_lost.ID}.",))
+        if told and finding.layer in CHAIN and finding.cause in causes
         else finding
         for finding in findings
     ]

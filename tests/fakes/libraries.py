@@ -148,6 +148,8 @@ def _gpu_lines(machine: Machine, gpu: Gpu) -> Iterator[str]:
     yield from _scalar_lines(prefix, gpu)
     for number, value in {**_implied_fields(gpu), **gpu.fields}.items():
         yield f"{prefix}.field.{number} {_field_type(value)} {value}"
+    for number, growth in gpu.fields_growth.items():
+        yield f"{prefix}.field_growth.{number} {growth}"
     if gpu.cpu_affinity is not None:
         yield f"{prefix}.cpu_mask {_mask(cpus_of(gpu.cpu_affinity))}"
     if gpu.numa_node is not None:

@@ -172,6 +172,8 @@ class Gpu:
     bar1_used_bytes: int | None = None
     cuda_memory_total_bytes: int
     """What cuDeviceTotalMem says; left out, it is the total less the reserve."""
+    cuda_left_out: bool = False
+    """CUDA does not enumerate it, though nothing hides it."""
     cuda_speed: int = 0
     """The larger, the earlier under FASTEST_FIRST."""
 
@@ -296,6 +298,8 @@ class Gpu:
     processes: tuple[Process, ...] = ()
     fields: Mapping[int, int] = field(default_factory=dict)
     """NVML field values by id; those that follow from another reading need not be given."""
+    fields_growth: Mapping[int, int] = field(default_factory=dict)
+    """By how much a field's value grows with every question for it, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

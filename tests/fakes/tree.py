@@ -141,7 +141,10 @@ def _write_pci(tree: _Tree, machine: Machine) -> None:
         folder = _write_bridge(tree, gpu)
         tree.values(folder, _pci_values(machine, gpu))
         lost = any(
-            fault.function == "*" and fault.gpu == gpu.index and fault.code == 15
+            fault.function == "*"
+            and fault.gpu == gpu.index
+            and fault.code == 15
+            and not fault.after
             for fault in machine.faults
         )
         header = gpu.pci_device_id.to_bytes(4, "big")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.core.checks.advice import install_libraries, start_with_gpus
+from gpucheck.core.checks.advice import for_gpu, install_libraries, start_with_gpus
 from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
 from gpucheck.core.checks.nvml import (
     CGROUP_LOST,
@@ -16,6 +16,7 @@ from gpucheck.core.checks.nvml import (
 from gpucheck.core.checks.reason import Reason
 from gpucheck.core.checks.system_not_ready import HMM_UNSEEN, hmm_bug, may_be_hmm, not_ready
 from gpucheck.core.inventory import cuda_version
+from gpucheck.core.visibility import digits_of
 from gpucheck.models.evidence import NodeReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 from gpucheck.models.snapshot import CudaReading, ProbeFailure
@@ -105,6 +106,7 @@ ABOUT = About(
     why="Every CUDA program begins with these calls, in the same environment.",
     rules=(
         "fail: it cannot be loaded, refuses to start, or sees no GPU though nothing hides them",
+        "warn: it leaves out a GPU that NVML lists and that nothing hides",
         "unknown: no answer within the deadline",
     ),
     sources=(
@@ -123,6 +125,7 @@ ABOUT = About(
         "no-driver",
         "fabric-not-ready",
         "hmm-and-address-randomisation",
+        "gpu-left-out",
         "error",
         "cuda-child-died",
     ),
@@ -136,7 +139,7 @@ def check(machine: Machine) -> Finding:
     if failure is None and not reading.device_count:
         failure = ProbeFailure(code="no-device", message="CUDA starts, but sees no GPU")
     if failure is None:
-        return _works(reading)
+        return _left_out(machine) or _works(reading)
     if failure.code == "no-device" and VISIBLE in machine.environment:
         without = machine.cuda_unrestricted
         if without.failure is None and without.device_count:
@@ -156,6 +159,51 @@ def _works(reading: CudaReading, where: str = "") -> Finding:
         status=CheckStatus.OK,
         summary=f"CUDA {version} starts and sees {count_of(count)}{where}",
         evidence=tuple(evidence),
+    )
+
+
+def _left_out(machine: Machine) -> Finding | None:
+    """Name the GPUs that should be visible, by the rules that leave nothing open, and are not.
+
+    Not judged: MIG (CUDA counts instances), a lost GPU, and one that its compute mode closes, each
+    of which has a check of its own; and devices that CUDA does not name.
+    """
+    visible = machine.visible_by_the_rules
+    seen = {device.uuid_hex for device in machine.cuda.devices}
+    if visible is None or None in seen:
+        return None
+    gpus = [
+        gpu
+        for gpu in machine.nvml.gpus
+        if gpu.uuid in visible
+        and digits_of(gpu.uuid or "") not in seen
+        and gpu.index not in machine.lost
+        and gpu.compute_mode != "prohibited"
+    ]
+    # A device that NVML has another UUID for may be one of them.
+    strangers = seen - {digits_of(gpu.uuid) for gpu in machine.nvml.gpus if gpu.uuid}
+    if len(gpus) <= len(strangers):
+        return None
+    names = ", ".join(f"GPU {gpu.index} ({gpu.pci_bus_id})" for gpu in gpus)
+    if strangers:
+        names = f"{len(gpus) - len(strangers)} of {names}"
+    works = _works(machine.cuda)
+    total = len(machine.nvml.gpus)
+    return works._replace(
+        status=CheckStatus.WARN,
+        summary=f"{works.summary} of {total}: it leaves out {names}, and nothing hides"
+        f" {'it' if len(gpus) == 1 else 'them'}",
+        evidence=(
+            *works.evidence,
+            Evidence(source="nvmlDeviceGetCount", value=str(total)),
+            *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in gpus),
+        ),
+        remedy=(
+            f"See what CUDA says of it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
+            KERNEL_LOG,
+            *for_gpu(gpus[0].index, ("Reset it: sudo nvidia-smi --gpu-reset",)),
+        ),
+        cause="gpu-left-out",
     )
 
 

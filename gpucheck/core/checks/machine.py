@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from gpucheck.core.condition import GONE
 from gpucheck.core.inventory import HUNG, see_visibility
+from gpucheck.core.visibility import apply_rules, is_mig
 from gpucheck.models.device import Visibility
 from gpucheck.models.evidence import (
     BuildReading,
@@ -19,7 +21,13 @@ from gpucheck.models.evidence import (
     TrialReading,
 )
 from gpucheck.models.report import Host
-from gpucheck.models.snapshot import CudaReading, GpuReading, KernelReading, NvmlReading
+from gpucheck.models.snapshot import (
+    CudaReading,
+    GpuReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+)
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
 #: What helps where nothing more exact is known: the driver says there what it met.
@@ -121,6 +129,19 @@ class Machine:
         )
 
     @cached_property
+    def visible_by_the_rules(self) -> tuple[str, ...] | None:
+        """The UUIDs that a program should see; None where only the driver knows."""
+        gpus = [gpu for gpu in self.nvml.gpus if gpu.failure is None]
+        if self.nvml.failure is not None or any(is_mig(gpu) for gpu in gpus):
+            return None
+        text = self.environment.get(VISIBLE)
+        if text is None:
+            # In whatever order: all of them.
+            return tuple(gpu.uuid for gpu in gpus if gpu.uuid)
+        order = self.environment.get("CUDA_DEVICE_ORDER")
+        return apply_rules(text, order, gpus, driver_version=self.nvml.driver_version).visible
+
+    @cached_property
     def builds(self) -> BuildsReading:
         """The frameworks of the interpreter that matters."""
         return self._probes.builds(self.wish.python)
@@ -147,6 +168,34 @@ class Machine:
             through_cupy=self.build("cupy") is not None,
             every_gpu=self.wish.every_gpu,
         )
+
+    @property
+    def after_launch(self) -> NvmlReading:
+        """What NVML says of the GPUs that answered, after a kernel has run; empty before."""
+        # Only what another check has launched counts: nobody who did not ask for it gets a kernel.
+        return self._asked_again if "launch" in vars(self) else NvmlReading()
+
+    @cached_property
+    def _asked_again(self) -> NvmlReading:
+        answered = tuple(gpu.index for gpu in self.nvml.gpus if gpu.failure is None)
+        failed = self.nvml.failure or self.health.failure
+        if failed or not answered or not self.launch.launches:
+            return NvmlReading()
+        self.tell("asking whether every GPU is still there")
+        # Who is on each of them: that takes few calls, and a lost GPU answers none.
+        return self._probes.nvml(NvmlQuestion(processes_of=answered))
+
+    @property
+    def lost(self) -> Mapping[int, ProbeFailure]:
+        """The GPUs that NVML has called lost by now, by index, and what it said first."""
+        listed = ((gpu.index, gpu.failure) for gpu in self.nvml.gpus)
+        looked = ((gpu.index, gpu.failure) for gpu in self.health.gpus)
+        later = ((gpu.index, gpu.failure) for gpu in self.after_launch.gpus)
+        lost: dict[int, ProbeFailure] = {}
+        for index, failure in (*listed, *looked, *later):
+            if failure is not None and failure.library_code in GONE:
+                lost.setdefault(index, failure)
+        return lost
 
     @property
     def gpus(self) -> tuple[tuple[GpuReading, GpuHealthReading], ...]:

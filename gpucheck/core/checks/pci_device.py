@@ -16,6 +16,7 @@ REQUIRES: tuple[str, ...] = ()
 OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
+FELL_OFF = "fell-off-the-bus"
 NONE = "no NVIDIA GPU is on the PCI bus"
 SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
 #: What to look at in a virtual machine, and in one that can be touched.
@@ -42,7 +43,7 @@ ABOUT = About(
     causes=(
         "no-gpu-on-the-bus",
         "gpu-switched-off",
-        "fell-off-the-bus",
+        FELL_OFF,
         "bus-not-readable",
     ),
 )
@@ -96,15 +97,19 @@ def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str
     )
 
 
+def gone_from(machine: Machine) -> list[str]:
+    """Return the bus ids of the GPUs whose registers read as all ones, though they do not sleep."""
+    on_bus = {device.pci_bus_id for device in machine.kernel.pci_devices or ()}
+    return [
+        detail.pci_bus_id
+        for detail in machine.system.pci
+        if detail.pci_bus_id in on_bus and detail.answers is False and not _sleeps(detail)
+    ]
+
+
 def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
     details = {detail.pci_bus_id: detail for detail in machine.system.pci}
-    gone = [
-        device.pci_bus_id
-        for device in devices
-        if (detail := details.get(device.pci_bus_id)) is not None
-        and detail.answers is False
-        and not _sleeps(detail)
-    ]
+    gone = gone_from(machine)
     if gone:
         return _gone(gone, len(devices))
     return Finding(
@@ -140,5 +145,5 @@ def _gone(gone: list[str], count: int) -> Finding:
             for bus_id in gone
         ),
         remedy=COLD_START,
-        cause="fell-off-the-bus",
+        cause=FELL_OFF,
     )

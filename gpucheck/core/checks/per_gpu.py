@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gpucheck.core.checks.advice import for_gpu
 from gpucheck.core.checks.machine import Machine, count_of
-from gpucheck.core.condition import Judgement, Trouble, Unread, unread
+from gpucheck.core.condition import GONE, Judgement, Trouble, Unread, unread
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.evidence import GpuHealthReading
 from gpucheck.models.finding import CheckStatus, Finding, Layer
@@ -29,7 +29,12 @@ __all__ = ["Judge", "Judgement", "Trouble", "Unread", "over_gpus", "unread"]
 
 def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
     """Judge every GPU that answers; `well` says what holds of those that have nothing."""
-    judged = [(gpu, judge(gpu, health)) for gpu, health in machine.gpus]
+    # Of a lost GPU counts what was found before; that there is no more is told once, elsewhere.
+    judged = [
+        (gpu, said)
+        for gpu, health in machine.gpus
+        if isinstance(said := judge(gpu, health), Trouble) or not _is_lost(health)
+    ]
     troubles = [_finding(check_id, gpu, said) for gpu, said in judged if isinstance(said, Trouble)]
     if any(found.status is not CheckStatus.OK for found in troubles):
         return [found for found in troubles if found.status is not CheckStatus.OK]
@@ -52,6 +57,10 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         return [_whole(check_id, CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
     summary = f"not available: {gaps[0][1]}" if gaps else "no GPU answers"
     return [_whole(check_id, CheckStatus.SKIP, summary)]
+
+
+def _is_lost(health: GpuHealthReading) -> bool:
+    return health.failure is not None and health.failure.library_code in GONE
 
 
 def _is_not_offered(reason: str) -> bool:

@@ -7,9 +7,9 @@ import pytest
 from gpucheck.core.checks.cuda_driver import REMEDIES, check
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.finding import CheckStatus, Finding
-from gpucheck.models.snapshot import CudaDeviceReading, CudaReading, ProbeFailure
+from gpucheck.models.snapshot import CudaDeviceReading, CudaReading, MigReading, ProbeFailure
 from gpucheck.probes.cuda_door_child import REASONS
-from tests.fakes.probes import FakeProbes
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
 #: Failures that libcuda has no code for, and the word for a code that is not in the table.
@@ -94,3 +94,51 @@ def test_an_unset_variable_is_no_suspect() -> None:
 
 def test_remedies_are_of_codes_that_exist() -> None:
     assert set(REMEDIES) <= {*CODES, *OURS}
+
+
+# ------------------------------------------------------------------------------ left out
+
+
+def left_out(
+    *seen: int, gpus: int = 3, changes: dict[str, object] | None = None, **variables: str
+) -> Finding:
+    """Return what is said where CUDA sees these of the GPUs that NVML lists."""
+    rows = [gpu_reading(index) for index in range(gpus)]
+    rows[-1] = rows[-1]._replace(**(changes or {}))
+    devices = tuple(
+        CudaDeviceReading(ordinal=at, uuid_hex=(gpu_reading(index).uuid or "")[4:].replace("-", ""))
+        for at, index in enumerate(seen)
+    )
+    cuda = CudaReading(driver_version=13000, device_count=len(seen), devices=devices)
+    probes = FakeProbes(readings=reading_of(*rows), cuda_reading=cuda, variables=variables)
+    return check(Machine(probes))
+
+
+LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
+
+
+@pytest.mark.parametrize(
+    ("seen", "changes", "variables", "status"),
+    [
+        ((0, 1, 2), {}, {}, "ok"),
+        ((2, 0, 1), {}, {}, "ok"),
+        ((0, 1), {}, {}, "warn"),
+        ((0, 1), {}, {"CUDA_VISIBLE_DEVICES": "0,1"}, "ok"),
+        ((0,), {}, {"CUDA_VISIBLE_DEVICES": "0,2"}, "warn"),
+        # Each of these has a check of its own.
+        ((0, 1), {"failure": LOST}, {}, "ok"),
+        ((0, 1), {"compute_mode": "prohibited"}, {}, "ok"),
+        ((0, 1), {"mig_enabled": True, "mig_instances": (MigReading(uuid="MIG-1"),)}, {}, "ok"),
+        # What the rules leave open, only the driver knows.
+        ((0,), {"name": "Tesla T4"}, {"CUDA_VISIBLE_DEVICES": "0,2"}, "ok"),
+    ],
+)
+def test_a_gpu_that_cuda_leaves_out_is_named(
+    seen: tuple[int, ...], changes: dict[str, object], variables: dict[str, str], status: str
+) -> None:
+    found = left_out(*seen, changes=changes, **variables)
+
+    assert found.status == status
+    if status == "warn":
+        assert "it leaves out GPU 2 (0000:12:00.0), and nothing hides it" in found.summary
+        assert found.cause == "gpu-left-out"

@@ -217,6 +217,16 @@ static bool read_entries(char *text, const int *cards, int count, seats *named)
     return true;
 }
 
+/* Drop the cards that this driver does not enumerate. */
+static int leave_out(int *cards, int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (!machine_number_or(0, "gpu.%d.cuda_left_out", cards[i]))
+            cards[kept++] = cards[i];
+    return kept;
+}
+
 static bool name_all(const int *cards, int count, seats *named)
 {
     for (int i = 0; i < count; i++)
@@ -280,6 +290,7 @@ static bool enumerate(void)
     bool good = cards && (!wanted || text);
     if (good) {
         order_cards(cards, count);
+        count = leave_out(cards, count);
         good = text ? read_entries(text, cards, count, &named) : name_all(cards, count, &named);
     }
     if (good)
