@@ -17,13 +17,15 @@ from dataclasses import dataclass
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.doubts import Around, HostState, doubts_about
+from gpucheck.core.bench.plan import PRECISIONS
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.rounds import Settings, Slot, measure
+from gpucheck.models.bench import BenchMode
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.
 MEDIAN_S = 0.02
-SETTINGS = Settings(budget_s=20.0, warmup_s=0.05, rounds=12)
+SETTINGS = Settings(budget_s=20.0, warmup_s=0.05, rounds=12, wanted=PRECISIONS[BenchMode.DEFAULT])
 QUIET = Around(host=HostState(others_percent=0.0, steal_percent=0.0))
 
 Stream = Callable[[random.Random], Iterable[float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -237,5 +238,18 @@ def _measure(
             progress_bar(shown=not quiet) as progress,
             ending_when_stuck(end) as offer,
         ):
-            result = session.measure(corruption_s=corruption_s, progress=progress, offer=offer)
+            result = session.measure(
+                corruption_s=corruption_s,
+                progress=progress,
+                offer=offer,
+                announce=None if quiet else _announce,
+            )
     return conclude(result, session.host, require_gpu=require_gpu)
+
+
+def _announce(note: str) -> None:
+    """Say before the measuring begins what the time does not do for."""
+    from gpucheck.render.base import printable
+
+    sys.stderr.write(f"note: {printable(note)}\n")
+    sys.stderr.flush()

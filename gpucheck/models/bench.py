@@ -127,6 +127,8 @@ class SampleSummary:
 class Measurement:
     """One row: one kernel variant on one device at one shape.
 
+    `id` says what is measured, without the device, for a program that follows it over versions.
+    `framework` is None: gpucheck's own code was measured.
     `samples_s` are those of all rounds, one after the other; `round_sizes` says how many belong to
     each and `round_medians_s` what their medians are, of which `median_s` and `ci95_s` are made.
     `ci95_s` is how well this run knows its median; `repeat95_s` where 19 of 20 further runs on the
@@ -145,6 +147,8 @@ class Measurement:
     dtype: DtypeSpec
     shape: tuple[int, ...]
     scope: Scope
+    id: str = ""
+    framework: dict[str, str] | None = None
     threads: int | None = None
     parameters: dict[str, Fact] = field(default_factory=dict)
     flops: int | None = None

@@ -14,6 +14,8 @@ REUSE_COUNT = 10
 #: The doubt of a comparison one side of which was slowed down, and the rows' doubts that say so.
 SIDE_IN_DOUBT = "side-in-doubt"
 _SLOWED = ("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached")
+#: What stands beside those of a side that had too few rounds to be known.
+_NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.
 _MOST_ALONE = 2
 
@@ -117,9 +119,13 @@ def _precision(row: Measurement) -> str:
 
 
 def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
-    """Return the doubt that something slowed down one side of a comparison alone."""
+    """Return the doubt that something slowed one side down, or that its time has no interval."""
     slowed = [
-        (side, [doubt.code for doubt in row.doubts if doubt.code in _SLOWED])
+        (
+            side,
+            [doubt.code for doubt in row.doubts if doubt.code in _SLOWED]
+            + ([_NO_INTERVAL] if row.ci95_s is None else []),
+        )
         for side, row in (("cpu", cpu), ("gpu", gpu))
     ]
     told = [f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c]

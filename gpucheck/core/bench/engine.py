@@ -11,13 +11,15 @@ from itertools import zip_longest
 
 from gpucheck.core.bench import data
 from gpucheck.core.bench.asked import asked_devices
+from gpucheck.core.bench.budget import leave_out, without_interval
 from gpucheck.core.bench.compare import compare, headline
 from gpucheck.core.bench.doubts import Around
+from gpucheck.core.bench.estimates import expect, measure_host
 from gpucheck.core.bench.kernel import Case, CaseOrder, Kernel
 from gpucheck.core.bench.limit_doubts import doubts_about_limits
 from gpucheck.core.bench.limits import held_against, rooflines_of
 from gpucheck.core.bench.peaks import board_of
-from gpucheck.core.bench.plan import ENERGY_S, ROUNDS, WARMUPS_S, Group, make_plan
+from gpucheck.core.bench.plan import ENERGY_S, PRECISIONS, ROUNDS, WARMUPS_S, Group, make_plan
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.room import Machine
 from gpucheck.core.bench.rounds import Progress, Settings, Slot, measure
@@ -60,13 +62,15 @@ def run_bench(
     around: Surroundings | None = None,
     kernels: Mapping[str, Kernel] | None = None,
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> BenchResult:
     """Measure what the request asks for, on the processor and on the GPUs given.
 
     A failing row carries its error and the others go on; an interrupt keeps what was measured
     (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`. `offer`
     is given, before the measuring, what returns the result so far: for another thread, where a
-    call into the driver does not come back.
+    call into the driver does not come back. `announce` is told before the measuring which rows the
+    budget has no time for; the result's notes say it too.
 
     Raises:
         WrongUseError: the request makes no sense or does not fit the memory.
@@ -81,7 +85,7 @@ def run_bench(
     if offer is not None:
         offer(bench.so_far)
     try:
-        return bench.run()
+        return bench.run(announce)
     finally:
         around.telemeter.close()
 
@@ -133,20 +137,38 @@ class _Bench:
         self._start_s: float
         self._load: CpuLoad
         self._measured: list[_Measured] = []
+        self._left_out: str | None = None
 
-    def run(self) -> BenchResult:
+    def run(self, announce: Callable[[str], None] | None) -> BenchResult:
         """Measure every group and assemble the result."""
         self._start_s, self._load = self._clock.now_s(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
         self._measured = [self._prepared(group) for group in self._plan.groups]
+        settings = self._settings(self._measured)
+        self._left_out = self._leave_out(settings.budget_s)
+        if announce is not None and self._left_out is not None:
+            announce(self._left_out)
         interrupted = measure(
             [self._slot(one) for one in self._measured],
-            self._settings(self._measured),
+            settings,
             self._clock,
             self._progress,
             self._around.telemeter,
         )
         return self._result(interrupted=interrupted)
+
+    def _leave_out(self, budget_s: float) -> str | None:
+        """Leave out what the budget has no time for, as far as that can be told beforehand."""
+        records = [record for one in self._measured for record in one.records]
+        host = measure_host(self._clock, self._blas)
+        expect(records, host, self._boards)
+        return leave_out(records, budget_s)
+
+    def _time_notes(self) -> list[str]:
+        """Return what a person should know of rows that the time did not do for."""
+        records = [record for one in self._measured for record in one.records]
+        notes = (self._left_out, without_interval(records, self._plan.budget_s))
+        return [note for note in notes if note is not None]
 
     def so_far(self) -> BenchResult:
         """Return what is there while the measuring is stuck, as after an interrupt."""
@@ -181,7 +203,12 @@ class _Bench:
             environment=environment,
             conclusions=conclusions,
             telemetry=self._observer.result() if self._boards else None,
-            notes=(*self._around.notes, *unified_notes(self._boards), *self._plan.notes),
+            notes=(
+                *self._around.notes,
+                *unified_notes(self._boards),
+                *self._plan.notes,
+                *self._time_notes(),
+            ),
             headline=headline(comparisons),
             interrupted=interrupted,
         )
@@ -222,10 +249,16 @@ class _Bench:
             kept_from_bytes=self._kept_from(group),
             kept=self._kept,
         )
-        records = [
-            Record(case=case, near_cpus=self._around.near_cpus.get(case.label.gpu_uuid or ""))
-            for case in self._cases(group, inputs)
-        ]
+        records: list[Record] = []
+        for case in self._cases(group, inputs):
+            device = case.label.device
+            record = Record(
+                case=case,
+                near_cpus=self._around.near_cpus.get(case.label.gpu_uuid or ""),
+                reference=any(one.case.label.device == device for one in records),
+                limit=group.limit,
+            )
+            records.append(record)
         records += [
             Record(case=case, error=group.taken[gpu.facts.cuda_index])
             for gpu in self._gpus
@@ -276,6 +309,7 @@ class _Bench:
             warmup_s=WARMUPS_S[mode],
             energy_s=energy_s,
             rounds=ROUNDS[mode],
+            wanted=PRECISIONS[mode],
         )
 
     def _slot(self, one: _Measured) -> Slot:
@@ -336,12 +370,15 @@ class _Bench:
         return replace(row, doubts=doubts, unavailable=unavailable)
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
+        """Return what the rows with intervals say together, and what was learnt in any case."""
         found: list[Conclusion] = []
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
                 row
                 for row in rows
-                if row.kernel == name and row.error is None and row.median_s is not None
+                if row.kernel == name
+                and row.error is None
+                and (row.ci95_s is not None or "accuracy" in row.facts)
             ]
             if name in self._kernels:
                 found.extend(self._kernels[name].conclude(good))

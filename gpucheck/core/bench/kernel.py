@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpucheck.core.bench.data import HostData
+from gpucheck.core.bench.peaks import format_of
 from gpucheck.models.bench import (
     BenchGpu,
     BenchMode,
@@ -61,6 +62,19 @@ class CaseLabel:
     scope: Scope = Scope.RESIDENT
     threads: int | None = None
     parameters: dict[str, Fact] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Return what is measured, without the device: the same in every version of gpucheck.
+
+        Kernel, variant, framework, form, number format, shape and scope; a row of gpucheck's own
+        has no framework and no form, which a hyphen stands for.
+        """
+        shape = "x".join(str(edge) for edge in self.shape)
+        own = ("-", "-")
+        return "/".join(
+            (self.kernel, self.variant, *own, format_of(self.dtype), shape, self.scope.value)
+        )
 
     @property
     def text(self) -> str:

@@ -68,9 +68,13 @@ def _fastest(row: Measurement) -> float:
 def held_against(
     row: Measurement, rooflines: Iterable[Roofline], gpus: Sequence[BenchGpu]
 ) -> Measurement:
-    """Return the row with its percentages, and what they are of."""
+    """Return the row with its percentages, and what they are of; none for one without interval."""
     if row.median_s is None or row.throughput is None:
         return row
+    if row.ci95_s is None:
+        reason = row.unavailable.get("ci95_s", "it has no interval")
+        unknown = dict.fromkeys(("percent_of_peak", "percent_of_copy"), reason)
+        return replace(row, unavailable=row.unavailable | unknown)
     roofline = _nearest(row, rooflines)
     gpu = next((gpu for gpu in gpus if row.device == f"gpu:{gpu.cuda_index}"), None)
     row = _against_copy(row, roofline)

@@ -29,6 +29,9 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
 #: Rounds that the time is divided into: a row needs eight to be known (core/bench/rounds.py).
 ROUNDS = {BenchMode.QUICK: 9, BenchMode.DEFAULT: 12, BenchMode.FULL: 20}
+#: Half the interval that a mode wants of each row, as a share of the median: "15 ms, give or take
+#: 10 %" is an answer. Rows go on to 1 % while there is time (core/bench/stats.py).
+PRECISIONS = {BenchMode.QUICK: 0.1, BenchMode.DEFAULT: 0.1, BenchMode.FULL: 0.03}
 #: Longest warm-up of one case: a chip needs seconds to reach its steady clock and temperature.
 WARMUPS_S = {BenchMode.QUICK: 0.2, BenchMode.DEFAULT: 1.0, BenchMode.FULL: 3.0}
 #: Seconds of one operation over and over for its energy: the counter moves every tenth of a second.

@@ -22,12 +22,21 @@ class Record:
 
     `rounds` holds the samples of each round, which had memory of its own. `turns_s` are the moments
     between which samples were taken, by the host's clock. `overhead_s` is what the last turn took
-    besides its samples, `timed_s` and `checked_s` what all samples and all checks took. `near_cpus`
-    are those next to its GPU, on which the host's part of its turns runs; None where all are.
+    besides its samples (of the first turn without the first runs), `spent_s` what all turns took,
+    `timed_s` and `checked_s` what all samples and all checks took. `near_cpus` are those next to
+    its GPU, on which the host's part of its turns runs; None where all are. `reference` marks a row
+    beside its group's first one on a device, `limit` one that nobody asked for.
+    `expected_operation_s` and `expected_overhead_s` are estimates from before the first turn.
+    `precision` is half the interval that is wanted, as a share of the median.
     """
 
     case: Case
     near_cpus: frozenset[int] | None = None
+    reference: bool = False
+    limit: bool = False
+    expected_operation_s: float = 0.0
+    expected_overhead_s: float = 0.0
+    precision: float = stats.PRECISION
     loops: int = 0
     rounds: list[list[float]] = field(default_factory=list)
     warmup_s: list[float] = field(default_factory=list)
@@ -39,6 +48,7 @@ class Record:
     joules_per_op: float | None = None
     energy_window_s: float | None = None
     overhead_s: float = 0.0
+    spent_s: float = 0.0
     timed_s: float = 0.0
     checked_s: float = 0.0
     next_look: int = 0
@@ -59,6 +69,11 @@ class Record:
         return [sample for samples in self.rounds for sample in samples]
 
     @property
+    def last_sample_s(self) -> float:
+        """Return how long the last sample took, with all of its operations; 0 before the first."""
+        return self.rounds[-1][-1] * self.loops if self.rounds and self.rounds[-1] else 0.0
+
+    @property
     def medians_s(self) -> list[float]:
         """Return the median of each round."""
         return [stats.median(samples) for samples in self.rounds if samples]
@@ -75,6 +90,16 @@ def no_time(record: Record) -> Failure:
         code=NO_TIME,
         message=f"the time was over before {record.case.label.text} could start",
         remedy=("give more time with --budget, or a smaller --size",),
+    )
+
+
+def left_out(record: Record, seconds: float, enough_s: float) -> Failure:
+    """Return the error of a case that the budget has no time for, with one that would do."""
+    return Failure(
+        code=NO_TIME,
+        message=f"left out: three rounds of {record.case.label.text} take about {seconds:.2g} s, "
+        "and the budget has no such time",
+        remedy=(f"give more time: --budget {enough_s:g}", "or choose a smaller --size"),
     )
 
 

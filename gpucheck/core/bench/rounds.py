@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpucheck.core.bench import stats
+from gpucheck.core.bench.budget import Need, chosen, need_of, typical_overheads
 from gpucheck.core.bench.record import Record, no_time
 from gpucheck.core.bench.runner import EnergyMeter, Runner, Turn
 from gpucheck.probes.clock import Clock
 
-#: A group is not begun any more when it is so many times its part of the budget late, and so many
-#: seconds: preparing and checking take their time whatever the budget.
-_LATEST_START, _LATEST_START_S = 2.0, 3.0
-#: From so many times the budget on, only groups without any figure get their first one.
-_LATEST_RUN = 1.3
+#: Rows that lack one of their first three rounds get it until so many times the budget.
+_LATEST_RUN = 1.2
 #: Of the time of the first round, in which nothing is known of the cases, this share is for samples
 #: and their warm-up; the rest is for preparing, compiling and checking.
 _FIRST_SHARE = 0.5
@@ -48,8 +46,9 @@ class Settings:
     `budget_s` is divided into `rounds`; once rows are finished there are more of them for the
     others, `most_rounds` at most. A row is finished when half the 95 % interval of its median is
     within `precision` at two looks, after `fewest_rounds` and a third more: who stops at the first
-    look stops where it is narrow by chance. `warmup_s` is the longest warm-up of a case's first
-    turn. `energy_s` seconds are then spent on the energy of each operation on a GPU.
+    look stops where it is narrow by chance. One that is within `wanted` when the time is over is
+    known as well as was asked. `warmup_s` is the longest warm-up of a case's first turn. `energy_s`
+    seconds are then spent on the energy of each operation on a GPU.
     """
 
     budget_s: float
@@ -57,6 +56,7 @@ class Settings:
     energy_s: float = 0.0
     rounds: int = 10
     precision: float = stats.PRECISION
+    wanted: float = stats.PRECISION
     fewest_rounds: int = 6
     most_rounds: int = 200
     samples_per_turn: int = 100
@@ -77,7 +77,6 @@ class Slot:
     records: Sequence[Record]
     watch: Callable[[], AbstractContextManager[object]] = _unwatched
     with_energy: bool = True
-    spent_s: float = field(default=0.0)
 
     @property
     def active(self) -> list[Record]:
@@ -116,6 +115,8 @@ class _Run:
         self, slots: Sequence[Slot], settings: Settings, clock: Clock, progress: Progress
     ) -> None:
         self.records = [record for slot in slots for record in slot.records]
+        for record in self.records:
+            record.precision = settings.wanted
         self._slots = slots
         self._settings = settings
         self._clock = clock
@@ -127,16 +128,40 @@ class _Run:
         self._told = 0.0
 
     def take_round(self) -> bool:
-        """Give each unfinished case a turn; return whether another round is wanted."""
+        """Give unfinished cases a turn; return whether another round is wanted.
+
+        In the first round each row has one, as far as it then can have three in the time. Later on
+        those that lack one of three come first in any case; of the others those that had less of
+        the time than the average, so that a row of seconds does not keep one of milliseconds from
+        its rounds.
+        """
+        turns = self._first_turns() if self._number == 0 else self._later_turns()
         for slot in self._slots:
-            if slot.active and (self._number == 0 or self._left_s() > 0):
-                self._visit(slot)
+            here = [record for record in slot.active if id(record) in turns]
+            if here:
+                self._visit(slot, here)
         self._number += 1
-        if self._number < self._settings.rounds:
-            self._turn_s = self._later_turn_s()
         for record in self.records:
-            self._decide(record)
+            self._decide(record, over=not turns)
         return any(record.active for record in self.records)
+
+    def _first_turns(self) -> set[int]:
+        return {id(record) for record in self.records}
+
+    def _later_turns(self) -> set[int]:
+        """Return who has a turn in this round, and set how long it is."""
+        active = [record for record in self.records if record.active]
+        needs = chosen([need_of(record) for record in active], self._left_s(_LATEST_RUN))
+        lacking = {id(need.record) for need in needs if need.seconds > 0}
+        if self._number < self._settings.rounds:
+            self._turn_s = self._later_turn_s(needs)
+        if self._left_s() <= 0:
+            return lacking
+        kept = [need.record for need in needs]
+        average_s = sum(record.spent_s for record in kept) / max(1, len(kept))
+        return lacking | {
+            id(record) for record in kept if record.spent_s <= average_s + self._turn_s
+        }
 
     def count_energy(self, energy: EnergyMeter) -> None:
         """Count the energy of each operation on a GPU, one after the other."""
@@ -146,26 +171,46 @@ class _Run:
                 self._tell(record)
                 self._runner.count_energy(record, energy, self._settings.energy_s)
 
-    def _visit(self, slot: Slot) -> None:
+    def _visit(self, slot: Slot, turns: Sequence[Record]) -> None:
         # Forwards and backwards, so that a drift meets all cases of a group.
-        turns = slot.active if self._number % 2 == 0 else slot.active[::-1]
-        began_s = self._elapsed_s()
+        turns = turns if self._number % 2 == 0 else turns[::-1]
+        began_s, spent_s = self._elapsed_s(), 0.0
         with slot.watch():
             for record in turns:
-                if self._number > 0 and self._left_s() <= 0:
-                    break
-                if self._number == 0 and self._is_late(slot):
+                if self._number == 0 and not self._may_begin(record, slot):
                     record.error = no_time(record)
+                    continue
+                if self._number > 0 and self._is_over(record):
                     continue
                 self._tell(record)
                 before_s = self._elapsed_s()
                 self._runner.take_turn(record, self._turn())
-                slot.spent_s += self._elapsed_s() - before_s
-        # What all share counts too: drawing the inputs.
-        if turns:
-            shared_s = (self._elapsed_s() - began_s) / len(turns)
-            for record in turns:
-                record.overhead_s = max(record.overhead_s, shared_s - self._turn_s)
+                record.spent_s += self._elapsed_s() - before_s
+                spent_s += self._elapsed_s() - before_s
+        # What all share counts too: reading the sensors, giving the inputs back.
+        shared_s = max(0.0, self._elapsed_s() - began_s - spent_s) / len(turns)
+        for record in turns:
+            record.overhead_s += shared_s
+
+    def _may_begin(self, record: Record, slot: Slot) -> bool:
+        """Return whether a row that was not measured yet can have its three rounds in the time.
+
+        A group's first row may begin late if it takes less than its part of the budget, so that
+        one long row does not leave the other groups without a figure.
+        """
+        typical_s = typical_overheads(self.records)
+        needs = [need_of(one, typical_s(one)) for one in self.records if one.active]
+        if any(need.record is record for need in chosen(needs, self._left_s())):
+            return True
+        if not any(one.rounds for one in self.records):
+            return True
+        own = next(need for need in needs if need.record is record)
+        begun = any(one.rounds for one in slot.records)
+        return not begun and own.seconds <= self._settings.budget_s / len(self._slots)
+
+    def _is_over(self, record: Record) -> bool:
+        lacking = need_of(record).seconds > 0
+        return self._left_s(_LATEST_RUN if lacking else 1.0) <= 0
 
     def _turn(self) -> Turn:
         settings = self._settings
@@ -183,45 +228,44 @@ class _Run:
         settings = self._settings
         return _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.records))
 
-    def _later_turn_s(self) -> float:
+    def _later_turn_s(self, needs: Sequence[Need]) -> float:
         """Return the length of the next turns, now that the cases' own needs are known.
 
         As if no row were ever finished: what those leave over gives the others more rounds.
         """
-        wanted = [record for record in self.records if record.error is None]
-        turns = (self._settings.rounds - self._number) * max(1, len(wanted))
-        overhead_s = sum(record.overhead_s for record in wanted) / max(1, len(wanted))
-        share_s = max(0.0, self._left_s()) / turns - overhead_s
+        turns = (self._settings.rounds - self._number) * max(1, len(needs))
+        overhead_s = sum(need.record.overhead_s for need in needs) / max(1, len(needs))
+        free_s = self._left_s() - sum(need.seconds for need in needs)
+        share_s = max(0.0, free_s) / turns - overhead_s
         return max(share_s, _LEAST_SHARE * overhead_s, 1e-4)
 
-    def _is_late(self, slot: Slot) -> bool:
-        """Return whether a group, or the whole run if the group has figures, is late already."""
-        budget_s = self._settings.budget_s
-        begun = any(record.rounds for record in slot.records)
-        if begun and self._elapsed_s() >= max(_LATEST_RUN * budget_s, _LATEST_START_S):
-            return True
-        part_s = budget_s / len(self._slots)
-        return slot.spent_s >= max(_LATEST_START * part_s, _LATEST_START_S)
-
-    def _decide(self, record: Record) -> None:
+    def _decide(self, record: Record, *, over: bool) -> None:
         """Finish a case whose median is known, or whose time is over."""
         medians = record.medians_s
         count = len(medians)
-        if count >= max(self._settings.fewest_rounds, record.next_look):
+        if record.active and count >= max(self._settings.fewest_rounds, record.next_look):
             width = stats.half_width_share(medians)
             narrow = width is not None and width <= self._settings.precision
             record.converged = narrow and record.narrow
             record.narrow = narrow
             record.next_look = count + max(1, count // 3)
-        over = self._left_s() <= 0 or self._number >= self._settings.most_rounds
-        record.finished = record.converged or over
+        lacking = record.active and need_of(record).seconds > 0
+        left_s = self._left_s(_LATEST_RUN if lacking else 1.0)
+        over = over or left_s <= 0 or self._number >= self._settings.most_rounds
+        if over and record.active and record.error is None:
+            width = stats.half_width_share(medians)
+            record.converged |= width is not None and width <= self._settings.wanted
+        # What only shows a limit is asked for its fastest sample.
+        shown = record.limit and count >= stats.FEWEST_FOR_INTERVAL
+        record.finished = record.finished or record.converged or shown or over
 
     def _elapsed_s(self) -> float:
         """Return the time by the clock, or by the cases' own account if the clock stands."""
         return max(self._clock.now_s() - self._start_s, self._runner.ran_s)
 
-    def _left_s(self) -> float:
-        return self._settings.budget_s - self._elapsed_s()
+    def _left_s(self, times: float = 1.0) -> float:
+        """Return what is left of so many times the budget."""
+        return times * self._settings.budget_s - self._elapsed_s()
 
     def _tell(self, record: Record) -> None:
         budget_s, left_s = self._settings.budget_s, max(0.0, self._left_s())

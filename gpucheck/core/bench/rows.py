@@ -19,6 +19,7 @@ def row_of(record: Record, around: Around) -> Measurement:
     samples, medians = record.samples_s, record.medians_s
     median_s = stats.median(medians) if medians else None
     return Measurement(
+        id=label.id,
         kernel=label.kernel,
         variant=label.variant,
         device=label.device,

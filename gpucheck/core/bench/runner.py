@@ -72,8 +72,10 @@ class Runner:
             began_s, first = self._clock.now_s(), record.cold_s is None
             record.case.prepare()
             record.case.poison()
+            begin_s = self._clock.now_s()
             if first:
                 self._begin(record, turn)
+                began_s += self._clock.now_s() - begin_s
             elif record.rounds and record.rounds[-1][-1] * record.loops < turn.samples_s:
                 self._run_for(record, record.warmup_s, _WARM_SHARE * turn.samples_s, turn)
             record.rounds.append([])
@@ -144,8 +146,8 @@ class Runner:
         self._verify(record)
         # One operation may take minutes: then it was warm-up enough. The first of a short one may
         # be long too, while libraries load: that says nothing of how often to repeat it.
-        if first_s < max(10 * record.case.shortest_span_s, _LONG_FIRST_S):
-            self._find_loops(record)
+        long = first_s >= max(10 * record.case.shortest_span_s, _LONG_FIRST_S)
+        if not long and self._find_loops(record) < turn.warmup_s:
             self._run_for(record, record.warmup_s, turn.warmup_s, turn)
         record.loops = max(1, record.loops)
 
@@ -159,13 +161,13 @@ class Runner:
         if not found.ok:
             raise _Failed(wrong_result(record, found))
 
-    def _find_loops(self, record: Record) -> None:
-        """Double the loops until one sample is long enough for the case's clock."""
+    def _find_loops(self, record: Record) -> float:
+        """Double the loops until a sample is long enough for the case's clock; return its time."""
         record.loops = 1
         while True:
             elapsed_s = self._sample(record, record.warmup_s)
             if elapsed_s >= record.case.shortest_span_s:
-                return
+                return elapsed_s
             if record.loops >= _MOST_LOOPS or (elapsed_s == 0 and record.loops >= 2**12):
                 raise _Failed(stuck_clock(elapsed_s))
             # Straight to the goal with a margin, but never more than tenfold on one short look.

@@ -31,9 +31,9 @@ _LEAST_GAP, _FEW_GAP = 0.5, 27.0
 
 
 def too_few_samples(record: Record) -> Doubt | None:
-    """Doubt a median of a handful of samples."""
+    """Doubt a median of a handful of samples, unless their rounds agree well enough."""
     count = len(record.samples_s)
-    if count >= _FEWEST:
+    if count >= _FEWEST or record.converged:
         return None
     return Doubt(
         code="too-few-samples",
@@ -54,8 +54,8 @@ def unconverged(record: Record) -> Doubt | None:
         counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
         message = f"{counted} fitted into the time: nothing is known of how much rounds differ"
     else:
-        message = f"the median is known to ±{width:.1%} only when the time ended"
-        if width <= stats.PRECISION:
+        message = f"the median is known to ±{width:.1%} only, and ±{record.precision:.0%} is wanted"
+        if width <= record.precision:
             message = f"its {rounds} rounds agree to ±{width:.1%}, and are too few to be sure of it"
         facts["half_width_share"] = width
     return Doubt(
@@ -98,7 +98,7 @@ def drifting(record: Record) -> Doubt | None:
     tau = stats.trend(medians)
     # Without a trend tau is about normal with the variance 2 (2 n + 5) / (9 n (n - 1)).
     chance = _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
-    if abs(tau) < chance or abs(change) < stats.PRECISION:
+    if abs(tau) < chance or abs(change) < record.precision:
         return None
     return Doubt(
         code="drifting",
@@ -123,7 +123,7 @@ def autocorrelated(record: Record) -> Doubt | None:
     if alike < 2.5 / math.sqrt(count):
         return None
     spread = stats.quantile(samples, 0.9) - stats.quantile(samples, 0.1)
-    if spread < stats.PRECISION * stats.median(samples):
+    if spread < record.precision * stats.median(samples):
         return None
     # A process that forgets by the factor r with each sample is alike over (1 + r) / (1 - r).
     length = (1 + alike) / max(1e-9, 1 - alike)

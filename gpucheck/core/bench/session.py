@@ -93,10 +93,12 @@ class Session:
         corruption_s: float = 0.0,
         progress: Progress = say_nothing,
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
         """Measure, and then repeat one product on each device for `corruption_s` seconds.
 
-        `offer` is given what returns the result so far, as by `run_bench`.
+        `offer` is given what returns the result so far, and `announce` what the budget has no time
+        for, as by `run_bench`.
 
         Raises:
             WrongUseError: the request makes no sense or does not fit the memory.
@@ -114,6 +116,7 @@ class Session:
             around=self._around,
             progress=progress,
             offer=offer,
+            announce=announce,
         )
         if not repetitions or result.interrupted:
             return result

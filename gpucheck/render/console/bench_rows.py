@@ -72,7 +72,8 @@ class Drawing:
         late = [row for row in rows if row.error is not None and row.error.code == _NO_TIME]
         begun = [row for row in rows if all(row is not other for other in late)]
         shown = begun if self._verbosity > 0 else _without_the_middle(begun)
-        speeds = [_speed(row) for row in rows if row.median_s is not None]
+        # A row without an interval has no rank: nobody knows where it stands.
+        speeds = [_speed(row) for row in rows if half_width(row) is not None]
         bounds = max(speeds, default=0.0), min(speeds, default=0.0)
         name_width = max((len(printable(named(row))) for row in shown), default=0)
         for row in shown:
@@ -109,7 +110,7 @@ class Drawing:
         if row.median_s is None:
             yield hanging(Text.assemble(f"  {name}: ", (_why_empty(row), "red")))
             return
-        bold = "bold" if _speed(row) == bounds[0] else ""
+        bold = "bold" if half_width(row) is not None and _speed(row) == bounds[0] else ""
         figures = self._figures(row)
         room = self._width - _INDENT - name_width - 1 - _SHARE_WIDTH
         beside = room - _FIGURES_WIDTH - max(_MARK_WIDTH, len(self._mark(row)[0])) - 1
@@ -165,6 +166,8 @@ class Drawing:
         """Return a bar as long as the row's share of the best speed, and that share in numbers."""
         from rich.text import Text
 
+        if half_width(row) is None:
+            return Text("no interval", style="yellow") if longest >= len("no interval") else Text()
         best, worst = bounds
         speed = _speed(row)
         share = speed / best if best > 0 else 0.0

@@ -24,6 +24,7 @@ def row(device: str, median_s: float | None, scope: Scope = Scope.RESIDENT) -> M
         shape=(8, 8, 8),
         scope=scope,
         median_s=median_s,
+        ci95_s=None if median_s is None else (median_s, median_s),
         verified=RIGHT,
     )
 
@@ -174,3 +175,10 @@ def test_many_gpus_share_one_headline() -> None:
 
 def test_without_a_comparison_there_is_no_headline() -> None:
     assert headline(()) is None
+
+
+def test_a_side_without_an_interval_puts_the_speed_up_in_doubt() -> None:
+    (found,) = compare([replace(CPU, ci95_s=None), GPU])
+
+    (doubt,) = found.doubts
+    assert "the CPU's time is in doubt (no-interval)" in doubt.message

@@ -119,6 +119,8 @@ def test_rows_facts_and_progress_of_a_scripted_run() -> None:
 
     (row,) = result.measurements
     assert row.converged
+    assert row.id == "fake/scripted/-/-/float32/8/resident"
+    assert row.framework is None
     assert row.median_s == pytest.approx(0.02)
     assert row.throughput is not None
     assert row.throughput.value == pytest.approx(100 / 0.02)
@@ -151,6 +153,47 @@ def test_each_round_has_inputs_of_its_own(memory_bytes: int | None) -> None:
     (row,) = result.measurements
     assert len(row.round_sizes) == len(seen) == len({id(array) for array in seen})
     assert sum(row.round_sizes) == len(row.samples_s)
+
+
+def test_what_the_budget_cannot_do_is_said_before_it_starts_and_in_the_notes() -> None:
+    class Ticking(FakeClock):
+        """A clock on which everything takes a millisecond, so that there are rates to plan by."""
+
+        def now_s(self) -> float:
+            self.seconds += 1e-3
+            return self.seconds
+
+    clock = Ticking()
+
+    class Costly(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            cases = []
+            for variant, flops in (("all", 10**9), ("naive", 10**13)):
+                named = replace(label(variant=variant), threads=1)
+                case = FakeCase(itertools.repeat(0.02), self.clock, label=named)
+                case.work = Work(flops=flops, bytes_moved=1, unit="FLOP/s")
+                cases.append(case)
+            return list(cases)
+
+    said: list[str] = []
+    result = run_bench(
+        BenchRequest(budget_s=10.0),
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=NO_GPU,
+        progress=lambda *news: said.append("progress"),
+        kernels={"fake": Costly(clock)},
+        announce=said.append,
+    )
+
+    note = said[0]
+    assert "10 s are too short for three rounds of every row; left out: fake float32 naive" in note
+    assert note in result.notes
+    measured, naive = result.measurements
+    assert measured.ci95_s is not None
+    assert naive.error is not None
+    assert naive.error.code == "no-time"
 
 
 def test_a_summary_keeps_counts_and_quantiles_only() -> None:

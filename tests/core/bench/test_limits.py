@@ -37,6 +37,7 @@ def row(
         flops=int(amount) if unit != "B/s" else 0,
         bytes_moved=int(amount),
         median_s=1.0,
+        ci95_s=(0.9, 1.1),
         summary=summarise([0.5, 1.0, 1.5]),
         throughput=Throughput(value=amount, unit=unit),
         verified=RIGHT,
@@ -175,3 +176,12 @@ def test_an_unknown_board_and_an_empty_row_have_no_percentages() -> None:
 
     assert "no table" in unknown.unavailable["percent_of_peak"]
     assert empty.percent_of_peak is None
+
+
+def test_a_row_without_an_interval_is_a_share_of_nothing() -> None:
+    unknown = replace(PRODUCT, ci95_s=None, unavailable={"ci95_s": "an interval needs 3 rounds"})
+
+    found = held_against(unknown, rooflines_of([COPY, PRODUCT]), [])
+
+    assert found.percent_of_peak is found.percent_of_copy is None
+    assert found.unavailable["percent_of_peak"] == "an interval needs 3 rounds"

@@ -302,28 +302,44 @@ def test_a_slow_group_leaves_the_others_their_first_turn() -> None:
     assert not quick.converged
 
 
-def test_a_run_that_is_late_begins_one_row_of_each_group_and_no_more() -> None:
-    clock = FakeClock()
+def slow_rows(seconds: float, clock: FakeClock, count: int) -> list[Record]:
+    """Return rows that take so long for each turn, besides their samples."""
 
-    def slow() -> None:
-        clock.seconds += 4.0
+    def prepare() -> None:
+        clock.seconds += seconds
 
-    slots = [
-        Slot(
-            records=[
-                Record(case=FakeCase(noise(0.02, 1e-5), clock, prepare=slow)) for _ in range(4)
-            ]
-        )
-        for _ in range(5)
+    return [
+        Record(case=FakeCase(noise(0.02, 1e-5), clock, prepare=prepare), reference=number > 0)
+        for number in range(count)
     ]
+
+
+def test_where_the_time_is_short_fewer_rows_have_three_rounds_and_none_has_only_one() -> None:
+    clock = FakeClock()
+    slots = [Slot(records=slow_rows(0.4, clock, 4)) for _ in range(5)]
 
     measure(slots, SETTINGS, clock, silent)
 
-    begun = [sum(bool(record.rounds) for record in slot.records) for slot in slots]
-    assert min(begun) == 1
-    assert clock.seconds < 40
-    errors = {record.error.code for slot in slots for record in slot.records if record.error}
-    assert errors == {"no-time"}
+    records = [record for slot in slots for record in slot.records]
+    begun = [record for record in records if record.rounds]
+    assert 5 <= len(begun) < len(records)
+    assert all(len(record.rounds) >= 3 for record in begun)
+    # Each group has its first row before any has its second.
+    assert all(slot.records[0].rounds for slot in slots)
+    assert {record.error.code for record in records if record.error} == {"no-time"}
+    assert clock.seconds < 1.2 * SETTINGS.budget_s
+
+
+def test_a_row_of_seconds_leaves_rows_of_milliseconds_their_rounds_and_has_three_itself() -> None:
+    clock = FakeClock()
+    costly = [Record(case=FakeCase(noise(0.6, 0.03, seed), clock)) for seed in range(2)]
+    cheap = [Record(case=FakeCase(noise(0.01, 0.001, seed), clock)) for seed in range(6)]
+
+    measure([Slot(records=[*costly, *cheap])], replace(SETTINGS, budget_s=12.0), clock, silent)
+
+    assert all(len(record.rounds) >= 3 for record in costly)
+    assert all(len(record.rounds) > len(costly[0].rounds) for record in cheap)
+    assert clock.seconds <= 1.2 * 12.0
 
 
 def test_what_finished_rows_leave_over_gives_the_others_more_rounds() -> None:

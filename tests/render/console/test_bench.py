@@ -230,6 +230,19 @@ def test_too_few_samples_for_an_interval_show_no_false_precision() -> None:
     assert "±?" in draw(result(replace(CPU, repeat95_s=None)))
 
 
+def test_a_row_without_an_interval_has_no_bar_no_rank_and_sets_none() -> None:
+    unknown = replace(FUSED, ci95_s=None, repeat95_s=None, percent_of_copy=None)
+
+    text = draw(result(CPU, ONE, unknown), width=100)
+
+    line = next(line for line in text.splitlines() if "fused" in line)
+    assert line.rstrip().endswith("no interval")
+    assert "█" not in line
+    # The fastest row that is known is the best one, however fast the other seems to be.
+    best = next(line for line in text.splitlines() if "best" in line)
+    assert best.strip().startswith("cpu blocked")
+
+
 def test_notes_interrupt_and_the_missing_gpu_are_said() -> None:
     found = replace(
         result(CPU),

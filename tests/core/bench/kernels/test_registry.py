@@ -7,7 +7,7 @@ import pytest
 from gpucheck.core.bench import kernels
 from gpucheck.core.bench.formats import FORMATS
 from gpucheck.core.bench.kernels import KERNELS
-from gpucheck.models.bench import BenchMode
+from gpucheck.models.bench import BenchMode, BenchRequest
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 
@@ -74,3 +74,22 @@ def test_every_case_can_be_released_before_it_was_prepared(name: str) -> None:
 
     for case in [*kernel.cpu_cases(given), *kernel.gpu_cases(given, gpus[0])]:
         case.release()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_two_rows_of_a_device_have_one_id_and_every_gpu_has_the_same(name: str) -> None:
+    kernel, clock = KERNELS[name], FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(3)]
+    request = BenchRequest(mode=BenchMode.FULL)
+    by_device: dict[str, list[str]] = {}
+    for dtype in kernel.dtypes[BenchMode.FULL]:
+        given = order(kernel.shape(64), clock=clock, dtype=dtype, request=request, gpus=gpus)
+        cpu = [] if kernel.cpu_refusal(dtype) else kernel.cpu_cases(given)
+        for case in [*cpu, *(case for gpu in gpus for case in kernel.gpu_cases(given, gpu))]:
+            by_device.setdefault(case.label.device, []).append(case.label.id)
+
+    for found in by_device.values():
+        assert len(found) == len(set(found))
+        assert all(one.startswith(f"{name}/") and one.count("/") == 6 for one in found)
+    if name not in ("p2p", "towers"):  # those name their peers, or only the first GPU has rows
+        assert by_device["gpu:1"] == by_device["gpu:2"]

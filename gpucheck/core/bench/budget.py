@@ -1,0 +1,137 @@
+"""The budget shared among rows: which of them get the rounds that an interval needs.
+
+A row that gets fewer than three rounds has a figure without an interval, which says little. So
+where the time does not do for every row, some are left out, and named: those beside a group's first
+row on a device (one thread, other layouts, naive versions) before the first ones, the costly ones
+before the cheap ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpucheck.core.bench import stats
+from gpucheck.core.bench.peaks import format_of
+from gpucheck.core.bench.record import Record, left_out
+from gpucheck.core.bench.stats import FEWEST_FOR_INTERVAL
+
+#: A first turn runs an operation to warm up, to see how long it takes, and for its sample; and it
+#: draws the inputs and checks the result twice, which later turns do once at most.
+_FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
+#: Rows that a sentence names; more than these are counted.
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Seconds that a row takes until it has its interval, and whether it is its group's first."""
+
+    record: Record
+    seconds: float
+    first: bool
+
+
+def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
+    """Return what a row still needs: three rounds in all, of one sample each at the least.
+
+    `typical_overhead_s` is what rows of the same device took besides their samples, for one that
+    has not begun. A row that only shows a limit needs one round, since its fastest sample counts.
+    """
+    rounds = 1 if record.limit else FEWEST_FOR_INTERVAL
+    if record.rounds:
+        turn_s = record.overhead_s + record.last_sample_s
+        seconds = max(0, rounds - len(record.rounds)) * turn_s
+    else:
+        operation_s = record.expected_operation_s
+        overhead_s = max(record.expected_overhead_s, typical_overhead_s)
+        first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
+        seconds = first_s + (rounds - 1) * (operation_s + overhead_s)
+    return Need(record=record, seconds=seconds, first=not record.reference)
+
+
+def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
+    """Return the rows whose needs fit into the seconds left: first rows first, then cheap ones."""
+    found: list[Need] = []
+    for need in sorted(needs, key=lambda one: (not one.first, one.seconds)):
+        if need.seconds <= left_s:
+            found.append(need)
+            left_s -= need.seconds
+    return found
+
+
+def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
+    """Give the rows for which the budget cannot do the error that says so, before any is measured.
+
+    Returns the sentence that names them and the budget that would do; None if all fit. The cheapest
+    first row is always measured.
+    """
+    needs = [need_of(record) for record in records if record.active]
+    kept = {id(need.record) for need in chosen(needs, budget_s)}
+    if needs and not kept:
+        kept = {id(min(needs, key=lambda one: (not one.first, one.seconds)).record)}
+    dropped = [need for need in needs if id(need.record) not in kept]
+    if not dropped:
+        return None
+    enough_s = enough_budget_s(sum(need.seconds for need in needs))
+    for need in dropped:
+        need.record.error = left_out(need.record, need.seconds, enough_s)
+    shown = [need.record for need in dropped if not need.record.limit]
+    if not shown:
+        return None
+    return (
+        f"{budget_s:g} s are too short for three rounds of every row; left out: {named(shown)}; "
+        f"--budget {enough_s:g} would do"
+    )
+
+
+def without_interval(records: Sequence[Record], budget_s: float) -> str | None:
+    """Return the sentence that names the rows whose time was over before they had an interval."""
+    short = [
+        record
+        for record in records
+        if record.error is None
+        and not (record.limit or record.interrupted)
+        and len(record.medians_s) < FEWEST_FOR_INTERVAL
+    ]
+    if not short:
+        return None
+    missing_s = sum(need_of(record).seconds for record in short)
+    whose = "its" if len(short) == 1 else "their"
+    return (
+        f"the time was over before {named(short)} had {whose} three rounds; "
+        f"--budget {enough_budget_s(budget_s + missing_s):g} should do"
+    )
+
+
+def enough_budget_s(needed_s: float) -> float:
+    """Return a budget with a quarter more than what is needed, in whole and even figures."""
+    wanted = max(1.0, 1.25 * needed_s)
+    step = 10.0 ** math.floor(math.log10(wanted)) / 2
+    return math.ceil(wanted / step) * step
+
+
+def named(records: Sequence[Record]) -> str:
+    """Return the rows' names, the first of many."""
+    labels = [record.case.label for record in records[:_MOST_NAMED]]
+    names = [
+        f"{label.kernel} {format_of(label.dtype)} {label.variant} on {label.device}"
+        for label in labels
+    ]
+    rest = len(records) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")
+
+
+def typical_overheads(records: Sequence[Record]) -> Callable[[Record], float]:
+    """Return what the rows of a record's device take besides samples, so far: their median."""
+    by_kind: dict[bool, list[float]] = {}
+    for record in records:
+        if record.rounds:
+            by_kind.setdefault(_on_cpu(record), []).append(record.overhead_s)
+    middles = {kind: stats.median(found) for kind, found in by_kind.items()}
+    return lambda record: middles.get(_on_cpu(record), 0.0)
+
+
+def _on_cpu(record: Record) -> bool:
+    return record.case.label.device == "cpu"
