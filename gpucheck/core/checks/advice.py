@@ -23,6 +23,8 @@ _OF_THE_HOST = (
     r"(?i)\bsudo\b|\breboot\b|power the machine|\bBIOS\b|firmware|initramfs|modprobe|reseat"
     r"|attach the|power supply|air flow|install the (nvidia )?driver|upgrade the driver|reinstall"
 )
+#: What is done to the Python that was looked at, wherever that is.
+_OF_A_PYTHON = r"\bpip (un)?install\b"
 #: What takes hands, which do not reach into a virtual machine.
 _OF_THE_HARDWARE = (
     r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air flow|\bdust\b|power supply"
@@ -218,4 +220,5 @@ def _fitting(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
 
 
 def _is(step: str, kind: str) -> bool:
-    return re.search(kind, step) is not None and re.match(_PLACED, step) is None
+    elsewhere = re.match(_PLACED, step) or re.search(_OF_A_PYTHON, step)
+    return re.search(kind, step) is not None and elsewhere is None

@@ -19,9 +19,17 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    cuda = framework.newest_cuda(machine, {13: "cupy-cuda13x"}, otherwise="cupy-cuda12x")
-    return (f"Remove every cupy package (pip uninstall …), then: pip install '{cuda}[ctk]'",)
+#: Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
+WHEELS = (framework.Wheel("cupy-cuda13x", 13, (7, 5)), framework.Wheel("cupy-cuda12x", 12, (5, 0)))
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    if wheel is None:
+        return (f"Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({remark}).",)
+    remove = framework.without(build.distributions if build else ())
+    noted = f" ({remark})" if remark else ""
+    return (f"Install one package for GPUs{noted}: {remove}pip install '{wheel}[ctk]'",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:

@@ -6,14 +6,17 @@ only where a person asked whether this very framework can use the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.core.checks.machine import Machine, count_of
 from gpucheck.core.checks.reason import Reason
 from gpucheck.core.cuda_versions import (
     MINIMUM_DRIVER,
-    OLDEST_CAPABILITY,
+    MINIMUM_WINDOWS_DRIVER,
+    Version,
     has_only_ptx,
     holds_code_for,
     is_driver_too_old,
@@ -23,7 +26,7 @@ from gpucheck.core.cuda_versions import (
     too_new_for,
     too_old_for,
 )
-from gpucheck.models.evidence import BuildReading, TrialReading
+from gpucheck.models.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Framework, Layer
 
 #: The frameworks, and other names that people call them by.
@@ -58,10 +61,10 @@ CAUSES = (
 
 
 class Advice(NamedTuple):
-    """What helps: a build for GPUs, or the libraries that it lacks."""
+    """What helps: a build for GPUs (in place of the one that is there), or what that one lacks."""
 
     title: str
-    gpu_build: Callable[[Machine], tuple[str, ...]]
+    gpu_build: Callable[[Machine, BuildReading | None], tuple[str, ...]]
     libraries: Callable[[BuildReading], tuple[str, ...]]
 
 
@@ -78,6 +81,21 @@ def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
 
 def judge(machine: Machine, name: str, advice: Advice) -> Finding:
     """Judge one framework; what it did when it was tried counts for more than what it is."""
+    finding = _judge(machine, name, advice)
+    return finding._replace(
+        remedy=tuple(_in_that_python(machine.builds, step) for step in finding.remedy)
+    )
+
+
+def _in_that_python(builds: BuildsReading, step: str) -> str:
+    """Return a step with the pip of the Python that was looked at, where a shell's is another."""
+    if builds.python is None or builds.named_by not in ("--python", "gpucheck"):
+        return step
+    own = f"{shlex.quote(builds.python)} -m pip "
+    return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
+
+
+def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
     builds = machine.builds
     if builds.builds is None:
         said = builds.unavailable or "the interpreter gave no answer"
@@ -166,7 +184,7 @@ def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
         CheckStatus.FAIL,
         f"{advice.title} is not installed in {where}",
         Evidence(source=where, value="no such package"),
-        remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine)),
+        remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
         cause="not-installed",
     )
 
@@ -248,11 +266,11 @@ def _problems(
     for note in build.notes:
         if note is not amd:
             cause = "twice-installed" if "overwrite" in note else "parts-do-not-fit"
-            yield Reason(cause, note, _files(build), advice.gpu_build(machine))
+            yield Reason(cause, note, _files(build), advice.gpu_build(machine, build))
     if build.gpu_build is False:
         cause = "built-for-cpus" if amd is None else "built-for-amd"
         summary = amd or "it is built for CPUs only"
-        yield Reason(cause, summary, _files(build), advice.gpu_build(machine))
+        yield Reason(cause, summary, _files(build), advice.gpu_build(machine, build))
         return
     if build.missing_libraries:
         names = ", ".join(build.missing_libraries)
@@ -271,7 +289,7 @@ def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> It
             "driver-too-old",
             f"its CUDA {build.cuda_build} needs driver {least} or newer, this is {driver}",
             (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
-            ("Upgrade the driver.", *advice.gpu_build(machine)),
+            ("Upgrade the driver.", *advice.gpu_build(machine, build)),
         )
 
 
@@ -295,23 +313,71 @@ def _against_gpus(
             "no-code-for-the-gpu",
             f"the GPU has compute capability {capability}, and {said}",
             (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
-            advice.gpu_build(machine),
+            advice.gpu_build(machine, build),
         )
 
 
-def newest_cuda(machine: Machine, by_major: Mapping[int, str], *, otherwise: str) -> str:
-    """Return the name of the newest build that the driver and all GPUs take."""
+class Wheel(NamedTuple):
+    """A build that can be installed: its CUDA, and the compute capabilities that it has code for.
+
+    `newest` is the first one that it has no code for; null where it compiles for those to come.
+    """
+
+    name: str
+    cuda: int
+    oldest: Version
+    newest: Version | None = None
+
+    def serves(self, capability: Version) -> bool:
+        """Return whether it has code for a GPU."""
+        return self.oldest <= capability and (self.newest is None or capability < self.newest)
+
+
+def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None, str]:
+    """Return the newest build that the driver runs and that serves every GPU, and a remark.
+
+    Where none serves all, it is the one for the most of them, and the remark names the others;
+    where nobody could read driver and GPUs it is None: then nothing is guessed.
+    """
     driver = parse_version(machine.nvml.driver_version)
-    own = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
-    if driver is None:
-        return otherwise
-    for major, name in sorted(by_major.items(), reverse=True):
-        oldest = OLDEST_CAPABILITY[major]
-        # Builds for CUDA 12.8 and newer begin with Turing too.
-        fits = all(one is None or one >= max(oldest, (7, 5)) for one in own)
-        if driver >= MINIMUM_DRIVER[major] and fits:
-            return name
-    return otherwise
+    read = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
+    own = sorted({capability for capability in read if capability is not None})
+    if driver is None or not own:
+        return None, "which one depends on the driver and the GPU, and they could not be read"
+    least = MINIMUM_WINDOWS_DRIVER if machine.is_wsl else MINIMUM_DRIVER
+    runs = [w for w in wheels if w.cuda in least and least[w.cuda] <= driver]
+    if not runs:
+        return None, f"none runs with driver {machine.nvml.driver_version}: upgrade that first"
+    best = max(runs, key=lambda w: (sum(map(w.serves, own)), w.cuda, w.oldest))
+    left = [capability for capability in own if not best.serves(capability)]
+    if not left:
+        return best.name, ""
+    return best.name, "; ".join(_left_out(capability, best, own, runs) for capability in left)
+
+
+def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
+    """Say that a build has no code for a GPU that is here, and which other one has."""
+    said = f"it has no code for compute capability {show_capability(left)}"
+    other = next((wheel for wheel in runs if wheel.serves(left)), None)
+    if other is None:
+        return f"{said}, and no other build has"
+    lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
+    return f"{said}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
+
+
+def show_capability(capability: Version) -> str:
+    """Return (12, 0) as "12.0"."""
+    return ".".join(map(str, capability))
+
+
+def without(packages: Iterable[str]) -> str:
+    """Return the command that removes packages, to stand before an installation.
+
+    Of two that own the same files both have to go: removing one alone takes files of the other,
+    which pip then takes for installed.
+    """
+    names = " ".join(dict.fromkeys(name.partition(" ")[0] for name in packages))
+    return f"pip uninstall -y {names}; " if names else ""
 
 
 # ------------------------------------------------------------------------------ the document

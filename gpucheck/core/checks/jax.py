@@ -19,9 +19,16 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    cuda = framework.newest_cuda(machine, {13: "cuda13"}, otherwise="cuda12")
-    return (f"Install the plugin: pip install -U 'jax[{cuda}]'",)
+#: Source: JAX, Installation: NVIDIA GPU. It compiles its kernels itself, for newer GPUs too.
+WHEELS = (framework.Wheel("cuda13", 13, (7, 5)), framework.Wheel("cuda12", 12, (5, 2)))
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    if wheel is None:
+        return (f"Install the plugin, 'jax[cuda13]' or 'jax[cuda12]' ({remark}).",)
+    noted = f" ({remark})" if remark else ""
+    return (f"Install the plugin{noted}: pip install -U 'jax[{wheel}]'",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:

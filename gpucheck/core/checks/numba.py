@@ -18,13 +18,22 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    return ("Install Numba with its CUDA target: pip install 'numba-cuda[cu12]' (or cu13)",)
+#: Source: numba-cuda, Installation; CUDA 13's release notes. It compiles its kernels itself.
+WHEELS = (framework.Wheel("cu13", 13, (7, 5)), framework.Wheel("cu12", 12, (5, 0)))
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    if wheel is None:
+        return (f"Install numba-cuda[cu13] or numba-cuda[cu12] ({remark}).",)
+    noted = f" ({remark})" if remark else ""
+    return (f"Install Numba's CUDA target{noted}: pip install 'numba-cuda[{wheel}]'",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:
+    major = build.cuda_build or "12"
     return (
-        "Install them: pip install 'numba-cuda[cu12]' (or cu13)",
+        f"Install them: pip install 'numba-cuda[cu{major}]'",
         "Or set CUDA_HOME to a CUDA toolkit.",
     )
 

@@ -19,8 +19,20 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    return ("Install a build for GPUs: pip uninstall onnxruntime; pip install onnxruntime-gpu",)
+#: Source: onnxruntime-gpu 1.31 on PyPI says so of itself (capi/build_and_package_info.py).
+WHEELS = (framework.Wheel("onnxruntime-gpu", 13, (7, 5)),)
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    remove = framework.without(build.distributions if build else ())
+    if wheel is None or remark:
+        return (
+            "Take the release of onnxruntime-gpu that is built for this driver's CUDA; the present"
+            f" one is for CUDA 13 and compute capability 7.5 or newer ({remark}):"
+            " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html",
+        )
+    return (f"Install a build for GPUs: {remove}pip install {wheel}",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:

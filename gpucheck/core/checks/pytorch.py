@@ -19,16 +19,40 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    cuda = framework.newest_cuda(machine, {13: "cu130", 12: "cu128"}, otherwise="cu126")
-    return (
-        "Install a build for GPUs: pip install --force-reinstall torch --index-url"
-        f" https://download.pytorch.org/whl/{cuda}",
-    )
+INDEX = "https://download.pytorch.org/whl/"
+#: Source: PyTorch's release matrix, issue 157517: which build has code for which architectures.
+WHEELS = (
+    framework.Wheel("cu130", 13, (7, 5), (13, 0)),
+    framework.Wheel("cu128", 12, (7, 5), (13, 0)),
+    framework.Wheel("cu126", 12, (5, 0), (10, 0)),
+)
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    if wheel is None:
+        return (f"Install a build for GPUs ({remark}): https://pytorch.org/get-started/locally",)
+    command = f"{framework.without(['torch'] if build else ())}pip install torch --index-url"
+    noted = f" ({remark})" if remark else ""
+    return (f"Install a build for GPUs{noted}: {command} {INDEX}{wheel}",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:
-    return ("Install it again with its libraries: pip install --force-reinstall torch",)
+    """Have pip install what the build that is there requires: another one may not suit."""
+    return (
+        "Install what it requires: pip install torch",
+        f"If pip finds nothing missing: {reinstall(build)}",
+    )
+
+
+def reinstall(build: BuildReading) -> str:
+    """Return the command that writes this very build's files again."""
+    names = [name for name in build.distributions if name.startswith("torch ")]
+    version = names[0].partition(" ")[2] if names else ""
+    local = version.partition("+")[2]
+    pinned = f"torch=={version}" if version else "torch"
+    index = f" --index-url {INDEX}{local}" if local else ""
+    return f"pip install --force-reinstall --no-deps {pinned}{index}"
 
 
 ADVICE = framework.Advice(

@@ -22,11 +22,9 @@ ABOUT = framework.about(
 )
 
 
-def _gpu_build(machine: Machine) -> tuple[str, ...]:
-    return (
-        "Install a build for GPUs: pip uninstall tensorflow-cpu;"
-        " pip install 'tensorflow[and-cuda]'",
-    )
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    remove = framework.without(build.distributions if build else ())
+    return (f"Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",)
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:
