@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _KERNELS = {"softmax_short": 1, "softmax_long": 2, "softmax_cluster": 3, "softmax_online": 4}
 #: Bytes that a thread moves at once, and numbers of a row that one holds in its registers.
 PACK_BYTES, HELD_NUMBERS = 16, 32
-#: Registers of an SM (all architectures from 7.0 to 12.1), and those that a thread may need.
+#: Registers of an SM (all architectures from 5.0 to 12.1), and those that a thread may need.
 REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
 #: Threads in a block of softmax_short; the most of any block.
 _SHORT_BLOCK, MOST_THREADS = 128, 1024

@@ -1,11 +1,10 @@
-"""Every CUDA source compiles for every supported architecture, by NVRTC alone: no GPU is needed."""
+"""Every CUDA source compiles for every supported architecture, by NVRTC alone: no GPU is needed.
+
+What was made of it is looked at as well: registers, local memory, wide loads, fences.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,26 @@ from typing import Any
 import pytest
 
 import gpucheck
-from gpucheck.core.bench.kernels.copy import TILE
-from gpucheck.core.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from gpucheck.core.bench.kernels.copy import TILE, UNROLL
+from gpucheck.core.bench.softmax_launch import (
+    REGISTERS_PER_SM,
+    SoftmaxLaunch,
+    SoftmaxRows,
+    choose_softmax,
+)
+from tests.core.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
 
 PACKAGE = Path(gpucheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.cu"))
+SOFTMAX = PACKAGE / "core" / "bench" / "kernels" / "softmax.cu"
 
-#: Volta to Blackwell; NVRTC 12.9 knows them all, NVRTC 13 begins at sm_75.
-ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
-#: Without clusters, with them, and the newest: the compiler's other cases are `slow`, and only in
-#: bfloat16, whose instructions came one after the other.
+#: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
+#: begins at sm_75.
+FURTHER = (50, 52, 60, 61, 75, 80, 86, 89, 100, 103, 110, 121)
+#: Without clusters, with them, and the newest: the compiler's other cases are `slow`.
 ALWAYS = (70, 90, 120)
+#: The disassembler of CUDA 13 knows no older ones; it takes as long as the compiler.
+FIRST_DISASSEMBLED, DISASSEMBLED_ALWAYS = 75, (90,)
 
 #: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
 DEFINES = {
@@ -31,115 +39,81 @@ DEFINES = {
     "softmax.cu": (),
     "stream.cu": (tuple(f"-D{name}={value}" for name, value in TILE.items()),),
 }
-
-#: Names the library, where it is not among the installed packages.
-LIBRARY_VARIABLE = "GPUCHECK_TEST_NVRTC"
+#: What CuPy 14 adds of its own accord (cupy/cuda/compiler.py).
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
 CASES = [
     pytest.param(source, defines, id="".join((source.stem, *defines)))
     for source in SOURCES
     for defines in DEFINES.get(source.name, ((),))
 ]
+#: Number formats of softmax.cu: its name for them, and their bytes. bfloat16's instructions came
+#: one after the other, so that the `slow` cases have it alone.
+FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
 
 
-def find_library() -> str | None:
-    """Return NVRTC's shared library: the variable's, an installed wheel's, or the system's."""
-    named = os.environ.get(LIBRARY_VARIABLE)
-    if named:
-        return named
-    patterns = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
-    found = [
-        str(path)
-        for folder in sys.path
-        for pattern in patterns
-        for path in Path(folder).glob(pattern)
-        if "builtins" not in path.name and ".alt." not in path.name
-    ]
-    return found[0] if found else None
+def slow(values: tuple[Any, ...], *, when: bool = True) -> Any:
+    """Return a test's parameters, marked `slow` where they are."""
+    return pytest.param(*values, marks=pytest.mark.slow if when else ())
 
 
-class Nvrtc:
-    """As much of NVRTC as compiling needs."""
-
-    def __init__(self, library: str) -> None:
-        self._library = ctypes.CDLL(library)
-
-    def architectures(self) -> set[int]:
-        """Return the architectures that this NVRTC knows."""
-        count = ctypes.c_int()
-        self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-        known = (ctypes.c_int * count.value)()
-        self._library.nvrtcGetSupportedArchs(known)
-        return set(known)
-
-    def compile(self, source: str, *options: str) -> tuple[int, str, str]:
-        """Return NVRTC's code, its log and the PTX."""
-        program = ctypes.c_void_p()
-        code = self._library.nvrtcCreateProgram(
-            ctypes.byref(program), source.encode(), b"source.cu", 0, None, None
-        )
-        assert code == 0
-        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        code = self._library.nvrtcCompileProgram(program, len(options), encoded)
-        log = self._text("nvrtcGetProgramLog", program)
-        ptx = self._text("nvrtcGetPTX", program) if code == 0 else ""
-        self._library.nvrtcDestroyProgram(ctypes.byref(program))
-        return code, log, ptx
-
-    def _text(self, function: str, program: ctypes.c_void_p) -> str:
-        size = ctypes.c_size_t()
-        getattr(self._library, f"{function}Size")(program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        getattr(self._library, function)(program, buffer)
-        return buffer.value.decode(errors="replace")
+ARCHITECTURES = [*ALWAYS, *(slow((one,)) for one in FURTHER)]
+SOFTMAX_CASES = [
+    *[(*each, one) for each in (FLOAT32, FLOAT16, BFLOAT16) for one in ALWAYS],
+    *[slow((*BFLOAT16, one)) for one in FURTHER],
+]
+DISASSEMBLED = [
+    slow((one,), when=one not in DISASSEMBLED_ALWAYS)
+    for one in (*ALWAYS, *FURTHER)
+    if one >= FIRST_DISASSEMBLED
+]
 
 
 @pytest.fixture(name="nvrtc", scope="module")
 def _nvrtc() -> Nvrtc:
-    library = find_library()
+    library = find_nvrtc()
     if library is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
     return Nvrtc(library)
+
+
+@pytest.fixture(name="disassembler", scope="module")
+def _disassembler() -> str:
+    found = find_disassembler()
+    if found is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    return found
 
 
 def test_there_are_sources() -> None:
     assert {source.name for source in SOURCES} >= {"softmax.cu", "stream.cu", "timing.cu"}
 
 
-def assert_compiles(
-    nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
-) -> set[str]:
-    """Compile without a warning and return the kernels' names."""
+def compiled(nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int) -> Compiled:
+    """Compile without a warning."""
     if architecture not in nvrtc.architectures():
         pytest.skip(f"this NVRTC does not know sm_{architecture}")
     text = source.read_text(encoding="utf-8")
     # Down to machine code, and not only to PTX: the assembler has its own opinion.
-    # The second option is what CuPy adds.
-    ours = ("--std=c++17", "--device-as-default-execution-space")
-    options = [f"--gpu-architecture=sm_{architecture}", *ours, *defines]
+    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", *CUPY_OPTIONS, *defines]
 
-    code, log, ptx = nvrtc.compile(text, *options)
+    found = nvrtc.compile(text, *options)
 
-    assert code == 0, log
+    assert found.code == 0, found.log
     # Of its own accord NVRTC only says that old architectures will go.
-    assert "source.cu" not in log, log
-    return set(re.findall(r"\.entry (\w+)", ptx))
+    assert "source.cu" not in found.log, found.log
+    return found
 
 
-def architectures() -> list[Any]:
-    """Return each architecture as a parameter, those that are not looked at always as slow."""
-    return [
-        pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow)
-        for each in ARCHITECTURES
-    ]
-
-
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("source", "defines"), CASES)
-def test_source_compiles_without_a_warning(
+def test_source_compiles_without_a_warning_and_spills_nothing(
     nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
 ) -> None:
-    assert assert_compiles(nvrtc, source, defines, architecture)
+    found = compiled(nvrtc, source, defines, architecture)
+
+    assert found.kernels
+    assert found.local_bytes == 0
 
 
 def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[SoftmaxLaunch]:
@@ -157,30 +131,106 @@ def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[Softmax
     return list(found.values())
 
 
-@pytest.mark.parametrize(
-    ("element", "itemsize", "architecture"),
-    [
-        *[(*each, which) for each in ((0, 4), (1, 2), (2, 2)) for which in ALWAYS],
-        *[
-            pytest.param(2, 2, which, marks=pytest.mark.slow)
-            for which in ARCHITECTURES
-            if which not in ALWAYS
-        ],
-    ],
-)
-def test_every_softmax_that_is_launched_compiles_without_a_warning(
+def compiled_softmax(
+    nvrtc: Nvrtc, launch: SoftmaxLaunch, element: int, architecture: int
+) -> Compiled:
+    """Compile what one launch of the softmax takes."""
+    defines = [f"-D{name}={value}" for name, value in launch.defines.items()]
+    found = compiled(nvrtc, SOFTMAX, [f"-DELEMENT={element}", *defines], architecture)
+    assert found.kernels == {launch.name}
+    return found
+
+
+@pytest.mark.parametrize(("element", "itemsize", "architecture"), SOFTMAX_CASES)
+def test_every_softmax_that_is_launched_compiles_into_the_registers_that_it_may_take(
     nvrtc: Nvrtc, element: int, itemsize: int, architecture: int
 ) -> None:
-    source = PACKAGE / "core" / "bench" / "kernels" / "softmax.cu"
     launches = softmax_launches(itemsize, divmod(architecture, 10))
     kinds = {launch.name for launch in launches}
     assert kinds >= {"softmax_short", "softmax_long", "softmax_online"}
     assert ("softmax_cluster" in kinds) == (architecture >= 90)
 
     for launch in launches:
-        defines = [f"-D{name}={value}" for name, value in launch.defines.items()]
-        entries = assert_compiles(nvrtc, source, [f"-DELEMENT={element}", *defines], architecture)
-        assert entries == {launch.name}
+        found = compiled_softmax(nvrtc, launch, element, architecture)
+        # The hardware hands out registers by eight for each thread.
+        threads = launch.block * launch.defines["BLOCKS_PER_SM"]
+        assert -(-found.registers // 8) * 8 * threads <= REGISTERS_PER_SM, launch
+        assert found.local_bytes <= spilled_bytes(launch, architecture), launch
+
+
+def spilled_bytes(launch: SoftmaxLaunch, architecture: int) -> int:
+    """Return how much of a thread may lie in local memory: nothing, but for one rare launch.
+
+    Rows that begin anywhere need more registers than 1024 threads have before Ampere.
+    """
+    rare = not launch.defines["ALIGNED"] and launch.block > 512 and architecture < 80
+    return 24 if rare and launch.name == "softmax_long" else 0
+
+
+@pytest.mark.parametrize(
+    ("source", "defines"), [case for case in CASES if "stream" in str(case.id)]
+)
+def test_cards_before_volta_have_no_say_over_the_first_cache(
+    nvrtc: Nvrtc, source: Path, defines: Sequence[str]
+) -> None:
+    pascal = compiled(nvrtc, source, defines, 60)
+    (launch, *_) = softmax_launches(4, (6, 0))
+
+    assert "no_allocate" not in pascal.ptx + compiled_softmax(nvrtc, launch, 0, 60).ptx
+    assert "ld.global.nc.L1::no_allocate.v4" in compiled(nvrtc, source, defines, 70).ptx
+
+
+@pytest.mark.parametrize("architecture", DISASSEMBLED)
+@pytest.mark.parametrize(("element", "itemsize"), [FLOAT32, BFLOAT16])
+def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
+    nvrtc: Nvrtc,
+    disassembler: str,
+    tmp_path: Path,
+    element: int,
+    itemsize: int,
+    architecture: int,
+) -> None:
+    for launch in softmax_launches(itemsize, divmod(architecture, 10)):
+        if not launch.defines["ALIGNED"]:
+            continue
+        code = compiled_softmax(nvrtc, launch, element, architecture)
+        found = code.instructions(disassembler, tmp_path)
+        loads, stores = moves(found, "LDG"), moves(found, "STG")
+        packs = launch.defines.get("PACKS")
+        # softmax_online reads four packs in each of its passes, and writes them in the second.
+        assert sum(loads.values()) == (packs or 8), (launch, found)
+        assert sum(stores.values()) == (packs or 4), (launch, found)
+        assert all(".128" in name for name in (*loads, *stores)), (launch, found)
+        # One in each of the two exchanges of a cluster: a third costs a read from memory.
+        assert count(found, "MEMBAR") == (2 if launch.name == "softmax_cluster" else 0), launch
+        assert count(found, "LDL") == count(found, "STL") == 0, launch
+
+
+@pytest.mark.parametrize("architecture", DISASSEMBLED)
+def test_copy_and_triad_move_16_bytes_at_once(
+    nvrtc: Nvrtc, disassembler: str, tmp_path: Path, architecture: int
+) -> None:
+    source = PACKAGE / "core" / "bench" / "kernels" / "stream.cu"
+
+    found = compiled(nvrtc, source, DEFINES["stream.cu"][0], architecture).instructions(
+        disassembler, tmp_path
+    )
+
+    loads, stores = moves(found, "LDG"), moves(found, "STG")
+    # One for each array and pack at least; whole tiles and the last one may have code of their own.
+    assert sum(loads.values()) >= 3 * UNROLL
+    assert sum(stores.values()) >= 2 * UNROLL
+    assert all(".128" in name for name in (*loads, *stores)), found
+
+
+def moves(found: dict[str, int], name: str) -> dict[str, int]:
+    """Return the instructions of a kind with their modifiers."""
+    return {one: times for one, times in found.items() if one.split(".")[0] == name}
+
+
+def count(found: dict[str, int], name: str) -> int:
+    """Return how often an instruction of a kind is there."""
+    return sum(moves(found, name).values())
 
 
 def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
@@ -192,4 +242,4 @@ def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
     }
     for source in SOURCES:
         if source.name in expected:
-            assert assert_compiles(nvrtc, source, (), 90) == expected[source.name]
+            assert compiled(nvrtc, source, (), 90).kernels == expected[source.name]

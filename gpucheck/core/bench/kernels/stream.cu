@@ -14,11 +14,17 @@
 
 // What only a GPU has; tests/emulator has a twin of each.
 #ifndef EMULATED
-// Read-only and read once: past the L1 cache, so that it holds nothing back.
+// Read-only and read once: past the L1 cache, so that it holds nothing back. Before Volta no load has
+// a say in that.
+#if __CUDA_ARCH__ >= 700
+#define PAST_L1 ".L1::no_allocate"
+#else
+#define PAST_L1 ""
+#endif
 __device__ __forceinline__ uint4 load_pack(const float4* from)
 {
     uint4 raw;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm("ld.global.nc" PAST_L1 ".v4.u32 {%0, %1, %2, %3}, [%4];"
         : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
         : "l"(from));
     return raw;

@@ -1,0 +1,154 @@
+"""NVRTC without a GPU, and what it made: PTX, machine code, registers, local memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Names the library, where it is not among the installed packages.
+LIBRARY_VARIABLE = "GPUCHECK_TEST_NVRTC"
+
+#: Attributes in a cubin's section .nv.info, each with a symbol's number and a value: registers of a
+#: kernel's thread, and bytes of its frame in local memory, where spilled registers lie. As printed
+#: by `cuobjdump -elf`.
+_REGISTERS, _FRAME = 0x2F, 0x11
+#: The kind of attribute that has a size and then as many bytes; others end after four.
+_SIZED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What NVRTC made of a source: its code (0 is good), its log, the PTX and the cubin."""
+
+    code: int
+    log: str
+    ptx: str
+    cubin: bytes
+
+    @property
+    def kernels(self) -> set[str]:
+        """Return the kernels' names."""
+        return set(re.findall(r"\.entry (\w+)", self.ptx))
+
+    @property
+    def registers(self) -> int:
+        """Return the most registers that a thread of one of them takes."""
+        return max(value for kind, value in _attributes(self.cubin) if kind == _REGISTERS)
+
+    @property
+    def local_bytes(self) -> int:
+        """Return the most local memory that a thread of one of them takes."""
+        return max(value for kind, value in _attributes(self.cubin) if kind == _FRAME)
+
+    def instructions(self, disassembler: str, folder: Path) -> Counter[str]:
+        """Return how often the machine code has each instruction, modifiers included."""
+        file = folder / "kernel.cubin"
+        file.write_bytes(self.cubin)
+        done = subprocess.run(
+            [disassembler, "--print-code", "-ndf", file], capture_output=True, text=True, check=True
+        )
+        # As in "/*0150*/   @P0 LDG.E.128.CONSTANT R4, [R2] ;"
+        found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
+        return Counter(found)
+
+
+class Nvrtc:
+    """As much of NVRTC as compiling needs."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+        self._known: dict[tuple[str, tuple[str, ...]], Compiled] = {}
+
+    def architectures(self) -> set[int]:
+        """Return the architectures that this NVRTC knows."""
+        count = ctypes.c_int()
+        self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        self._library.nvrtcGetSupportedArchs(known)
+        return set(known)
+
+    def compile(self, source: str, *options: str) -> Compiled:
+        """Compile a text, once; a code other than 0 says that it does not compile."""
+        if (source, options) not in self._known:
+            self._known[source, options] = self._compile(source, options)
+        return self._known[source, options]
+
+    def _compile(self, source: str, options: Sequence[str]) -> Compiled:
+        program = ctypes.c_void_p()
+        code = self._library.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), b"source.cu", 0, None, None
+        )
+        assert code == 0
+        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        code = self._library.nvrtcCompileProgram(program, len(options), encoded)
+        log = self._read("nvrtcGetProgramLog", program)
+        ptx = self._read("nvrtcGetPTX", program) if code == 0 else b""
+        cubin = self._read("nvrtcGetCUBIN", program) if code == 0 else b""
+        self._library.nvrtcDestroyProgram(ctypes.byref(program))
+        return Compiled(code, _text(log), _text(ptx), cubin)
+
+    def _read(self, function: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        getattr(self._library, f"{function}Size")(program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        getattr(self._library, function)(program, buffer)
+        return buffer.raw
+
+
+def find_nvrtc() -> str | None:
+    """Return NVRTC's shared library: the variable's, or an installed wheel's."""
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        return named
+    patterns = ("nvidia/cuda_nvrtc/lib/libnvrtc.so.*", "nvidia/cu*/lib/libnvrtc.so.*")
+    found = [path for pattern in patterns for path in _in_wheels(pattern)]
+    return next(
+        (str(path) for path in found if not re.search("builtins|[.]alt[.]", path.name)), None
+    )
+
+
+def find_disassembler() -> str | None:
+    """Return nvdisasm: an installed wheel's, or the one in PATH."""
+    wheel = next(_in_wheels("nvidia/cu*/bin/nvdisasm"), None)
+    return str(wheel) if wheel is not None else shutil.which("nvdisasm")
+
+
+def _in_wheels(pattern: str) -> Iterator[Path]:
+    return (path for folder in sys.path for path in Path(folder).glob(pattern))
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def _attributes(cubin: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the attributes that .nv.info gives of symbols: their kind and their value."""
+    raw, place = _section(cubin, ".nv.info"), 0
+    while place + 4 <= len(raw):
+        layout, kind, size = struct.unpack_from("<BBH", raw, place)
+        place += 4
+        if layout == _SIZED:
+            if size == 8:
+                yield kind, struct.unpack_from("<II", raw, place)[1]
+            place += size
+
+
+def _section(elf: bytes, name: str) -> bytes:
+    """Return a section of a 64-bit little-endian ELF file by its name."""
+    (start,) = struct.unpack_from("<Q", elf, 40)
+    entry, count, names = struct.unpack_from("<HHH", elf, 58)
+    headers = [struct.unpack_from("<IIQQQQ", elf, start + entry * i) for i in range(count)]
+    for header in headers:
+        begin = headers[names][4] + header[0]
+        if elf[begin : elf.index(b"\0", begin)].decode() == name:
+            return elf[header[4] : header[4] + header[5]]
+    raise AssertionError(name)
