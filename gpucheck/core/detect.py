@@ -8,6 +8,7 @@ from gpucheck.core.checks import (
     CHECKS,
     Check,
     cuda_driver,
+    device_nodes,
     framework,
     launch,
     nvml,
@@ -16,7 +17,13 @@ from gpucheck.core.checks import (
 from gpucheck.core.checks.advice import fit
 from gpucheck.core.checks.machine import Machine, Wish, say_nothing
 from gpucheck.core.detect_conclusion import conclude, exit_code_of
-from gpucheck.core.detect_judgement import GOOD, is_hung, judge, not_reached
+from gpucheck.core.detect_judgement import (
+    GOOD,
+    KNOWN_BY_SIGNS,
+    is_hung,
+    judge,
+    not_reached,
+)
 from gpucheck.core.detect_request import DetectRequest, choose_checks, normal_framework
 from gpucheck.core.inventory import complete_host
 from gpucheck.models.finding import CheckStatus, Finding, Framework, Layer
@@ -45,7 +52,7 @@ def detect(
     machine = Machine(probes, _wish(wanted, checks), tell)
     findings = tuple(
         finding._replace(remedy=fit(machine, finding.remedy))
-        for finding in judge(run_checks(machine, checks))
+        for finding in _judge(machine, run_checks(machine, checks))
     )
     builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
     detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
@@ -72,6 +79,12 @@ def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
         every_gpu=request.deep,
         python=request.python,
     )
+
+
+def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    signs = any(f.layer in KNOWN_BY_SIGNS and f.status is CheckStatus.FAIL for f in findings)
+    # The files are looked at already: what fails there has read them.
+    return judge(findings, has_control_node=signs and device_nodes.has_control_node(machine))
 
 
 def _looked_at_nvml(checks: Iterable[Check]) -> bool:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch, nvml, pci_device
+from gpucheck.core.checks import (
+    CHECKS,
+    cuda_driver,
+    device_nodes,
+    gpu_lost,
+    kernel_module,
+    launch,
+    module_absence,
+    nvml,
+    pci_device,
+    uvm_node,
+)
 from gpucheck.core.checks.machine import KERNEL_LOG
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
@@ -26,6 +37,14 @@ CHAIN = frozenset(
 MADE_ON_DEMAND = frozenset({Layer.DEVICE_NODES})
 #: Layers that are known by signs alone, which a sandbox may hide.
 KNOWN_BY_SIGNS = frozenset({Layer.PCI, Layer.KERNEL})
+#: NVML's codes, and libcuda's, that only a running driver gives: of its power supply, its
+#: interrupts, its InfoROM, a lost GPU, its version, its memory. The first set has opened it; 4 and
+#: 17 (no permission, refused by the system) may come from the device files alone.
+OPENED = frozenset({f"NVML {code}" for code in (8, 11, 14, 15, 16, 18, 20, 27)})
+RUNS = OPENED | {"NVML 4", "NVML 17"}
+MISMATCH = frozenset({"CUDA 803", "CUDA 804"})
+NOT_LOADED = "NVML 9"
+YET_A_DRIVER = "yet there is a driver"
 UNREACHED = "not reached: "
 GOOD = (CheckStatus.OK, CheckStatus.WARN)
 
@@ -54,22 +73,27 @@ def is_unreached(finding: Finding) -> bool:
     return finding.status is CheckStatus.SKIP and finding.summary.startswith(UNREACHED)
 
 
-def judge(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def judge(findings: Sequence[Finding], *, has_control_node: bool = False) -> tuple[Finding, ...]:
     """Give the blame to the first broken layer; let what was observed outweigh the signs.
 
     If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a sign that was misread:
     in a sandbox the PCI bus may be masked. It becomes unknown. The same holds below NVML, if that
     answers or hangs. What requires a failure that remains and went wrong as well is its
     consequence: it becomes a skip.
+
+    A bus that looks empty and a module that looks absent are signs, too: an error that only a
+    running driver gives outweighs them, and so does its control node (`has_control_node`).
     """
     # Only these are required by others, and of each of them there is one.
     chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
     names, said = _observation(chain)
     for name in set(names) & set(chain):
         chain[name] = _outweighed(chain[name], said)
+    for name, said in _witnesses(chain, has_control_node):
+        chain[name] = _outweighed(chain[name], said)
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
     proven = _proven_by_launch(judged, chain.get(launch.ID))
-    return tuple(_said_once(_lost_once(proven)))
+    return tuple(_said_once(_lost_once(_without_uvm(proven))))
 
 
 def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
@@ -129,6 +153,41 @@ def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     if found is not None and is_hung(found):
         return nvml.REQUIRES, "yet there is a driver, which does not answer"
     return (), ""
+
+
+def _witnesses(chain: Mapping[str, Finding], has_control_node: bool) -> Iterator[tuple[str, str]]:
+    """Yield the signs of an absent driver that are outweighed by one that refuses, and by what."""
+    said = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
+    code = next(iter(sorted(said & (RUNS | MISMATCH))), None)
+    bus, module, nodes = (
+        chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
+    )
+    node = f"yet there is {device_nodes.CONTROL}"
+    if bus is not None and bus.cause == pci_device.NO_GPU and (code or has_control_node):
+        yield bus.id, f"{YET_A_DRIVER} ({code})" if code else node
+    if module is not None and module.cause in module_absence.CAUSES:
+        # Files of a driver that was unloaded stay behind, outside containers.
+        stale = NOT_LOADED in said or module.cause != module_absence.OF_THE_HOST
+        if code or (has_control_node and not stale):
+            yield module.id, f"{YET_A_DRIVER} ({code})" if code else node
+    if nodes is not None and nodes.cause in device_nodes.MISSING and said & OPENED:
+        yield nodes.id, YET_A_DRIVER
+
+
+def _evidence_of(chain: Mapping[str, Finding], name: str) -> tuple[Evidence, ...]:
+    return chain[name].evidence if name in chain else ()
+
+
+def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
+    """Let a missing nvidia-uvm be a remark where NVML, which needs none, fails or hangs."""
+    found = next((finding for finding in findings if finding.id == nvml.ID), None)
+    broken = found is not None and (found.status is CheckStatus.FAIL or is_hung(found))
+    return [
+        finding._replace(status=CheckStatus.WARN)
+        if broken and finding.id == uvm_node.ID and finding.status is CheckStatus.FAIL
+        else finding
+        for finding in findings
+    ]
 
 
 def _outweighed(finding: Finding, observation: str) -> Finding:

@@ -14,6 +14,8 @@ from gpucheck.models.evidence import (
     BuildsReading,
     LaunchedReading,
     LaunchReading,
+    NodeReading,
+    NodesReading,
     PlatformReading,
     SystemReading,
 )
@@ -89,6 +91,8 @@ def answer_of(
     kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, kind: type[FakeProbes] = FakeProbes
 ) -> tuple[Answer, FakeProbes]:
     probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
+    if kernel is EMPTY_BUS:
+        probes.system_reading = SystemReading()  # without a driver there are no nodes
     return detect(probes), probes
 
 
@@ -347,6 +351,124 @@ def test_what_was_not_reached_says_why() -> None:
 
     summaries = {f.summary for f in detection(answer).checks if f.id in SPINE[1:]}
     assert summaries == {"not reached: pci-device failed"}
+
+
+#: NVML's codes that only a running driver gives; of these the first two may be the nodes' alone.
+WITNESSES = (4, 17, 8, 11, 14, 15, 16, 18, 20, 27)
+NO_NODES = SystemReading()
+ONLY_CONTROL = SystemReading(nodes=NodesReading(nodes=(NodeReading(path="/dev/nvidiactl"),)))
+
+
+@dataclass
+class Boxed(FakeProbes):
+    """A container, of which nobody knows what it hides."""
+
+    def host(self) -> Host:
+        """Return a container's host."""
+        return Host(name="node1", os="Debian GNU/Linux 12", container="docker")
+
+
+def sandboxed(
+    kernel: KernelReading,
+    nvml: NvmlReading,
+    cuda: CudaReading = NO_CUDA,
+    *,
+    nodes: SystemReading | None = NO_NODES,
+    kind: type[FakeProbes] = Boxed,
+) -> Detection:
+    """Return what is said where the signs of a driver may be hidden."""
+    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
+    if nodes is not None:
+        probes.system_reading = nodes
+    return detection(detect(probes))
+
+
+@pytest.mark.parametrize("number", WITNESSES)
+@pytest.mark.parametrize("kernel", [MASKED, bus("nvidia", loaded=False)], ids=["bus", "module"])
+@pytest.mark.parametrize("kind", [FakeProbes, Boxed], ids=["host", "container"])
+def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
+    kernel: KernelReading, number: int, kind: type[FakeProbes]
+) -> None:
+    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
+
+    with_nodes = sandboxed(kernel, nvml, nodes=None, kind=kind)
+    without = sandboxed(kernel, nvml, kind=kind)
+
+    assert with_nodes.first_failure == "nvml"
+    assert without.first_failure == ("device-nodes" if number in (4, 17) else "nvml")
+    assert "NVML" in with_nodes.conclusion or "NVML" in str(with_nodes.checks)
+
+
+@pytest.mark.parametrize("number", sorted({*nvml_door_child.REASONS} - {*WITNESSES, 10}))
+def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: int) -> None:
+    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
+
+    assert sandboxed(MASKED, nvml).first_failure == "pci-device"
+    beside = sandboxed(MASKED, nvml, nodes=None)
+    # That the module is not loaded is the driver's own word there.
+    assert beside.first_failure == ("kernel-module" if number == 9 else "nvml")
+
+
+@pytest.mark.parametrize("number", [803, 804])
+def test_a_mismatch_that_cuda_finds_is_of_a_running_driver(number: int) -> None:
+    slug = cuda_door_child.REASONS[number][0]
+
+    found = sandboxed(MASKED, NO_NVML, cuda_fails(slug, number), nodes=ONLY_CONTROL)
+
+    by_id = {each.id: each for each in found.checks}
+    assert by_id["pci-device"].status is by_id["kernel-module"].status is CheckStatus.UNKNOWN
+    assert found.first_failure not in ("pci-device", "kernel-module")
+
+
+def test_nodes_that_a_driver_left_behind_do_not_speak_for_it() -> None:
+    on_a_host = sandboxed(bus("nvidia", loaded=False), NO_NVML, nodes=None, kind=FakeProbes)
+
+    assert on_a_host.first_failure == "kernel-module"
+
+
+def test_an_upgraded_host_driver_means_a_new_container() -> None:
+    found = sandboxed(MASKED, nvml_fails("version-mismatch", 18), nodes=None)
+
+    assert (found.first_failure, found.cause) == ("nvml", "version-mismatch")
+    assert found.remedy[0].startswith("Recreate the container")
+
+
+NO_UVM = SystemReading(
+    nodes=NodesReading(
+        nodes=tuple(
+            NodeReading(path=f"/dev/nvidia{name}", mode="0666", accessible=True)
+            for name in ("0", "ctl")
+        )
+    )
+)
+ALL_LOST = reading_of(gpu_reading(0, failure=LOST))
+
+
+@pytest.mark.parametrize(
+    ("nvml", "first", "code"),
+    [
+        (nvml_fails("version-mismatch", 18), "nvml", BAD),
+        (nvml_fails("gpu-is-lost", 15), "nvml", BAD),
+        (nvml_fails("unknown", 999), "nvml", BAD),
+        (ALL_LOST, "nvml", BAD),
+        (HUNG_NVML, None, OPEN),
+        # Where NVML works it is what CUDA lacks.
+        (NVML, "uvm-node", BAD),
+    ],
+)
+def test_a_missing_uvm_is_a_remark_beside_a_broken_nvml(
+    nvml: NvmlReading, first: str | None, code: ExitCode
+) -> None:
+    probes = FakeProbes(readings=nvml, cuda_reading=cuda_fails("unknown", 999),
+                        kernel_reading=ON_BUS, system_reading=NO_UVM)  # fmt: skip
+
+    answer = detect(probes)
+
+    result = detection(answer)
+    assert (result.first_failure, answer.exit_code) == (first, code)
+    (uvm,) = [found for found in result.checks if found.id == "uvm-node"]
+    assert uvm.status is (CheckStatus.WARN if nvml is not NVML else CheckStatus.FAIL)
+    assert "uvm" not in result.conclusion or nvml is NVML
 
 
 def test_a_misread_sign_gives_no_advice() -> None:

@@ -9,6 +9,7 @@ from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, M
 from gpucheck.core.checks.nvml import (
     CGROUP_LOST,
     CGROUP_LOST_SUMMARY,
+    OLD_CONTAINER,
     SLURM,
     WSL_PATH,
     has_capability,
@@ -366,6 +367,8 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
     # The system's own folders hold the driver's library: there it is the module that is old.
     if folder and not folder.startswith(SYSTEM_FOLDERS):
         remedy = (f"Take {folder} out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d).",)
+    elif failure.code == "driver-mismatch" and machine.is_container:
+        return Reason(failure.code, failure.message, tuple(evidence), OLD_CONTAINER)
     if failure.code == "driver-mismatch":
         remedy = (*dict.fromkeys((*remedy, *REMEDIES[failure.code])),)
     if failure.code == "compat-not-supported":

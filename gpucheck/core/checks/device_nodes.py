@@ -20,6 +20,8 @@ CONTROL = "/dev/nvidiactl"
 #: Source: NVIDIA driver README, device files.
 CONTROL_MINOR = "255"
 GPU_NODE = "/dev/nvidia"
+#: The causes that say that there are none.
+MISSING = ("container-without-gpus", "nodes-missing")
 ABOUT = About(
     looks_at=(
         f"{CONTROL} and /dev/nvidia<minor>, the minors by /proc/driver/nvidia/gpus/*/information",
@@ -38,8 +40,7 @@ ABOUT = About(
     ),
     causes=(
         "no-dxg",
-        "container-without-gpus",
-        "nodes-missing",
+        *MISSING,
         "nodes-not-permitted",
         "nodes-not-readable",
     ),
@@ -78,6 +79,11 @@ def check(machine: Machine) -> Finding:
         f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} are there",
         *(Evidence(source=node.path, value=f"mode {node.mode}") for node in (control, *gpus)),
     )
+
+
+def has_control_node(machine: Machine) -> bool:
+    """Return whether the driver's control node is there: the driver made it, or a container's."""
+    return any(node.path == CONTROL for node in machine.system.nodes.nodes)
 
 
 def _wsl(machine: Machine) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck.core.checks.advice import install_driver, rebuild_initramfs
 from gpucheck.core.checks.machine import KERNEL_LOG, Machine, count_of
-from gpucheck.core.checks.module_absence import SOURCE, why_absent
+from gpucheck.core.checks.module_absence import CAUSES, SOURCE, why_absent
 from gpucheck.core.checks.module_trouble import TOLD_CAUSES, told_by_log, wrong_flavour
 from gpucheck.core.checks.reason import Reason
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
@@ -59,13 +59,7 @@ ABOUT = About(
     ),
     causes=(
         *(f"held-by-{name.replace('_', '-')}" for name in OTHER_DRIVERS),
-        "driver-not-installed",
-        "module-not-built",
-        "module-blocked",
-        "module-does-not-fit",
-        "module-not-loaded",
-        "module-of-the-host",
-        "secure-boot",
+        *CAUSES,
         "gpu-excluded",
         "gpu-not-taken",
         *TOLD_CAUSES,

@@ -14,6 +14,17 @@ from gpucheck.core.checks.reason import Reason
 from gpucheck.models.finding import Evidence
 
 SOURCE = "/sys/module/nvidia"
+OF_THE_HOST = "module-of-the-host"
+#: What it can be called.
+CAUSES = (
+    "driver-not-installed",
+    "module-not-built",
+    "module-blocked",
+    "module-does-not-fit",
+    "module-not-loaded",
+    OF_THE_HOST,
+    "secure-boot",
+)
 #: Source: Linux, kernel/module/signing.c and security/lockdown; the others are modprobe's words.
 REFUSED_BY_KERNEL = (
     r"Loading of .* is rejected|module loading is restricted"
@@ -50,7 +61,7 @@ def _of_the_host(machine: Machine) -> Reason | None:
     if not machine.is_container:
         return None
     return _missing(
-        "module-of-the-host",
+        OF_THE_HOST,
         "the nvidia kernel module is not loaded on the container's host",
         Evidence(source=SOURCE, value="absent"),
         remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),

@@ -16,6 +16,7 @@ REQUIRES: tuple[str, ...] = ()
 OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
+NO_GPU = "no-gpu-on-the-bus"
 FELL_OFF = "fell-off-the-bus"
 NONE = "no NVIDIA GPU is on the PCI bus"
 SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
@@ -41,7 +42,7 @@ ABOUT = About(
     ),
     sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
     causes=(
-        "no-gpu-on-the-bus",
+        NO_GPU,
         "gpu-switched-off",
         FELL_OFF,
         "bus-not-readable",
@@ -82,7 +83,7 @@ def _none(machine: Machine) -> Finding:
         summary = f"{NONE}: the laptop's graphics switch has turned it off"
         return _absent("gpu-switched-off", summary, evidence, SWITCH_ON)
     steps = {True: VIRTUAL, False: REAL, None: (*VIRTUAL, *REAL)}
-    return _absent("no-gpu-on-the-bus", NONE, evidence, steps[machine.system.platform.hypervisor])
+    return _absent(NO_GPU, NONE, evidence, steps[machine.system.platform.hypervisor])
 
 
 def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str, ...]) -> Finding:

@@ -19,6 +19,7 @@ ABOUT = About(
     why="nvidia-smi works without it, and CUDA answers 999 (unknown error).",
     rules=(
         "fail: the node or the module is missing, or the node is not permitted",
+        "warn: so, and NVML fails or hangs: that is the cause",
         "what CUDA can use after all was made when it was first asked: ok",
     ),
     sources=(
@@ -82,6 +83,6 @@ def _missing(machine: Machine) -> Finding:
             "Or: sudo modprobe nvidia_uvm",
         )
     what = NODE if loaded else "the module nvidia_uvm"
-    summary = f"{what} is missing: NVML works without it, CUDA does not"
+    summary = f"{what} is missing, which CUDA needs, and NVML does not"
     cause = "uvm-node-missing" if loaded else "uvm-module-missing"
     return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)

@@ -58,7 +58,8 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     own = [finding for finding in detection.checks if finding.layer is layer.layer]
     told = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
     yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
-    if view.verbosity <= 0 and layer.status is CheckStatus.OK:
+    outweighed = told and all(f.status is CheckStatus.UNKNOWN and f.cause is None for f in told)
+    if view.verbosity <= 0 and (layer.status is CheckStatus.OK or outweighed):
         return
     # What the layer's own line has said is not said again.
     same = [finding for finding in told if finding.summary == layer.summary]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpucheck.core.detect import detect
+from gpucheck.models.evidence import SystemReading
 from gpucheck.models.finding import (
     CheckStatus,
     Detection,
@@ -26,6 +27,7 @@ from tests.fakes.reports import NASTY, eventful_machine, wrap
 from tests.render.console.recorded import recorded
 
 NO_GPU = FakeProbes(
+    system_reading=SystemReading(),
     readings=NvmlReading(
         failure=ProbeFailure(code="library-not-found", message="libnvidia-ml.so.1 was not found")
     ),
