@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
-import signal
+import os
 import sys
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal  # what `signal` is built on, without its names: an interrupt comes at any time
 
 #: The command that asks NVML first thing, unless it answers from a file or only explains itself.
 #: Others read the kernel's files before: NVML may load modules and create device nodes.
@@ -14,13 +20,18 @@ NOT_NOW = frozenset({"--from", "--help", "-h"})
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # In the middle of an import an interrupt may be lost, or come out as another error: it waits
+    # until the imports are over. There is no second thread yet that could take it.
+    stopping = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, stopping)
     # Imports make no garbage, and looking for it is a tenth of the start-up time. Commands that
     # run for long turn the collector on again.
     gc.disable()
     words = sys.argv[1:]
-    # In the middle of an import an interrupt may be lost, or come out as another error: it waits
-    # until the imports are over.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    sys.path[:] = _without_current_directory(sys.path, os.environ.get("PYTHONPATH", ""))
+    from gpucheck.probes.interrupts import REQUESTS
+
+    REQUESTS.heed()
     try:
         if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
             # The driver is asked while the rest is imported, which takes about as long.
@@ -29,12 +40,28 @@ def main() -> None:
             start_early()
         from gpucheck.cli import main as run
 
-        code = run(ready=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+        code = run(ready=lambda: _signal.pthread_sigmask(_signal.SIG_SETMASK, before))
     except KeyboardInterrupt:
         code = _interrupted(words)
     finally:
         _end_what_was_started()
+    REQUESTS.let_go()
     sys.exit(code)
+
+
+def _without_current_directory(path: list[str], variable: str) -> list[str]:
+    """Return the module path without what an empty or relative entry of PYTHONPATH brought in.
+
+    Whoever may write into the directory that we are started in could give any file there the name
+    of a module. Python has made these entries absolute by now.
+    """
+    given = [] if sys.flags.ignore_environment or not variable else variable.split(os.pathsep)
+    relative = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}  # noqa: PTH100 - pathlib is slow to import
+    return [
+        entry
+        for entry in path
+        if entry.startswith("/") and (entry not in relative or entry in given)
+    ]
 
 
 def _interrupted(words: list[str]) -> int:
@@ -58,4 +85,7 @@ def _is_answered_elsewhere(words: list[str]) -> bool:
 
 
 if __name__ == "__main__":
+    # `python -m` puts the current directory first, unless it was told not to (-P, -I).
+    if not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib is slow to import
+        del sys.path[0]
     main()

@@ -43,12 +43,11 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
     """
     from gpucheck.core.bench.burn_session import burn_here, check_burn
     from gpucheck.probes.burners import ProcessBurners
-    from gpucheck.probes.workers import stopping_raises
 
     check_burn(request)
 
     def find(probes: Probes) -> Answer:
-        with stopping_raises(), _live_view(shown=shared.verbosity >= 0) as tell:
+        with _live_view(shown=shared.verbosity >= 0) as tell:
             return burn_here(request, probes, ProcessBurners(), os.environ, tell)
 
     formats = ("table", "json", "junit", "github")

@@ -24,6 +24,7 @@ from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.models.report import Answer, Notice
 from gpucheck.models.units import parse_amount
 from gpucheck.probes.interface import Probes
+from gpucheck.probes.interrupts import REQUESTS
 
 
 @with_shared_options
@@ -169,6 +170,7 @@ def _run(
             on_tick=watcher.tick if watcher else None,
             keep_descriptors=context.keep,
         )
+        REQUESTS.settle()  # the code is the command's
         unwatched = LimitedRun(exit_code=exit_code, peak_bytes=None, exceeded=None, action=None)
         run = watcher.finish(exit_code) if watcher else unwatched
     if watcher is None:

@@ -22,6 +22,7 @@ from gpucheck.models.errors import (
     WrongUseError,
 )
 from gpucheck.models.report import Answer, Failure, Notice, Report, status_of
+from gpucheck.probes.interrupts import REQUESTS
 from gpucheck.render import FORMATS, open_format
 from gpucheck.render.base import View, printable
 
@@ -163,6 +164,9 @@ def deliver(
         raise
     finally:
         probes.close()
+    if report.exit_code is not ExitCode.INTERRUPTED:
+        REQUESTS.raise_lost()
+    REQUESTS.settle()
     try:
         report = emit(report, shared, view_for(shared, **view_changes))
     except BrokenPipeError:
@@ -249,6 +253,7 @@ def fail(context: Context, error: GpucheckError) -> int:
     With a command of the user's, every failure before it starts is 125, 126 or 127, and stdout
     is that command's alone.
     """
+    REQUESTS.settle()
     answer = _answer_of(error)
     if context.child is not None:
         write_failure(answer.error or Failure(code="", message=str(error)))
@@ -272,7 +277,8 @@ def _write_error_document(context: Context, answer: Answer) -> None:
 
 
 def interrupted(context: Context) -> int:
-    """Answer Ctrl-C."""
+    """Answer a request to stop."""
+    REQUESTS.settle()
     error = InconclusiveError(code="interrupted", message="Interrupted.")
     answer = _answer_of(error)._replace(exit_code=ExitCode.INTERRUPTED)
     if context.child is None:

@@ -21,6 +21,7 @@ from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import ExitCode, GpucheckError
 from gpucheck.models.report import Answer, Failure, Report
+from gpucheck.probes.interrupts import REQUESTS
 from gpucheck.render.base import View
 
 Junit = Annotated[
@@ -69,6 +70,7 @@ class Outlets:
             self.write(_report_of(command, failure, ExitCode(error.exit_code)))
             raise
         except KeyboardInterrupt:
+            REQUESTS.settle()
             failure = Failure(code="interrupted", message="Interrupted.")
             self.write(_report_of(command, failure, ExitCode.INTERRUPTED))
             raise

@@ -4,8 +4,8 @@ Python runs a signal's handler only between two of its own steps, so that a firs
 the call. The signal itself arrives all the same, and another thread sees it, as long as the call
 lets go of the interpreter's lock (CuPy does so around CUDA).
 
-SIGTERM and SIGHUP (a scheduler's limit, `timeout`, a closed terminal) are heard as a Ctrl-C: what
-was measured is reported. Nobody sends them twice, so that one is enough.
+SIGTERM and SIGHUP (a scheduler's limit, `timeout`, a closed terminal) are heard as a Ctrl-C, as in
+every command. Nobody sends them twice, so that one is enough.
 """
 
 from __future__ import annotations
@@ -48,24 +48,10 @@ def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callabl
     watch = _Watch(report)
     before = signal.set_wakeup_fd(watch.write_end, warn_on_full_buffer=False)
     try:
-        with _requests_as_interrupts():
-            yield watch.offer
+        yield watch.offer
     finally:
         signal.set_wakeup_fd(before)
         watch.close()
-
-
-@contextmanager
-def _requests_as_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt for requests to end too, where nobody decided otherwise (nohup)."""
-    ours = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
 
 
 class _Watch:

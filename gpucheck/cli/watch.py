@@ -16,6 +16,7 @@ from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.report import Answer, Report
 from gpucheck.probes import open_probes
 from gpucheck.probes.interface import Probes
+from gpucheck.probes.interrupts import REQUESTS
 from gpucheck.render import open_format
 
 #: More often than this the reading itself would be the load.
@@ -52,11 +53,13 @@ def watch(
             first = True
             while True:
                 answer = find(probes)
+                REQUESTS.raise_lost()
                 report = output.wrap(command, answer, time=probes.time(), strict=shared.strict)
                 show(report, {**view_changes, "header": first or shared.format != "csv"})
                 code, first = report.exit_code, False
                 time.sleep(every_s)
     except KeyboardInterrupt:
+        REQUESTS.settle()
         return int(ExitCode.OK)
     except BrokenPipeError:
         closed_pipe()

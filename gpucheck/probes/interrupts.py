@@ -1,4 +1,4 @@
-"""Requests to stop (Ctrl-C, SIGTERM, SIGHUP), held back where an exception would do harm.
+"""Requests to stop (Ctrl-C, SIGTERM, SIGHUP): each a KeyboardInterrupt, held back where that harms.
 
 A signal mask holds nothing back in a process with a second thread: the kernel gives the signal to
 any thread that takes it, BLAS' for example, and Python runs its handler in the main one all the
@@ -7,7 +7,9 @@ same. So it is the handler that waits.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -63,3 +65,61 @@ class HeldBack:
             self._came.append(number)
         else:  # the others are being put back
             self._handlers[number](number, frame)
+
+
+class Requests:
+    """The requests to stop that come to a whole command, from its start to its answer."""
+
+    def __init__(self) -> None:
+        self._heard = self._lost = self._settled = False
+
+    def heed(self) -> None:
+        """Raise KeyboardInterrupt for each from now on, but where somebody chose to ignore it."""
+        self._heard = self._lost = self._settled = False
+        ours = (signal.SIG_DFL, signal.default_int_handler)
+        for number in STOPPING:
+            if signal.getsignal(number) in ours:
+                signal.signal(number, self._stop)
+        show = sys.unraisablehook
+
+        def note_lost(unraisable: sys.UnraisableHookArgs) -> None:
+            if unraisable.exc_type is KeyboardInterrupt:
+                self._heard, self._lost = False, True
+            else:
+                show(unraisable)
+
+        sys.unraisablehook = note_lost
+
+    def raise_lost(self) -> None:
+        """Raise the request that came where Python swallows exceptions, as in a finalizer."""
+        if self._lost:
+            self._lost = False
+            raise KeyboardInterrupt
+
+    def settle(self) -> None:
+        """Let the answer that is there be given whole: from now on the first one is too late.
+
+        A second one ends the program at once: what the answer is written to may be stuck.
+        """
+        if not self._settled:
+            self._heard, self._settled = False, True
+
+    def let_go(self) -> None:
+        """Leave the rest to the kernel: unloading CUDA may hang where no handler ever runs."""
+        if "cupy" in sys.modules:
+            for number in STOPPING:
+                if signal.getsignal(number) == self._stop:
+                    signal.signal(number, signal.SIG_DFL)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        again, self._heard = self._heard, True
+        if self._settled:
+            if again:
+                os._exit(130)
+        elif number == signal.SIGINT or not again:
+            # Only a person asks twice; a closed terminal and its session send one of each at once.
+            raise KeyboardInterrupt
+
+
+#: Those that come to this process; nothing heeds them unless the command line runs here.
+REQUESTS = Requests()

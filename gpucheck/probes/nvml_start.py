@@ -15,9 +15,9 @@ _started: list[Child] = []
 def binding_directory() -> str:
     """Return the directory on the module path that holds pynvml, or "" where there is none."""
     for directory in sys.path:
-        # An empty entry is the current directory, from which nothing is ever taken.
+        # An empty or relative entry is in the current directory, from which nothing is taken.
         for form in ("pynvml.py", "pynvml"):
-            if directory and os.path.exists(os.path.join(directory, form)):  # noqa: PTH110, PTH118
+            if directory.startswith("/") and os.path.exists(os.path.join(directory, form)):  # noqa: PTH110, PTH118
                 return directory
     return ""
 

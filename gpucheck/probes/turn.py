@@ -1,5 +1,8 @@
 """A common start for worker processes, and turns: a lock on a file that the starter holds at first.
 
+The file has no name, so that none is left behind, whatever ends the starter: workers open it among
+the descriptors of the starter, which /proc shows to its own user.
+
 A worker that is ready notes itself in the file and waits for its lock. The starter lets go once
 all are ready: workers that share the lock then begin together, those that want it for themselves
 begin one after the other. The kernel drops a lock with the process that holds it, so a worker that
@@ -11,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 #: What a worker is told: `shared:FILE` or `exclusive:FILE`.
 VARIABLE = "GPUCHECK_TURN"
@@ -24,15 +25,13 @@ class Turn:
 
     def __init__(self, *, in_turn: bool) -> None:
         self._kind = "exclusive" if in_turn else "shared"
-        self._folder = tempfile.TemporaryDirectory(prefix="gpucheck-")
-        self._path = Path(self._folder.name, "turn")
-        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = os.memfd_create("gpucheck-turn")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Return what the workers must find in their environment."""
-        return {VARIABLE: f"{self._kind}:{self._path}"}
+        return {VARIABLE: f"{self._kind}:/proc/{os.getpid()}/fd/{self._lock}"}
 
     def ready(self) -> int:
         """Return how many workers have said that they are ready."""
@@ -43,9 +42,8 @@ class Turn:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Remove the file; the lock goes with it."""
+        """Let go of the file; with the last worker it is gone."""
         os.close(self._lock)
-        self._folder.cleanup()
 
 
 @contextlib.contextmanager

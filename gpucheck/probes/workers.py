@@ -6,14 +6,11 @@ a round ends, however it ends, none of its processes is left.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +19,7 @@ from gpucheck.models import worker
 from gpucheck.models.report import Failure
 from gpucheck.probes.child import Child, ChildDiedError
 from gpucheck.probes.cpu import running_on
-from gpucheck.probes.interrupts import STOPPING, HeldBack
+from gpucheck.probes.interrupts import HeldBack
 from gpucheck.probes.turn import Turn
 
 #: Importing CuPy and opening a GPU that sleeps takes seconds; a driver that hangs takes for ever.
@@ -93,16 +90,15 @@ class ProcessWorkers:
         self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
         """Start a process for each order, let them measure, and read what they say."""
-        with stopping_raises():
-            running = _Round(orders, in_turn=in_turn, tell=self._tell)
-            try:
-                running.start(self._command)
-                running.hold_back(self._start_s)
-                running.gather(deadline_s)
-            except KeyboardInterrupt:
-                running.interrupt()
-            finally:
-                running.close()
+        running = _Round(orders, in_turn=in_turn, tell=self._tell)
+        try:
+            running.start(self._command)
+            running.hold_back(self._start_s)
+            running.gather(deadline_s)
+        except KeyboardInterrupt:
+            running.interrupt()
+        finally:
+            running.close()
         return running.answers()
 
 
@@ -218,29 +214,7 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     of our libraries. It is told every option: defaults that say --profile or --save are not its.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
-    path = dict.fromkeys([str(_PACKAGE.parent), *filter(None, given)])
+    absolute = [entry for entry in given if entry.startswith("/")]
+    path = dict.fromkeys([str(_PACKAGE.parent), *absolute])
     kept = {name: value for name, value in environment.items() if name != _DEFAULTS_VARIABLE}
     return {**kept, "PYTHONPATH": os.pathsep.join(path)}
-
-
-@contextlib.contextmanager
-def stopping_raises() -> Iterator[None]:
-    """Raise KeyboardInterrupt for a request to end too, so that what was started is ended first."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    # Only the main thread may change what a signal does, and only there it is answered.
-    ours = threading.current_thread() is threading.main_thread()
-    heeded = [number for number in STOPPING if ours and _is_heeded(number)]
-    before = {number: signal.signal(number, stop) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _is_heeded(number: signal.Signals) -> bool:
-    """Return whether a signal is not ignored: nohup ignores SIGHUP, and that must stay so."""
-    return signal.getsignal(number) is not signal.SIG_IGN

@@ -1,37 +1,58 @@
-"""Signals while a benchmark runs: each is heard as a Ctrl-C, and only while it runs."""
+"""A request to stop while a call is stuck: a thread sees to it that it is answered."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
+from tests.conftest import scrubbed_environment
+
+#: Never comes back to where an interrupt is raised, as in a call into a driver.
+PROGRAM = """
+import json, time
 from gpucheck.cli.stuck import ending_when_stuck
-from gpucheck.models.bench import BenchResult
+from gpucheck.probes.interrupts import REQUESTS, HeldBack
+REQUESTS.heed()
+def report(result):
+    print(json.dumps({"reported": result}))
+with ending_when_stuck(report) as offer, HeldBack():
+    offer(lambda: "so far")
+    print("begun", flush=True)
+    while True:
+        time.sleep(1)
+"""
 
 
-def never(result: BenchResult) -> None:
-    raise AssertionError(result)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_request_to_end_is_an_interrupt_while_the_block_runs(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-
-    with pytest.raises(KeyboardInterrupt), ending_when_stuck(never):
-        os.kill(os.getpid(), number)
-
-    assert signal.getsignal(number) is before
-
-
-def test_a_request_that_somebody_decided_to_ignore_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    "requests", [(signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGINT)]
+)
+def test_a_stuck_call_is_given_up_and_the_result_so_far_reported(
+    requests: tuple[signal.Signals, ...],
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=scrubbed_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        with ending_when_stuck(never):
-            os.kill(os.getpid(), signal.SIGHUP)
-            heard = signal.getsignal(signal.SIGHUP)
+        assert process.stdout.readline() == "begun\n"
+        for place, number in enumerate(requests):
+            if place:  # the second Ctrl-C comes once it was offered: signals do not count
+                assert "another Ctrl-C" in process.stderr.readline()
+            os.kill(process.pid, number)
+        said, _ = process.communicate(timeout=60)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        process.kill()
+        process.communicate()
 
-    assert heard is signal.SIG_IGN
+    assert process.returncode == 130
+    assert json.loads(said) == {"reported": "so far"}

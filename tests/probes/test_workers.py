@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -180,47 +177,37 @@ def test_processors_that_we_may_not_use_bind_nobody(command: tuple[str, ...]) ->
     assert answer.document["cpus"] == sorted(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_request_to_end_ends_the_workers(
-    command: tuple[str, ...],
-    tmp_path: Path,
-    number: signal.Signals,
-    children: Callable[[], set[str]],
+def test_a_request_to_stop_ends_the_workers(
+    command: tuple[str, ...], tmp_path: Path, children: Callable[[], set[str]]
 ) -> None:
     note = tmp_path / "pid"
-    before = signal.getsignal(number)
 
-    def interrupt() -> None:
-        for _ in range(2000):
-            if note.exists() and note.read_text():
-                break
-            time.sleep(0.01)
-        os.kill(os.getpid(), number)
+    def interrupt(text: str) -> None:
+        if note.exists() and note.read_text():
+            raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
     wanted = [
         WorkerOrder(device="gpu:0", arguments=("good",)),
         WorkerOrder(device="gpu:1", arguments=("pid", str(note))),
     ]
-    answers = ProcessWorkers(command=command).round(wanted, in_turn=False, deadline_s=60)
-    thread.join()
+    workers = ProcessWorkers(command=command, tell=interrupt)
+    answers = workers.round(wanted, in_turn=False, deadline_s=60)
 
     assert codes(answers)[1] == worker.INTERRUPTED
     assert children() == set()
     assert not Path(f"/proc/{note.read_text()}").exists()
-    assert signal.getsignal(number) == before
 
 
-def test_the_turns_file_is_gone_afterwards() -> None:
+def test_the_turns_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     turn = Turn(in_turn=True)
     path = Path(turn.variables[VARIABLE].partition(":")[2])
     assert path.exists()
+    assert list(tmp_path.iterdir()) == []
 
     turn.close()
 
     assert not path.exists()
-    assert not path.parent.exists()
 
 
 def test_without_a_starter_nobody_waits() -> None:
@@ -240,7 +227,7 @@ def test_a_file_of_defaults_is_not_the_workers() -> None:
 
 
 def test_workers_find_this_package_first_and_keep_what_was_there() -> None:
-    path = worker_environment({"PYTHONPATH": f"/one{os.pathsep}{os.pathsep}/two"})["PYTHONPATH"]
+    path = worker_environment({"PYTHONPATH": "/one::/two:three:."})["PYTHONPATH"]
 
     import gpucheck
 
