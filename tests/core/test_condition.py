@@ -75,4 +75,4 @@ def test_a_replacement_outranks_an_error_that_a_reset_clears() -> None:
 def test_each_condition_is_reported_by_the_check_of_its_name() -> None:
     from gpucheck.core.checks import CHECKS
 
-    assert CONDITIONS.keys() - {"lost"} <= set(CHECKS)
+    assert CONDITIONS.keys() - {"lost"} <= {check.ID for check in CHECKS}
