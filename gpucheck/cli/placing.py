@@ -21,7 +21,13 @@ from gpucheck.cli.place_options import PlaceOptions, check, wrong
 from gpucheck.cli.place_remarks import explain, reporter, say_devices
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.errors import BadAnswerError, ExitCode, LaunchError, WrongUseError
+from gpucheck.models.errors import (
+    BadAnswerError,
+    ExitCode,
+    LaunchError,
+    MissingError,
+    WrongUseError,
+)
 from gpucheck.models.placement import ChoiceRequest, Placement, Preference
 from gpucheck.models.report import Answer, Failure, Notice
 from gpucheck.probes.interface import Probes
@@ -88,7 +94,8 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
     wanted = shared if given else shared._replace(format="uuid")
 
     def find_and_explain(probes: Probes) -> Answer:
-        answer = _for_format(find(probes), wanted)
+        found = find(probes)
+        answer = _for_format(found, wanted, picked[-1].gpus, probes)
         if wanted.format not in ("table", "json") and answer.error is None:
             # stdout is for a variable.
             explain(answer, shared)
@@ -99,7 +106,7 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
     return deliver("place", wanted, find_and_explain)
 
 
-def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu] | None = None) -> Answer:
+def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
     """Return the answer with what the format shows, or fail where that would not be certain."""
     from gpucheck.core.placement import check_nameable, environment_by_index
 
@@ -107,7 +114,7 @@ def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu] | None = Non
     if not isinstance(placement, Placement) or not placement.devices:
         return answer
     if shared.format == "index":
-        environment = environment_by_index(placement, gpus)
+        environment = environment_by_index(placement, gpus, probes.cuda_unrestricted)
         return answer._replace(result=dataclasses.replace(placement, environment=environment))
     if shared.format in ("uuid", "shell"):
         check_nameable(placement.devices, by_uuid=shared.format == "uuid")
@@ -194,7 +201,7 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
         shown = dataclasses.replace(
             drawn, devices=named.devices, environment=named.environment, advice=()
         )
-        return _for_format(answer._replace(result=shown), shared, gpus)
+        return _for_format(answer._replace(result=shown), shared, gpus, probes)
 
     if context.child is not None:
         answer = _find_for_command(shared, find)
@@ -217,11 +224,13 @@ def _look(probes: Probes) -> _Look:
     A machine without GPUs still has its CPU: whether that is enough, a device string decides.
     """
     from gpucheck.core.inventory import ListRequest, take_inventory
+    from gpucheck.core.placement import check_agreement
     from gpucheck.models.device import Inventory
 
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(ListRequest(sure=True), probes)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
         return _Look(answer._replace(result=None), None)
+    check_agreement(answer.result.visibility)
     plain = answer._replace(result=None, exit_code=ExitCode.OK, error=None)
     return _Look(plain, answer.result.gpus, answer.error)
 
@@ -231,11 +240,11 @@ def _saying_why(lack: Failure | None) -> Iterator[None]:
     """Add to the error about a device that does not exist why there is no GPU at all."""
     try:
         yield
-    except BadAnswerError as error:
+    except (BadAnswerError, MissingError) as error:
         if lack is None:
             raise
-        remedy = (*error.remedy, lack.message, *lack.remedy)
-        raise BadAnswerError(code=error.code, message=error.message, remedy=remedy) from None
+        remedy = (lack.message, *lack.remedy, *error.remedy)
+        raise type(error)(code=error.code, message=error.message, remedy=remedy) from None
 
 
 def _with_notice(answer: Answer, placement: Placement, lack: Failure | None) -> Answer:
@@ -261,7 +270,7 @@ def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
             return answer
         with _saying_why(lack):
             drawn = _draw(graph, gpus, options, probes)
-        return _for_format(_with_notice(answer, drawn, lack), shared, gpus)
+        return _for_format(_with_notice(answer, drawn, lack), shared, gpus, probes)
 
     return deliver("place", shared, find)
 

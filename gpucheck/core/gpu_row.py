@@ -163,9 +163,7 @@ def _seen(
     if row.uuid is None:
         return None, None, None  # without a UUID it cannot be found among CUDA's devices
     if visibility.visible is None:
-        # Unset hides nothing, whatever the order is.
-        unset = visibility.cuda_visible_devices is None
-        return (True if unset and row.failure is None and not split else None), None, None
+        return None, None, None
     ordinals = {uuid: ordinal for ordinal, uuid in enumerate(visibility.visible)}
     if row.uuid in ordinals:
         return True, ordinals[row.uuid], None

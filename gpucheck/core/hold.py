@@ -13,10 +13,16 @@ from gpucheck.core.choice import check_request
 from gpucheck.core.device_strings import parse_device
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.picking import Picked, Wish, hold_named, own_command, pick_gpus
-from gpucheck.core.placement import place_devices
+from gpucheck.core.placement import check_agreement, place_devices
 from gpucheck.models.claim import MOST_SHARES
-from gpucheck.models.device import Inventory
-from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, WrongUseError
+from gpucheck.models.device import Gpu, Inventory
+from gpucheck.models.errors import (
+    BadAnswerError,
+    ExitCode,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
 from gpucheck.models.placement import ChoiceRequest, PlacedDevice, Placement, Preference
 from gpucheck.models.report import Answer
 from gpucheck.models.units import parse_amount
@@ -108,12 +114,23 @@ def request_of(
 def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Picked:
     for spec in specs:
         parse_device(spec)
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(ListRequest(sure=True), probes)
     failure = answer.error
     if failure is not None and answer.exit_code is ExitCode.INCONCLUSIVE:
         raise InconclusiveError(code=failure.code, message=failure.message, remedy=failure.remedy)
-    gpus = answer.result.gpus if isinstance(answer.result, Inventory) else ()
-    placement = place_devices(specs, gpus, soft=soft)
+    inventory = answer.result
+    gpus: Sequence[Gpu] = ()
+    if isinstance(inventory, Inventory):
+        check_agreement(inventory.visibility)
+        gpus = inventory.gpus
+    try:
+        placement = place_devices(specs, gpus, soft=soft)
+    except MissingError as error:
+        if failure is None:
+            raise
+        raise MissingError(
+            code=failure.code, message=failure.message, remedy=(*failure.remedy, *error.remedy)
+        ) from None
     return hold_named(Answer(result=placement), gpus, wish, os.environ)
 
 

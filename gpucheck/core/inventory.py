@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpucheck.core.gpu_row import describe_gpu, rows_of
 from gpucheck.core.topology import describe_topology
-from gpucheck.core.visibility import apply_rules, is_mig, join_driver
+from gpucheck.core.visibility import apply_rules, is_mig, is_silent, join_driver
 from gpucheck.models.device import (
     Gpu,
     GpuState,
@@ -45,9 +45,15 @@ _EXPLAINED = frozenset(
 
 
 class ListRequest(NamedTuple):
-    """What to find out beyond the GPUs themselves."""
+    """What to find out beyond the GPUs themselves.
+
+    CUDA is started with `ask_driver`, and else only where the documents leave its numbers open.
+    `sure` starts it too where a mistake would name another card: with more than one GPU, and beside
+    one that does not answer.
+    """
 
     ask_driver: bool = False
+    sure: bool = False
     topology: bool = False
     process_utilization: bool = False
 
@@ -66,6 +72,7 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
         environment,
         probes,
         ask_driver=request.ask_driver,
+        sure=request.sure,
         driver_version=reading.driver_version,
     )
     kernel = probes.kernel() if rows else KernelReading()
@@ -84,14 +91,16 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
     )
 
 
-def list_gpus(probes: Probes) -> tuple[Gpu, ...]:
+def list_gpus(probes: Probes, *, sure: bool = False) -> tuple[Gpu, ...]:
     """Return the GPUs, for programs that want an exception instead of an answer without any.
+
+    `sure` as in ListRequest.
 
     Raises:
         InconclusiveError: the driver did not answer.
         MissingError: there is no GPU, or no driver to list it.
     """
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(ListRequest(sure=sure), probes)
     failure = answer.error
     if failure is not None:
         undecided = answer.exit_code is ExitCode.INCONCLUSIVE
@@ -121,25 +130,33 @@ def see_visibility(
     probes: Probes,
     *,
     ask_driver: bool,
+    sure: bool = False,
     driver_version: str | None = None,
 ) -> Visibility:
-    """Apply the rules; ask the driver where they leave it open, or when told to."""
+    """Apply the rules; ask the driver where they leave it open, or when told to.
+
+    A card that does not answer may keep CUDA waiting, so only who has to be `sure` asks beside it.
+    """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
         environment.get("CUDA_DEVICE_ORDER"),
         rows,
         driver_version=driver_version,
     )
-    if not rows or not (ask_driver or visibility.open_question):
+    silent = any(is_silent(row) for row in rows)
+    wanted = ask_driver or (sure and (silent or len(rows) > 1))
+    question = visibility.open_question
+    if not rows or not (wanted or question):
         return visibility
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
+    if silent and not (wanted or hung):
+        return visibility._replace(open_question=f"{question} (list --ask-driver starts CUDA)")
     cuda = CudaReading(failure=hung) if hung else probes.cuda()
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined
     said = cuda.failure.message if cuda.failure else "it does not name its devices"
     silence = f"the driver gave no answer: {said}"
-    question = visibility.open_question
     return visibility._replace(open_question=f"{question}; {silence}" if question else silence)
 
 

@@ -54,6 +54,7 @@ class Picked:
 
     answer: Answer
     held: Held
+    gpus: Sequence[Gpu] = ()
 
 
 def open_store(wish: Wish, environment: Mapping[str, str]) -> ClaimStore | None:
@@ -107,7 +108,8 @@ def pick_gpus(
         advice=(ALLOW_COMPANY,) if chooser.choice.has_company else (),
     )
     notices = _notices(wish, environment, store)
-    return Picked(answer=look.answer_with(placement, notices), held=held)
+    gpus = chooser.inventory.gpus if chooser.inventory else ()
+    return Picked(answer=look.answer_with(placement, notices), held=held, gpus=gpus)
 
 
 def _nothing(look: _Look, chooser: Chooser, error: BadAnswerError) -> Picked:

@@ -6,17 +6,24 @@ task are kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpucheck.core.device_strings import malformed, parse_device, quoted, shown
-from gpucheck.models.device import Gpu, GpuState
-from gpucheck.models.errors import BadAnswerError, InconclusiveError
+from gpucheck.core.visibility import bus_place, digits_of
+from gpucheck.models.device import Gpu, GpuState, Visibility
+from gpucheck.models.errors import (
+    BadAnswerError,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+)
 from gpucheck.models.placement import (
     CudaDevice,
     DeviceSpec,
     PlacedDevice,
     Placement,
 )
+from gpucheck.models.snapshot import CudaReading
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
@@ -87,18 +94,59 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
 
     Raises:
         WrongUseError: for a negative index.
-        BadAnswerError: when there is no such device.
+        BadAnswerError: when there is no such device, or it does not answer.
+        MissingError: when it is a GPU and there is none at all.
         InconclusiveError: when the answer depends on an order that is not known.
     """
     _check_numbers(spec)
     _check_task(spec)
+    _check_uuids(gpus)
     devices = _ordered(spec, gpus)
     found = _find(spec, devices) if spec.uuid is None else _by_uuid(spec, devices)
+    _check_answering(spec, gpus, devices, found)
     if found is not None:
         return _placed(spec, found, devices, soft=False)
     if not soft:
         raise _no_such_device(spec, gpus, devices)
     return _placed(spec, _best(devices), devices, soft=True)
+
+
+def _check_uuids(gpus: Sequence[Gpu]) -> None:
+    """Refuse to tell two cards apart that have one name: CUDA could mean either.
+
+    Raises:
+        InconclusiveError: two of them say that they have the same UUID.
+    """
+    for gpu in gpus:
+        same = [other.index for other in gpus if gpu.uuid and other.uuid == gpu.uuid]
+        if len(same) > 1:
+            names = " and ".join(str(index) for index in same)
+            raise InconclusiveError(
+                code="same-uuid",
+                message=f"GPUs {names} say that they have the same UUID, {gpu.uuid}: nothing can"
+                " name one of them for certain.",
+                remedy=("Ask the vendor: a UUID is made from the serial number.",),
+            )
+
+
+def check_agreement(visibility: Visibility) -> None:
+    """Refuse ordinals where CUDA enumerates something else than NVIDIA's documents promise.
+
+    `list`, which does not start CUDA, goes by the documents: a different number here would send
+    people to another card than there.
+
+    Raises:
+        InconclusiveError: with both orders.
+    """
+    if visibility.disagreement is not None:
+        raise InconclusiveError(
+            code="cuda-order-unknown",
+            message=f"Which GPU has which CUDA number is not certain. {visibility.disagreement}",
+            remedy=(
+                "Choose by UUID instead: gpucheck place --count 1",
+                "See what CUDA leaves out: gpucheck detect",
+            ),
+        )
 
 
 def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> Placement:
@@ -158,9 +206,44 @@ def _find(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | str |
             return _CPU if not spec.index else None
         case "GPU":
             index = spec.index or 0
-            return devices[index] if index < len(devices) else None
+            if len(devices) == 1 and devices[0].cuda_index is None:
+                return devices[0] if index == 0 else None
+            return next((device for device in devices if device.cuda_index == index), None)
         case _:
             return None
+
+
+def _check_answering(
+    spec: DeviceSpec,
+    gpus: Sequence[Gpu],
+    devices: Sequence[CudaDevice],
+    found: CudaDevice | str | None,
+) -> None:
+    """Refuse an ordinal that CUDA gives to a card that does not answer.
+
+    CUDA counts its devices without a gap: a number below another one belongs to a card that NVML
+    could not name. Which card is behind the last of them, nobody can tell.
+    """
+    silent = [gpu for gpu in gpus if gpu.state is not GpuState.OK]
+    asked = spec.index or 0
+    if found is not None or spec.kind != "GPU" or spec.uuid is not None or not silent:
+        return
+    known = {device.cuda_index for device in devices if device.cuda_index is not None}
+    if asked >= len(known) + len(silent):
+        return
+    names = ", ".join(str(gpu.index) for gpu in silent)
+    states = " and ".join(sorted({_SILENT[gpu.state] for gpu in silent}))
+    which = (
+        f"GPU {names}, which {states}" if len(silent) == 1 else f"one of GPUs {names} ({states})"
+    )
+    raise BadAnswerError(
+        code="gpu-not-answering",
+        message=f"{quoted(spec.text)} may only be {which}.",
+        remedy=(f"There {_existing(devices)}; ask for one that answers.", "Run: gpucheck detect"),
+    )
+
+
+_SILENT = {GpuState.LOST: "is lost", GpuState.ERROR: "does not answer"}
 
 
 def _by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | None:
@@ -251,8 +334,11 @@ def _cpu_names() -> dict[str, str]:
 
 def _no_such_device(
     spec: DeviceSpec, gpus: Sequence[Gpu], devices: Sequence[CudaDevice]
-) -> BadAnswerError:
-    """Return the error in TensorFlow's words, with the devices that there are."""
+) -> GpucheckError:
+    """Return the error in TensorFlow's words, with the devices that there are.
+
+    A GPU where there is none at all is something that is missing, not a bad answer.
+    """
     asked = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
     )
@@ -265,59 +351,84 @@ def _no_such_device(
     fact = f"There is no {quoted(spec.text)} here"
     if spec.uuid is None:
         fact += f": could not satisfy device specification {quoted(asked.canonical)}"
-    return BadAnswerError(code="no-such-device", message=f"{fact}.", remedy=tuple(remedy))
+    needs_gpu = spec.kind == "GPU" or spec.uuid is not None
+    kind = MissingError if needs_gpu and not gpus else BadAnswerError
+    return kind(code="no-such-device", message=f"{fact}.", remedy=tuple(remedy))
 
 
 def _existing(devices: Sequence[CudaDevice]) -> str:
-    match len(devices):
-        case 0:
-            return "is /cpu:0 alone"
-        case 1:
-            return "are /cpu:0 and /gpu:0"
-        case number:
-            return f"are /cpu:0 and /gpu:0 to /gpu:{number - 1}"
+    ordinals = sorted(device.cuda_index or 0 for device in devices)
+    if not ordinals:
+        return "is /cpu:0 alone"
+    if ordinals == [0]:
+        return "are /cpu:0 and /gpu:0"
+    if ordinals == list(range(len(ordinals))):
+        return f"are /cpu:0 and /gpu:0 to /gpu:{ordinals[-1]}"
+    return f"are /cpu:0 and {', '.join(f'/gpu:{ordinal}' for ordinal in ordinals)}"
 
 
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
     """Return the variables that leave just these GPUs visible, in this order.
 
-    By UUID, which no order can change; by NVML's index, which is that of PCI_BUS_ID, where a
-    card has none. Without a GPU all of them are hidden, by the word that cannot be a mistake.
+    By UUID, which no order can change; a card without a readable one cannot be named for certain.
+    Without a GPU all of them are hidden, by the word that cannot be a mistake.
     """
     gpus = list({(gpu.index, gpu.uuid): gpu for gpu in devices if gpu.kind == "GPU"}.values())
     if not gpus:
         value = NO_GPU
     elif all(gpu.uuid for gpu in gpus):
         value = ",".join(gpu.uuid for gpu in gpus if gpu.uuid)
-    elif any(gpu.mig_instance for gpu in gpus):
-        return {}
     else:
-        value = ",".join(str(gpu.index) for gpu in gpus)
+        return {}
     return {"CUDA_VISIBLE_DEVICES": value, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def environment_by_index(placement: Placement, gpus: Sequence[Gpu] | None = None) -> dict[str, str]:
-    """Return the variables with NVML's indices, which mean the same cards under PCI_BUS_ID.
+def environment_by_index(
+    placement: Placement, gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]
+) -> dict[str, str]:
+    """Return the variables with the numbers that CUDA gives the cards under PCI_BUS_ID.
 
-    `gpus` are all that there are, where the placement has no candidates that tell.
+    `gpus` are all that there are. Of several `ask_cuda` tells what CUDA sees without
+    CUDA_VISIBLE_DEVICES: a card that it leaves out would shift the numbers of those behind it.
 
     Raises:
-        BadAnswerError: they would not: MIG splits a number up, and CUDA leaves out a lost card.
+        InconclusiveError: the numbers are not certain.
     """
-    if gpus is None:
-        doubtful = [item.index for item in placement.candidates if not item.countable]
-    else:
-        doubtful = [gpu.index for gpu in gpus if gpu.state is not GpuState.OK or gpu.mig.enabled]
-    if doubtful and any(device.kind == "GPU" for device in placement.devices):
-        raise BadAnswerError(
-            code="index-not-certain",
-            message="CUDA may number the cards otherwise than NVML, for GPU "
-            f"{doubtful[0]} is split up or does not answer.",
-            remedy=("Take the UUIDs: --format uuid.",),
-        )
-    indices = (str(device.index) for device in placement.devices if device.kind == "GPU")
-    value = ",".join(dict.fromkeys(indices)) or NO_GPU
+    chosen = list(dict.fromkeys(d.index for d in placement.devices if d.kind == "GPU"))
+    if chosen:
+        doubt = _doubt_of_indices(gpus, ask_cuda)
+        if doubt is not None:
+            raise InconclusiveError(
+                code="index-not-certain",
+                message=f"How CUDA numbers the cards is not certain: {doubt}.",
+                remedy=("Take the UUIDs: --format uuid.",),
+            )
+    in_order = [gpu.index for gpu in sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id))]
+    numbers = (str(in_order.index(index)) for index in chosen if index is not None)
+    value = ",".join(numbers) or NO_GPU
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
+
+
+def _doubt_of_indices(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) -> str | None:
+    for gpu in gpus:
+        if gpu.state is not GpuState.OK:
+            return f"GPU {gpu.index} {_SILENT[gpu.state]}"
+        if gpu.mig.enabled:
+            return f"GPU {gpu.index} is split up by MIG"
+    if len(gpus) == 1:
+        return None
+    places = {bus_place(gpu.pci_bus_id) for gpu in gpus}
+    if len(places) < len(gpus) or None in {gpu.pci_bus_id for gpu in gpus}:
+        return "not every GPU has a PCI bus id of its own"
+    cuda = ask_cuda()
+    if cuda.failure is not None:
+        return f"CUDA gave no answer ({cuda.failure.message})"
+    seen = {device.uuid_hex for device in cuda.devices}
+    missing = [gpu for gpu in gpus if digits_of(gpu.uuid or "") not in seen]
+    if not missing:
+        return None
+    names = ", ".join(f"GPU {gpu.index}" for gpu in missing)
+    return f"CUDA leaves out {names}, and nothing hides it"
 
 
 def check_nameable(devices: Sequence[PlacedDevice], *, by_uuid: bool) -> None:

@@ -9,6 +9,7 @@ result carries an `open_question` and only the driver can decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpucheck.core.visibility_entries import (
@@ -55,6 +56,7 @@ def apply_rules(
     `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when the order, or
     what is visible at all, is the driver's to say; `open_question` then tells why.
     """
+    gpus = by_bus(gpus)
     entries: list[Entry] = []
     if cuda_visible_devices is None:
         # Which instance an older driver takes when none is named, only the driver knows.
@@ -75,6 +77,28 @@ def apply_rules(
         visible=None if question else tuple(uuid for uuid in named if uuid),
         open_question=question,
     )
+
+
+def by_bus(gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+    """Return the GPUs as CUDA_DEVICE_ORDER=PCI_BUS_ID counts them: by ascending bus id.
+
+    NVML promises no order (nvmlDeviceGetHandleByIndex). Those without a readable bus id come last.
+    """
+    return tuple(sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id)))
+
+
+def bus_place(pci_bus_id: str | None) -> tuple[int, ...]:
+    """Return a bus id such as `0000:1a:00.0` as numbers to sort by; unreadable ones come last."""
+    parts = re.split("[:.]", pci_bus_id or "")
+    try:
+        return (0, *(int(part, 16) for part in parts))
+    except ValueError:
+        return (1,)
+
+
+def is_silent(gpu: GpuReading) -> bool:
+    """Return whether the GPU does not answer: whether CUDA counts it, and where, is not certain."""
+    return gpu.failure is not None or gpu.uuid is None
 
 
 def shows_one_instance(driver_version: str | None) -> bool:
@@ -127,12 +151,16 @@ def _document(entry: Entry) -> VisibilityEntry:
 
 def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:
     """Say why the ordinals of these GPUs are not known by the rules, or None if they are."""
-    uuids = [gpu.uuid for gpu in gpus]
-    if None in uuids or any(gpu.failure is not None for gpu in gpus):
+    if any(is_silent(gpu) for gpu in gpus):
         return "a GPU does not answer, so it is not known whether CUDA counts it"
-    if len(set(uuids)) < len(uuids):
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
         return "two GPUs have the same UUID"
-    if len(gpus) < 2 or order == PCI_BUS_ID:
+    if len(gpus) < 2:
+        return None
+    places = [bus_place(gpu.pci_bus_id) for gpu in gpus]
+    if len(set(places)) < len(places) or (1,) in places:
+        return "not every GPU has a PCI bus id of its own, by which CUDA orders them"
+    if order == PCI_BUS_ID:
         return None
     if order not in (None, "", FASTEST_FIRST):
         return f"CUDA_DEVICE_ORDER={order!r} is not a documented value"

@@ -141,8 +141,9 @@ def test_a_silent_driver_leaves_the_ordinals_open() -> None:
     assert answer.exit_code is ExitCode.OK
     assert codes(answer) == ["cuda-order-unknown"]
     for gpu in found(answer).gpus:
-        assert (gpu.cuda_index, gpu.visible, gpu.hidden_reason) == (None, True, None)
+        assert (gpu.cuda_index, gpu.visible, gpu.hidden_reason) == (None, None, None)
         assert "no libcuda in this fake" in gpu.unavailable["cuda_index"]
+        assert gpu.unavailable["visible"] == gpu.unavailable["cuda_index"]
 
 
 def test_a_silent_driver_leaves_what_is_hidden_open_too() -> None:

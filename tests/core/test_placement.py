@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,9 +18,17 @@ from gpucheck.core.placement import (
     resolve,
     visible_devices,
 )
+from gpucheck.core.visibility import digits_of
 from gpucheck.models.device import Gpu, GpuState, MigInstance, MigState
-from gpucheck.models.errors import BadAnswerError, InconclusiveError, WrongUseError
-from gpucheck.models.placement import Candidate, PlacedDevice, Placement
+from gpucheck.models.errors import (
+    BadAnswerError,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
+from gpucheck.models.placement import PlacedDevice
+from gpucheck.models.snapshot import CudaDeviceReading, CudaReading, ProbeFailure
 
 LOCAL = "/job:localhost/replica:0/task:0"
 
@@ -41,6 +50,15 @@ def card(index: int, cuda_index: int | None = None, **changes: object) -> Gpu:
 SWAPPED = (card(0, 1), card(1, None), card(2, 0))
 
 
+def sees(*gpus: Gpu) -> Callable[[], CudaReading]:
+    """Return what asks a CUDA that enumerates these."""
+    devices = tuple(
+        CudaDeviceReading(ordinal=n, uuid_hex=digits_of(gpu.uuid or ""))
+        for n, gpu in enumerate(gpus)
+    )
+    return lambda: CudaReading(device_count=len(devices), devices=devices)
+
+
 def at(text: str, gpus: tuple[Gpu, ...] = SWAPPED, *, soft: bool = False) -> PlacedDevice:
     return resolve(parse_device(text), gpus, soft=soft)
 
@@ -48,7 +66,7 @@ def at(text: str, gpus: tuple[Gpu, ...] = SWAPPED, *, soft: bool = False) -> Pla
 class TestAnyText:
     @given(st.text(alphabet="/:*,0123456789-+cpugdatskjob"), st.booleans())
     def test_any_text_resolves_or_is_an_error_of_ours(self, text: str, soft: bool) -> None:
-        with contextlib.suppress(WrongUseError, BadAnswerError):
+        with contextlib.suppress(WrongUseError, BadAnswerError, MissingError):
             placed = at(text, soft=soft)
             assert placed.resolved.startswith(LOCAL)
 
@@ -142,10 +160,28 @@ class TestResolve:
 
     @pytest.mark.parametrize("text", ["/gpu:0", "/gpu:*", "/tpu:0", "/cpu:1", "cuda:0", "0"])
     def test_without_gpus(self, text: str) -> None:
-        with pytest.raises(BadAnswerError, match="could not satisfy") as caught:
+        with pytest.raises(GpucheckError, match="could not satisfy") as caught:
             at(text, ())
 
+        assert caught.value.exit_code == (1 if text in ("/tpu:0", "/cpu:1") else 4)
         assert "is /cpu:0 alone" in caught.value.remedy[0]
+
+    def test_a_number_is_that_of_cuda_and_no_place_in_a_list(self) -> None:
+        gpus = (card(0, 0), card(1, 1), card(2, None, uuid=None, state=GpuState.LOST), card(3, 3))
+
+        assert at("/gpu:3", gpus).index == 3
+        with pytest.raises(BadAnswerError, match="'/gpu:2' may only be GPU 2, which is lost") as it:
+            at("/gpu:2", gpus)
+        assert "/cpu:0 and /gpu:0, /gpu:1, /gpu:3" in it.value.remedy[0]
+        with pytest.raises(BadAnswerError, match="There is no '/gpu:4' here"):
+            at("/gpu:4", gpus)
+
+    def test_two_cards_with_one_uuid_are_not_told_apart(self) -> None:
+        gpus = (card(0, 0, uuid="GPU-abcd"), card(1, 1, uuid="GPU-abcd"))
+
+        for text in ("/gpu:0", "GPU-abcd"):
+            with pytest.raises(InconclusiveError, match="GPUs 0 and 1 say that they have the same"):
+                at(text, gpus)
 
     @pytest.mark.parametrize("text", ["/gpu:7", "/cpu:9", "/tpu:0", "cuda:5", "99"])
     def test_soft_placement_drops_type_and_id(self, text: str) -> None:
@@ -209,15 +245,10 @@ class TestPlaceDevices:
 
         assert placement.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
-    def test_without_a_uuid_by_index_and_order(self) -> None:
+    def test_without_a_uuid_there_is_no_certain_name(self) -> None:
         gpus = (card(0, 1, uuid=None), card(3, 0))
 
-        placement = place_devices(["0", "1"], gpus, soft=False)
-
-        assert placement.environment == {
-            "CUDA_VISIBLE_DEVICES": "3,0",
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        }
+        assert place_devices(["0", "1"], gpus, soft=False).environment == {}
 
     def test_an_instance_without_a_uuid_cannot_be_shown_alone(self) -> None:
         instances = (MigInstance(uuid=None, name="1g.10gb", cuda_index=0),)
@@ -234,25 +265,40 @@ class TestVariables:
     def test_by_index_only_where_cuda_counts_alike(self) -> None:
         placed = place_devices(["/gpu:0", "/gpu:0", "/cpu:0"], SWAPPED, soft=False)
         lost = card(3, None, state=GpuState.LOST)
+        split = card(3, None, mig=MigState(enabled=True))
+        same = card(3, 2, pci_bus_id="0000:02:00.0")
 
-        assert environment_by_index(placed, SWAPPED) == {
+        assert environment_by_index(placed, SWAPPED, sees(*SWAPPED)) == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "2",
         }
-        with pytest.raises(BadAnswerError, match="otherwise than NVML, for GPU 3"):
-            environment_by_index(placed, (*SWAPPED, lost))
+        for other, reason in (
+            (lost, "GPU 3 is lost"),
+            (split, "GPU 3 is split up by MIG"),
+            (same, "bus id of its own"),
+        ):
+            gpus = (*SWAPPED, other)
+            with pytest.raises(InconclusiveError, match=reason):
+                environment_by_index(placed, gpus, sees(*gpus))
 
-    def test_by_the_candidates_of_a_choice(self) -> None:
-        fine, split = (
-            Candidate(uuid="x", eligible=True, reason="", index=n, countable=n == 0)
-            for n in range(2)
-        )
-        gpu = PlacedDevice(spec="", resolved="", kind="GPU", index=0)
+    def test_indices_follow_the_bus_and_not_nvmls_order(self) -> None:
+        buses = ("0000:31:00.0", "0000:b1:00.0", "0000:18:00.0", "10000:01:00.0")
+        gpus = tuple(card(n, n, pci_bus_id=bus) for n, bus in enumerate(buses))
+        placed = place_devices(["/gpu:0", "/gpu:2", "/gpu:3"], gpus, soft=False)
 
-        chosen = Placement(devices=(gpu,), candidates=(fine,))
-        assert environment_by_index(chosen)["CUDA_VISIBLE_DEVICES"] == "0"
-        with pytest.raises(BadAnswerError, match="otherwise than NVML"):
-            environment_by_index(Placement(devices=(gpu,), candidates=(fine, split)))
+        found = environment_by_index(placed, gpus, sees(*gpus))
+
+        assert found["CUDA_VISIBLE_DEVICES"] == "1,0,3"
+
+    def test_a_card_that_cuda_leaves_out_makes_indices_uncertain(self) -> None:
+        gpus = tuple(card(n, n, uuid=f"GPU-{n:032x}") for n in range(3))
+        placed = place_devices(["/gpu:2"], gpus, soft=False)
+        silent = CudaReading(failure=ProbeFailure(code="timeout", message="it is asleep"))
+
+        with pytest.raises(InconclusiveError, match="CUDA leaves out GPU 1, and nothing hides it"):
+            environment_by_index(placed, gpus, sees(gpus[0], gpus[2]))
+        with pytest.raises(InconclusiveError, match="it is asleep"):
+            environment_by_index(placed, gpus, lambda: silent)
 
     def test_a_card_without_a_name(self) -> None:
         nameless = PlacedDevice(spec="", resolved="", kind="GPU", index=3)

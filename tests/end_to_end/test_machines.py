@@ -139,7 +139,11 @@ def test_a_lost_gpu_keeps_its_row(pretend: Pretend, program: Program) -> None:
     assert "fallen off the bus" in lost["error"]
     assert lost["uuid"] is None
     assert "(NVML 15)" in lost["unavailable"]["uuid"]
-    assert [notice["code"] for notice in document["warnings"]] == ["gpu-lost"]
+    notices = [notice["code"] for notice in document["warnings"]]
+    assert notices == ["gpu-lost", "cuda-order-unknown"]
+    for row in document["result"]["gpus"]:
+        assert (row["cuda_index"], row["visible"]) == (None, None)
+        assert "visible" in row["unavailable"]
     assert "LOST" in table.text
     assert "GPU 2: the GPU has fallen off the bus" in table.text
     assert program("list", "--json", "--strict", env=env).code == 1

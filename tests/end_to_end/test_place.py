@@ -69,8 +69,9 @@ class TestDevices:
         soft = program("place", "--soft", "/gpu:0", env=env)
         cpu = program("place", "/cpu:0", "--strict", env=env)
 
-        assert ended.code == 1
+        assert ended.code == 4
         assert "There is /cpu:0 alone" in ended.said
+        assert program("place", "/gpu:0", "--", "true", env=env).code == 125
         assert "libnvidia-ml.so.1 was not found" in ended.said
         assert (soft.code, "warning: The GPUs cannot be listed" in soft.said) == (0, True)
         assert (cpu.code, cpu.said) == (0, "")
@@ -213,7 +214,7 @@ class TestChoosing:
     def test_no_index_beside_a_split_card(self, program: Program, pretend: Pretend) -> None:
         ended = program("place", "/gpu:0", "--format", "index", env=pretend("a100-mig"))
 
-        assert (ended.code, ended.text) == (1, "")
+        assert (ended.code, ended.text) == (3, "")
         assert "--format uuid" in ended.said
 
     def test_strictly_inside_the_inherited_set(
@@ -242,7 +243,7 @@ class TestChoosing:
         assert found["devices"][0]["uuid"].startswith("MIG-")
         assert len(found["candidates"]) == 4
         ended = program("place", "--count", "1", "--format", "index", env=env)
-        assert (ended.code, ended.text) == (1, "")
+        assert (ended.code, ended.text) == (3, "")
 
     @pytest.mark.parametrize("name", ["no-driver", "hung"])
     def test_no_machine(

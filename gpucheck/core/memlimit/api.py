@@ -96,7 +96,7 @@ def limit_memory(
     wanted = parse_amount(amount)
     opened = open_probes() if probes is None else probes
     try:
-        gpus = list_gpus(opened)
+        gpus = list_gpus(opened, sure=True)
     finally:
         opened.close()
     plan = plan_limit(
