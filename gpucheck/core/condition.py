@@ -264,6 +264,13 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
     now = gpu.temperature_c
     slowdown = health.temperature_slowdown_c
     hot_memory = _hot_memory(health)
+    margin = health.temperature_margin_c
+    if slowdown is None and margin is not None:
+        if margin > NEAR_C:
+            return hot_memory
+        status = CheckStatus.FAIL if margin <= 0 else CheckStatus.WARN
+        said = f"{now} C, {max(0, margin)} C below its slowdown temperature"
+        return _hot(status, said, now, now + margin)
     if slowdown is None:
         if now >= FALLBACK_WARN_C:
             status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN

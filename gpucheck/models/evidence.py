@@ -129,8 +129,9 @@ class GpuHealthReading(NamedTuple):
     """NVML's readings of one GPU's health; every null has its reason in `unavailable`.
 
     `throttled_ns` is by how much each clock slowdown counter grew within `sample_s`, and
-    `pcie_replays_grown` the same of the replay counter. Numbers without a unit are NVML's own
-    enumerations.
+    `pcie_replays_grown` the same of the replay counter, `nvlink_errors_grown` of the errors of
+    NVLinks by kind. `temperature_margin_c` is how far the GPU is from its next slowdown. Numbers
+    without a unit are NVML's own enumerations.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -139,12 +140,14 @@ class GpuHealthReading(NamedTuple):
     sample_s: float | None = None
     temperature_memory_c: int | None = None
     temperature_slowdown_c: int | None = None
+    temperature_margin_c: int | None = None
     temperature_gpu_max_c: int | None = None
     temperature_memory_max_c: int | None = None
     fan_count: int | None = None
     pcie_generation_gpu_max: int | None = None
     pcie_replays: int | None = None
     pcie_replays_grown: int | None = None
+    nvlink_errors_grown: Mapping[str, int] | None = None
     ecc_mode_pending: bool | None = None
     ecc_uncorrected_volatile: int | None = None
     ecc_corrected_volatile: int | None = None

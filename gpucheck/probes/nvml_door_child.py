@@ -54,6 +54,12 @@ REASONS: dict[int, tuple[str, str]] = {
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
 
 
+#: No card works outside of these.
+COLDEST_C = -60
+HOTTEST_C = 200
+WHOLE_PERCENT = 100
+
+
 class Refusal(Exception):
     """NVML did not give a value: the function, its code (None when it never reached NVML), why."""
 
@@ -87,6 +93,51 @@ class Refusal(Exception):
         }
 
 
+def refusal_of(function: str, code: int) -> Refusal:
+    """Return the refusal that a return code of NVML is."""
+    slug, text = REASONS.get(code, ("unlisted", "NVML gave a code that is not known here"))
+    return Refusal(function, code, slug, text)
+
+
+def impossible(function: str, said: str) -> Refusal:
+    """Return the refusal of an answer that cannot be true."""
+    text = f"the driver says {said}, which cannot be"
+    return Refusal(function, None, "impossible", text)
+
+
+def celsius(value: int, function: str) -> int:
+    """Return a temperature, which NVML gives as an unsigned number though it may be below zero.
+
+    Raises:
+        Refusal: no card works at this temperature.
+    """
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    if not COLDEST_C <= signed <= HOTTEST_C:
+        raise impossible(function, f"{signed} C")
+    return signed
+
+
+def rates(found: Any, function: str) -> Any:
+    """Return the utilization of a GPU and of its memory.
+
+    Raises:
+        Refusal: more than all.
+    """
+    most = max(found.gpu, found.memory)
+    if most > WHOLE_PERCENT:
+        raise impossible(function, f"{most} %")
+    return found
+
+
+#: Answers that are looked at before they are believed.
+CHECKED: dict[str, Callable[[Any, str], Any]] = {
+    "nvmlDeviceGetTemperature": celsius,
+    "nvmlDeviceGetTemperatureThreshold": celsius,
+    "nvmlDeviceGetMarginTemperature": celsius,
+    "nvmlDeviceGetUtilizationRates": rates,
+}
+
+
 class Door:
     """Every call to pynvml goes through `ask`, which counts it and turns errors into `Refusal`."""
 
@@ -97,6 +148,10 @@ class Door:
         self.added: dict[str, Callable[..., Any]] = {}
         self.calls = 0
 
+    #: For what is not asked by a function of its own.
+    refusal = staticmethod(refusal_of)
+    celsius = staticmethod(celsius)
+
     def ask(self, function: str, *arguments: Any) -> Any:
         """Call one pynvml function; raise `Refusal` for every way it can fail."""
         call = self.added.get(function) or getattr(self._nvml, function, None)
@@ -105,11 +160,11 @@ class Door:
             raise Refusal(function, None, "binding-too-old", text)
         self.calls += 1
         try:
-            return call(*arguments)
+            answer = call(*arguments)
+            check = CHECKED.get(function)
+            return answer if check is None else check(answer, function)
         except self._nvml.NVMLError as error:
-            code = int(getattr(error, "value", 999))
-            slug, text = REASONS.get(code, ("unlisted", "NVML gave a code that is not known here"))
-            raise Refusal(function, code, slug, text) from None
+            raise refusal_of(function, int(getattr(error, "value", 999))) from None
         except UnicodeDecodeError:
             raise Refusal(function, None, "not-utf8", "the driver's text is not UTF-8") from None
         except (OSError, ValueError, TypeError, ArithmeticError, AttributeError) as error:

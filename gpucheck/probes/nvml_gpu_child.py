@@ -281,6 +281,11 @@ class GpuReader:
     def _memory(self, handle: Any) -> tuple[int, int, int]:
         forms = _memory_forms(self._nvml)
         memory = self._door.ask_newest("memory", forms, handle)
+        if max(memory.used, memory.free) > memory.total:
+            said = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
+            text = f"the driver says {said}, which cannot be"
+            function = "nvmlDeviceGetMemoryInfo"
+            raise self._refusal(function, None, "impossible", text)
         return (memory.total, memory.used, memory.free)
 
     def _processes(self) -> Iterator[dict[str, Any]]:

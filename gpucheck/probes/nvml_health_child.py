@@ -20,6 +20,13 @@ SLOWDOWN_FIELDS = {
     "hardware thermal": 270,
     "power brake": 271,
 }
+#: Errors of all NVLinks, by kind, and of one link. Source: nvml.h (NVML_FI_DEV_NVLINK_*).
+NVLINK_TOTALS = {"CRC": (38, 45), "replay": (52,), "recovery": (59,)}
+NVLINK_BY_LINK = {"CRC": 163, "replay": 161, "recovery": 162}
+#: What is compared between the two samples.
+GROWING = ("throttled_ns", "pcie_replays_grown", "nvlink_errors_grown")
+#: Of a single field: the GPU or the driver has no such thing.
+NO_SUCH_FIELD = frozenset({2, 3, 13, 25})
 MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
@@ -39,54 +46,77 @@ class HealthReader:
         self._refusal = refusal
         self._handle: Any = None
         self._over: Any = None
+        self._active_links: list[int] = []
+        #: When the counters that grow were first looked at, and what they said.
+        self._begun_s = 0.0
+        self._first: dict[str, int] | None = None
+        #: Why a counter that the GPU has was not told.
+        self._gap: Any = None
         self.document: dict[str, Any] = {"part": "health", "index": index}
         self.unavailable: dict[str, str] = {}
 
-    def sample(self) -> dict[str, int | None]:
-        """Return the counters that grow: ns by kind of slowdown, and the PCIe replays."""
-        wanted = [*SLOWDOWN_FIELDS.values(), PCIE_REPLAYS]
-        values = self._fields(wanted)
-        names = [*SLOWDOWN_FIELDS, "replays"]
-        return {name: values.get(number) for name, number in zip(names, wanted, strict=True)}
-
-    def read(self) -> dict[str, int | None]:
-        """Take every reading but the second sample; return the first sample."""
-        first: dict[str, int | None] = {}
+    def read(self) -> None:
+        """Take every reading, and the first sample of the counters."""
         try:
             self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
-            first = self.sample()
         except self._refusal as refusal:
-            self._note(("throttled_ns", "sample_s", "pcie_replays_grown"), refusal)
+            self._over = refusal
         for fields, question in self._questions():
             self._fill(fields, question)
-        return first
-
-    def finish(self, first: dict[str, int | None], sample_s: float) -> dict[str, Any]:
-        """Take the second sample and return the document."""
-        if self._over is None and first:
+        if self._over is None:
+            self._begun_s = time.monotonic()
             try:
-                self._compare(first, self.sample(), sample_s)
+                self._first = self._sample()
             except self._refusal as refusal:
-                self._note(("throttled_ns", "sample_s", "pcie_replays_grown"), refusal)
+                self._note((*GROWING, "sample_s"), refusal)
+
+    def finish(self) -> dict[str, Any]:
+        """Take the second sample and return the document."""
+        if self._over is not None or self._first is not None:
+            self._fill((*GROWING, "sample_s"), self._grown)
         self.document["unavailable"] = self.unavailable
         self.document["failure"] = self._over.document() if self._over else None
         return self.document
 
-    def _compare(
-        self, first: dict[str, int | None], second: dict[str, int | None], sample_s: float
-    ) -> None:
+    # ------------------------------------------------------------------------------ counters
+
+    def _grown(self) -> tuple[Any, ...]:
+        """Return by how much each kind of counter grew, and within which time."""
+        later = self._sample()
+        seconds = time.monotonic() - self._begun_s
+        # A counter that somebody set to zero meanwhile has not grown.
         grown = {
-            name: later - before
-            for name, before in first.items()
-            if before is not None and (later := second.get(name)) is not None
+            name: max(0, later[name] - before)
+            for name, before in (self._first or {}).items()
+            if name in later
         }
-        self.document["pcie_replays_grown"] = grown.pop("replays", None)
-        self.document["throttled_ns"] = grown or None
-        self.document["sample_s"] = sample_s
-        reason = "the driver does not count it"
-        for name in ("pcie_replays_grown", "throttled_ns"):
-            if self.document[name] is None:
-                self.unavailable[name] = reason
+        slowdowns = {name: grown[name] for name in SLOWDOWN_FIELDS if name in grown}
+        errors = {
+            name: max(grown.get(name, 0), grown.get(f"{name} by link", 0))
+            for name in NVLINK_TOTALS
+            if name in grown or f"{name} by link" in grown
+        }
+        return (slowdowns or None, grown.get("replays"), errors or None, seconds)
+
+    def _sample(self) -> dict[str, int]:
+        """Return the counters by name; of NVLinks those of the whole GPU and those by link."""
+        wanted = [*SLOWDOWN_FIELDS.values(), PCIE_REPLAYS]
+        values = self._fields(wanted)
+        names = [*SLOWDOWN_FIELDS, "replays"]
+        found = {n: values[w] for n, w in zip(names, wanted, strict=True) if w in values}
+        if not self._active_links:
+            return found
+        totals = self._fields([number for kind in NVLINK_TOTALS.values() for number in kind])
+        pairs = [(field, n) for field in NVLINK_BY_LINK.values() for n in self._active_links]
+        by_link = self._fields(pairs)
+        for name, numbers in NVLINK_TOTALS.items():
+            known = [totals[number] for number in numbers if number in totals]
+            each = [value for key, value in by_link.items() if key[0] == NVLINK_BY_LINK[name]]
+            found |= {name: sum(known)} if known else {}
+            found |= {f"{name} by link": sum(each)} if each else {}
+        return found
+
+    # ------------------------------------------------------------------------------ questions
 
     def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]]:
         one = self._one
@@ -94,7 +124,8 @@ class HealthReader:
         yield ("temperature_slowdown_c",), one("nvmlDeviceGetTemperatureThreshold", 1)
         yield ("temperature_memory_max_c",), one("nvmlDeviceGetTemperatureThreshold", 2)
         yield ("temperature_gpu_max_c",), one("nvmlDeviceGetTemperatureThreshold", 3)
-        yield ("temperature_memory_c",), partial(self._field, MEMORY_TEMPERATURE)
+        yield ("temperature_margin_c",), one("nvmlDeviceGetMarginTemperature")
+        yield ("temperature_memory_c",), self._memory_temperature
         yield ("fan_count",), one("nvmlDeviceGetNumFans")
         yield ("pcie_generation_gpu_max",), one("nvmlDeviceGetGpuMaxPcieLinkGeneration")
         yield ("pcie_replays",), one("nvmlDeviceGetPcieReplayCounter")
@@ -135,12 +166,26 @@ class HealthReader:
     def _second_flag(self, function: str) -> Callable[[], tuple[Any, ...]]:
         return lambda: (bool(self._ask(function)[1]),)
 
-    def _fields(self, numbers: list[int]) -> dict[int, int]:
-        values = self._ask("nvmlDeviceGetFieldValues", numbers)
-        return {v.fieldId: _value(v) for v in values if v.nvmlReturn == 0}
+    def _fields(self, wanted: list[Any]) -> dict[Any, int]:
+        """Return those of the fields (numbers, or pairs with a link) that the driver gives."""
+        function = "nvmlDeviceGetFieldValues"
+        values = self._ask(function, wanted)
+        found = {}
+        for key, each in zip(wanted, values, strict=True):
+            if each.nvmlReturn == 0:
+                found[key] = _value(each)
+            elif each.nvmlReturn in OVER or len(wanted) == 1:
+                raise self._door.refusal(function, each.nvmlReturn)
+            elif each.nvmlReturn not in NO_SUCH_FIELD:
+                self._gap = self._door.refusal(function, each.nvmlReturn)
+        return found
 
     def _field(self, number: int) -> tuple[Any, ...]:
-        return (self._fields([number]).get(number),)
+        return (self._fields([number])[number],)
+
+    def _memory_temperature(self) -> tuple[Any, ...]:
+        (value,) = self._field(MEMORY_TEMPERATURE)
+        return (self._door.celsius(value, "nvmlDeviceGetFieldValues"),)
 
     def _struct(self, name: str, function: str) -> Any:
         """Ask a function that fills a structure which this binding may not know."""
@@ -180,16 +225,17 @@ class HealthReader:
         return (any(self._ask("nvmlDeviceGetRepairStatus")),)
 
     def _nvlinks(self) -> tuple[int, int]:
-        found = active = 0
+        found = 0
         for link in range(MOST_LINKS):
             try:
-                active += bool(self._ask("nvmlDeviceGetNvLinkState", link))
+                if self._ask("nvmlDeviceGetNvLinkState", link):
+                    self._active_links.append(link)
             except self._refusal as refusal:
                 if refusal.code not in NO_SUCH_LINK:
                     raise
                 break
             found += 1
-        return (found, active)
+        return (found, len(self._active_links))
 
     def _fabric(self) -> tuple[Any, ...]:
         """Ask version 3, then 2, which knows no summary of the health."""
@@ -232,11 +278,12 @@ class HealthReader:
         for name, value in zip(fields, values, strict=True):
             self.document[name] = value
             if value is None:
-                self.unavailable[name] = "not supported by this GPU"
+                gap = self._gap if name in GROWING else None
+                self.unavailable[name] = gap.reason() if gap else "not supported by this GPU"
 
     def _note(self, fields: tuple[str, ...], refusal: Any) -> None:
         self.unavailable.update(dict.fromkeys(fields, refusal.reason()))
-        if refusal.code in OVER or self._handle is None:
+        if refusal.code in OVER:
             self._over = self._over or refusal
 
 
@@ -253,8 +300,9 @@ def read_health(
     """Yield a document for each GPU; the counters are looked at twice, `sample_s` apart."""
     count = door.ask("nvmlDeviceGetCount")
     readers = [HealthReader(door, nvml, refusal, index) for index in range(count)]
-    started = [(reader, time.monotonic(), reader.read()) for reader in readers]
-    if started:
-        time.sleep(max(0.0, sample_s - (time.monotonic() - started[-1][1])))
-    for reader, begun, first in started:
-        yield reader.finish(first, time.monotonic() - begun)
+    for reader in readers:
+        reader.read()
+    if readers:
+        time.sleep(sample_s)
+    for reader in readers:
+        yield reader.finish()

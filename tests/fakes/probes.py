@@ -152,6 +152,7 @@ def healthy(index: int, **changes: object) -> GpuHealthReading:
         "pcie_generation_gpu_max": 5,
         "pcie_replays": 0,
         "pcie_replays_grown": 0,
+        "nvlink_errors_grown": {"CRC": 0, "replay": 0, "recovery": 0},
         "ecc_mode_pending": True,
         "ecc_uncorrected_volatile": 0,
         "ecc_corrected_volatile": 0,

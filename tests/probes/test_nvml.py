@@ -198,6 +198,54 @@ def test_answers_of_a_strange_shape_are_gaps(function: str, answer: Any, field: 
     assert document["failure"] is None
 
 
+COLD = (1 << 32) - 5
+
+
+@pytest.mark.parametrize(("answer", "value"), [(0, 0), (41, 41), (COLD, -5), ((1 << 32) - 60, -60)])
+def test_a_temperature_may_be_below_zero(answer: int, value: int) -> None:
+    document = read(FakeNvml(nvmlDeviceGetTemperature=answer))
+
+    assert document["temperature_c"] == value
+
+
+GIB = 1 << 30
+
+
+def memory(total: int, used: int, free: int) -> SimpleNamespace:
+    return SimpleNamespace(total=total * GIB, used=used * GIB, free=free * GIB)
+
+
+@pytest.mark.parametrize(
+    ("function", "answer", "fields", "said"),
+    [
+        ("nvmlDeviceGetTemperature", 1 << 31, ["temperature_c"], "-2147483648 C"),
+        ("nvmlDeviceGetTemperature", 201, ["temperature_c"], "201 C"),
+        (
+            "nvmlDeviceGetUtilizationRates",
+            SimpleNamespace(gpu=250, memory=3),
+            ["utilization_gpu_percent", "utilization_memory_percent"],
+            "250 %",
+        ),
+        (
+            "nvmlDeviceGetMemoryInfo",
+            memory(80, 160, 0),
+            ["memory_total_bytes", "memory_used_bytes", "memory_free_bytes"],
+            "171798691840 bytes used",
+        ),
+        ("nvmlDeviceGetMemoryInfo", memory(80, 0, 81), ["memory_free_bytes"], "free of"),
+    ],
+)
+def test_what_cannot_be_is_not_passed_on(
+    function: str, answer: Any, fields: list[str], said: str
+) -> None:
+    document = read(FakeNvml(**{function: answer}))
+
+    assert [document.get(field) for field in fields] == [None] * len(fields)
+    assert all(said in document["unavailable"][field] for field in fields)
+    assert all("which cannot be" in document["unavailable"][field] for field in fields)
+    assert document["failure"] is None
+
+
 @pytest.mark.parametrize("code", [15, 16])
 def test_a_gpu_that_is_gone_is_asked_no_more(code: int) -> None:
     nvml = FakeNvml(nvmlDeviceGetUUID="GPU-1", nvmlDeviceGetName=error(code), nvmlDeviceGetSerial=1)

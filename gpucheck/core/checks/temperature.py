@@ -14,6 +14,7 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 ABOUT = About(
     looks_at=(
         "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetMarginTemperature: how far it is from there, where the card names no limit",
         "nvmlDeviceGetTemperatureThreshold: slowdown, highest for the GPU, highest for its memory",
         "nvmlDeviceGetFieldValues 82: the memory's temperature",
     ),

@@ -18,6 +18,13 @@ from tests.core.checks.healthy import judge
         ({"temperature_c": 88}, {}, "warn", "near its slowdown"),
         ({"temperature_c": 89}, {}, "fail", "its slowdown temperature is 89 C"),
         ({"temperature_c": 70}, {"temperature_gpu_max_c": 65}, "warn", "near its slowdown"),
+        # Newer cards name no limit, but how far they are from it.
+        ({"temperature_c": 95}, {"temperature_slowdown_c": None, "temperature_margin_c": 6}, "ok",
+         "below"),
+        ({"temperature_c": 60}, {"temperature_slowdown_c": None, "temperature_margin_c": 5}, "warn",
+         "5 C below its slowdown temperature"),
+        ({"temperature_c": 60}, {"temperature_slowdown_c": None, "temperature_margin_c": -2},
+         "fail", "0 C below its slowdown temperature"),
         (
             {"temperature_c": 82},
             {"temperature_slowdown_c": None, "temperature_gpu_max_c": None},
@@ -49,7 +56,7 @@ from tests.core.checks.healthy import judge
             "below",
         ),
     ],
-)
+)  # fmt: skip
 def test_judgement(
     gpu: dict[str, object], health: dict[str, object], status: str, says: str
 ) -> None:

@@ -1,0 +1,66 @@
+"""Do errors on the NVLinks grow?"""
+
+from __future__ import annotations
+
+from gpucheck.core.checks.machine import Machine
+from gpucheck.core.checks.per_gpu import over_gpus
+from gpucheck.core.condition import Card, Judgement, Trouble, Unread, unread
+from gpucheck.models.evidence import GpuHealthReading
+from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
+
+ID = "nvlink-errors"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: So many CRC errors a second are more than a link that only repeats some data.
+MANY_CRC_PER_S = 100
+#: Kinds of which each one costs a link its data or its connection.
+GRAVE = ("replay", "recovery")
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetFieldValues 38, 45, 52, 59 (CRC, replay and recovery errors of all links) and"
+        " 161 to 163 (of each link), twice, 0.1 s apart",
+    ),
+    why="A link with errors carries data again and again, or loses its connection: jobs on several"
+    " GPUs slow down, and in the end fail.",
+    rules=(
+        "fail: a replay or a recovery while we looked, or 100 CRC errors a second and more",
+        "warn: any other CRC error while we looked",
+    ),
+    sources=("DCGM health, NVLink watch: the same limits",),
+    causes=("nvlink-errors",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "no NVLink error while we looked", judge)
+
+
+def judge(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Hold the growth of each kind against DCGM's limits."""
+    if not health.nvlinks_active:
+        missing = unread(health, "nvlinks", "nvlinks_active")
+        return missing or Unread("no such thing as a link that is up")
+    missing = unread(health, "nvlink_errors_grown")
+    if missing is not None:
+        return missing
+    grown = {kind: count for kind, count in (health.nvlink_errors_grown or {}).items() if count}
+    if not grown:
+        return None
+    seconds = health.sample_s or 0.1
+    grave = any(kind in grown for kind in GRAVE) or grown.get("CRC", 0) / seconds >= MANY_CRC_PER_S
+    words = ", ".join(f"{count} {kind}" for kind, count in grown.items())
+    return Trouble(
+        CheckStatus.FAIL if grave else CheckStatus.WARN,
+        f"errors on its NVLinks grow: {words} in {seconds * 1000:.0f} ms",
+        tuple(
+            Evidence(source=f"NVLink {kind} errors a second", value=f"{count / seconds:.0f}")
+            for kind, count in grown.items()
+        ),
+        (
+            "See which link it is: nvidia-smi nvlink --errorcounters",
+            "Reseat the bridge, the board or the cable; then ask the vendor.",
+        ),
+        cause="nvlink-errors",
+    )
