@@ -1,241 +1,406 @@
-"""How often a profile's run decides wrongly: synthetic machines through the program's own code.
+"""How often a verdict is wrong: synthetic machines through the program's own code.
 
-    python -m benchmarks.decision            the tables of docs/profiles.md, in a few minutes
-    python -m benchmarks.decision --runs 200 a quick look
+    python -m benchmarks.decision                  the tables of docs/profiles.md, some ten minutes
+    python -m benchmarks.decision --runs 100       a quick look
+    python -m benchmarks.decision --write          ... written into docs/profiles.md
 
-Each run starts pretended processes until its gates are decided, as `gpucheck bench --profile` does.
-A process is off by a normal factor of its own (the noise between processes), and its median is that
-of 30 samples that scatter by half as much, three in a hundred of them up to twice as long.
+Figures of processes are drawn by several models and decided by `decide`, one more process at a time
+up to the most, as `gpucheck bench --profile` and `--baseline` do. Beside it stand the two nearest
+alternatives: Student's interval of all processes, and Yuen's (1974) of those that 20 % trimming
+leaves. Nodes go through the shipped profile `acceptance` and `judge`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from gpucheck.core.bench import stats
-from gpucheck.core.bench.gates.company import company_gates
-from gpucheck.core.bench.gates.facts import Facts, Node
-from gpucheck.core.bench.processes.workers import Station
-from gpucheck.core.bench.profiles.lint import lint_text
-from gpucheck.core.bench.profiles.run import run_profile
-from gpucheck.models.bench_run import Baseline, ProcessRun, Series
-from gpucheck.models.codec import to_plain
-from gpucheck.models.gate import Direction, GateStatus
-from gpucheck.models.profile import Profile
-from gpucheck.models.report import Host
-from gpucheck.probes.workers import WorkerAnswer, WorkerOrder
+from gpucheck.core.bench.gates.decision import (
+    LEAST_NOISE,
+    Decision,
+    corrected,
+    decide,
+    student_quantile,
+)
+from gpucheck.models.gate import GateStatus, Severity
 
-SAMPLES = 30
-SLOWDOWNS_PERCENT = (0.0, 2.0, 5.0, 8.0, 12.0)
-PROFILE = """
-[profile]
-schema = 1
-name = "decision"
-version = 1
-[match]
-device = "cpu"
-[run]
-seconds = 1
-processes = {processes}
-max_processes = {most}
-[[check]]
-id = "copy"
-kernel = "copy"
-device = "cpu"
-baseline = true
-tolerance_percent = 5
-"""
+DOCUMENT = Path(__file__).parents[1] / "docs" / "profiles.md"
+TOLERANCE_PERCENT = 5.0
+CHANGES_PERCENT = (0.0, 3.0, 5.0, 8.0, 12.0)
+#: Processes of the baseline, and the fewest and most of the run that is held against it.
+PROCESSES, MOST = 5, 10
+
+Draw = Callable[[random.Random, int], list[float]]
+Streams = tuple[Draw, Draw]
+Status = Callable[[Sequence[float], Sequence[float]], GateStatus]
 
 
-def profile_of(processes: int, most: int) -> Profile:
-    """Return a profile with one check against a baseline, at 5 % tolerance."""
-    found = lint_text(PROFILE.format(processes=processes, most=most), "decision.toml").profile
-    assert found is not None
-    return found
+# ------------------------------------------------------------------------------------- streams
+# Each gives the logarithms of some processes of one session.
 
 
-def process_speed(dice: random.Random, speed: float, noise: float) -> float:
-    """Return what one process says of a machine of this speed: its median throughput."""
-    own = speed * (1 + dice.gauss(0.0, noise))
-    times = []
-    for _ in range(SAMPLES):
-        seconds = (1 + dice.gauss(0.0, noise / 2)) / own
-        times.append(seconds * (dice.uniform(1.0, 2.0) if dice.random() < 0.03 else 1.0))
-    return 1 / stats.median(times)
+def normal(noise: float) -> Draw:
+    """Return processes that are independent of each other."""
+    return lambda dice, count: [dice.gauss(0.0, noise) for _ in range(count)]
 
 
-class PretendedWorkers:
-    """Processes on a machine of a given speed; each gives a document as the program writes it."""
+def heavy(noise: float) -> Draw:
+    """Return processes by Student's t with two degrees of freedom."""
 
-    def __init__(self, document: dict[str, Any], speed: Callable[[], float]) -> None:
-        self._document = document
-        self._speed = speed
+    def draw(dice: random.Random, count: int) -> list[float]:
+        return [noise * dice.gauss(0, 1) / math.sqrt(dice.expovariate(1.0)) for _ in range(count)]
 
-    def round(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
-    ) -> Sequence[WorkerAnswer]:
-        """Return one document for each order."""
-        answers = []
-        for _ in orders:
-            row = self._document["result"]["measurements"][0]
-            speed = self._speed()
-            row["median_s"] = 1 / speed
-            row["throughput"] = {"value": 1e9 * speed, "unit": "B/s"}
-            answers.append(WorkerAnswer(document=self._document))
-        return answers
+    return draw
+
+
+def autocorrelated(share: float, noise: float) -> Draw:
+    """Return processes each of which keeps a share of the one before."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        found = [dice.gauss(0.0, noise)]
+        own = noise * math.sqrt(1 - share * share)
+        while len(found) < count:
+            found.append(share * found[-1] + dice.gauss(0.0, own))
+        return found
+
+    return draw
+
+
+def session(between: float, within: float) -> Draw:
+    """Return processes of a session that is off by a factor of its own."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        own = dice.gauss(0.0, between)
+        return [own + dice.gauss(0.0, within) for _ in range(count)]
+
+    return draw
+
+
+def bimodal(share: float, low: float) -> Draw:
+    """Return processes of which a share is slower, with 1 % of noise."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        return [
+            (math.log(1 - low) if dice.random() < share else 0.0) + dice.gauss(0.0, 0.01)
+            for _ in range(count)
+        ]
+
+    return draw
+
+
+def drifting(total: float) -> Draw:
+    """Return processes that get slower over the first five, with 1 % of noise."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        return [
+            min(1.0, at / 4) * math.log(1 - total) + dice.gauss(0.0, 0.01) for at in range(count)
+        ]
+
+    return draw
+
+
+def with_outliers(number: int) -> Draw:
+    """Return processes with 1 % of noise, of the first five some 20 to 40 % slower."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        found = normal(0.01)(dice, count)
+        for at in dice.sample(range(PROCESSES), number):
+            found[at] += math.log(1 - dice.uniform(0.2, 0.4))
+        return found
+
+    return draw
+
+
+def now_and_then(share: float) -> Draw:
+    """Return processes with 1 % of noise, of which a share is 5 to 40 % slower."""
+
+    def draw(dice: random.Random, count: int) -> list[float]:
+        return [
+            (math.log(1 - dice.uniform(0.05, 0.4)) if dice.random() < share else 0.0)
+            + dice.gauss(0.0, 0.01)
+            for _ in range(count)
+        ]
+
+    return draw
+
+
+def both(draw: Draw) -> Streams:
+    """Return a stream for the baseline and the run alike."""
+    return draw, draw
+
+
+STREAMS: dict[str, Streams] = {
+    "independent, 1 %": both(normal(0.01)),
+    "independent, 2 %": both(normal(0.02)),
+    "independent, 4 %": both(normal(0.04)),
+    "heavy tails (t, 2), 1.5 %": both(heavy(0.015)),
+    "autocorrelated 0.7, 2 %": both(autocorrelated(0.7, 0.02)),
+    "autocorrelated 0.9, 3 %": both(autocorrelated(0.9, 0.03)),
+    "bimodal, 30 % at -6 %": both(bimodal(0.3, 0.06)),
+    "drift of -4 % in the run": (normal(0.01), drifting(0.04)),
+    "session 3 %, process 1 %": both(session(0.03, 0.01)),
+    "one process disturbed": (normal(0.01), with_outliers(1)),
+    "two processes disturbed": (normal(0.01), with_outliers(2)),
+    "three processes disturbed": (normal(0.01), with_outliers(3)),
+    "one of the baseline disturbed": (with_outliers(1), normal(0.01)),
+    "every tenth disturbed": both(now_and_then(0.1)),
+}
+
+
+# ----------------------------------------------------------------------------------- decisions
+
+
+def of_the_program(now: Sequence[float], before: Sequence[float]) -> GateStatus:
+    """Return the program's verdict on two runs' logarithms."""
+    return decide(_figures(now), _figures(before), TOLERANCE_PERCENT).status
+
+
+def _figures(logs: Sequence[float]) -> list[float]:
+    return [math.exp(one) for one in logs]
+
+
+def by_student(now: Sequence[float], before: Sequence[float]) -> GateStatus:
+    """Return the verdict of Welch's interval of all processes."""
+    return _by_welch(_trimmed(now, 0), _trimmed(before, 0))
+
+
+def by_yuen(now: Sequence[float], before: Sequence[float]) -> GateStatus:
+    """Return the verdict of Yuen's interval of those that 20 % trimming leaves."""
+    return _by_welch(_trimmed(now, len(now) // 5), _trimmed(before, len(before) // 5))
+
+
+def _trimmed(logs: Sequence[float], cut: int) -> tuple[float, float, int]:
+    """Return the trimmed mean, its variance by the Winsorised values, and its freedom."""
+    ordered = sorted(logs)
+    kept = ordered[cut : len(ordered) - cut]
+    winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
+    middle = math.fsum(winsorised) / len(winsorised)
+    squares = math.fsum((one - middle) ** 2 for one in winsorised)
+    variance = squares / (len(kept) * (len(kept) - 1))
+    least = LEAST_NOISE**2 / len(logs)
+    return math.fsum(kept) / len(kept), max(variance, least), len(kept) - 1
+
+
+def _by_welch(now: tuple[float, float, int], before: tuple[float, float, int]) -> GateStatus:
+    variance = now[1] + before[1]
+    freedom = variance**2 / (now[1] ** 2 / now[2] + before[1] ** 2 / before[2])
+    half = student_quantile(0.05, int(freedom + 1e-9)) * math.sqrt(variance)
+    beyond = math.log(1 - TOLERANCE_PERCENT / 100) - (now[0] - before[0])
+    if beyond + half <= 0:
+        return GateStatus.PASS
+    return GateStatus.FAIL if beyond > half else GateStatus.INCONCLUSIVE
+
+
+METHODS: dict[str, Status] = {
+    "here": of_the_program,
+    "Student": by_student,
+    "Yuen": by_yuen,
+}
 
 
 def run_once(
-    dice: random.Random,
-    profile: Profile,
-    document: dict[str, Any],
-    slowdown_percent: float,
-    noise: float,
+    dice: random.Random, streams: Streams, change_percent: float, status: Status
 ) -> tuple[GateStatus, int]:
-    """Return the verdict on a machine that is slower than its baseline, and how many processes."""
-    before = tuple(process_speed(dice, 1.0, noise) for _ in range(profile.run.processes))
-    series = Series(
-        id="copy",
-        device="cpu",
-        unit="GB/s",
-        direction=Direction.HIGHER,
-        values=before,
-        tolerance_percent=5.0,
-    )
-    baseline = Baseline(path="baseline.json", time="", series=(series,))
-    speed = 1 - slowdown_percent / 100
-    workers = PretendedWorkers(document, lambda: process_speed(dice, speed, noise))
-
-    def baseline_for(runs: Sequence[ProcessRun]) -> Baseline:
-        return baseline
-
-    outcome = run_profile(profile, Node(), (Station(device="cpu"),), workers, baseline_for)
-    gate = next(gate for gate in outcome.gates if gate.id == "copy")
-    return gate.status, len(gate.values)
+    """Return the verdict on a machine that got slower, and after how many processes."""
+    before = streams[0](dice, PROCESSES)
+    slower = math.log(1 - change_percent / 100)
+    now = [slower + one for one in streams[1](dice, MOST)]
+    for count in range(PROCESSES, MOST + 1):
+        found = status(now[:count], before)
+        if found is not GateStatus.INCONCLUSIVE:
+            return found, count
+    return GateStatus.INCONCLUSIVE, MOST
 
 
-def empty_document() -> dict[str, Any]:
-    """Return a document with one row, whose figures are filled in."""
-    from tests.fakes.bench_results import copy_result
-
-    return {
-        "schema": "gpucheck/bench/1",
-        "host": to_plain(Host()),
-        "error": None,
-        "result": to_plain(copy_result()),
-    }
+def shares(found: Sequence[GateStatus]) -> tuple[float, float, float]:
+    """Return the shares of fail, pass and inconclusive in percent."""
+    counts = Counter(found)
+    order = (GateStatus.FAIL, GateStatus.PASS, GateStatus.INCONCLUSIVE)
+    return tuple(100 * counts[one] / len(found) for one in order)  # type: ignore[return-value]
 
 
-def cell(
-    runs: int, processes: int, most: int, slowdown_percent: float, noise: float, seed: int
-) -> tuple[float, float, float, float]:
-    """Return the shares of fail, pass and inconclusive in percent, and the mean of processes."""
+def stream_cell(
+    runs: int, streams: Streams, change_percent: float, status: Status, seed: int
+) -> tuple[tuple[float, float, float], float]:
+    """Return the shares of the verdicts in percent, and the mean of the processes used."""
     dice = random.Random(seed)
-    profile, document = profile_of(processes, most), empty_document()
-    found = [run_once(dice, profile, document, slowdown_percent, noise) for _ in range(runs)]
-    counts = Counter(status for status, _ in found)
-    shares = [
-        100 * counts[status] / runs
-        for status in (GateStatus.FAIL, GateStatus.PASS, GateStatus.INCONCLUSIVE)
-    ]
-    return shares[0], shares[1], shares[2], sum(count for _, count in found) / runs
+    found = [run_once(dice, streams, change_percent, status) for _ in range(runs)]
+    return shares([one for one, _ in found]), sum(count for _, count in found) / runs
 
 
-def table(runs: int, seed: int) -> str:
-    """Return the table as docs/profiles.md has it."""
-    lines = [
-        "| processes | noise | slower by | fail | pass | inconclusive | processes used |",
-        "|--|--|--|--|--|--|--|",
-    ]
-    for processes, most in ((3, 3), (5, 5), (5, 10)):
-        for noise in (0.01, 0.02):
-            for slower in SLOWDOWNS_PERCENT:
-                fail, good, open_, used = cell(runs, processes, most, slower, noise, seed)
-                count = f"{processes}" if most == processes else f"{processes} to {most}"
-                lines.append(
-                    f"| {count} | {noise:.0%} | {slower:.0f} % | {fail:.1f} % | {good:.1f} % | "
-                    f"{open_:.1f} % | {used:.1f} |"
-                )
-    return "\n".join(lines)
+def stream_table(runs: int, seed: int) -> Iterator[str]:
+    """Yield the table of streams, a line for each and each method."""
+    changes = " | ".join(f"{change:.0f} %" for change in CHANGES_PERCENT)
+    yield f"| noise | by | {changes} | processes at 0 / 8 % |"
+    yield "|--" * (len(CHANGES_PERCENT) + 3) + "|"
+    for name, streams in STREAMS.items():
+        for method, status in METHODS.items():
+            cells = {
+                change: stream_cell(runs, streams, change, status, seed)
+                for change in CHANGES_PERCENT
+            }
+            told = " | ".join(_three(found) for found, _ in cells.values())
+            used = f"{cells[0.0][1]:.1f} / {cells[8.0][1]:.1f}"
+            yield f"| {name} | {method} | {told} | {used} |"
 
 
-NODE = """
-[profile]
-schema = 1
-name = "node"
-version = 1
-[run]
-seconds = 1
-[[check]]
-id = "matmul"
-kernel = "matmul"
-dtype = "bfloat16"
-percent_of_peak = 45
-tolerance_percent = 15
-source = "pretended"
-date = "2026-11-21"
-[stability]
-straggler_percent = {tolerance}
-"""
+def _three(found: Sequence[float]) -> str:
+    return "/".join(f"{one:.1f}" if 0 < one < 10 else f"{one:.0f}" for one in found)
 
 
-def straggler_cell(
-    runs: int, tolerance: float, spread: float, slowdown_percent: float, seed: int
-) -> tuple[float, float]:
-    """Return how many nodes of eight GPUs have a false alarm, and how many slow GPUs are found.
+# ------------------------------------------------------------------------------------ sessions
 
-    Healthy GPUs differ by `spread` among themselves, and each process by 1 %.
+SESSIONS: dict[str, tuple[float, float]] = {
+    "session 0 %, process 1 %": (0.0, 0.01),
+    "session 2 %, process 0.5 %": (0.02, 0.005),
+    "session 3 %, process 1 %": (0.03, 0.01),
+    "session 5 %, process 1 %": (0.05, 0.01),
+}
+
+
+def session_cell(
+    runs: int, noise: tuple[float, float], count: int, rows: int, change_percent: float, seed: int
+) -> tuple[float, float, float]:
+    """Return how runs of so many rows end: with one that fails, with all passed, or open.
+
+    The baseline has so many sessions of five processes. Each row is off by a factor of its own in
+    each session; all of them got slower by the change.
     """
-    from tests.fakes.bench_results import product_runs
+    dice = random.Random(seed)
+    draw, slower = session(*noise), math.log(1 - change_percent / 100)
+    ends = []
+    for _ in range(runs):
+        befores = [
+            [one for _ in range(count) for one in draw(dice, PROCESSES)] for _ in range(rows)
+        ]
+        nows = [[slower + one for one in draw(dice, MOST)] for _ in range(rows)]
+        ends.append(_end(befores, nows, count))
+    return shares(ends)
+
+
+def _end(
+    befores: Sequence[Sequence[float]], nows: Sequence[Sequence[float]], count: int
+) -> GateStatus:
+    """Return a run's worst verdict, after as many processes as it takes."""
+    status = GateStatus.INCONCLUSIVE
+    for processes in range(PROCESSES, MOST + 1):
+        found = corrected(
+            [
+                _held(now[:processes], before, count)
+                for now, before in zip(nows, befores, strict=True)
+            ]
+        )
+        told = {one.status for one in found}
+        worst = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS)
+        status = next(one for one in worst if one in told)
+        if GateStatus.INCONCLUSIVE not in told:
+            break
+    return status
+
+
+def _held(now: Sequence[float], before: Sequence[float], sessions: int) -> Decision:
+    counts = [PROCESSES] * sessions if sessions > 1 else []
+    return decide(_figures(now), _figures(before), TOLERANCE_PERCENT, sessions=counts)
+
+
+def session_table(runs: int, seed: int) -> Iterator[str]:
+    """Yield the table of baselines of several sessions, for one row and for a run of 17."""
+    yield "| noise | sessions | 1 row: 0 % | 3 % | 8 % | 12 % | 17 rows: 0 % | 12 % |"
+    yield "|--|--|--|--|--|--|--|--|"
+    for name, noise in SESSIONS.items():
+        for count in (1, 2, 3, 5, 8):
+            cells = [
+                _three(session_cell(runs, noise, count, 1, change, seed))
+                for change in (0.0, 3.0, 8.0, 12.0)
+            ]
+            cells += [
+                _three(session_cell(max(1, runs // 8), noise, count, 17, change, seed))
+                for change in (0.0, 12.0)
+            ]
+            yield f"| {name} | {count} | {' | '.join(cells)} |"
+
+
+# --------------------------------------------------------------------------------------- nodes
+
+
+def node_cell(
+    nodes: int, spread: float, slower_percent: float, seed: int, *, common: bool
+) -> tuple[tuple[float, float, float], float, float]:
+    """Return how nodes of eight GPUs end in the profile `acceptance`, one of them slower.
+
+    These are the shares of the exit codes 1, 0 and 3, and of the nodes where the slow GPU fails,
+    and where it fails or warns, in percent. See tests/fakes/nodes.py.
+    """
+    from tests.fakes.nodes import AcceptanceNode
 
     dice = random.Random(seed)
-    profile = lint_text(NODE.format(tolerance=tolerance), "node.toml").profile
-    assert profile is not None
-    alarms = found = 0
-    for _ in range(runs):
-        every: list[ProcessRun] = []
-        for at in range(8):
-            own = 700 * (1 + dice.gauss(0.0, spread))
-            own *= 1 - slowdown_percent / 100 if at == 0 else 1
-            speeds = [process_speed(dice, own, 0.01) for _ in range(5)]
-            every.extend(product_runs(speeds, f"gpu:{at}"))
-        gates = company_gates(Facts(profile=profile, runs=every))
-        failed = {gate.device for gate in gates if gate.status is GateStatus.FAIL}
-        alarms += bool(failed - ({"gpu:0"} if slowdown_percent else set()))
-        found += "gpu:0" in failed
-    return 100 * alarms / runs, 100 * found / runs
+    ends: Counter[int] = Counter()
+    failed = told = 0
+    for _ in range(nodes):
+        code, gates = AcceptanceNode(dice, spread, slower_percent, common=common).judged()
+        ends[code] += 1
+        bad = [one for one in gates if one.device == "gpu:0" and one.status is GateStatus.FAIL]
+        failed += any(one.severity is Severity.ERROR for one in bad)
+        told += bool(bad)
+    of_all = [100 * ends[code] / nodes for code in (1, 0, 3)]
+    return (of_all[0], of_all[1], of_all[2]), 100 * failed / nodes, 100 * told / nodes
 
 
-def straggler_table(runs: int, seed: int) -> str:
-    """Return the table of stragglers as docs/profiles.md has it."""
-    lines = [
-        "| tolerance | healthy spread | one GPU slower by | found | nodes with a false alarm |",
-        "|--|--|--|--|--|",
-    ]
-    for tolerance in (5.0, 7.0):
-        for spread in (0.01, 0.02):
-            for slower in (0.0, 8.0, 10.0, 12.0):
-                alarms, found = straggler_cell(runs, tolerance, spread, slower, seed)
-                told = f"{found:.1f} %" if slower else ""
-                what = f"| {tolerance:.0f} % | {spread:.0%} | {slower:.0f} %"
-                lines.append(f"{what} | {told} | {alarms:.1f} % |")
-    return "\n".join(lines)
+def node_table(nodes: int, seed: int) -> Iterator[str]:
+    """Yield the table of nodes; where nothing is wrong four times as many show a rare mistake."""
+    yield "| healthy | by check | one slower by | exit 1/0/3 | it fails | it fails or warns |"
+    yield "|--|--|--|--|--|--|"
+    for spread in (0.01, 0.02, 0.03, 0.04):
+        for common in (True, False):
+            for slower in (0.0, 8.0, 12.0, 20.0):
+                count = nodes if slower else 4 * nodes
+                ends, failed, told = node_cell(count, spread, slower, seed, common=common)
+                found = f"{failed:.1f} % | {told:.1f} %" if slower else " | "
+                kind = "alike" if common else "other"
+                line = f"| {spread:.0%} | {kind} | {slower:.0f} % | {_three(ends)} | {found} |"
+                yield line.replace("|  |  |", "| | |")
+
+
+# -------------------------------------------------------------------------------------- output
+
+
+def written(text: str, mark: str, table: str) -> str:
+    """Return a document with the table between its marks."""
+    pattern = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.S)
+    return pattern.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
 
 
 def main() -> int:
-    """Print the tables."""
+    """Print the tables, or write them into the document."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--runs", type=int, default=2000, help="runs of a cell [2000]")
+    parser.add_argument("--nodes", type=int, default=500, help="nodes of a cell [500]")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=("streams", "sessions", "nodes"))
+    parser.add_argument("--write", action="store_true", help="write into docs/profiles.md")
     given = parser.parse_args()
-    print(table(given.runs, given.seed))
-    print()
-    print(straggler_table(max(1, given.runs // 4), given.seed))
+    tables = {
+        "streams": lambda: stream_table(given.runs, given.seed),
+        "sessions": lambda: session_table(given.runs, given.seed),
+        "nodes": lambda: node_table(given.nodes, given.seed),
+    }
+    for mark, table in tables.items():
+        if given.only not in (None, mark):
+            continue
+        lines = []
+        for line in table():
+            print(line, flush=True)
+            lines.append(line)
+        print()
+        if given.write:
+            text = DOCUMENT.read_text(encoding="utf-8")
+            DOCUMENT.write_text(written(text, mark, "\n".join(lines)), encoding="utf-8")
     return 0
 
 

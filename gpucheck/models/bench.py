@@ -248,9 +248,11 @@ class Roofline:
 class Board:
     """What a GPU can do at most.
 
-    `source` tells a datasheet from a computation. `flops_per_s` and `high_flops_per_s` are by
-    dtype; the two differ where only a range is known. They stand for `clock_mhz`, those of the
-    tensor cores for `tensor_clock_mhz`. `uncertainty` says what speaks against a value.
+    `source` tells a datasheet from a computation; `sources` says it by dtype, and of `bytes_per_s`,
+    where they are not all of one. `computed` is true of a board that is in no table.
+    `flops_per_s` and `high_flops_per_s` are by dtype; the two differ where only a range is known.
+    They stand for `clock_mhz`, those of the tensor cores for `tensor_clock_mhz`. `uncertainty` says
+    what speaks against a value.
     """
 
     name: str
@@ -261,6 +263,12 @@ class Board:
     clock_mhz: float | None = None
     tensor_clock_mhz: float | None = None
     uncertainty: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    computed: bool = False
+
+    def source_of(self, what: str) -> str:
+        """Return where the peak in a dtype, or `bytes_per_s`, is from."""
+        return self.sources.get(what, self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

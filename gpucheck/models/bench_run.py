@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpucheck.models.bench import BenchResult
+from gpucheck.models.bench import BenchResult, Doubt
 from gpucheck.models.corruption import Corruption as Corruption
 from gpucheck.models.gate import Direction
 from gpucheck.models.report import Failure, Host
@@ -30,12 +30,21 @@ class ProcessRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedDoubt:
+    """A reason to distrust a figure, as the first process states it, and how many have it."""
+
+    doubt: Doubt
+    processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One check's (or row's) figure on one device, a value from each process, in `unit`.
 
     `tolerance_percent` is the profile's for this check. `repeat_factor` is by how much two runs of
     one process each may differ, 19 times in 20, by the process that says the most; None where no
-    process tells.
+    process tells. `doubts` are those of the processes, None in files that do not keep them by row.
+    `sessions` is how many of the values each session brought, in their order; empty: one session.
     """
 
     id: str
@@ -46,6 +55,8 @@ class Series:
     tolerance_percent: float
     gpu_uuid: str | None = None
     repeat_factor: float | None = None
+    doubts: tuple[CarriedDoubt, ...] | None = None
+    sessions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

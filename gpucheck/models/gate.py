@@ -50,7 +50,8 @@ class Gate:
     `device` is `cpu`, `gpu:<cuda_index>` or `node`. `measured` and `limit` are in `unit`; None
     means that there is no such number. `interval` is the 90 % interval of `measured`, `values` the
     figure of each process behind it. `class_` is None for a pass. `warning` marks a pass beyond the
-    warn level. `reason` says why in one sentence, `next` what to do.
+    warn level. `repeat_helps` says of an undecided one that further processes may decide it.
+    `reason` says why in one sentence, `next` what to do.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Gate:
     class_: GateClass | None = None
     severity: Severity = Severity.ERROR
     warning: bool = False
+    repeat_helps: bool = False
     gpu_uuid: str | None = None
     interval: tuple[float, float] | None = None
     values: tuple[float, ...] = ()

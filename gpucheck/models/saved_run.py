@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gpucheck.models.bench_run import Series
 from gpucheck.models.gate import Direction, GateClass, GateStatus
+from gpucheck.models.report import Failure
 
 BASELINE_SCHEMA = "gpucheck/baseline/1"
 
@@ -46,18 +47,24 @@ class SavedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDevice:
-    """One device of a saved run; `doubts` are the reasons to distrust its figures that came up."""
+    """One device of a saved run.
+
+    `doubts` are the reasons to distrust any of its figures that came up. `failures` says why a row
+    that was asked for has no figure, by its id.
+    """
 
     device: str
     gpu_uuid: str | None
     fingerprint: Fingerprint
     doubts: tuple[str, ...] = ()
+    failures: dict[str, Failure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
     """One run: a list of medians, one for each process, by row or by check of its profile.
 
+    `time` is the first session's, `further_times` are those of the sessions that were added.
     `exit_code` is the run's: 1 is one that failed and was kept on purpose.
     """
 
@@ -69,6 +76,7 @@ class SavedRun:
     devices: tuple[SavedDevice, ...]
     series: tuple[Series, ...]
     exit_code: int | None = None
+    further_times: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,8 @@ class ComparedRow:
     `ratio` is second over first, None where they cannot be compared. `interval` is its 90 %
     interval over the processes, or with `by_repeat`, where a side has too few, how far two runs of
     one process may be apart by themselves, 19 times in 20; None where neither is known. `class_`
-    tells where the cause is to be looked for.
+    tells where the cause is to be looked for, `next` what to do, and `repeat_helps` whether further
+    processes may decide a row that is undecided.
     """
 
     device: str
@@ -96,6 +105,8 @@ class ComparedRow:
     interval: tuple[float, float] | None = None
     by_repeat: bool = False
     class_: GateClass | None = None
+    repeat_helps: bool = False
+    next: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

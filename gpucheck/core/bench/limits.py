@@ -175,6 +175,7 @@ def _peak(row: Measurement, board: Board | None) -> float | None:
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:
     """Return what a percentage is of, in words; of a range it is the upper end."""
     low, high = board.flops_per_s.get(dtype, 0.0), board.high_flops_per_s.get(dtype, 0.0)
+    named = f"{board.name}, {board.source_of('bytes_per_s' if by_memory else dtype)}"
     if by_memory or low == high:
-        return f"{board.name}, {board.source}"
-    return f"{board.name}, {board.source}: {low / 1e12:.3g} to {high / 1e12:.3g} TFLOP/s"
+        return named
+    return f"{named}: {low / 1e12:.3g} to {high / 1e12:.3g} TFLOP/s"

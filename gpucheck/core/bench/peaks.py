@@ -146,9 +146,14 @@ def board_from(entry: Entry) -> Board:
     doubts = {key: cell.doubt for key, cell in entry.tflops.items() if cell.doubt}
     if entry.bandwidth.doubt:
         doubts["bytes_per_s"] = entry.bandwidth.doubt
+    sources = {key: cell.source for key, cell in entry.tflops.items()}
+    if "float64_tensor" in sources:
+        sources["float64"] = sources.pop("float64_tensor")
+    sources["bytes_per_s"] = entry.bandwidth.source
     return Board(
         name=entry.name,
         source=entry.bandwidth.source,
+        sources=sources,
         flops_per_s=flops,
         high_flops_per_s=flops,
         bytes_per_s=1e9 * entry.bandwidth.value,
@@ -183,6 +188,7 @@ def _computed(gpu: BenchGpu) -> Board | None:
     return Board(
         name=gpu.name,
         source="computed from SMs, clock and compute capability",
+        computed=True,
         flops_per_s=peaks(min),
         high_flops_per_s=peaks(max),
         bytes_per_s=memory,

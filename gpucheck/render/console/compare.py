@@ -115,15 +115,20 @@ def _value(value: float | None, unit: str, micro: str) -> str:
 
 
 def _change(ratio: float | None) -> str:
-    return "?" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    return "?" if ratio is None else f"{_signed(100 * (ratio - 1))} %"
+
+
+def _signed(percent: float) -> str:
+    """Return a change with its sign; one that is shown as zero has none to speak of."""
+    return f"{round(percent, 1) + 0.0:+.1f}"
 
 
 def _interval(row: ComparedRow) -> str:
     if row.interval is None:
         return "?"
     low, high = (100 * (end - 1) for end in row.interval)
-    most = f"{high:+.1f}" if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
-    return f"{low:+.1f} to {most} %"
+    most = _signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
+    return f"{_signed(low)} to {most} %"
 
 
 def _total(found: RunComparison) -> str:

@@ -7,23 +7,21 @@ its heat and its clock are out of sight.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.gates.figures import Figures
 from gpucheck.models import worker
-from gpucheck.models.bench import Doubt, Scope
+from gpucheck.models.bench import Doubt
 from gpucheck.models.finding import Evidence
-from gpucheck.models.gate import GateClass
+from gpucheck.models.gate import GateClass, GateStatus
 from gpucheck.models.report import Failure
 
 #: Doubts that blame others than the device, and those that blame chance.
 ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
-#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them, and
-#: where it was late to queue them the row says `starved`.
-_WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
+#: What further processes can settle: the rest is as it is however often it is measured.
+_BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
 NOISE = frozenset(
     {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
 )
@@ -64,6 +62,49 @@ class Cause:
     next: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What a figure that did not simply pass may decide: its status, the cause, and what helps.
+
+    `repeat_helps` says of an undecided one that further processes may decide it.
+    """
+
+    status: GateStatus
+    cause: Cause
+    repeat_helps: bool = False
+
+
+def ruling(
+    status: GateStatus, figures: Figures, limit: float, peers: Sequence[Figures] = ()
+) -> Ruling:
+    """Return what a failing or undecided figure may decide, the one rule for every comparison.
+
+    A figure that others disturbed in most of its processes says nothing of the device: it is
+    undecided, and where they did so in every process it stays so however often it is repeated.
+    """
+    if status is GateStatus.FAIL:
+        disturbed = _environment(figures)
+        if disturbed is None:
+            return Ruling(status=status, cause=cause_of(figures, limit, peers))
+        cause = disturbed
+    else:
+        cause = doubt_of(figures)
+    helps = bool(figures.values) and cause.class_ in _BY_REPETITION
+    return Ruling(
+        status=GateStatus.INCONCLUSIVE,
+        cause=cause,
+        repeat_helps=helps and not _always_disturbed(figures),
+    )
+
+
+def _always_disturbed(figures: Figures) -> bool:
+    """Return whether one and the same doubt blames others in every process."""
+    return any(
+        one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
+        for one in figures.doubts
+    )
+
+
 def class_of_failure(failure: Failure) -> GateClass:
     """Return where the cause of a failed process or row is to be looked for."""
     return _FAILURES.get(failure.code, GateClass.SOFTWARE)
@@ -97,14 +138,9 @@ def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> C
     )
 
 
-def environment_of(figures: Figures) -> Cause | None:
-    """Return what others did to most of the processes, None if nothing."""
-    return _environment(figures)
-
-
 def doubt_of(figures: Figures) -> Cause:
     """Return why a figure is too uncertain to decide."""
-    disturbed = _with_codes(figures, _others(figures), share=0.0)
+    disturbed = _with_codes(figures, ENVIRONMENT, share=0.0)
     if disturbed is not None:
         return _blamed(GateClass.ENVIRONMENT, disturbed, figures)
     for find in (_throttled, _config):
@@ -122,17 +158,8 @@ def doubt_of(figures: Figures) -> Cause:
 
 
 def _environment(figures: Figures) -> Cause | None:
-    doubt = _with_codes(figures, _others(figures))
+    doubt = _with_codes(figures, ENVIRONMENT)
     return None if doubt is None else _blamed(GateClass.ENVIRONMENT, doubt, figures)
-
-
-def _others(figures: Figures) -> frozenset[str]:
-    """Return the doubts that blame others for this figure."""
-    alone = all(
-        row.device != "cpu" and row.scope is Scope.RESIDENT and row.kernel in _WITHOUT_HOST
-        for row in figures.rows
-    )
-    return ENVIRONMENT - {"host-busy"} if alone else ENVIRONMENT
 
 
 def _errors(figures: Figures) -> Cause | None:
@@ -196,11 +223,11 @@ def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None
 def _with_codes(
     figures: Figures, codes: frozenset[str] | set[str], *, share: float = _MOST
 ) -> Doubt | None:
-    """Return the first doubt of these that more than a share of the processes have."""
-    carriers = [row for row in figures.rows if any(one.code in codes for one in row.doubts)]
-    if not carriers or len(carriers) < share * len(figures.rows):
+    """Return the doubt of these that most processes have, if at least a share of them do."""
+    found = next((one for one in figures.doubts if one.doubt.code in codes), None)
+    if found is None or found.processes < share * len(figures.values):
         return None
-    return next(one for one in carriers[0].doubts if one.code in codes)
+    return found.doubt
 
 
 def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
@@ -209,10 +236,9 @@ def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
 
 def _seen(figures: Figures) -> tuple[Evidence, ...]:
     """Return what the run saw around a figure: doubts by how many processes have them, sensors."""
-    counted = Counter(one.code for row in figures.rows for one in row.doubts)
     found = [
-        Evidence(f"doubt {code}", f"{count} of {len(figures.rows)} processes")
-        for code, count in counted.most_common()
+        Evidence(f"doubt {one.doubt.code}", f"{one.processes} of {len(figures.values)} processes")
+        for one in figures.doubts
     ]
     if figures.clock_mhz is not None:
         found.append(Evidence("SM clock", f"{figures.clock_mhz:.0f} MHz"))

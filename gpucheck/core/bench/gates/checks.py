@@ -7,20 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.core.bench import stats
-from gpucheck.core.bench.gates.causes import (
-    Cause,
-    cause_of,
-    class_of_failure,
-    doubt_of,
-    environment_of,
-    leaves_open,
-)
-from gpucheck.core.bench.gates.decision import Decision, decide, limit_of
+from gpucheck.core.bench.gates.causes import Cause, class_of_failure, leaves_open, ruling
+from gpucheck.core.bench.gates.decision import Decision, corrected, decide, limit_of
 from gpucheck.core.bench.gates.facts import Facts
 from gpucheck.core.bench.gates.figures import Figures, why_missing
-from gpucheck.core.bench.profiles.limits import expected_of, number
-from gpucheck.models.bench_run import Baseline
-from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus
+from gpucheck.core.bench.profiles.limits import expected_of, is_computed, number
+from gpucheck.models.bench_run import Baseline, Series
+from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.models.profile import Check, Lacking, Per
 
 _OF_LACKING = {
@@ -28,22 +21,42 @@ _OF_LACKING = {
     Lacking.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
     Lacking.SKIP: GateStatus.SKIP,
 }
+#: Why a share of a computed peak decides nothing against a board.
+_UNKNOWN = Cause(
+    class_=GateClass.CONFIG,
+    sentence="its peak is computed from SMs and clock, and a board that was cut down for its "
+    "market has less: that fails no board",
+    next=(
+        "compare it with its datasheet, or hold it against figures of your own: "
+        "gpucheck profile record --help",
+    ),
+)
 #: The better a status, the later it counts for a node.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
 
 def check_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield the gates of every check."""
+    """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
+    asked = []
     for check in facts.profile.checks:
         found = facts.figures(check)
-        gates = []
         for device, figures in found.items():
             peers = [other for name, other in found.items() if name != device]
-            gates.append(_Judging(check, figures, facts).gate(peers))
-        if check.per is Per.NODE and gates:
-            yield _slowest(gates)
-        else:
-            yield from gates
+            asked.append(_Judging(check, figures, facts, peers))
+    outcomes = [one.outcome() for one in asked]
+    # What only warns fails nothing, and takes no share of the risk.
+    family = {
+        at: outcome
+        for at, outcome in enumerate(outcomes)
+        if isinstance(outcome, Decision) and asked[at].check.severity is Severity.ERROR
+    }
+    held = dict(zip(family, corrected(list(family.values())), strict=True))
+    by_check: dict[str, list[Gate]] = {}
+    for at, (one, outcome) in enumerate(zip(asked, outcomes, strict=True)):
+        by_check.setdefault(one.check.id, []).append(one.gate(held.get(at, outcome)))
+    for check in facts.profile.checks:
+        gates = by_check.get(check.id, [])
+        yield from [_slowest(gates)] if check.per is Per.NODE and gates else gates
 
 
 def _slowest(gates: Sequence[Gate]) -> Gate:
@@ -64,20 +77,25 @@ def _slowest(gates: Sequence[Gate]) -> Gate:
 class _Judging:
     """One check on one device."""
 
-    def __init__(self, check: Check, figures: Figures, facts: Facts) -> None:
-        self._check = check
+    def __init__(
+        self, check: Check, figures: Figures, facts: Facts, peers: Sequence[Figures]
+    ) -> None:
+        self.check = check
         self._figures = figures
         self._facts = facts
+        self._peers = peers
 
-    def gate(self, peers: Sequence[Figures]) -> Gate:
-        """Return the verdict."""
-        check, figures = self._check, self._figures
+    def outcome(self) -> Decision | Gate:
+        """Return the decision on the figure, or the gate of a device that has nothing to decide."""
+        check, figures = self.check, self._figures
+        sessions: tuple[int, ...] = ()
         if not figures.values:
             return self._missing()
         if check.expectation.baseline:
-            expected, refusal = self._from_baseline(self._facts.baseline)
-            if refusal is not None:
-                return refusal
+            found = self._from_baseline(self._facts.baseline)
+            if isinstance(found, Gate):
+                return found
+            expected, sessions = found.values, found.sessions
         else:
             board = figures.gpu.board if figures.gpu is not None else None
             number_expected = expected_of(check, board)
@@ -86,11 +104,16 @@ class _Judging:
                 reason = f"nothing is expected of {name}: its peak or its share is not known"
                 return self._plain(GateStatus.SKIP, reason)
             expected = (number_expected,)
-        decision = decide(figures.values, expected, check.tolerance_percent, check.direction)
-        return self._judged(decision, peers)
+        return decide(
+            figures.values, expected, check.tolerance_percent, check.direction, sessions=sessions
+        )
 
-    def _judged(self, decision: Decision, peers: Sequence[Figures]) -> Gate:
-        check, status = self._check, decision.status
+    def gate(self, outcome: Decision | Gate) -> Gate:
+        """Return the verdict."""
+        return outcome if isinstance(outcome, Gate) else self._judged(outcome)
+
+    def _judged(self, decision: Decision) -> Gate:
+        check, status = self.check, decision.status
         limit = limit_of(decision.expected, check.tolerance_percent, check.direction)
         gate = replace(
             self._plain(status, None),
@@ -100,20 +123,20 @@ class _Judging:
         )
         if status is GateStatus.PASS:
             return self._passed(gate, decision)
-        if status is GateStatus.FAIL:
-            cause = cause_of(self._figures, limit, peers)
-            if cause.class_ is GateClass.ENVIRONMENT and environment_of(self._figures) is not None:
-                # Somebody else was at work: that says nothing of the device.
-                gate = replace(gate, status=GateStatus.INCONCLUSIVE)
-        else:
-            cause = doubt_of(self._figures)
         shortfall = _shortfall(decision)
-        if status is GateStatus.INCONCLUSIVE:
+        if decision.one_of is not None:
+            shortfall += f", which one of {decision.one_of} figures may be by chance"
+        elif status is GateStatus.INCONCLUSIVE:
             shortfall += ", which reaches over the limit"
-        return _explained(gate, shortfall, cause)
+        found = ruling(status, self._figures, limit, self._peers)
+        board = self._figures.gpu.board if self._figures.gpu is not None else None
+        if found.status is GateStatus.FAIL and is_computed(check, board):
+            return _explained(replace(gate, status=GateStatus.INCONCLUSIVE), shortfall, _UNKNOWN)
+        gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
+        return _explained(gate, shortfall, found.cause)
 
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
-        check, worse = self._check, _worse_percent(decision, self._check.direction)
+        check, worse = self.check, _worse_percent(decision, self.check.direction)
         if check.warn_percent is not None and worse > check.warn_percent:
             reason = f"{worse:.1f} % worse than expected, and {check.warn_percent:g} % is a warning"
             return replace(gate, warning=True, reason=reason)
@@ -122,7 +145,7 @@ class _Judging:
         return gate
 
     def _missing(self) -> Gate:
-        check, found = self._check, why_missing(self._check, self._figures)
+        check, found = self.check, why_missing(self.check, self._figures)
         if found.unsupported:
             return self._lacking(check.on_unsupported, found.reason, GateClass.CONFIG, ())
         failure = found.failure
@@ -142,29 +165,29 @@ class _Judging:
             return gate
         return replace(gate, class_=class_, next=steps)
 
-    def _from_baseline(self, baseline: Baseline | None) -> tuple[tuple[float, ...], Gate | None]:
+    def _from_baseline(self, baseline: Baseline | None) -> Series | Gate:
         """Return an earlier run's figures, or the gate that says why there are none."""
-        check, device = self._check, self._figures.device
+        check, device = self.check, self._figures.device
         middle = stats.median(self._figures.values)
         if baseline is None:
             reason = "there is no baseline to hold it against"
             gate = self._plain(GateStatus.SKIP, reason)
             save = "keep this run with --save FILE, and give it with --baseline FILE"
-            return (), replace(gate, measured=middle, next=(save,))
+            return replace(gate, measured=middle, next=(save,))
         if baseline.differences.get(device):
             differences = "; ".join(baseline.differences[device])
             gate = self._plain(GateStatus.INCONCLUSIVE, f"the baseline differs in {differences}")
             renew = "save a new baseline, or allow it with --allow-difference KEY"
-            return (), replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
+            return replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure of this in {check.unit}"
             renew = "save a new baseline with --save FILE"
-            return (), self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
-        return found[0].values, None
+            return self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
+        return found[0]
 
     def _plain(self, status: GateStatus, reason: str | None) -> Gate:
-        check, figures = self._check, self._figures
+        check, figures = self.check, self._figures
         return Gate(
             id=check.id,
             device=figures.device,

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.profiles.units import scale_of
-from gpucheck.models.bench import BenchGpu, GpuTelemetry, Measurement
-from gpucheck.models.bench_run import ProcessRun
+from gpucheck.models.bench import BenchGpu, Doubt, GpuTelemetry, Measurement, Scope
+from gpucheck.models.bench_run import CarriedDoubt, ProcessRun
 from gpucheck.models.profile import Check, Metric, Phase, Statistic
 from gpucheck.models.report import Failure
 
 _Key = tuple[object, ...]
+#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them, and
+#: where it was late to queue them the row says `starved`.
+_WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class Figures:
     """A check on one device: the rows of its processes, and their values in the check's unit.
 
     `failures` are those of processes and rows that gave none; `gpu` is the device as the first
-    process saw it. Rows and values go together.
+    process saw it. Rows and values go together; `doubts` are the rows', as far as they are about
+    what the figure depends on. Figures of a saved run have no rows.
     """
 
     device: str
@@ -32,6 +36,7 @@ class Figures:
     failures: tuple[Failure, ...] = ()
     telemetry: tuple[GpuTelemetry, ...] = ()
     gpu: BenchGpu | None = None
+    doubts: tuple[CarriedDoubt, ...] = ()
 
     @property
     def clock_mhz(self) -> float | None:
@@ -67,7 +72,24 @@ def figures_of(check: Check, device: str, runs: Sequence[ProcessRun]) -> Figures
             for gpu in (result.telemetry.gpus if result.telemetry is not None else ())
         ),
         gpu=gpus[0] if gpus else None,
+        doubts=doubts_of([row for row, _ in valued]),
     )
+
+
+def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
+    """Return the doubts of one figure's rows and how many carry each, those of most rows first."""
+    found: dict[str, list[Doubt]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            if needs_host(row.device, row.kernel, row.scope) or doubt.code != "host-busy":
+                found.setdefault(doubt.code, []).append(doubt)
+    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in found.values()]
+    return tuple(sorted(carried, key=lambda one: -one.processes))
+
+
+def needs_host(device: str, kernel: str, scope: Scope) -> bool:
+    """Return whether a busy host slows a row down."""
+    return device == "cpu" or scope is not Scope.RESIDENT or kernel not in _WITHOUT_HOST
 
 
 def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:

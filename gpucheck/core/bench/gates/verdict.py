@@ -14,11 +14,8 @@ from gpucheck.core.bench.gates.machine import inventory_gates, match_gates
 from gpucheck.core.bench.gates.stability import result_gates, stability_gates
 from gpucheck.models.bench_run import Series
 from gpucheck.models.errors import ExitCode
-from gpucheck.models.gate import Gate, GateClass, GateStatus, Severity
+from gpucheck.models.gate import Gate, GateStatus, Severity
 from gpucheck.models.report import Failure, Notice
-
-#: What more processes can settle: the rest is as it is however often it is measured.
-_BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
 
 
 def judge_machine(facts: Facts) -> tuple[Gate, ...]:
@@ -40,10 +37,7 @@ def judge(facts: Facts) -> tuple[Gate, ...]:
 
 def settled(gates: Sequence[Gate]) -> bool:
     """Return whether more processes would change nothing."""
-    return not any(
-        gate.status is GateStatus.INCONCLUSIVE and gate.values and gate.class_ in _BY_REPETITION
-        for gate in gates
-    )
+    return not any(gate.repeat_helps for gate in gates)
 
 
 def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
@@ -98,6 +92,7 @@ def series_of(facts: Facts) -> tuple[Series, ...]:
             direction=check.direction,
             values=figures.values,
             tolerance_percent=check.tolerance_percent,
+            doubts=figures.doubts,
         )
         for check in facts.profile.checks
         for device, figures in facts.figures(check).items()

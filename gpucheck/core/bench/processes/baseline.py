@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpucheck import __version__
+from gpucheck.core.bench.gates.figures import doubts_of
 from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.processes.fingerprint import differences, fingerprints_of, not_allowed
 from gpucheck.models.bench import Measurement, Scope
@@ -15,6 +16,7 @@ from gpucheck.models.bench_run import Baseline, ProcessRun, Series
 from gpucheck.models.codec import to_plain
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.gate import Direction
+from gpucheck.models.report import Failure
 from gpucheck.models.saved_run import (
     BASELINE_SCHEMA,
     Fingerprint,
@@ -73,6 +75,7 @@ def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
         values=tuple(value for value, _, _ in figures),
         tolerance_percent=TOLERANCE_PERCENT,
         repeat_factor=max(factors, default=None),
+        doubts=doubts_of(rows),
     )
 
 
@@ -106,6 +109,7 @@ def saved_run(
             gpu_uuid=uuids.get(device),
             fingerprint=found,
             doubts=_doubts(device, runs),
+            failures=_failures(device, runs, {one.id for one in series}),
         )
         for device, found in fingerprints_of(runs, profile).items()
     )
@@ -128,6 +132,17 @@ def _doubts(device: str, runs: Sequence[ProcessRun]) -> tuple[str, ...]:
         for row in run.result.measurements
     ]
     return tuple(sorted({doubt.code for row in rows for doubt in row.doubts}))
+
+
+def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> dict[str, Failure]:
+    """Return why rows that were asked for have no figure in any process, by their id."""
+    return {
+        row_id(row): row.error
+        for run in runs
+        if run.device == device and run.result is not None
+        for row in run.result.measurements
+        if row.error is not None and row.device == device and row_id(row) not in measured
+    }
 
 
 def to_text(run: SavedRun) -> str:

@@ -6,30 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpucheck.core.bench.gates.causes import class_of_failure, ruling
 from gpucheck.core.bench.gates.decision import (
     FEWEST_PROCESSES,
     Decision,
+    corrected,
     decide,
     decide_between,
+    limit_of,
 )
+from gpucheck.core.bench.gates.figures import Figures, needs_host
 from gpucheck.core.bench.processes.baseline import TOLERANCE_PERCENT, renamed, twin_of
 from gpucheck.core.bench.processes.fingerprint import differences, not_allowed
-from gpucheck.models.bench_run import Series
+from gpucheck.models.bench import Doubt, Scope
+from gpucheck.models.bench_run import CarriedDoubt, Series
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.gate import Direction, GateClass, GateStatus
 from gpucheck.models.report import Answer, Failure, Host, Notice
-from gpucheck.models.saved_run import ComparedRow, ComparedRun, RunComparison, SavedRun
-
-#: Doubts of the later run that explain why it is slower.
-_CLASSES = {
-    "host-busy": GateClass.ENVIRONMENT,
-    "quota-reached": GateClass.ENVIRONMENT,
-    "gpu-shared": GateClass.ENVIRONMENT,
-    "gpu-claimed": GateClass.ENVIRONMENT,
-    "throttled": GateClass.THERMAL,
-    "pcie-narrow": GateClass.CONFIG,
-    "clocks-locked": GateClass.CONFIG,
-}
+from gpucheck.models.saved_run import (
+    ComparedRow,
+    ComparedRun,
+    RunComparison,
+    SavedDevice,
+    SavedRun,
+)
 
 
 def compare_runs(
@@ -43,10 +43,11 @@ def compare_runs(
     """Return how the second run stands against the first.
 
     `tolerance_percent` None leaves each row the tolerance that it was saved with. Fingerprints that
-    differ in other keys than `allowed` make the rows of their device inconclusive.
+    differ in other keys than `allowed` make the rows of their device inconclusive. The risk of a
+    wrong fail is that of all rows together.
     """
     before = {device.device: device.fingerprint for device in first.devices}
-    rows: list[ComparedRow] = []
+    pairs: list[_Pair] = []
     told: dict[str, tuple[str, ...]] = {}
     held_against: set[str | None] = set()
     for device in second.devices:
@@ -57,15 +58,13 @@ def compare_runs(
             told[device.device] = tuple(found.values())
         old = renamed(first.series, twin, device.device) if twin is not None else []
         new = [one for one in second.series if one.device == device.device]
-        forbidding = not_allowed(found, allowed)
-        pairs = _pairs(old, new)
-        rows.extend(_row(pair, tolerance_percent, forbidding, device.doubts) for pair in pairs)
+        pairs.extend(_pairs(old, new, device, not_allowed(found, allowed)))
     gone = [one for one in first.series if one.device not in held_against]
-    rows.extend(_row((one, None), tolerance_percent, ()) for one in gone)
+    pairs.extend(_Pair(first=one, second=None) for one in gone)
     return RunComparison(
         first=_side(first, files[0]),
         second=_side(second, files[1]),
-        rows=tuple(rows),
+        rows=tuple(_rows(pairs, tolerance_percent)),
         differences=told,
         allowed=tuple(allowed),
     )
@@ -82,114 +81,189 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
     )
 
 
-_Pair = tuple[Series | None, Series | None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """One row's series on both sides, the second run's device, and what forbids to compare them."""
+
+    first: Series | None
+    second: Series | None
+    device: SavedDevice | None = None
+    forbidding: Sequence[str] = ()
+
+    @property
+    def some(self) -> Series:
+        """Return the side that there is."""
+        found = self.second or self.first
+        assert found is not None
+        return found
 
 
-def _pairs(old: Sequence[Series], new: Sequence[Series]) -> list[_Pair]:
+def _pairs(
+    old: Sequence[Series], new: Sequence[Series], device: SavedDevice, forbidding: Sequence[str]
+) -> list[_Pair]:
     """Return the series of both sides by id, second first; what it lacks last."""
     known: Mapping[str, Series] = {one.id: one for one in old}
-    pairs: list[_Pair] = [(known.get(one.id), one) for one in new]
     there = {one.id for one in new}
-    return [*pairs, *((one, None) for one in old if one.id not in there)]
+    sides: list[tuple[Series | None, Series | None]] = [(known.get(one.id), one) for one in new]
+    sides += [(one, None) for one in old if one.id not in there]
+    return [
+        _Pair(first=first, second=second, device=device, forbidding=forbidding)
+        for first, second in sides
+    ]
 
 
-def _row(
-    pair: _Pair,
-    tolerance_percent: float | None,
-    forbidding: Sequence[str],
-    doubts: Sequence[str] = (),
-) -> ComparedRow:
-    first, second = pair
-    some = second or first
-    assert some is not None
-    tolerance = some.tolerance_percent if tolerance_percent is None else tolerance_percent
-    found = _verdict(first, second, tolerance, forbidding, doubts)
-    return ComparedRow(
-        device=some.device,
-        id=some.id,
-        unit=some.unit,
-        direction=some.direction,
-        first=_middle(first),
-        second=_middle(second),
-        first_count=len(first.values) if first else 0,
-        second_count=len(second.values) if second else 0,
-        tolerance_percent=tolerance,
-        status=found.status,
-        reason=found.reason,
-        ratio=found.ratio,
-        interval=found.interval,
-        by_repeat=found.by_repeat,
-        class_=found.class_,
-    )
+def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[ComparedRow]:
+    """Yield each row's verdict."""
+    tolerances = [
+        pair.some.tolerance_percent if tolerance_percent is None else tolerance_percent
+        for pair in pairs
+    ]
+    decided = [_decided(pair, tolerance) for pair, tolerance in zip(pairs, tolerances, strict=True)]
+    family = [at for at, one in enumerate(decided) if one is not None and one.judged]
+    judged = corrected([one.decision for one in decided if one is not None and one.judged])
+    held = dict(zip(family, judged, strict=True))
+    for at, (pair, tolerance) in enumerate(zip(pairs, tolerances, strict=True)):
+        found, some = decided[at], pair.some
+        row = ComparedRow(
+            device=some.device,
+            id=some.id,
+            unit=some.unit,
+            direction=some.direction,
+            first=_middle(pair.first),
+            second=_middle(pair.second),
+            first_count=len(pair.first.values) if pair.first else 0,
+            second_count=len(pair.second.values) if pair.second else 0,
+            tolerance_percent=tolerance,
+            status=GateStatus.INCONCLUSIVE,
+            reason="",
+            class_=GateClass.CONFIG,
+        )
+        yield (
+            _without_ratio(row, pair)
+            if found is None
+            else _judged(row, pair, replace(found, decision=held.get(at, found.decision)))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    """What a row says of two series; undecided for its configuration unless more is known."""
+class _Decided:
+    """A decision, by how much two runs may differ if it stands on that, and whether it counts.
 
-    reason: str
-    status: GateStatus = GateStatus.INCONCLUSIVE
-    class_: GateClass | None = GateClass.CONFIG
-    ratio: float | None = None
-    interval: tuple[float, float] | None = None
-    by_repeat: bool = False
+    It does not count (`judged`) where the runs cannot be compared or have too few processes, and
+    its interval says nothing (`stands`) in the latter case.
+    """
 
-
-def _verdict(
-    first: Series | None,
-    second: Series | None,
-    tolerance: float,
-    forbidding: Sequence[str],
-    doubts: Sequence[str],
-) -> _Verdict:
-    if first is None or second is None:
-        which = "first" if first is None else "second"
-        return _Verdict(reason=f"the {which} run has no such row")
-    if first.unit != second.unit or first.direction is not second.direction:
-        return _Verdict(reason=f"measured in {first.unit} and in {second.unit}")
-    found, factor, stands = _decided(first, second, tolerance)
-    verdict = _Verdict(
-        reason=f"not comparable: {'; '.join(forbidding)}",
-        ratio=found.ratio,
-        interval=found.interval if stands else None,
-        by_repeat=stands and factor is not None,
-    )
-    if forbidding:
-        return verdict
-    if not stands:
-        reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
-        return replace(verdict, reason=reason, class_=GateClass.NOISE)
-    return replace(
-        verdict,
-        reason=_reason(found, tolerance, first.direction, factor),
-        status=found.status,
-        class_=_class(found.status, second.device, doubts),
-    )
+    decision: Decision
+    factor: float | None
+    stands: bool
+    judged: bool
 
 
-def _decided(
-    first: Series, second: Series, tolerance: float
-) -> tuple[Decision, float | None, bool]:
-    """Return the decision, by how much two runs may differ if it stands on that, and if it stands.
+def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
+    """Return the decision on two series, None where they cannot be held against each other.
 
     Where a side has too few processes for an interval, its rounds must tell.
     """
+    first, second = pair.first, pair.second
+    if first is None or second is None:
+        return None
+    if first.unit != second.unit or first.direction is not second.direction:
+        return None
     few = [one for one in (first, second) if len(one.values) < FEWEST_PROCESSES]
     factors = [one.repeat_factor for one in few if one.repeat_factor is not None]
-    found = decide(second.values, first.values, tolerance, first.direction)
-    if not factors:
-        return found, None, not few
-    factor = max(factors)
-    middles = found.measured, found.expected
-    between = decide_between(*middles, factor, tolerance, first.direction)
-    return between, factor, len(factors) == len(few)
+    found = decide(
+        *(second.values, first.values, tolerance, first.direction), sessions=first.sessions
+    )
+    factor, stands = None, not few
+    if factors:
+        factor, stands = max(factors), len(factors) == len(few)
+        middles = found.measured, found.expected
+        found = decide_between(*middles, factor, tolerance, first.direction)
+    judged = stands and not pair.forbidding
+    return _Decided(decision=found, factor=factor, stands=stands, judged=judged)
+
+
+def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
+    """Return the row of a figure that one side lacks, or has in another unit."""
+    first, second = pair.first, pair.second
+    if first is not None and second is not None:
+        return replace(row, reason=f"measured in {first.unit} and in {second.unit}")
+    failure = pair.device.failures.get(row.id) if pair.device is not None else None
+    if first is None or failure is None:
+        which = "first" if first is None else "second"
+        return replace(row, reason=f"the {which} run has no such row")
+    reason = f"the second run has no figure of it: {failure.message}"
+    return replace(row, reason=reason, class_=class_of_failure(failure), next=failure.remedy)
+
+
+def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
+    """Return the row of two series that were held against each other."""
+    decision, second = found.decision, pair.second
+    assert second is not None
+    row = replace(
+        row,
+        ratio=decision.ratio,
+        interval=decision.interval if found.stands else None,
+        by_repeat=found.stands and found.factor is not None,
+    )
+    if pair.forbidding:
+        return replace(row, reason=f"not comparable: {'; '.join(pair.forbidding)}")
+    if not found.stands:
+        reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
+        return replace(row, reason=reason, class_=GateClass.NOISE)
+    reason = _reason(decision, row.tolerance_percent, row.direction, found.factor)
+    if decision.status is GateStatus.PASS:
+        return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
+    limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
+    said = ruling(decision.status, _figures(second, pair.device), limit)
+    # What one side's rounds left open is noise by its own word, said in the reason already.
+    silent = said.cause.class_ is GateClass.NOISE
+    return replace(
+        row,
+        status=said.status,
+        reason=reason if silent else f"{reason}; {said.cause.sentence}",
+        class_=said.cause.class_,
+        next=said.cause.next,
+        repeat_helps=said.repeat_helps,
+    )
+
+
+def _figures(series: Series, device: SavedDevice | None) -> Figures:
+    """Return a saved figure as the rule on causes takes it."""
+    doubts = series.doubts
+    if doubts is None:
+        # An older file says only that some row of the device has the doubt.
+        kernel, *rest = series.id.split("/")
+        scope = Scope.END_TO_END if Scope.END_TO_END.value in rest else Scope.RESIDENT
+        on_host = needs_host(series.device, kernel, scope)
+        doubts = tuple(
+            CarriedDoubt(
+                doubt=Doubt(code=code, message=f"a row of it says {code}", next=_IDLE),
+                processes=len(series.values),
+            )
+            for code in (device.doubts if device is not None else ())
+            if on_host or code != "host-busy"
+        )
+    return Figures(
+        device=series.device, gpu_uuid=series.gpu_uuid, values=series.values, doubts=doubts
+    )
+
+
+#: A change that is shown as 0.0 % has no direction.
+_NOTHING_PERCENT = 0.05
+#: What settles a row of a file that does not say more.
+_IDLE = "run it again when the machine is idle"
 
 
 def _reason(found: Decision, tolerance: float, direction: Direction, factor: float | None) -> str:
     change = 100 * (found.ratio - 1)
     worse = change < 0 if direction is Direction.HIGHER else change > 0
-    text = f"{abs(change):.1f} % {'worse' if worse else 'better'}"
+    text = f"{abs(change):.1f} %"
+    if abs(change) >= _NOTHING_PERCENT:
+        text += " worse" if worse else " better"
     open_ = found.status is GateStatus.INCONCLUSIVE
+    if factor is None and found.one_of is not None:
+        return f"{text}, which one of {found.one_of} rows may be by chance"
     if factor is None:
         noise = f", and the noise reaches over the limit of {tolerance:g} %"
         return text + (noise if open_ else f", {tolerance:g} % are allowed")
@@ -200,21 +274,6 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
     if low <= 1 <= high:
         return f"no difference shown: {text}, and {apart}"
     return f"{text}, and {apart}" + (f": more than {tolerance:g} % is not shown" if open_ else "")
-
-
-def _class(status: GateStatus, device: str, doubts: Sequence[str]) -> GateClass | None:
-    """Return where to look: what the second run itself said against its figures comes first.
-
-    A processor is not called defective for being slow: what shares it is out of sight.
-    """
-    if status is GateStatus.PASS:
-        return None
-    for doubt, found in _CLASSES.items():
-        if doubt in doubts:
-            return found
-    if status is GateStatus.INCONCLUSIVE:
-        return GateClass.NOISE
-    return GateClass.ENVIRONMENT if device == "cpu" else GateClass.HARDWARE
 
 
 def _middle(series: Series | None) -> float | None:
@@ -231,7 +290,8 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
         code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
     elif failing:
         code = ExitCode.BAD
-        failure = Failure(code="slower", message=_sentence(failing, "worse than allowed"))
+        message = _sentence(failing, "worse than allowed")
+        failure = Failure(code="slower", message=message, remedy=failing[0].next)
     elif open_rows:
         code = ExitCode.INCONCLUSIVE
         message = _sentence(open_rows, "not decided")
@@ -265,7 +325,8 @@ def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
 def _sentence(rows: Sequence[ComparedRow], what: str) -> str:
     first = rows[0]
     many = f"{len(rows)} rows are" if len(rows) > 1 else "One row is"
-    return f"{many} {what}, the first {first.id} on {first.device}: {first.reason}."
+    class_ = f" ({first.class_})" if first.class_ is not None else ""
+    return f"{many} {what}, the first {first.id} on {first.device}{class_}: {first.reason}."
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:

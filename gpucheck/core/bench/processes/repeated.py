@@ -107,11 +107,7 @@ def run_repeated(
     """
 
     def settled(runs: Sequence[ProcessRun]) -> bool:
-        rows = _compared(runs, baseline, path, time, allowed)
-        return not any(
-            row.status is GateStatus.INCONCLUSIVE and row.class_ is not GateClass.CONFIG
-            for row in rows
-        )
+        return not any(row.repeat_helps for row in _compared(runs, baseline, path, time, allowed))
 
     runs = collect(plan, workers, settled)
     result = merged(runs)
@@ -139,7 +135,6 @@ _INTERRUPTED = Failure(
 #: What settles a row that is undecided, by where the cause is.
 _NEXT = {
     GateClass.NOISE: ("repeat it with more processes: --processes 10",),
-    GateClass.ENVIRONMENT: ("run it again when the machine is idle",),
     GateClass.CONFIG: ("save a new baseline, or allow it with --allow-difference KEY",),
 }
 #: Nothing is demanded but that the processes answer, and rightly.
@@ -175,7 +170,9 @@ def _compared(
 
 
 def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
-    steps = _NEXT.get(row.class_, ()) if row.class_ is not None else ()
+    steps = row.next
+    if row.status is GateStatus.INCONCLUSIVE and row.class_ in _NEXT:
+        steps = _NEXT[row.class_]
     scale = row.first or 1.0
     better = 1 - row.tolerance_percent / 100
     if row.direction.value == "lower":
@@ -192,7 +189,8 @@ def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
         interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
         reason=row.reason,
         class_=row.class_,
-        next=steps if row.status is GateStatus.INCONCLUSIVE else (),
+        repeat_helps=row.repeat_helps,
+        next=steps,
     )
 
 
@@ -208,7 +206,9 @@ def _judged(gates: Sequence[Gate], answer: Answer, *, interrupted: bool) -> Answ
         if found:
             first = found[0]
             more = f" ({len(found)} in all)" if len(found) > 1 else ""
-            message = f"{first.device}: {first.id}: {first.reason or status.value}{more}."
+            class_ = f" ({first.class_})" if first.class_ is not None else ""
+            said = first.reason or status.value
+            message = f"{first.device}: {first.id}{class_}: {said}{more}."
             failure = Failure(code=name, message=message, remedy=first.next)
             return answer._replace(exit_code=code, error=failure)
     return answer

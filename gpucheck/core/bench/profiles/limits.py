@@ -15,6 +15,8 @@ from gpucheck.models.profile import Check, Limit, Match, Profile, Target
 
 #: The share for boards that a table of shares does not name.
 OTHER = "other"
+#: The name of a board's peak in bytes/s, beside those by format.
+_MEMORY = "bytes_per_s"
 #: Kernels whose speed is the links', not the board's.
 _LINKS = frozenset({"transfer", "p2p"})
 
@@ -44,14 +46,25 @@ def has_peak(check: Check) -> bool:
 def peak_of(check: Check, board: Board | None) -> float | None:
     """Return the most that a board can do of this, in the check's unit.
 
-    Where only a range is known it is the lower end: a limit that follows from it may be too low,
-    but never fails a good board.
+    Where only a range is known it is the lower end. A peak that is computed may still be far above
+    what a board that was cut down can do: a share of it fails no board.
     """
     if board is None or not has_peak(check):
         return None
-    by_memory = base_unit(check.metric, check.kernel, check.dtype) == "B/s"
-    peak = board.bytes_per_s if by_memory else board.flops_per_s.get(check.dtype)
+    what = _what(check)
+    peak = board.bytes_per_s if what == _MEMORY else board.flops_per_s.get(what)
     return None if peak is None else peak / scale_of(check.unit)
+
+
+def _what(check: Check) -> str:
+    """Return which of a board's peaks a check's figure is held against."""
+    by_memory = base_unit(check.metric, check.kernel, check.dtype) == "B/s"
+    return _MEMORY if by_memory else check.dtype
+
+
+def is_computed(check: Check, board: Board | None) -> bool:
+    """Return whether a check's limit on a board follows from a peak that nobody published."""
+    return board is not None and board.computed and check.expectation.value is None
 
 
 def share_of(check: Check, board: Board | None) -> float | None:
@@ -107,7 +120,7 @@ def _sentence(check: Check, board: Board | None, expected: float, peak: float | 
     if peak is not None and board is not None:
         text += f" = {100 * limit / peak:.1f} % of peak"
         if check.expectation.value is not None:
-            text += f" ({number(peak)} {check.unit}, {board.source})"
+            text += f" ({number(peak)} {check.unit}, {board.source_of(_what(check))})"
     return text
 
 
@@ -115,7 +128,7 @@ def _origin(check: Check, board: Board | None, expected: float) -> str:
     if check.expectation.value is not None:
         return number(expected)
     share, peak = share_of(check, board), peak_of(check, board)
-    source = board.source if board is not None else ""
+    source = board.source_of(_what(check)) if board is not None else ""
     return f"{share:g} % of {number(peak or 0.0)} ({source})"
 
 

@@ -10,19 +10,28 @@ import pytest
 
 from gpucheck.core.bench.processes.baseline import row_series, saved_run
 from gpucheck.core.bench.processes.compare import compare_runs, conclude_comparison
+from gpucheck.models.bench import Scope
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.gate import GateClass, GateStatus
-from gpucheck.models.report import Host
+from gpucheck.models.report import Failure, Host
 from gpucheck.models.saved_run import RunComparison, SavedRun
+from tests.fakes.bench_results import doubt
 from tests.fakes.bench_runs import row, runs_of
 
 FILES = (Path("a.json"), Path("b.json"))
+BUSY = doubt("host-busy")
 #: Five processes that differ by about one percent.
 NOISE = (0.99, 1.0, 1.01, 1.005, 0.995)
 
 
 def run(speed: float = 7e14, device: str = "gpu:0", count: int = 5, **changes: Any) -> SavedRun:
     runs = runs_of({device: [speed * factor for factor in NOISE[:count]]}, **changes)
+    return saved_run(runs, row_series(runs), time="2026-11-21T03:32:00Z", profile=None)
+
+
+def at(factors: tuple[float, ...]) -> SavedRun:
+    """Return a run of processes that are so far from the usual speed."""
+    runs = runs_of({"gpu:0": [7e14 * factor for factor in factors]})
     return saved_run(runs, row_series(runs), time="2026-11-21T03:32:00Z", profile=None)
 
 
@@ -126,19 +135,72 @@ def test_a_gpu_is_held_against_one_of_its_board() -> None:
 
 
 @pytest.mark.parametrize(
-    ("doubt", "expected"),
+    ("code_", "status", "expected"),
     [
-        ("host-busy", GateClass.ENVIRONMENT),
-        ("gpu-shared", GateClass.ENVIRONMENT),
-        ("throttled", GateClass.THERMAL),
-        ("pcie-narrow", GateClass.CONFIG),
-        ("bimodal", GateClass.HARDWARE),
+        # A product on the GPU does not wait for the host.
+        ("host-busy", GateStatus.FAIL, GateClass.HARDWARE),
+        ("gpu-shared", GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
+        ("throttled", GateStatus.FAIL, GateClass.THERMAL),
+        ("pcie-narrow", GateStatus.FAIL, GateClass.CONFIG),
+        ("bimodal", GateStatus.FAIL, GateClass.HARDWARE),
     ],
 )
-def test_what_the_run_said_of_itself_explains_a_slowdown(doubt: str, expected: GateClass) -> None:
-    found = compared(run(), run(5e14, doubts=(doubt,)))
+@pytest.mark.parametrize("by_row", [True, False], ids=["by-row", "an-older-file"])
+def test_what_the_run_said_of_itself_explains_a_slowdown(
+    code_: str, status: GateStatus, expected: GateClass, by_row: bool
+) -> None:
+    second = run(5e14, doubts=(code_,))
+    if not by_row:
+        bare = tuple(replace(one, doubts=None) for one in second.series)
+        second = replace(second, series=bare)
 
-    assert found.rows[0].class_ is expected
+    (only,) = compared(run(), second).rows
+
+    assert (only.status, only.class_) == (status, expected)
+    assert only.next
+
+
+def test_a_slow_row_is_not_excused_by_the_doubts_of_another() -> None:
+    slow = row("gpu:0", 5e14)
+    disturbed = row("gpu:0", 5e14, scope=Scope.END_TO_END, doubts=(BUSY,))
+    now = run(rows=[replace(slow, median_s=2 * (slow.median_s or 0), throughput=None), disturbed])
+    before = run(rows=[replace(slow, throughput=None), replace(disturbed, doubts=())])
+
+    found = {one.id.rpartition("/")[2]: one for one in compared(before, now).rows}
+
+    assert found["4096x4096x4096"].status is GateStatus.FAIL
+    assert found["4096x4096x4096"].class_ is GateClass.HARDWARE
+    assert found["end-to-end"].status is GateStatus.PASS
+
+
+@pytest.mark.parametrize(
+    ("code_", "expected"), [("no-time", GateClass.NOISE), ("gpu-lost", GateClass.HARDWARE)]
+)
+def test_a_row_without_a_figure_says_why_it_has_none(code_: str, expected: GateClass) -> None:
+    why = Failure(code=code_, message="it came to nothing")
+    nothing = replace(row("gpu:0", 1e12, kernel="copy"), median_s=None, throughput=None, error=why)
+    copy = row("gpu:0", 1e12, kernel="copy")
+
+    found = compared(run(rows=[row("gpu:0", 7e14), copy]), run(rows=[row("gpu:0", 7e14), nothing]))
+
+    (open_,) = [one for one in found.rows if one.second is None]
+    assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, expected)
+    assert open_.reason == "the second run has no figure of it: it came to nothing"
+
+
+def test_of_many_rows_one_that_is_slow_by_chance_does_not_fail() -> None:
+    noisy = (0.93, 0.905, 0.955, 0.94, 0.92)
+    (alone,) = compared(run(), at(noisy)).rows
+    others = [row("gpu:0", 7e14, kernel="copy", shape=(side, side)) for side in range(1, 40)]
+    first, second = run(rows=others), run(rows=others)
+    first = replace(first, series=(*run().series, *first.series))
+    many = replace(second, series=(*at(noisy).series, *second.series))
+
+    among_many = compared(first, many).rows[0]
+
+    assert alone.status is GateStatus.FAIL
+    assert among_many.status is GateStatus.INCONCLUSIVE
+    assert "which one of 40 rows may be by chance" in among_many.reason
 
 
 def test_nothing_in_common_is_never_a_pass() -> None:

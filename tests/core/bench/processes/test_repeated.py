@@ -155,9 +155,32 @@ def test_a_busy_host_is_the_environments_fault() -> None:
 
     runs = runs_of({"cpu": [7e13 * factor for factor in NOISE]})
     before = saved_run(runs, row_series(runs), time=TIME, profile=None)
-    answer, _, _ = measured(script, devices=["cpu"], against=before)
+    answer, _, workers = measured(script, devices=["cpu"], against=before)
 
-    assert gates(answer, GateStatus.FAIL) == {("cpu", ROW): GateClass.ENVIRONMENT}
+    # A slow figure while others used the machine says nothing of it, and no repeat would help.
+    assert gates(answer, GateStatus.INCONCLUSIVE) == {("cpu", ROW): GateClass.ENVIRONMENT}
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert len(workers.rounds) == 5
+
+
+def test_processes_are_added_while_only_some_of_them_were_disturbed() -> None:
+    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+        disturbed = ("host-busy",) if number in (0, 3) else ()
+        return document("cpu", 6.65e13 * NOISE[number % 5], doubts=disturbed)
+
+    runs = runs_of({"cpu": [7e13 * factor for factor in NOISE]})
+    before = saved_run(runs, row_series(runs), time=TIME, profile=None)
+    _, _, workers = measured(script, devices=["cpu"], against=before)
+
+    assert len(workers.rounds) == 10
+
+
+def test_a_failure_against_a_baseline_names_its_class_and_what_to_do() -> None:
+    answer, _, _ = measured(steady(gpu3={"speed": 6.0e14}), against=baseline())
+
+    assert answer.error is not None
+    assert "(hardware)" in answer.error.message
+    assert "gpucheck detect" in answer.error.remedy
 
 
 def test_undecided_takes_more_processes_up_to_the_double() -> None:
