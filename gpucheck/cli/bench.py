@@ -21,6 +21,7 @@ from gpucheck.cli.reporting import Github, Junit, Outlets, open_outlets
 from gpucheck.cli.saving import (
     AgainstBaseline,
     AllowDifference,
+    Append,
     Processes,
     Save,
     SaveFailed,
@@ -103,6 +104,7 @@ def command(
     processes: Processes = None,
     save: Save = None,
     update_baseline: UpdateBaseline = False,
+    append: Append = False,
     save_failed: SaveFailed = False,
     baseline: AgainstBaseline = None,
     allow_difference: AllowDifference = None,
@@ -155,6 +157,7 @@ def command(
         saving = open_saving(
             save,
             update=update_baseline,
+            append=append,
             failed=save_failed,
             baseline=baseline,
             allow_difference=allow_difference,

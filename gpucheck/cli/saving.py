@@ -12,7 +12,7 @@ from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
 from gpucheck.models.errors import ExitCode, WrongUseError
-from gpucheck.models.report import Answer, Notice
+from gpucheck.models.report import Answer, Failure, Notice
 from gpucheck.models.saved_run import SavedRun
 
 Save = Annotated[
@@ -21,6 +21,9 @@ Save = Annotated[
 ]
 UpdateBaseline = Annotated[
     bool, typer.Option("--update-baseline", help="Let --save replace a file that exists.")
+]
+Append = Annotated[
+    bool, typer.Option("--append", help="Let --save add the run to the file as another session.")
 ]
 SaveFailed = Annotated[
     bool, typer.Option("--save-failed", help="Let --save keep a run that did not pass, too.")
@@ -49,9 +52,13 @@ Processes = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What to keep of a run, and what to hold it against; the files are known to be usable."""
+    """What to keep of a run, and what to hold it against; the files are known to be usable.
+
+    `extends` says that the run is to be added to what the file of `save` holds.
+    """
 
     save: Path | None = None
+    extends: bool = False
     failed: bool = False
     baseline_path: Path | None = None
     baseline: SavedRun | None = None
@@ -79,7 +86,12 @@ class Saving:
             if refusal is not None or run is None:
                 warnings.append(Notice("not-saved", f"nothing was saved: {refusal}"))
             else:
-                self._write(self.save, replace(run, exit_code=answer.exit_code), shared)
+                try:
+                    whole = self._whole(self.save, replace(run, exit_code=answer.exit_code))
+                except WrongUseError as error:
+                    failure = Failure(error.code, error.message, error.remedy)
+                    return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure)
+                self._write(self.save, whole, shared)
                 if answer.exit_code is not ExitCode.OK:
                     message = f"{str(self.save)!r} holds a run that {_how(answer.exit_code)}."
                     warnings.append(Notice("saved-all-the-same", message))
@@ -92,6 +104,17 @@ class Saving:
         if self.failed or (code is ExitCode.OK and not warned):
             return None
         return f"the run {_how(code)}, and a baseline is a run that passed. --save-failed keeps it."
+
+    def _whole(self, path: Path, run: SavedRun) -> SavedRun:
+        """Return what the file will hold: the run, or the saved one with it as another session.
+
+        Raises:
+            WrongUseError: the file is of another machine, or cannot be read any more.
+        """
+        from gpucheck.core.bench.processes.baseline import with_session
+        from gpucheck.core.bench.processes.run_file import read_saved_run
+
+        return with_session(read_saved_run(path), run) if self.extends else run
 
     def _write(self, path: Path, run: SavedRun, shared: Shared) -> None:
         from gpucheck.core.bench.processes.baseline import to_text
@@ -117,6 +140,7 @@ def open_saving(
     save: Path | None,
     *,
     update: bool,
+    append: bool = False,
     failed: bool = False,
     baseline: Path | None,
     allow_difference: list[str] | None,
@@ -133,20 +157,31 @@ def open_saving(
 
     if save is not None:
         check_writable(save)
-        if save.is_file() and not update:
+        if save.is_file() and not (update or append):
             raise WrongUseError(
                 code="baseline-exists",
                 message=f"The file {str(save)!r} exists: a baseline is never replaced by itself.",
-                remedy=("Replace it on purpose with --update-baseline, or name another file.",),
+                remedy=(
+                    "Replace it on purpose with --update-baseline, add to it with --append, or "
+                    "name another file.",
+                ),
             )
+    if append and (save is None or update):
+        message = "--append adds a session to the file of --save"
+        message += ", and --update-baseline replaces it: choose one." if update else ": name that."
+        raise WrongUseError(code="append-without-save", message=message)
     if processes is not None and not 1 <= processes <= 100:
         message = f"--processes takes a number from 1 to 100, not {processes}."
         raise WrongUseError(code="bad-processes", message=message)
     if allow_difference and baseline is None:
         message = "--allow-difference is about the difference to a --baseline: name that too."
         raise WrongUseError(code="difference-without-baseline", message=message)
+    extends = append and save is not None and save.is_file()
+    if extends and save is not None:
+        read_saved_run(save)
     return Saving(
         save=save,
+        extends=extends,
         failed=failed,
         baseline_path=baseline,
         baseline=read_saved_run(baseline) if baseline is not None else None,

@@ -70,6 +70,55 @@ def test_updating_is_explicit(file: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err.startswith("Saved. Compare a later run with: gpucheck compare")
 
 
+def test_a_further_session_is_added_to_the_file(file: Path) -> None:
+    first = saved()
+    later = replace(first, time="2026-11-22T03:32:00Z")
+
+    answer = opened(save=file, append=True).keep(later, ended(), SHARED)
+
+    assert answer.exit_code is ExitCode.OK
+    found = read_saved_run(file)
+    assert (found.time, found.further_times) == (first.time, (later.time,))
+    for one, before in zip(found.series, first.series, strict=True):
+        assert one.values == before.values * 2
+        assert one.sessions == (len(before.values),) * 2
+    opened(save=file, append=True).keep(later, ended(), SHARED)
+    assert all(len(one.sessions) == 3 for one in read_saved_run(file).series)
+
+
+def test_a_session_of_another_machine_is_refused_and_the_file_stays(file: Path) -> None:
+    before = file.read_text(encoding="utf-8")
+    run = saved()
+    (device, *others) = run.devices
+    changed = replace(device, fingerprint=replace(device.fingerprint, blas="mkl"))
+
+    other = replace(run, devices=(changed, *others))
+    answer = opened(save=file, append=True).keep(other, ended(), SHARED)
+
+    assert answer.exit_code is ExitCode.WRONG_USE
+    assert answer.error is not None
+    assert "blas: " in answer.error.message
+    assert file.read_text(encoding="utf-8") == before
+
+
+def test_the_first_session_makes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+
+    opened(save=path, append=True).keep(saved(), ended(), SHARED)
+
+    assert read_saved_run(path) == replace(saved(), exit_code=0)
+
+
+def test_to_append_takes_a_file_and_excludes_replacing_it(file: Path) -> None:
+    with pytest.raises(WrongUseError, match="name that"):
+        opened(append=True)
+    with pytest.raises(WrongUseError, match="choose one"):
+        opened(save=file, append=True, update=True)
+    file.write_text("{}", encoding="utf-8")
+    with pytest.raises(WrongUseError, match="no saved run"):
+        opened(save=file, append=True)
+
+
 @pytest.mark.parametrize(
     ("run", "code"),
     [(None, ExitCode.OK), (saved(), ExitCode.INTERRUPTED), (saved(), ExitCode.MISSING)],

@@ -20,6 +20,11 @@ from gpucheck.models.report import Failure
 
 #: Doubts that blame others than the device, and those that blame chance.
 ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
+#: What else helps where a figure is worse than a baseline of one session.
+FURTHER_SESSIONS = (
+    "days may differ more than the processes of one: add sessions of the good state to the "
+    "baseline with --save FILE --append"
+)
 #: What further processes can settle: the rest is as it is however often it is measured.
 _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
 NOISE = frozenset(

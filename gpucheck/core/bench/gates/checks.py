@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.core.bench import stats
-from gpucheck.core.bench.gates.causes import Cause, class_of_failure, leaves_open, ruling
+from gpucheck.core.bench.gates.causes import (
+    FURTHER_SESSIONS,
+    Cause,
+    class_of_failure,
+    leaves_open,
+    ruling,
+)
 from gpucheck.core.bench.gates.decision import Decision, corrected, decide, limit_of
 from gpucheck.core.bench.gates.facts import Facts
 from gpucheck.core.bench.gates.figures import Figures, why_missing
@@ -133,7 +139,17 @@ class _Judging:
         if found.status is GateStatus.FAIL and is_computed(check, board):
             return _explained(replace(gate, status=GateStatus.INCONCLUSIVE), shortfall, _UNKNOWN)
         gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
-        return _explained(gate, shortfall, found.cause)
+        gate = _explained(gate, shortfall, found.cause)
+        if gate.status is GateStatus.FAIL and self._is_of_one_session():
+            return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
+        return gate
+
+    def _is_of_one_session(self) -> bool:
+        """Return whether the figure is held against a run of one session."""
+        if not self.check.expectation.baseline:
+            return False
+        found = self._from_baseline(self._facts.baseline)
+        return isinstance(found, Series) and len(found.sessions) < 2
 
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
         check, worse = self.check, _worse_percent(decision, self.check.direction)

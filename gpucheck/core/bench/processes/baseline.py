@@ -12,7 +12,7 @@ from gpucheck.core.bench.gates.figures import doubts_of
 from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.processes.fingerprint import differences, fingerprints_of, not_allowed
 from gpucheck.models.bench import Measurement, Scope
-from gpucheck.models.bench_run import Baseline, ProcessRun, Series
+from gpucheck.models.bench_run import Baseline, CarriedDoubt, ProcessRun, Series
 from gpucheck.models.codec import to_plain
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.gate import Direction
@@ -143,6 +143,70 @@ def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> di
         for row in run.result.measurements
         if row.error is not None and row.device == device and row_id(row) not in measured
     }
+
+
+def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
+    """Return a saved run with another one as a further session of the same machine.
+
+    Raises:
+        WrongUseError: a device of it is not in the saved run, or has another fingerprint.
+    """
+    before = {device.device: device.fingerprint for device in saved.devices}
+    for device in run.devices:
+        if device.device not in before:
+            why = f"{device.device} is not in it"
+            raise _other_machine(why)
+        found = differences(before[device.device], device.fingerprint)
+        if found:
+            why = f"{device.device} differs in {'; '.join(found.values())}"
+            raise _other_machine(why)
+    added = {(one.id, one.device): one for one in run.series}
+    known = {(one.id, one.device): one for one in saved.series}
+    series = [_joined(one, added[key]) if key in added else one for key, one in known.items()] + [
+        one for key, one in added.items() if key not in known
+    ]
+    return replace(
+        saved,
+        series=tuple(series),
+        further_times=(*saved.further_times, run.time),
+        exit_code=saved.exit_code or run.exit_code,
+    )
+
+
+def _joined(first: Series, second: Series) -> Series:
+    """Return one row's series with the session of a later run."""
+    if (first.unit, first.direction) != (second.unit, second.direction):
+        why = f"{first.id} is in {first.unit}, and now in {second.unit}"
+        raise _other_machine(why)
+    factors = [one.repeat_factor for one in (first, second) if one.repeat_factor is not None]
+    return replace(
+        first,
+        values=(*first.values, *second.values),
+        sessions=(*(first.sessions or (len(first.values),)), len(second.values)),
+        repeat_factor=max(factors, default=None),
+        doubts=_all_doubts(first.doubts, second.doubts),
+    )
+
+
+def _all_doubts(
+    first: Sequence[CarriedDoubt] | None, second: Sequence[CarriedDoubt] | None
+) -> tuple[CarriedDoubt, ...] | None:
+    if first is None or second is None:
+        return None
+    found: dict[str, CarriedDoubt] = {}
+    for one in (*first, *second):
+        known = found.get(one.doubt.code)
+        count = one.processes + (known.processes if known is not None else 0)
+        found[one.doubt.code] = CarriedDoubt(
+            doubt=known.doubt if known is not None else one.doubt, processes=count
+        )
+    return tuple(sorted(found.values(), key=lambda one: -one.processes))
+
+
+def _other_machine(why: str) -> WrongUseError:
+    message = f"The run is no further session of the saved one, which stays as it was: {why}."
+    remedy = "Save it to a file of its own: --save FILE without --append."
+    return WrongUseError(code="other-machine", message=message, remedy=(remedy,))
 
 
 def to_text(run: SavedRun) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.core.bench.gates.causes import class_of_failure, ruling
+from gpucheck.core.bench.gates.causes import FURTHER_SESSIONS, class_of_failure, ruling
 from gpucheck.core.bench.gates.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -216,6 +216,9 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
     said = ruling(decision.status, _figures(second, pair.device), limit)
+    steps = said.cause.next
+    if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
+        steps = (*steps, FURTHER_SESSIONS)
     # What one side's rounds left open is noise by its own word, said in the reason already.
     silent = said.cause.class_ is GateClass.NOISE
     return replace(
@@ -223,7 +226,7 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
         status=said.status,
         reason=reason if silent else f"{reason}; {said.cause.sentence}",
         class_=said.cause.class_,
-        next=said.cause.next,
+        next=steps,
         repeat_helps=said.repeat_helps,
     )
 

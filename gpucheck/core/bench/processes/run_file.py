@@ -89,6 +89,8 @@ def _problem(series: Series) -> str | None:
         return "values must be above 0"
     if not 0 < series.tolerance_percent < 100:
         return "tolerance_percent must be between 0 and 100"
+    if series.sessions and sum(series.sessions) != len(series.values):
+        return "sessions must come to the number of values"
     if series.repeat_factor is not None and series.repeat_factor < 1:
         return "repeat_factor must be at least 1"
     return None
