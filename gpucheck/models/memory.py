@@ -130,10 +130,12 @@ class Verification:
     """What happened when a program tried to take more than the limit of one GPU.
 
     `limit_bytes` is what its mechanism allows there, `allocated_bytes` the most that it got,
-    `refused_bytes` the size of the request that was refused, `refused_with` the exception. `held`
-    is null where it could not be tried, see `reason`; `restored` tells whether there was room
-    again after memory was freed. `peak_bytes` is what the allocator counted then, `nvml_bytes`
-    what NVML did, `overhead_bytes` the difference.
+    `refused_bytes` the size of the request that was refused then, `refused_with` the exception:
+    the real limit lies between the two. `deviation_bytes` is how far above the limit that begins,
+    below it where negative. `held` is null where it could not be tried, see `reason`; `restored`
+    tells whether there was room again after memory was freed. `peak_bytes` is what the allocator
+    counted then, `nvml_bytes` what NVML did, `overhead_bytes` the difference, and `nvml_most_bytes`
+    the most that NVML may count: the limit, and twice what a program takes beside it by estimate.
     """
 
     allocated_bytes: int | None
@@ -149,6 +151,8 @@ class Verification:
     peak_bytes: int | None = None
     nvml_bytes: int | None = None
     overhead_bytes: int | None = None
+    nvml_most_bytes: int | None = None
+    deviation_bytes: int | None = None
     restored: bool | None = None
     reason: str | None = None
 

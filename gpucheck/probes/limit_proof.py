@@ -29,7 +29,7 @@ Measure = Callable[[int, str | None, int | None], int | None]
 def run_proof(
     interpreter: Interpreter,
     framework: str,
-    limits: Sequence[int],
+    limits: Sequence[tuple[int, int]],
     environment: Mapping[str, str],
     *,
     hold_s: float = 0.0,
@@ -37,8 +37,8 @@ def run_proof(
 ) -> Iterator[dict[str, Any]]:
     """Yield the steps of the proof as they come, on one GPU after the other.
 
-    `limits` are in bytes and in CUDA's order, 0 for a GPU that is left alone. Memory is held for
-    `hold_s` when it is refused.
+    `limits` are in CUDA's order: the bytes of a GPU's limit, 0 for one that is left alone, and the
+    most that may be taken there. Memory is held for `hold_s` when it is refused.
 
     Raises:
         OtherPythonError: it cannot be started, or takes longer than `deadline_s`.
@@ -48,7 +48,7 @@ def run_proof(
         interpreter,
         "limit_proof_child.py",
         framework,
-        ",".join(map(str, limits)),
+        ",".join(f"{limit}:{most}" for limit, most in limits),
         str(hold_s),
         environment={**environment, **cache},
         deadline_s=deadline_s,

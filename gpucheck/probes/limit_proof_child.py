@@ -2,9 +2,10 @@
 
 A single file for the interpreter under test (Python 3.8 or newer, standard library only, and the
 framework). It is started with the limited environment, so that the cap is the one of a real run.
-`limit_proof_child.py FRAMEWORK LIMIT_BYTES,… HOLD_S` takes a limit for each GPU in CUDA's order
-(0: nothing is tried there), writes one JSON object per step, and holds what it has got for so
-long after each refusal, so that its memory can be read from outside.
+`limit_proof_child.py FRAMEWORK LIMIT_BYTES:MOST_BYTES,… HOLD_S` takes for each GPU in CUDA's order
+a limit (0: nothing is tried there) and the most that may be taken even if nothing is refused. It
+writes one JSON object per step, and holds what it has got for so long once it knows where the
+refusal is, so that its memory can be read from outside.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 MIB = 1 << 20
-#: So many equal steps lead up to the limit.
-STEPS = 16
+#: So many equal steps lead up to the limit; from the first refusal on they are halved, down to the
+#: finest, so that what was taken is less than that below the real limit. Smaller requests would
+#: come out of memory that PyTorch's allocator has taken for others before.
+STEPS, FINEST_BYTES = 16, 16 * MIB
 
 
 class Backend:
@@ -133,8 +136,10 @@ class Jax(Backend):
 
     def allocate(self, size: int) -> Any:
         """Make zeros on the device, and wait: JAX allocates and fails later otherwise."""
+        # Rows: an index of more than 31 bits is none for every part of XLA.
+        shape = (size // MIB, MIB) if size % MIB == 0 else (size,)
         with self.library.default_device(self._device()):
-            return self._numpy.zeros(size, dtype="uint8").block_until_ready()
+            return self._numpy.zeros(shape, dtype="uint8").block_until_ready()
 
     def counted_bytes(self) -> int | None:
         """Return what is in use of the pool."""
@@ -176,20 +181,24 @@ def say(**document: Any) -> None:
     sys.stdout.flush()
 
 
-def take(backend: Backend, limit: int, hold_s: float) -> None:
-    """Take step by step, one step more than the limit allows, then free and take again."""
+def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
+    """Take step by step until it is refused, close in on that, then free and take again."""
     here = backend.ordinal
     step = max(1, limit // STEPS // MIB * MIB or limit // STEPS)
     free = backend.free_bytes()
     say(step="start", gpu=here, pid=os.getpid(), version=backend.version, free=free, size=step)
     held: list[Any] = []
-    error = None
-    # Twice as much as is allowed at the most: a cap that does not hold must not fill the card.
-    while len(held) * step <= 2 * limit and error is None:
-        error = attempt(backend, step, held)
-        if error is None:
-            taken = len(held) * step
+    taken, error = 0, None
+    for size in sizes(step):
+        # A cap that does not hold must not fill the card.
+        while taken + size <= most:
+            error = attempt(backend, size, held)
+            if error is not None:
+                break
+            taken += size
             say(step="took", gpu=here, taken=taken, counted=backend.counted_bytes())
+        if error is None or not backend.is_refusal(error):
+            break
     if error is None:
         backend.free(held)
         say(step="end", gpu=here, refused=False)
@@ -197,20 +206,28 @@ def take(backend: Backend, limit: int, hold_s: float) -> None:
     say(
         step="refused",
         gpu=here,
+        size=size,
         error=f"{type(error).__module__}.{type(error).__qualname__}",
         message=str(error)[:500],
         proper=backend.is_refusal(error),
         free=backend.free_bytes(),
     )
     time.sleep(hold_s)
-    count = max(1, len(held) // 2)
-    error = None
     backend.free(held)
     again: list[Any] = []
-    while len(again) < count and error is None:
-        error = attempt(backend, step, again)
+    piece, error = min(step, taken), None
+    while len(again) * piece < taken // 2 and error is None:
+        error = attempt(backend, piece, again)
     backend.free(again)
     say(step="end", gpu=here, refused=True, restored=error is None)
+
+
+def sizes(step: int) -> list[int]:
+    """Return the step, and its halves in whole MiB down to the finest."""
+    found = [step]
+    while found[-1] > FINEST_BYTES:
+        found.append(max(found[-1] // 2 // MIB * MIB, FINEST_BYTES))
+    return found
 
 
 def attempt(backend: Backend, size: int, held: list[Any]) -> Exception | None:
@@ -232,11 +249,12 @@ def main() -> None:
     except Exception as error:
         say(step="failed", gpu=None, error=type(error).__name__, message=str(error)[:500])
         return
-    for ordinal, limit in enumerate(map(int, limits)):
+    for ordinal, words in enumerate(limits):
         backend.ordinal = ordinal
+        limit, most = map(int, words.split(":"))
         try:
             if limit:
-                take(backend, limit, hold_s)
+                take(backend, limit, most, hold_s)
         except Exception as error:
             kind, text = type(error).__name__, str(error)[:500]
             say(step="failed", gpu=ordinal, error=kind, message=text)

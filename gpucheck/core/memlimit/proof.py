@@ -10,9 +10,12 @@ from fractions import Fraction
 from typing import Any
 
 from gpucheck.core.memlimit.run import limited_environment
+from gpucheck.core.memlimit.watcher import SLACK_BYTES
+from gpucheck.core.unified_memory import spare_bytes
 from gpucheck.models.errors import ExitCode, MissingError, WrongUseError
 from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, Verification, Way
 from gpucheck.models.report import Answer, Failure
+from gpucheck.models.snapshot import CudaReading
 from gpucheck.probes.limit_proof import (
     DEADLINE_PER_GPU_S,
     DEADLINE_S,
@@ -26,13 +29,53 @@ from gpucheck.probes.other_python import Interpreter, OtherPythonError
 #: What can be tried, and how the plan calls it.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
 
-#: The proof comes up to the limit in so many steps, and takes one more.
+#: The proof comes up to the limit in so many steps, and closes in on the refusal from there.
 STEPS = 16
+#: A cap that does not hold is let go to so many times its limit: it must not fill the card.
+_MOST_LIMITS = 2
+#: What a program takes beside its allocator is an estimate: NVML may count so many times as much
+#: beside the limit, and what rounding takes.
+_MOST_BESIDE = 2
 
 #: Those whose allocator tells the size of its whole pool.
 _COUNT_THEIR_POOL = ("cupy", "torch")
 
-#: interpreter, framework, limits in bytes, environment, deadline -> steps.
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """The GPUs that share the system's memory, by CUDA index, and what may be taken of that."""
+
+    cuda_indices: frozenset[int] = frozenset()
+    spare_bytes: int | None = None
+
+    def has(self, gpu: GpuMemoryLimit) -> bool:
+        """Return whether a GPU has no memory of its own."""
+        return gpu.cuda_index in self.cuda_indices
+
+    def refusal(self, needed: int) -> str | None:
+        """Return why so many bytes are not taken of the system's memory, None if they may be."""
+        if self.spare_bytes is None:
+            return "it shares the system's memory, and how much of that is free is not known"
+        if needed <= self.spare_bytes:
+            return None
+        return (
+            f"it shares the system's memory, of which {self.spare_bytes} bytes may be taken, and "
+            f"the proof would take {needed}: to fill it would stop the whole machine"
+        )
+
+
+NOTHING_SHARED = SharedMemory()
+
+
+def shared_memory(reading: CudaReading, available_bytes: int | None) -> SharedMemory:
+    """Return which GPUs have no memory of their own, as CUDA says, and what may be taken of it."""
+    return SharedMemory(
+        cuda_indices=frozenset(item.ordinal for item in reading.devices if item.integrated),
+        spare_bytes=None if available_bytes is None else spare_bytes(available_bytes),
+    )
+
+
+#: interpreter, framework, limits and most in bytes, environment, deadline -> steps.
 Runner = Callable[..., Iterable[Mapping[str, Any]]]
 #: The last step of each kind, by name.
 Steps = dict[str, Mapping[str, Any]]
@@ -58,10 +101,13 @@ def prove(
     *,
     deadline_s: float | None = None,
     hook: bool = True,
+    shared: SharedMemory = NOTHING_SHARED,
     run: Runner = run_proof,
     gauge: Callable[[], AbstractContextManager[Measure]] = open_gauge,
 ) -> Answer:
     """Try the caps one after the other on each GPU of the plan, and judge them.
+
+    `shared` says which of them have no memory of their own.
 
     Raises:
         MissingError: there is no Python to try them with.
@@ -83,11 +129,15 @@ def prove(
             if obstacle is not None:
                 found.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
                 continue
-            bases = [_with_room(base, gpu) for base, gpu in zip(bases, plan.gpus, strict=True)]
-            # 0: nothing is tried there. What is full stays as it is.
-            limits = [0 if base.reason else base.limit_bytes for base in bases]
+            bases = [
+                _with_room(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
+            ]
+            limits = [
+                _limits(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
+            ]
             steps = functools.partial(run, interpreter, name, limits, limited, **times)
-            found.extend(_try(plan, bases, steps, measure) if any(limits) else bases)
+            tried = any(limit for limit, _ in limits)
+            found.extend(_try(plan, bases, steps, measure) if tried else bases)
     return _judge(answer, plan, tuple(found))
 
 
@@ -103,15 +153,31 @@ def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Ve
     return None
 
 
-def _with_room(base: Verification, gpu: GpuMemoryLimit) -> Verification:
+def _with_room(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> Verification:
     """Say why a GPU is not tried: taking its last bytes would end the programs of others."""
     limit, free = base.limit_bytes or 0, gpu.memory_free_bytes
-    beside = (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
-    needed = limit + limit // STEPS + beside
+    needed = limit + limit // STEPS + _beside(gpu)
+    if shared.has(gpu):
+        return dataclasses.replace(base, reason=shared.refusal(needed))
     if free is None or free >= needed:
         return base
     reason = f"{free} bytes are free, and the proof would take {needed}: the others may need them"
     return dataclasses.replace(base, reason=reason)
+
+
+def _limits(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> tuple[int, int]:
+    """Return the limit to try, 0 where nothing is tried, and the most that may be taken."""
+    if base.reason or not base.limit_bytes:
+        return 0, 0
+    most = _MOST_LIMITS * base.limit_bytes
+    if shared.has(gpu):
+        most = min(most, (shared.spare_bytes or 0) - _beside(gpu))
+    return base.limit_bytes, most
+
+
+def _beside(gpu: GpuMemoryLimit) -> int:
+    """Return what a CUDA program takes beside its allocator, by estimate."""
+    return (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
 
 
 def _lacking(plan: MemoryLimit, name: str) -> str | None:
@@ -186,17 +252,30 @@ def _try(
     except OtherPythonError as error:
         problem = str(error)
     return [
-        base if base.reason else _with_nvml(read_steps(base, one, problem), by_nvml.get(ordinal))
+        base
+        if base.reason
+        else _with_nvml(read_steps(base, one, problem), by_nvml.get(ordinal), plan.gpus[ordinal])
         for ordinal, (base, one) in enumerate(zip(bases, steps, strict=True))
     ]
 
 
-def _with_nvml(seen: Verification, by_nvml: int | None) -> Verification:
+def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> Verification:
+    """Judge what NVML counted for the process: an allocator may keep its word, and others not."""
     counted = seen.peak_bytes
+    most = None
+    if by_nvml is not None and seen.limit_bytes is not None:
+        most = seen.limit_bytes + _MOST_BESIDE * _beside(gpu) + SLACK_BYTES
     # The pools of the others are taken at the start: what they count is only what is in use.
     known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
     extra = (by_nvml or 0) - (counted or 0) if known else None
-    return dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra)
+    seen = dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra, nvml_most_bytes=most)
+    if not seen.held or by_nvml is None or most is None or by_nvml <= most:
+        return seen
+    reason = (
+        f"the allocator was refused at its limit, but NVML counts {by_nvml} bytes for the process,"
+        f" {by_nvml - most} more than the limit and twice of what a program takes beside it"
+    )
+    return dataclasses.replace(seen, held=False, reason=reason)
 
 
 def read_steps(
@@ -206,13 +285,14 @@ def read_steps(
     start, took = steps.get("start", {}), steps.get("took", {})
     refused, end = steps.get("refused"), steps.get("end")
     allocated = int(took.get("taken") or 0)
-    size = int(start.get("size") or 0)
+    size = int((refused or start).get("size") or 0)
     seen = dataclasses.replace(
         base,
         version=start.get("version") or None,
         allocated_bytes=allocated if start else None,
         refused_bytes=size if refused else None,
         refused_with=refused["error"] if refused else None,
+        deviation_bytes=allocated - (base.limit_bytes or 0) if refused else None,
         restored=end.get("restored") if end else None,
         peak_bytes=took.get("counted"),
     )
@@ -235,13 +315,17 @@ def _judge_refusal(
             seen, held=False, reason=f"it ended with another error: {refused['message']}"
         )
     if allocated > limit:
-        reason = f"it was refused only above the limit of {limit} bytes"
+        reason = (
+            f"it was refused only above the limit of {limit} bytes: by {allocated - limit} bytes, "
+            f"to within {size}"
+        )
         return dataclasses.replace(seen, held=False, reason=reason)
     free = refused.get("free")
-    if free is not None and free < size:
+    if free is not None and free < size + SLACK_BYTES:
         reason = f"the card itself was full ({free} bytes free): the cap was not reached"
         return dataclasses.replace(seen, held=None, reason=reason)
-    early = allocated + 2 * size < limit
+    # What is less may be the card's total, which CUDA and NVML do not count alike.
+    early = allocated + 2 * (limit // STEPS) < limit
     if early and free is None:
         reason = "it was refused well below the limit: the card was full, or another limit is lower"
         return dataclasses.replace(seen, held=None, reason=reason)

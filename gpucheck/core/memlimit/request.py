@@ -18,6 +18,7 @@ from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import MemoryLimit
 from gpucheck.models.report import Answer
 from gpucheck.models.units import Amount
+from gpucheck.probes.cpu import LinuxCpu
 from gpucheck.probes.frameworks import FrameworksReading, find_interpreter, read_frameworks
 from gpucheck.probes.interface import Probes
 from gpucheck.probes.live import ROOT_VARIABLE
@@ -57,9 +58,11 @@ def find_limit(request: LimitRequest, probes: Probes) -> Answer:
     answer = answer._replace(result=plan, warnings=warnings)
     if not request.proofs:
         return answer
-    from gpucheck.core.memlimit.proof import prove
+    from gpucheck.core.memlimit.proof import prove, shared_memory
 
-    return prove(answer, plan, request.proofs, inherited, hook=request.hook)
+    root = Path(inherited.get(ROOT_VARIABLE) or "/")
+    shared = shared_memory(probes.cuda(), LinuxCpu(root).facts().memory_available_bytes)
+    return prove(answer, plan, request.proofs, inherited, hook=request.hook, shared=shared)
 
 
 def _plan(

@@ -22,7 +22,13 @@ def show_proofs(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
     groups: dict[Verification, list[Verification]] = {}
     for each in limit.verifications:
         alike = replace(
-            each, uuid=None, cuda_index=None, nvml_bytes=None, overhead_bytes=None, peak_bytes=None
+            each,
+            uuid=None,
+            cuda_index=None,
+            nvml_bytes=None,
+            nvml_most_bytes=None,
+            overhead_bytes=None,
+            peak_bytes=None,
         )
         groups.setdefault(alike, []).append(each)
     for group in groups.values():
@@ -51,8 +57,21 @@ def _lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, l
         lines.append(f"{first.allocated_bytes} of {first.limit_bytes} bytes allocated")
     if first.refused_bytes is not None:
         error = printable(first.refused_with or "an error")
-        lines.append(f"{first.refused_bytes} bytes more refused with {error}")
+        lines.append(f"{first.refused_bytes} bytes more refused with {error}{_where(first)}")
     extra = [each.overhead_bytes for each in group if each.overhead_bytes is not None]
     if extra:
         lines.append(f"{binary_bytes(max(extra))} beside the allocator, by NVML")
+    elif first.held and all(each.nvml_bytes is None for each in group):
+        lines.append("NVML does not say what the process took: this is the allocator's word alone")
     return style, lines
+
+
+def _where(proof: Verification) -> str:
+    """Say how far from the limit the refusal was."""
+    deviation, step = proof.deviation_bytes, proof.refused_bytes
+    if deviation is None or step is None:
+        return ""
+    if -step < deviation <= 0:
+        return f": at the limit, to within {binary_bytes(step)}"
+    side = "above" if deviation > 0 else "below"
+    return f": {binary_bytes(abs(deviation))} {side} the limit, to within {binary_bytes(step)}"

@@ -10,22 +10,32 @@ from typing import Any
 import pytest
 
 from gpucheck.core.memlimit.plan import plan_limit
-from gpucheck.core.memlimit.proof import STEPS, allowed_bytes, check_frameworks, prove
+from gpucheck.core.memlimit.proof import (
+    NOTHING_SHARED,
+    STEPS,
+    SharedMemory,
+    allowed_bytes,
+    check_frameworks,
+    prove,
+    shared_memory,
+)
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import MissingError, WrongUseError
 from gpucheck.models.memory import MemoryLimit, Verification
 from gpucheck.models.report import Answer
+from gpucheck.models.snapshot import CudaDeviceReading, CudaReading
 from gpucheck.models.units import parse_amount
 from gpucheck.probes import limit_proof_child
 from gpucheck.probes.frameworks import FrameworksReading
 from gpucheck.probes.other_python import Interpreter, OtherPythonError
 
 MIB = 1024**2
-LIMIT, STEP = 1600 * MIB, 100 * MIB
+LIMIT, STEP, FINE = 1600 * MIB, 100 * MIB, 16 * MIB
 START = {"step": "start", "gpu": 0, "pid": 7, "version": "14.2.0", "size": STEP, "free": 9 * LIMIT}
 REFUSED = {
     "step": "refused",
     "gpu": 0,
+    "size": FINE,
     "error": "OOM",
     "message": "no",
     "proper": True,
@@ -57,8 +67,14 @@ def plan(**changes: Any) -> MemoryLimit:
 
 
 def tried(
-    *steps: Mapping[str, Any], framework: str = "cupy", **changes: Any
+    *steps: Mapping[str, Any],
+    framework: str = "cupy",
+    nvml_bytes: int | None = 2100 * MIB,
+    **changes: Any,
 ) -> tuple[Answer, Verification]:
+    def measured(pid: int, uuid: str | None, index: int | None) -> int | None:
+        return nvml_bytes if (pid, uuid, index) == (7, "GPU-0", 0) else None
+
     def run(*_: Any, **__: Any) -> Iterator[Mapping[str, Any]]:
         yield from steps
 
@@ -75,10 +91,33 @@ def test_a_cap_that_holds() -> None:
     answer, found = tried(*HELD)
 
     assert (answer.exit_code, answer.error) == (0, None)
-    assert (found.held, found.allocated_bytes, found.refused_bytes) == (True, LIMIT, STEP)
+    assert (found.held, found.allocated_bytes, found.refused_bytes) == (True, LIMIT, FINE)
+    assert found.deviation_bytes == 0
     assert (found.refused_with, found.restored, found.version) == ("OOM", True, "14.2.0")
     assert found.mechanism == "CUPY_GPU_MEMORY_LIMIT"
     assert (found.nvml_bytes, found.overhead_bytes) == (2100 * MIB, 500 * MIB)
+
+
+def test_where_the_real_limit_lies_is_told() -> None:
+    _, below = tried(START, took(LIMIT - 24 * MIB), REFUSED, END)
+    _, above = tried(START, took(LIMIT + 1), REFUSED, END)
+
+    assert (below.held, below.deviation_bytes) == (True, -24 * MIB)
+    assert (above.held, above.deviation_bytes) == (False, 1)
+    assert "by 1 bytes, to within 16777216" in (above.reason or "")
+
+
+def test_what_nvml_counts_is_held_against_the_limit_too() -> None:
+    # CuPy kept its word, and something else in the process did not.
+    plenty, little = LIMIT + 2 * 576 * MIB + 65 * MIB, LIMIT + 2 * 576 * MIB
+    answer, broken = tried(*HELD, nvml_bytes=plenty)
+    _, fine = tried(*HELD, nvml_bytes=little)
+
+    assert (answer.exit_code, broken.held) == (1, False)
+    assert f"NVML counts {plenty} bytes for the process" in (broken.reason or "")
+    assert broken.nvml_most_bytes == plenty - MIB
+    assert fine.held is True
+    assert tried(*HELD, nvml_bytes=None)[1].nvml_most_bytes is None
 
 
 @pytest.mark.parametrize("taken", [LIMIT - STEP, LIMIT - 2 * STEP])
@@ -115,7 +154,10 @@ def test_a_cap_that_does_not(steps: list[dict[str, Any]], why: str) -> None:
         ([START, took(STEP)], "it ended early"),
         ([START, {"step": "failed", "gpu": 0, "error": "E", "message": "no"}], "E: no"),
         ([{"step": "failed", "gpu": None, "error": "E", "message": "no"}], "E: no"),
-        ([START, took(LIMIT // 2), REFUSED | {"free": STEP - 1}, END], "the card itself was full"),
+        (
+            [START, took(LIMIT // 2), REFUSED | {"free": FINE + 63 * MIB}, END],
+            "the card itself was full",
+        ),
         ([START, took(LIMIT // 2), REFUSED | {"free": None}, END], "well below the limit"),
     ],
 )
@@ -139,7 +181,9 @@ def test_both_sides_take_the_same_steps() -> None:
 
 
 class TestRoom:
-    def tried(self, *free: int | None) -> tuple[list[Any], tuple[Verification, ...]]:
+    def tried(
+        self, *free: int | None, shared: SharedMemory = NOTHING_SHARED
+    ) -> tuple[list[Any], tuple[Verification, ...]]:
         gpus = [
             Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}",
                 memory_total_bytes=10 * LIMIT, memory_free_bytes=each)
@@ -156,7 +200,9 @@ class TestRoom:
         )
         limit = plan_limit(parse_amount("10%"), gpus, environment={}, frameworks=frameworks)
         gauge = functools.partial(nullcontext, measured)
-        answer = prove(Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=gauge)
+        answer = prove(
+            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=gauge, shared=shared
+        )
         assert isinstance(answer.result, MemoryLimit)
         assert answer.exit_code == 3
         return asked, answer.result.verifications
@@ -164,9 +210,41 @@ class TestRoom:
     def test_a_gpu_without_room_is_left_alone(self) -> None:
         asked, found = self.tried(10 * LIMIT, LIMIT, None)
 
-        assert asked == [[LIMIT, 0, LIMIT]]
+        assert asked == [[(LIMIT, 2 * LIMIT), (0, 0), (LIMIT, 2 * LIMIT)]]
         assert "bytes are free" in (found[1].reason or "")
         assert found[0].reason == found[2].reason == "it ended early"
+
+    @pytest.mark.parametrize(
+        ("spare", "asked", "why"),
+        [
+            # The limit, a step more, and what a program takes beside it.
+            (LIMIT + STEP + 576 * MIB, [(LIMIT, LIMIT + STEP)], "it ended early"),
+            (LIMIT + STEP + 576 * MIB - 1, None, "it shares the system's memory, of which"),
+            (None, None, "how much of that is free is not known"),
+            (9 * LIMIT, [(LIMIT, 2 * LIMIT)], "it ended early"),
+        ],
+    )
+    def test_memory_that_the_system_shares_is_never_filled(
+        self, spare: int | None, asked: Any, why: str
+    ) -> None:
+        shared = SharedMemory(cuda_indices=frozenset({0}), spare_bytes=spare)
+
+        # What the driver calls free says nothing here: the kernel's caches are not in it.
+        started, (found,) = self.tried(None, shared=shared)
+
+        assert started == ([] if asked is None else [asked])
+        assert why in (found.reason or "")
+
+    def test_which_gpus_share_it_is_cudas_word(self) -> None:
+        devices = tuple(
+            CudaDeviceReading(ordinal=n, integrated=shares)
+            for n, shares in enumerate((False, True, None))
+        )
+
+        found = shared_memory(CudaReading(devices=devices), 100 << 30)
+
+        assert found == SharedMemory(cuda_indices=frozenset({1}), spare_bytes=80 << 30)
+        assert shared_memory(CudaReading(), None).spare_bytes is None
 
     def test_without_any_room_nothing_is_started(self) -> None:
         asked, found = self.tried(LIMIT, 0)
@@ -202,7 +280,7 @@ class TestSeveralGpus:
         answer = prove(
             Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measure)
         )
-        assert asked[0] == [LIMIT, LIMIT]
+        assert asked[0] == [(LIMIT, 2 * LIMIT)] * 2
         assert all(each == (7, f"GPU-{each[2] - 4}", each[2]) for each in asked[1:])
         assert isinstance(answer.result, MemoryLimit)
         return answer, answer.result.verifications

@@ -361,6 +361,7 @@ def whole() -> MemoryLimit:
                 allocated_bytes=100,
                 refused_bytes=7,
                 limit_bytes=105,
+                deviation_bytes=-5,
                 refused_with="OutOfMemoryError",
                 held=True,
             ),
@@ -403,7 +404,8 @@ def test_proofs_are_told_in_the_place_of_the_plan() -> None:
         "✓ cupy 14.2.0: the cap holds\n"
         "    by CUPY_GPU_MEMORY_LIMIT\n"
         "    100 of 105 bytes allocated\n"
-        "    7 bytes more refused with OutOfMemoryError\n"
+        "    7 bytes more refused with OutOfMemoryError: at the limit, to within 7 B\n"
+        "    NVML does not say what the process took: this is the allocator's word alone\n"
         "✗ jax\\x1b: the cap does not hold\n"
         "    nothing was refused\n"
         "? torch: not proved\n"
@@ -450,3 +452,19 @@ def test_a_whole_report_fits(width: int) -> None:
 def test_another_result_is_refused() -> None:
     with pytest.raises(TypeError):
         shown("not a limit")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("deviation", "said"),
+    [
+        (-(16 << 20), "16.0 MiB below the limit, to within 16.0 MiB"),
+        (-1, "at the limit, to within 16.0 MiB"),
+        (3 << 30, "3.0 GiB above the limit, to within 16.0 MiB"),
+    ],
+)
+def test_where_the_refusal_was_is_said(deviation: int, said: str) -> None:
+    first = replace(whole().verifications[0], deviation_bytes=deviation, refused_bytes=16 << 20)
+
+    text = shown(replace(whole(), verifications=(first,)), width=200)
+
+    assert f"refused with OutOfMemoryError: {said}\n" in text

@@ -1,3 +1,5 @@
+import math
+
 import jax
 
 
@@ -5,7 +7,11 @@ class XlaRuntimeError(RuntimeError):
     pass
 
 
-def zeros(size, dtype=None):
+def zeros(shape, dtype=None):
+    if any(edge >= 2**31 for edge in shape):
+        raise OverflowError("an edge of more than 31 bits")
+    size = math.prod(shape)
+
     def refuse(wanted, pool):
         return XlaRuntimeError(f"RESOURCE_EXHAUSTED: Out of memory allocating {wanted} bytes.")
 
