@@ -189,7 +189,10 @@ class BuildReading(NamedTuple):
     `distributions` are the installed packages that bring it, `cuda_build` the CUDA it was built
     for (null where it says none), `gpu_build` whether it can use NVIDIA GPUs at all,
     `architectures` what it holds code for (`sm_90`, `compute_90`), `missing_libraries` those that
-    it needs and that are nowhere to be found, `notes` what else its files tell.
+    it needs and that are nowhere to be found, `notes` what else its files tell. `broken` are its
+    own files that are gone or damaged, `remarks` what a program has to do that uses it,
+    `not_searched` folders that have missing libraries and where the loader does not look,
+    `unchecked` is why its libraries could not be looked at.
     """
 
     name: str
@@ -201,6 +204,10 @@ class BuildReading(NamedTuple):
     missing_libraries: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     path: str | None = None
+    broken: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    not_searched: tuple[str, ...] = ()
+    unchecked: str | None = None
 
 
 class BuildsReading(NamedTuple):

@@ -15,7 +15,9 @@ import json
 import mmap
 import os
 import re
+import subprocess
 import sys
+from importlib import metadata
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -62,6 +64,14 @@ OPENED_BY_NAME = {
 #: Seen in the wheel of PyTorch 2.15 for CUDA 13.2.
 COMPILED_FOR = re.compile(rb"\0((?:(?:sm|compute)_[0-9]+[af]? ?)+)\0")
 NVRTC = {"11": "libnvrtc.so.11.2", "12": "libnvrtc.so.12", "13": "libnvrtc.so.13"}
+CUFFT = {"11": "libcufft.so.10", "12": "libcufft.so.11", "13": "libcufft.so.12"}
+#: The first CuPy that looks for libraries by cuda-pathfinder.
+PATHFINDER_SINCE = 14
+CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
+#: What an installation records of a library: modules and shared objects, with versions too.
+RECORDED = re.compile(r"\.so(?:\.\d+)*$")
+#: Packages whose files are looked at beside those that bring the framework.
+PARTS = {"jax": JAX_PARTS}
 
 
 def assignments(path: str) -> dict[str, Any]:
@@ -93,6 +103,85 @@ def major(version: str | None) -> str:
     return (version or "").partition(".")[0]
 
 
+# ------------------------------------------------------------------------------ libraries
+
+
+def look(
+    build: dict[str, Any],
+    objects: list[str],
+    opened: tuple[str, ...] = (),
+    folders: tuple[str, ...] = (),
+) -> shared_objects_child.Loading | None:
+    """Note what the loader misses for these objects, those of them that are there.
+
+    `opened` are libraries that the framework opens by name, `folders` those in which it looks for
+    them itself.
+    """
+    loader = shared_objects_child.Loader()
+    if loader.path is None:
+        build["unchecked"] = "no loader of the GNU C library runs this Python"
+        return None
+    there = [path for path in objects if os.path.exists(path)]  # noqa: PTH110
+    loading = loader.look(there, opened, folders)
+    build["missing_libraries"] += loading.missing
+    build["broken"] += loading.broken
+    return loading
+
+
+def note_toolkits(build: dict[str, Any]) -> None:
+    """Note the toolkit that has what is missing, in a folder where the loader does not look."""
+    for folder in shared_objects_child.toolkit_folders():
+        try:
+            names = set(os.listdir(folder)).intersection(build["missing_libraries"])  # noqa: PTH208
+        except OSError:
+            continue
+        if names:
+            build["not_searched"].append(folder)
+            return
+
+
+def ask_pathfinder(*names: str) -> dict[str, Any]:
+    """Return what this Python's cuda-pathfinder finds; nothing where there is none."""
+    start, script = (
+        os.path.join(OWN_FOLDER, name)  # noqa: PTH118
+        for name in ("start_child.py", "pathfinder_child.py")
+    )
+    command = [sys.executable, start, str(os.getpid()), script, *names]
+    try:
+        _, written, _ = shared_objects_child.run(command, os.environ)
+        answer = json.loads(written.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def harmed_files(names: list[str], *, cut: bool) -> list[str]:
+    """Return which recorded libraries of installed packages are not there; with `cut` those too.
+
+    Smaller alone is no harm: people strip libraries.
+    """
+    found = []
+    for name in names:
+        try:
+            package = metadata.distribution(name)
+            recorded = package.read_text("RECORD") or ""
+        except Exception:  # a damaged folder of metadata says nothing
+            continue
+        for line in recorded.splitlines():
+            path, _, rest = line.partition(",")
+            if not RECORDED.search(path):
+                continue
+            try:
+                size = os.stat(str(package.locate_file(path))).st_size  # noqa: PTH116
+            except OSError:
+                found.append(f"{path} is not there")
+                continue
+            true = rest.rpartition(",")[2]
+            if cut and true.isdigit() and size < int(true):
+                found.append(f"{path} is cut: {size} bytes of {true}")
+    return found
+
+
 # ------------------------------------------------------------------------------ frameworks
 
 
@@ -106,10 +195,8 @@ def note_rivals(build: dict[str, Any]) -> list[str]:
     return packages
 
 
-def describe_pytorch(
-    build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves
-) -> None:
-    """Read torch/version.py and what its CUDA library needs."""
+def describe_pytorch(build: dict[str, Any], folder: str) -> None:
+    """Read torch/version.py, and ask what its libraries would load."""
     said = assignments(os.path.join(folder, "version.py"))  # noqa: PTH118
     build["version"] = said.get("__version__") or build["version"]
     build["cuda_build"] = said.get("cuda")
@@ -118,8 +205,11 @@ def describe_pytorch(
     if said.get("hip"):
         build["notes"].append(f"it is built for AMD GPUs (ROCm {said['hip']})")
     if build["gpu_build"]:
-        for name in ("libc10_cuda.so", "libtorch_cuda.so"):
-            build["missing_libraries"] += shelves.missing_of(os.path.join(folder, "lib", name))  # noqa: PTH118
+        # The first is what `import torch` loads; the others are opened when they are needed.
+        objects = glob.glob(os.path.join(glob.escape(folder), "_C.*.so"))  # noqa: PTH118, PTH207
+        names = ("libtorch_cuda.so", "libc10_cuda.so", "libtorch_cuda_linalg.so")
+        objects += [os.path.join(folder, "lib", name) for name in (*names, "libcaffe2_nvrtc.so")]  # noqa: PTH118
+        look(build, objects, folders=tuple(shared_objects_child.wheel_folders()))
         library = os.path.join(folder, "lib", "libtorch_python.so")  # noqa: PTH118
         build["architectures"] = compiled_architectures(library)
 
@@ -135,9 +225,7 @@ def compiled_architectures(library: str) -> list[str]:
         return []
 
 
-def describe_tensorflow(
-    build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves
-) -> None:
+def describe_tensorflow(build: dict[str, Any], folder: str) -> None:
     """Read tensorflow/python/platform/build_info.py, and look for what it opens by name."""
     note_rivals(build)
     path = os.path.join(folder, "python", "platform", "build_info.py")  # noqa: PTH118
@@ -150,12 +238,15 @@ def describe_tensorflow(
         return
     names = OPENED_BY_NAME.get(major(said.get("cuda_version")), ())
     cudnn = major(str(said.get("cudnn_version", "")))
-    build["missing_libraries"] += shelves.missing_among(
-        (*names, f"libcudnn.so.{cudnn}") if cudnn else names
+    libraries = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+    look(
+        build,
+        [os.path.join(folder, name) for name in libraries],  # noqa: PTH118
+        (*names, f"libcudnn.so.{cudnn}") if cudnn else names,
     )
 
 
-def describe_jax(build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves) -> None:
+def describe_jax(build: dict[str, Any], folder: str) -> None:
     """Look for the CUDA plugin, its version and its libraries."""
     parts = frameworks_child.installed(JAX_PARTS)
     build["distributions"] += [f"{name} {version}" for name, version in parts.items()]
@@ -163,22 +254,32 @@ def describe_jax(build: dict[str, Any], folder: str, shelves: shared_objects_chi
     build["gpu_build"] = bool(plugins)
     if not plugins:
         return
-    cuda = re.sub(r"\D", "", plugins[-1])
+    plugin = plugins[-1]
+    cuda = re.sub(r"\D", "", plugin)
+    pjrt = f"jax-cuda{cuda}-pjrt"
     build["cuda_build"] = cuda
-    if parts[plugins[-1]] != parts.get("jaxlib", parts[plugins[-1]]):
-        build["notes"].append(
-            f"{plugins[-1]} {parts[plugins[-1]]} does not fit jaxlib {parts['jaxlib']}"
-        )
-    if f"jax-cuda{cuda}-pjrt" not in parts:
-        build["notes"].append(f"jax-cuda{cuda}-pjrt is not installed")
-    names = OPENED_BY_NAME.get(cuda, ())
-    build["missing_libraries"] += shelves.missing_among((*names, "libcudnn.so.9"))
+    if pjrt not in parts:
+        build["notes"].append(f"{pjrt} is not installed")
+    for name in ("jaxlib", pjrt):
+        # JAX compares the numbers: 0.10.2.dev1 and 0.10.2+local fit 0.10.2.
+        if name in parts and numbers(parts[name]) != numbers(parts[plugin]):
+            build["notes"].append(f"{plugin} {parts[plugin]} does not fit {name} {parts[name]}")
+    names = (*OPENED_BY_NAME.get(cuda, ()), f"libcupti.so.{cuda}", "libcudnn.so.9")
+    site = os.path.dirname(folder)  # noqa: PTH120
+    objects = glob.glob(os.path.join(glob.escape(site), f"jax_plugins/xla_cuda{cuda}/*.so"))  # noqa: PTH118, PTH207
+    objects += glob.glob(os.path.join(glob.escape(site), f"jax_cuda{cuda}_plugin/_versions*.so"))  # noqa: PTH118, PTH207
+    # It loads them from NVIDIA's wheels, wherever these are, before anything looks for them.
+    look(build, objects, names, tuple(shared_objects_child.wheel_folders()))
 
 
-def describe_cupy(
-    build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves
-) -> None:
-    """Look for a second CuPy, for the compiler, and for the headers that kernels include."""
+def numbers(version: str) -> str:
+    """Return the numeric beginning of a version."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return found.group(0) if found else version
+
+
+def describe_cupy(build: dict[str, Any], folder: str) -> None:
+    """Look for a second CuPy, for the compiler and cuBLAS, and for the headers of kernels."""
     packages = note_rivals(build)
     try:
         with open(os.path.join(folder, ".data", "_wheel.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
@@ -194,47 +295,90 @@ def describe_cupy(
         build["notes"].append("it is built for AMD GPUs (ROCm)")
         return
     home = os.environ.get("CUDA_PATH") or os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    libraries = os.path.join(home, "lib64")  # noqa: PTH118
-    if cuda in NVRTC and not shelves.has(NVRTC[cuda], libraries):
-        build["missing_libraries"].append(NVRTC[cuda])
-    if not _has_headers(home):
+    headers = [os.path.join(home, "include")]  # noqa: PTH118
+    if cuda in NVRTC:
+        wanted = {"nvrtc": NVRTC[cuda], "cublas": f"libcublas.so.{cuda}"}
+        # From 14 on it asks cuda-pathfinder; before, the loader and nobody else.
+        numbered = major(build["version"])
+        asked = (
+            ask_pathfinder(*wanted) if numbered.isdigit() and int(numbered) >= PATHFINDER_SINCE
+            else {}
+        )  # fmt: skip
+        if asked:
+            found = {name: os.path.basename(path or "") for name, path in asked["found"].items()}  # noqa: PTH119
+            build["missing_libraries"] += [
+                library
+                for name, library in wanted.items()
+                if not found.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
+            ]
+            headers.append(asked["headers"] or "")
+        else:
+            look(build, [], tuple(wanted.values()))
+    for site in sys.path:
+        headers += glob.glob(os.path.join(glob.escape(site), "nvidia/*/include"))  # noqa: PTH118, PTH207
+    if cuda and not any(headers_cuda(place) == cuda for place in headers):
         # A header, without which its compiler gets nowhere either.
         build["missing_libraries"].append("vector_types.h")
 
 
-def _has_headers(home: str) -> bool:
-    places = [os.path.join(home, "include")]  # noqa: PTH118
-    for site in sys.path:
-        places += glob.glob(os.path.join(glob.escape(site), "nvidia/*/include"))  # noqa: PTH118, PTH207
-    return any(os.path.exists(os.path.join(place, "vector_types.h")) for place in places)  # noqa: PTH110, PTH118
+def headers_cuda(folder: str) -> str:
+    """Return the CUDA major version of the headers in a folder, empty where there are none."""
+    if not os.path.exists(os.path.join(folder, "vector_types.h")):  # noqa: PTH110, PTH118
+        return ""
+    try:
+        with open(os.path.join(folder, "cuda_runtime_api.h"), "rb") as file:  # noqa: PTH118, PTH123
+            found = CUDART_VERSION.search(file.read(1 << 20))
+    except OSError:
+        return ""
+    return str(int(found.group(1)) // 1000) if found else ""
 
 
-def describe_numba(
-    build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves
-) -> None:
-    """Look for NVVM, with which Numba compiles for GPUs."""
+def describe_numba(build: dict[str, Any], folder: str) -> None:
+    """Look for NVVM, with which Numba compiles for GPUs; numba-cuda wants NVRTC as well."""
     build["gpu_build"] = True
+    if any(name.startswith("numba-cuda ") for name in build["distributions"]):
+        asked = ask_pathfinder("nvvm", "nvrtc")
+        found = asked.get("found") or {}
+        for name, library in (("nvvm", "libnvvm.so"), ("nvrtc", "libnvrtc.so")):
+            if not found.get(name):
+                build["missing_libraries"].append(library)
+        numbered = re.search(r"libnvrtc\.so\.(\d+)", found.get("nvrtc") or "")
+        build["cuda_build"] = numbered.group(1) if numbered else None
+        return
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     places = [os.path.join(home, "nvvm/lib64"), os.path.join(home, "nvvm/lib")]  # noqa: PTH118
-    for site in sys.path:
-        places += glob.glob(os.path.join(glob.escape(site), "nvidia/*/nvvm/lib64"))  # noqa: PTH118, PTH207
-        places += glob.glob(os.path.join(glob.escape(site), "nvidia/*/nvvm/lib"))  # noqa: PTH118, PTH207
-    if not shelves.has_like(r"libnvvm\.so(\.\d+)*", *places):
+    for site in [*sys.path, os.path.join(sys.prefix, "lib")]:  # noqa: PTH118
+        places += glob.glob(os.path.join(glob.escape(site), "nvidia/*/nvvm/lib*"))  # noqa: PTH118, PTH207
+    places.append(os.path.join(sys.prefix, "lib"))  # noqa: PTH118
+    if not any(glob.glob(os.path.join(glob.escape(each), "libnvvm.so*")) for each in places):  # noqa: PTH118, PTH207
         build["missing_libraries"].append("libnvvm.so")
 
 
-def describe_onnxruntime(
-    build: dict[str, Any], folder: str, shelves: shared_objects_child.Shelves
-) -> None:
-    """Look for the CUDA provider beside the core, and for a second package over the first."""
+def describe_onnxruntime(build: dict[str, Any], folder: str) -> None:
+    """Look for the CUDA provider beside the core, and for what it loads."""
     note_rivals(build)
     capi = os.path.join(folder, "capi")  # noqa: PTH118
     provider = os.path.join(capi, "libonnxruntime_providers_cuda.so")  # noqa: PTH118
     said = assignments(os.path.join(capi, "build_and_package_info.py"))  # noqa: PTH118
     build["gpu_build"] = os.path.exists(provider)  # noqa: PTH110
     build["cuda_build"] = said.get("cuda_version") or None
-    if build["gpu_build"]:
-        build["missing_libraries"] += shelves.missing_of(provider)
+    if not build["gpu_build"]:
+        if any(name.startswith("onnxruntime-gpu ") for name in build["distributions"]):
+            build["gpu_build"] = True
+            build["broken"].append("capi/libonnxruntime_providers_cuda.so is not there")
+        return
+    cuda = major(build["cuda_build"])
+    opened = ("libcudnn.so.9", CUFFT[cuda]) if cuda in CUFFT else ("libcudnn.so.9",)
+    alone = look(build, [provider], opened)
+    if alone is None or not alone.missing:
+        return
+    # Its preload_dlls() looks in NVIDIA's wheels; without that call the loader alone decides.
+    build["missing_libraries"] = []
+    helped = look(build, [provider], opened, tuple(shared_objects_child.wheel_folders()))
+    if helped is not None and not helped.missing:
+        build["remarks"].append(
+            "its libraries are in NVIDIA's wheels: call onnxruntime.preload_dlls() before a session"
+        )
 
 
 DESCRIBE = {
@@ -249,13 +393,12 @@ DESCRIBE = {
 
 def find_builds() -> list[dict[str, Any]]:
     """Return the frameworks that are installed, each with what its files tell."""
-    shelves = shared_objects_child.Shelves()
     builds = []
     for name, (module, distributions) in frameworks_child.FRAMEWORKS.items():
         folder = frameworks_child.folder_of(module)
-        if folder is None:
-            continue
         versions = frameworks_child.installed(distributions)
+        if folder is None and not set(versions) - {"numba-cuda"}:
+            continue
         build: dict[str, Any] = {
             "name": name,
             "distributions": [f"{key} {value}".strip() for key, value in versions.items()],
@@ -266,11 +409,24 @@ def find_builds() -> list[dict[str, Any]]:
             "missing_libraries": [],
             "notes": [],
             "path": folder,
+            "broken": [],
+            "remarks": [],
+            "not_searched": [],
+            "unchecked": None,
         }
-        # Files that make no sense leave open what they would have told.
-        with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError, OSError):
-            DESCRIBE[name](build, folder, shelves)
-        build["missing_libraries"] = list(dict.fromkeys(build["missing_libraries"]))
+        if folder is None:
+            build["broken"].append(f"the package {module} of {build['distributions'][0]} is gone")
+        else:
+            # Files that make no sense leave open what they would have told.
+            with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError, OSError):
+                DESCRIBE[name](build, folder)
+            parts = [*versions, *PARTS.get(name, ())]
+            cut = any(said.endswith("is cut") for said in build["broken"])
+            # What the record says more exactly, the loader need not say again.
+            build["broken"] = harmed_files(parts, cut=cut) or build["broken"]
+        note_toolkits(build)
+        for key in ("missing_libraries", "broken"):
+            build[key] = list(dict.fromkeys(build[key]))
         builds.append(build)
     return builds
 

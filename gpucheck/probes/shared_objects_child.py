@@ -1,7 +1,9 @@
-"""Tells which of NVIDIA's libraries a shared library needs and nobody has.
+"""The dynamic loader in list mode: which libraries a shared object would load, and which not.
 
 A single file that builds_child.py loads, in any interpreter (Python 3.8 or newer, standard library
-only). Headers are read, nothing is loaded.
+only). The loader that runs this interpreter is started on the object, never the object's own, and
+told to list what it would load: it maps files, runs nothing of them, and knows the search path,
+RPATHs, its cache and its configuration as no other program does.
 """
 
 from __future__ import annotations
@@ -9,131 +11,160 @@ from __future__ import annotations
 import glob
 import os
 import re
-import struct
+import subprocess
 import sys
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from collections.abc import Mapping, Sequence
 
+#: The loader of the GNU C library, by its name of today and of before 2.34.
+LOADER = re.compile(r"(/\S+/ld-(?:linux[\w.-]*\.so\.\d+|\d+\.\d+\.so))$", re.MULTILINE)
 #: They come with the driver, whose absence is another matter.
-_DRIVERS_OWN = re.compile(r"lib(?:cuda|nvidia-ml|nvcuvid|nvidia-encode)\.so")
-_NVIDIAS = re.compile(
+DRIVERS_OWN = re.compile(r"lib(?:cuda|nvidia-ml|nvcuvid|nvidia-encode)\.so")
+NVIDIAS = re.compile(
     r"lib(?:cu(?:da|dart|blas|fft|fftw|rand|solver|sparse|dnn|pti|tensor|dss|file|obj)"
     r"|nv|nccl|cudss)"
 )
-SYSTEM_FOLDERS = (
-    "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-    "/lib/x86_64-linux-gnu", "/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64",
-)  # fmt: skip
+#: Its lines: of a library that it would load, of one that it cannot find, of one to be loaded first
+#: that it cannot find, and of a file that it cannot read. Source: elf/rtld.c, elf/dl-load.c.
+FOUND = re.compile(r"^\t(\S+) => (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+NOT_FOUND = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
+UNREADABLE = re.compile(r"error while loading shared libraries: ([^:\n]+): ([^\n]+)")
+#: Mapping gigabytes of libraries takes a fraction of this, unless a network file system hangs.
+DEADLINE_S = 15.0
 
-DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 1, 5, 10, 15, 29
-PT_LOAD, PT_DYNAMIC = 1, 2
 
+class Loading:
+    """What came of it: the names that were found and that were not, and files that are damaged.
 
-def read_dynamic(path: str) -> tuple[list[str], list[str]]:
-    """Return the libraries that an ELF file needs, and the folders that it names for them.
-
-    Source: the System V ABI, "Dynamic Section". A file that is no 64-bit little-endian ELF gives
-    nothing.
+    `died` are objects on which the loader crashed: they, or what they need, are cut.
     """
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            return _dynamic(file)
-    except (OSError, struct.error, ValueError, IndexError):
-        return [], []
-
-
-def _dynamic(file: BinaryIO) -> tuple[list[str], list[str]]:
-    header = file.read(64)
-    if header[:6] != b"\x7fELF\x02\x01":
-        return [], []
-    offset, size, count = (
-        struct.unpack_from("<Q", header, 32)[0],
-        *struct.unpack_from("<HH", header, 54),
-    )
-    file.seek(offset)
-    table = file.read(size * count)
-    segments = [struct.unpack_from("<IIQQQQQQ", table, size * at) for at in range(count)]
-    loads = [s for s in segments if s[0] == PT_LOAD]
-    dynamic = next(s for s in [*segments, (PT_DYNAMIC, 0, 0, 0, 0, 0, 0, 0)] if s[0] == PT_DYNAMIC)
-    file.seek(dynamic[2])
-    raw = file.read(dynamic[5])
-    entries = [struct.unpack_from("<qQ", raw, at) for at in range(0, len(raw) - 15, 16)]
-    values = dict(entries)
-    if DT_STRTAB not in values:
-        return [], []
-    file.seek(_offset_of(values[DT_STRTAB], loads))
-    strings = file.read(values.get(DT_STRSZ, 0))
-    needed = [_string(strings, value) for tag, value in entries if tag == DT_NEEDED]
-    paths = [_string(strings, value) for tag, value in entries if tag in (DT_RPATH, DT_RUNPATH)]
-    return needed, [folder for path in paths for folder in path.split(":") if folder]
-
-
-def _offset_of(address: int, loads: list[tuple[int, ...]]) -> int:
-    for _, _, offset, start, _, size, _, _ in loads:
-        if start <= address < start + size:
-            return offset + address - start
-    return address
-
-
-def _string(strings: bytes, at: int) -> str:
-    return strings[at : strings.index(b"\0", at)].decode("utf-8", "replace")
-
-
-class Shelves:
-    """The folders in which this interpreter's programs find libraries."""
 
     def __init__(self) -> None:
-        told = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-        self._folders = [folder for folder in told if folder.startswith("/")]
-        for site in sys.path:
-            # Wheels of CUDA 12 have a folder for each part, those of CUDA 13 one for all.
-            self._folders += sorted(glob.glob(os.path.join(glob.escape(site), "nvidia/*/lib")))  # noqa: PTH118, PTH207
-        self._folders += self._configured()
-        self._folders += SYSTEM_FOLDERS
-        self._listed: dict[str, frozenset[str]] = {}
+        self.found: dict[str, str] = {}
+        self.not_found: list[str] = []
+        self.damaged: list[str] = []
+        self.died: list[str] = []
 
-    @staticmethod
-    def _configured() -> list[str]:
-        folders = []
-        for path in sorted(glob.glob("/etc/ld.so.conf.d/*.conf")):  # noqa: PTH207
-            try:
-                with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                    folders += [line.strip() for line in file if line.startswith("/")]
-            except OSError:
-                continue
-        return folders
-
-    def has(self, name: str, *first: str) -> bool:
-        """Return whether a library of this name is in one of the folders."""
-        return any(name in self._list(folder) for folder in (*first, *self._folders))
-
-    def has_like(self, pattern: str, *first: str) -> bool:
-        """Return whether there is a library whose name fits the pattern."""
-        wanted = re.compile(pattern)
-        folders = (*first, *self._folders)
-        return any(wanted.fullmatch(name) for folder in folders for name in self._list(folder))
-
-    def _list(self, folder: str) -> frozenset[str]:
-        if folder not in self._listed:
-            try:
-                self._listed[folder] = frozenset(os.listdir(folder))  # noqa: PTH208
-            except OSError:
-                self._listed[folder] = frozenset()
-        return self._listed[folder]
-
-    def missing_of(self, path: str) -> list[str]:
-        """Return which of NVIDIA's libraries a shared library needs and nobody has."""
-        needed, own = read_dynamic(path)
-        origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-        first = [origin, *(folder.replace("$ORIGIN", origin) for folder in own)]
+    @property
+    def missing(self) -> list[str]:
+        """NVIDIA's libraries that are nowhere to be found, but for the driver's."""
         return [
-            name
-            for name in needed
-            if _NVIDIAS.match(name) and not _DRIVERS_OWN.match(name) and not self.has(name, *first)
+            name for name in self.not_found if NVIDIAS.match(name) and not DRIVERS_OWN.match(name)
         ]
 
-    def missing_among(self, names: tuple[str, ...]) -> list[str]:
-        """Return which of these names nobody has."""
-        return [name for name in names if not self.has(name)]
+    @property
+    def broken(self) -> list[str]:
+        """What else is missing or damaged, in words."""
+        others = [name for name in self.not_found if not NVIDIAS.match(name)]
+        cut = [f"{name}, or a library that it needs, is cut" for name in self.died]
+        return [f"{name} is not there" for name in others] + self.damaged + cut
+
+
+class Loader:
+    """The loader of this interpreter; `path` is null where it is none that lists (musl)."""
+
+    def __init__(self) -> None:
+        self.path = self._own()
+        self.folders = [
+            folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+        ]
+        for prefix in {sys.prefix, sys.base_prefix}:
+            if os.path.isdir(os.path.join(prefix, "conda-meta")):  # noqa: PTH112, PTH118
+                # conda's Python has this folder as its RPATH, which holds for what it opens.
+                self.folders.append(os.path.join(prefix, "lib"))  # noqa: PTH118
+
+    @staticmethod
+    def _own() -> str | None:
+        try:
+            with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                found = LOADER.search(file.read())
+        except OSError:
+            return None
+        return found.group(1) if found else None
+
+    def look(
+        self, objects: Sequence[str], opened: Sequence[str] = (), folders: Sequence[str] = ()
+    ) -> Loading:
+        """Return what these files would load, and where they would find what they open by name.
+
+        A name counts as found if one of the objects finds it; without any, as the interpreter
+        itself would. `folders` are searched as well.
+        """
+        all_ = Loading()
+        for path in objects or [os.path.realpath(sys.executable)]:
+            self._list(path, opened, folders, all_)
+        all_.not_found += [name for name in opened if name not in all_.found]
+        all_.not_found = list(dict.fromkeys(all_.not_found))
+        return all_
+
+    def _list(
+        self, path: str, opened: Sequence[str], folders: Sequence[str], into: Loading
+    ) -> None:
+        """List one object. What it opens by name is searched as if it were to be loaded first."""
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("LD_")}
+        told = {
+            "LD_TRACE_LOADED_OBJECTS": "1",
+            "LD_LIBRARY_PATH": ":".join([*self.folders, *folders]),
+            "LD_PRELOAD": " ".join(opened),
+        }
+        try:
+            code, listed, complaints = run([str(self.path), path], {**kept, **told, "LC_ALL": "C"})
+        except (OSError, subprocess.SubprocessError) as error:
+            into.damaged.append(f"{os.path.basename(path)} could not be looked at: {error}")  # noqa: PTH119
+            return
+        if code < 0:
+            # It maps a file by its headers: of one that is cut it touches what is not there.
+            into.died.append(os.path.basename(path))  # noqa: PTH119
+        into.found.update(FOUND.findall(listed))
+        into.not_found += NOT_FOUND.findall(listed)
+        for name, reason in UNREADABLE.findall(complaints):
+            into.damaged.append(f"{os.path.basename(name)} is damaged: {reason}")  # noqa: PTH119
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a program to its end; return its exit code, what it wrote, and what it complained of.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it was not at its end in time. It is killed, and not waited for.
+    """
+    process = subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.PIPE,  # held open until we end: start_child.py looks at it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    line, process.stdin = process.stdin, None  # communicate() would close it
+    try:
+        written, complained = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    finally:
+        if line is not None:
+            line.close()
+    return (
+        process.returncode,
+        written.decode("utf-8", "replace"),
+        complained.decode("utf-8", "replace"),
+    )
+
+
+def wheel_folders() -> list[str]:
+    """Return where NVIDIA's wheels keep libraries: for CUDA 12 by part, for CUDA 13 in one."""
+    return [
+        folder
+        for site in sys.path
+        for folder in sorted(glob.glob(os.path.join(glob.escape(site), "nvidia/*/lib")))  # noqa: PTH118, PTH207
+    ]
+
+
+def toolkit_folders() -> list[str]:
+    """Return the libraries' folders of toolkits, where the loader looks only if it is told to."""
+    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    homes += ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]  # noqa: PTH207
+    folders = [os.path.join(home, "lib64") for home in homes if home.startswith("/")]  # noqa: PTH118
+    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]  # noqa: PTH112

@@ -13,7 +13,8 @@ REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
     "the distributions that bring CuPy, of which there may be one",
-    "libnvrtc of the CUDA major version in the distribution's name, and the CUDA headers",
+    "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on by"
+    " cuda-pathfinder, as CuPy does, before by the dynamic loader",
     why="CuPy compiles its kernels when they are first used: without NVRTC and headers none runs.",
     sources=("CuPy, Installation", "CuPy's warning about several packages"),
 )

@@ -34,8 +34,8 @@ NAMES = ("pytorch", "tensorflow", "jax", "cupy", "numba", "onnxruntime")
 ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
 
 RULES = (
-    "warn: it is built for CPUs only, lacks libraries, is built for a CUDA that this driver is too"
-    " old for, or has no code for a GPU that is here",
+    "warn: its installation is broken, it is built for CPUs only, lacks libraries, is built for a"
+    " CUDA that this driver is too old for, or has no code for a GPU that is here",
     "with --framework: fail instead, also if it is not installed",
     "a GPU on which it computes rightly (--deep) overrides all of these",
 )
@@ -46,6 +46,7 @@ CAUSES = (
     "built-for-amd",
     "twice-installed",
     "parts-do-not-fit",
+    "installation-broken",
     "libraries-missing",
     "driver-too-old",
     "no-code-for-the-gpu",
@@ -60,17 +61,24 @@ CAUSES = (
 )
 
 
+#: So many broken files are named; the others are counted.
+MOST_NAMED = 3
+
+
 class Advice(NamedTuple):
     """What helps: a build for GPUs (in place of the one that is there), or what that one lacks."""
 
     title: str
     gpu_build: Callable[[Machine, BuildReading | None], tuple[str, ...]]
     libraries: Callable[[BuildReading], tuple[str, ...]]
+    #: Where builds with a local version (2.13.0+cu126) come from.
+    wheels_at: str = ""
 
 
 def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
     """Describe a framework's check: what it looks at beside what all of them do."""
     common = (
+        "whether the libraries that its packages recorded are there",
         "its build against the driver's version and the GPUs' compute capabilities",
         "with --deep or --framework: an import in a child and an operation on the GPU",
     )
@@ -110,7 +118,7 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
     build = machine.build(name)
     if build is None:
         return _not_installed(machine, name, advice)
-    shown = f"{advice.title} {build.version or '?'}"
+    shown = _shown(advice, build)
     trial = machine.trials.get(name)
     if trial is not None and trial.computed:
         return _finding(
@@ -127,6 +135,13 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
     return _not_tried(machine, name, shown, build)
 
 
+def _shown(advice: Advice, build: BuildReading) -> str:
+    """Return its name and version, and that of a package that decides what it does on GPUs."""
+    target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
+    beside = f" with {target}" if target else ""
+    return f"{advice.title} {build.version or '?'}{beside}"
+
+
 def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
     """Say what the files tell; whether it works is another question."""
     untried = name in machine.wish.tried
@@ -135,10 +150,17 @@ def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> 
         summary = f"what {shown} was built for is not known ({why})"
         return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
+    if build.unchecked is not None:
+        summary = f"{shown} is a build{cuda} for GPUs; its libraries were not looked at"
+        evidence = (Evidence(source="libraries", value=build.unchecked), *_files(build))
+        return _finding(
+            name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
+        )
+    remarks = "".join(f"; {remark}" for remark in build.remarks)
     return _finding(
         name,
         CheckStatus.UNKNOWN if untried else CheckStatus.OK,
-        f"{shown} is a build{cuda} for GPUs{_compiled_later(machine, build)} ({why})",
+        f"{shown} is a build{cuda} for GPUs{_compiled_later(machine, build)}{remarks} ({why})",
         *_files(build),
         cause="not-tried" if untried else None,
     )
@@ -262,6 +284,13 @@ def _last_resort(name: str) -> tuple[str, ...]:
 def _problems(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
 ) -> Iterator[Reason]:
+    if build.broken:
+        said = "; ".join(build.broken[:MOST_NAMED])
+        more = len(build.broken) - MOST_NAMED
+        summary = f"its installation is broken: {said}" + (f"; and {more} more" * (more > 0))
+        yield Reason("installation-broken", summary, _files(build), (reinstall(build, advice),))
+        if build.path is None:
+            return
     amd = next((note for note in build.notes if "AMD" in note), None)
     for note in build.notes:
         if note is not amd:
@@ -276,7 +305,11 @@ def _problems(
         names = ", ".join(build.missing_libraries)
         evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
         summary = f"libraries are missing: {names}"
-        yield Reason("libraries-missing", summary, evidence, advice.libraries(build))
+        steps = advice.libraries(build)
+        for folder in build.not_searched:
+            summary += f" (some are in {folder}, where the loader does not look)"
+            steps = (f"Let the loader look there: export LD_LIBRARY_PATH={folder}", *steps)
+        yield Reason("libraries-missing", summary, evidence, steps)
     yield from _against_driver(machine, build, advice)
     yield from _against_gpus(machine, build, trial, advice)
 
@@ -368,6 +401,15 @@ def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence
 def show_capability(capability: Version) -> str:
     """Return (12, 0) as "12.0"."""
     return ".".join(map(str, capability))
+
+
+def reinstall(build: BuildReading, advice: Advice) -> str:
+    """Return the step that writes the files of these very packages again, and of no other."""
+    packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
+    local = next((name.partition("+")[2] for name in packages if "+" in name), "")
+    index = f" --index-url {advice.wheels_at}{local}" if local and advice.wheels_at else ""
+    command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
+    return f"Write its files again: {command}"
 
 
 def without(packages: Iterable[str]) -> str:

@@ -12,8 +12,10 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they fit jaxlib",
-    "the libraries that the plugin opens by name",
+    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they fit jaxlib and"
+    " their pjrt",
+    "the libraries that the plugin opens by name, by the dynamic loader in list mode, and in"
+    " NVIDIA's wheels",
     why="Plain jax is for CPUs; a plugin without its libraries falls back to the CPU.",
     sources=("JAX, Installation: NVIDIA GPU",),
 )

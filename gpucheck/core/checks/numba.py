@@ -12,8 +12,10 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
-    why="Numba compiles for GPUs with NVVM, which comes with a CUDA toolkit.",
+    "with numba-cuda: NVVM and NVRTC, by cuda-pathfinder as numba-cuda does",
+    "else libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
+    why="Numba compiles for GPUs with NVVM, and numba-cuda with NVRTC too; they come with a CUDA"
+    " toolkit or NVIDIA's wheels.",
     sources=("Numba for CUDA GPUs, Installation", "numba -s"),
 )
 

@@ -12,7 +12,8 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "onnxruntime/capi/libonnxruntime_providers_cuda.so and what it needs",
+    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, cuDNN and cuFFT"
+    " among it, by the dynamic loader in list mode",
     "whether onnxruntime and onnxruntime-gpu are both installed",
     why="Both packages write the same folder: whichever came last decides.",
     sources=("ONNX Runtime, CUDA Execution Provider",),

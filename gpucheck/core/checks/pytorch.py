@@ -13,7 +13,7 @@ REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
     "torch/version.py: `cuda`, null in builds for CPUs",
-    "what libtorch_cuda.so needs of NVIDIA's libraries",
+    "what its shared objects would load, by the dynamic loader in list mode",
     why="The default build for some systems and package managers is for CPUs only.",
     sources=("PyTorch, Get Started: builds by CUDA version", "pytorch issue 30528"),
 )
@@ -39,26 +39,18 @@ def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:
     """Have pip install what the build that is there requires: another one may not suit."""
+    again = framework.reinstall(build, ADVICE)
     return (
         "Install what it requires: pip install torch",
-        f"If pip finds nothing missing: {reinstall(build)}",
+        f"If pip finds nothing missing: {again[0].lower()}{again[1:]}",
     )
-
-
-def reinstall(build: BuildReading) -> str:
-    """Return the command that writes this very build's files again."""
-    names = [name for name in build.distributions if name.startswith("torch ")]
-    version = names[0].partition(" ")[2] if names else ""
-    local = version.partition("+")[2]
-    pinned = f"torch=={version}" if version else "torch"
-    index = f" --index-url {INDEX}{local}" if local else ""
-    return f"pip install --force-reinstall --no-deps {pinned}{index}"
 
 
 ADVICE = framework.Advice(
     title="PyTorch",
     gpu_build=_gpu_build,
     libraries=_libraries,
+    wheels_at=INDEX,
 )
 
 

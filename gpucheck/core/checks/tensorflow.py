@@ -13,7 +13,8 @@ REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
     "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
-    "the libraries that TensorFlow opens by name when it looks for GPUs",
+    "the libraries that TensorFlow opens by name when it looks for GPUs, by the dynamic loader in"
+    " list mode",
     why="TensorFlow says `Cannot dlopen some GPU libraries` and not which; it then uses the CPU.",
     sources=(
         "TensorFlow, tested build configurations",
