@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gpucheck.cli.commands import Command
+from gpucheck.core.toml_file import parse_toml, read_text, shown
 from gpucheck.models.errors import WrongUseError
 
 
@@ -19,11 +19,9 @@ def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict
         WrongUseError: unreadable, not TOML, or a table, key or kind of value that is not known.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _unusable(path, f"is not TOML: {error}") from None
+        document = parse_toml(read_text(path, "configuration"), shown(str(path)), "configuration")
+    except WrongUseError as error:
+        raise WrongUseError(code="config-unusable", message=error.message) from None
     return {
         command: _table(path, command, values, commands) for command, values in document.items()
     }

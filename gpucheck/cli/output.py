@@ -274,6 +274,8 @@ def _write_error_document(context: Context, answer: Answer) -> None:
         write_stdout(open_format("json")(report, View()))
     except BrokenPipeError:
         closed_pipe()
+    except WrongUseError as error:  # the code stays that of what went wrong first
+        write_stderr(f"gpucheck: {printable(error.message)}")
 
 
 def interrupted(context: Context) -> int:

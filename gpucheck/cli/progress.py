@@ -27,7 +27,7 @@ def _time_left(seconds: float) -> str:
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
     """Show a bar while the block runs; nothing at all if stderr is not a terminal."""
-    if not (shown and sys.stderr.isatty()):
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         from gpucheck.core.bench.session import say_nothing
 
         yield say_nothing

@@ -55,7 +55,7 @@ FIRST_CUDA: dict[Version, Version] = {
     (12, 0): (12, 8),
 }
 
-_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*(?![0-9])")
 _CODE = re.compile(r"(sm|compute)_?([0-9]+?)([0-9])[af]?")
 
 

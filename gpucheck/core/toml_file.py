@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck.models.errors import WrongUseError
+from gpucheck.probes.files import MOST_TOML_BYTES, read_file
 
-LARGEST_FILE_BYTES = 1 << 20
+#: `a.b.c` names tables in tables; the parser takes time and memory by the square of their number.
+MOST_NAME_PARTS = 50
 
 _NAME = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _HEADER = re.compile(
@@ -18,7 +20,12 @@ _HEADER = re.compile(
 )
 _KEY = re.compile(rf"\s*(?P<name>{_NAME})\s*[.=]")
 _PART = re.compile(_NAME)
-_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
+#: Texts and comments, to the end of the line where a text does not end in it.
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*+\"?|'[^']*+'?|#.*")
+_LONG_NAME = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"
+    rf"{{{MOST_NAME_PARTS}}}"
+)
 _TOML_LINE = re.compile(r"\(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\)")
 
 
@@ -60,16 +67,11 @@ def read_text(path: Path, noun: str) -> str:
     """
     name = shown(str(path))
     try:
-        if not path.is_file():
-            what = "it is not a file" if path.exists() else "there is no such file"
-            raise _unreadable(name, noun, what)
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else str(error)
-        raise _unreadable(name, noun, str(problem)) from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise _unreadable(name, noun, "it is larger than 1 MiB")
+        content = read_file(path, MOST_TOML_BYTES)
+    except FileNotFoundError:
+        raise _unreadable(name, noun, "there is no such file") from None
+    except OSError as error:
+        raise _unreadable(name, noun, str(error.strerror)) from None
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -88,6 +90,10 @@ def parse_toml(text: str, path: str, noun: str) -> dict[str, Any]:
     Raises:
         WrongUseError: it is not TOML; with the line.
     """
+    if long := _LONG_NAME.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        problem = f"a name has more than {MOST_NAME_PARTS} parts"
+        raise WrongUseError(code=f"bad-{noun}", message=f"{path}:{line}: {problem}.")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -122,7 +128,7 @@ def find_lines(text: str) -> dict[tuple[str, str], int]:
                 name = key["name"].strip("\"'")
                 found.setdefault((table, name) if table else (name, ""), number)
         quotes = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
-        bare = _QUOTED.sub("", line).partition("#")[0]
+        bare = _QUOTED.sub("", line)
         depth = max(0, depth + bare.count("[") - bare.count("]"))
     return found
 

@@ -7,15 +7,17 @@ reason, before anything is computed from it. Nothing in a file is ever executed.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import re
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.models.errors import WrongUseError
+from gpucheck.probes.files import MIB, read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 #: Edge of an image in pixels, and number of classes.
 EDGE, CLASSES = 28, 10
-#: More than any file of this kind holds: a header that claims more is wrong, or means harm.
-_MOST_BYTES = 2**30
+#: All arrays of a data set together; MNIST's are 55 MB. A header that claims more is wrong, or
+#: means harm. So much a file may hold, and so much what is unpacked from it.
+_MOST_BYTES = 256 * MIB
+_TOO_LARGE = f"holds more than {_MOST_BYTES // MIB} MiB, and MNIST 55 MB"
 #: An IDX file begins with two zeros, the type (8: unsigned bytes) and the number of dimensions.
 _IDX_HEAD = b"\x00\x00\x08"
 #: The training images as they are published, packed or not, and as some unpack them.
@@ -89,22 +93,26 @@ def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
     if not re.search("images[-.]idx3", path.name):
         raise unusable(path, "is no NPZ, and not named like MNIST's images (…images-idx3…)")
     labels = path.with_name(re.sub("images([-.])idx3", r"labels\1idx1", path.name))
-    train = (read_idx(path, 3), read_idx(labels, 1))
-    test = [found.with_name(found.name.replace("train", "t10k")) for found in (path, labels)]
+    files = [path, labels]
+    test = [found.with_name(found.name.replace("train", "t10k")) for found in files]
     if "train" in path.name and all(found.exists() for found in test):
-        return *train, read_idx(test[0], 3), read_idx(test[1], 1)
-    return *train, train[0][:0], train[1][:0]
+        files += test
+    arrays: list[HostArray] = []
+    for place, file in enumerate(files):
+        left = _MOST_BYTES - sum(array.nbytes for array in arrays)
+        arrays.append(read_idx(file, 1 if place % 2 else 3, most_bytes=left))
+    return tuple(arrays) if len(arrays) == 4 else (*arrays, arrays[0][:0], arrays[1][:0])
 
 
-def read_idx(path: Path, dimensions: int) -> HostArray:
-    """Read one IDX file of unsigned bytes, gzipped if it ends in .gz.
+def read_idx(path: Path, dimensions: int, *, most_bytes: int = _MOST_BYTES) -> HostArray:
+    """Read one IDX file of unsigned bytes, gzipped if it ends in .gz, of no more than that.
 
     Raises:
         WrongUseError: it is not such a file, or its length is not what its head says.
     """
     import numpy as np
 
-    content = _content(path)
+    content = _content(path, most_bytes)
     head = 4 + 4 * dimensions
     if content[:4] != _IDX_HEAD + bytes([dimensions]) or len(content) < head:
         raise unusable(path, f"is no IDX file of unsigned bytes in {dimensions} dimensions")
@@ -116,37 +124,50 @@ def read_idx(path: Path, dimensions: int) -> HostArray:
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most_bytes: int) -> bytes:
     """Return a file's bytes, unpacked; a file that unpacks to too much is refused."""
-    try:
-        with _opened(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise unusable(path, f"is no whole gzip file: {error}") from None
-    if len(content) > _MOST_BYTES:
-        raise unusable(path, "is larger than any data set of this kind")
+    content = _read(path)
+    if path.suffix.lower() == ".gz":
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(most_bytes + 1)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise unusable(path, f"is no whole gzip file: {error}") from None
+    if len(content) > most_bytes:
+        raise unusable(path, _TOO_LARGE)
     return content
 
 
-def _opened(path: Path) -> IO[bytes]:
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    return path.open("rb")
+def _read(path: Path) -> bytes:
+    """Return a file's bytes as they are.
+
+    Raises:
+        OSError: it cannot be read, is no file, or is too large; with its name.
+    """
+    try:
+        return read_file(path, _MOST_BYTES)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _read_npz(path: Path) -> tuple[HostArray, ...]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(_read(path))) as archive:
             members = set(archive.namelist())
             missing = [name for name in _NPZ_NAMES if f"{name}.npy" not in members]
             if missing:
                 raise unusable(path, f"has no {', '.join(missing)}")
-            return tuple(_read_npy(path, archive, name) for name in _NPZ_NAMES)
+            arrays: list[HostArray] = []
+            for name in _NPZ_NAMES:
+                left = _MOST_BYTES - sum(array.nbytes for array in arrays)
+                arrays.append(_read_npy(path, archive, name, left))
+            return tuple(arrays)
     except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
         raise unusable(path, f"is no whole NPZ: {error}") from None
 
 
-def _read_npy(path: Path, archive: zipfile.ZipFile, name: str) -> HostArray:
+def _read_npy(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) -> HostArray:
     """Read one array, by its own head and never by unpickling."""
     import numpy as np
 
@@ -162,8 +183,12 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, name: str) -> HostArray:
             raise unusable(path, f"has an unreadable {name}: {error}") from None
         if dtype.kind not in "ui" or by_columns:
             raise unusable(path, f"holds {name} as {dtype}, not as whole numbers row by row")
+        if len(shape) > 3 or any(type(edge) is not int or edge < 0 for edge in shape):
+            raise unusable(path, f"gives {name} the shape {str(shape)[:60]}")
         size = math.prod(shape) * dtype.itemsize
-        content = file.read(min(size, _MOST_BYTES) + 1)
+        if size > most_bytes:
+            raise unusable(path, _TOO_LARGE)
+        content = file.read(size + 1)
     if len(content) != size:
         raise unusable(path, f"is cut short or padded in {name}")
     return np.frombuffer(content, dtype=dtype).reshape(shape)

@@ -26,12 +26,11 @@ from gpucheck.models.snapshot import (
     ProbeFailure,
     ProcessIdentity,
 )
+from gpucheck.probes.files import MOST_JSON_BYTES, read_file
 from gpucheck.probes.interface import NvmlQuestion
 
 SCHEMA = "gpucheck/snapshot/1"
 NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
-#: A snapshot of 64 GPUs is about 200 KB; far more than this is not one.
-MAX_FILE_BYTES = 64 << 20
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -53,12 +52,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            # The size that a device or a pipe gives says nothing of what comes out of it.
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise _unusable(path, "is too large to be a snapshot")
-        document = json.loads(content)
+        document = json.loads(read_file(path, MOST_JSON_BYTES))
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gpucheck.models.snapshot import KernelReading, PciDeviceReading
+from gpucheck.probes.files import MIB, read_file
 
 NVIDIA_VENDOR_ID = "0x10de"
 #: PCI class codes of display controllers: VGA 0300, 3D controller 0302.
 DISPLAY_CLASSES = ("0x0300", "0x0302")
+#: The longest files of this kind, lists of modules and of users, are some hundred kilobytes.
+_MOST_BYTES = 8 * MIB
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_text(path: Path) -> str | None:
     """Return a small file's text without its line end, or None if it cannot be read."""
     try:
         # Not read_text: that would turn a carriage return in a process's name into a line end.
-        return path.read_bytes().decode("utf-8", "replace").strip()
+        return read_file(path, _MOST_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return None
 
@@ -48,7 +53,7 @@ def _read_pci_device(entry: Path) -> PciDeviceReading:
         class_id=read_text(entry / "class"),
         driver=driver.readlink().name if driver.is_symlink() else None,
         # The kernel writes -1 where the firmware gives no node.
-        numa_node=int(node) if node is not None and node.isascii() and node.isdigit() else None,
+        numa_node=int(node) if node is not None and _NUMBER.fullmatch(node) else None,
         cpu_affinity=read_text(entry / "local_cpulist") or None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_a_default_takes_effect_and_the_command_line_wins(gpucheck_command, tmp_
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[list\n", "is not TOML"),
+        ("[list\n", "mine.toml:1: Expected"),
         ("[lst]\n", "the commands are detect, list"),
         ("list = 3\n", "write a table [list]"),
         ("[list]\nfromat = 1\n", "'fromat' in [list], which takes visible"),
@@ -71,7 +72,39 @@ def test_a_missing_file_is_wrong_use(gpucheck_command, tmp_path: Path) -> None:
     result = gpucheck_command("--config", str(tmp_path / "none.toml"), "list")
 
     assert result.code == 2
-    assert "cannot be read: No such file or directory" in result.stderr
+    assert "cannot be read: there is no such file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a=" + "[" * 100_000, "its lists are too deep"),
+        ("size=" + "9" * 5000, "4300 digits"),
+        ("a" + ".a" * 60_000 + "=1", "more than 50 parts"),
+        ("#" + "x" * (1 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_what_would_take_all_memory_or_time_is_refused(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text(text)
+
+    with pytest.raises(WrongUseError, match=says) as caught:
+        read_defaults(config, COMMANDS)
+
+    assert caught.value.code == "config-unusable"
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_never_ends_is_not_opened(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/zero")
+    if kind == "pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+
+    with pytest.raises(WrongUseError, match="it is not a regular file"):
+        read_defaults(path, COMMANDS)
 
 
 def test_the_examples_in_comments_are_accepted(tmp_path: Path) -> None:

@@ -119,3 +119,8 @@ def test_code_that_has_to_be_compiled_first(
 )
 def test_drivers_of_windows(cuda: str, driver: str, *, old: bool | None) -> None:
     assert is_driver_too_old(cuda, driver, windows=True) is old
+
+
+def test_a_version_has_no_thousand_digits() -> None:
+    assert parse_version("5" * 5000) is None
+    assert parse_version("580." + "5" * 5000) == (580,)

@@ -54,6 +54,35 @@ def test_what_is_not_written_is_shown_at_what_holds_it(
     assert Source(path="f", lines=find_lines(TEXT), noun="profile").line_of(table, key) == line
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 500_000 + " = 1",
+        "[" + "a." * 500_000 + "a]",
+        "x = [{ " + "'a' . " * 100 + "a = 1 }]",
+        "ok = 1\n" + '"a".' * 60 + "b = 1",
+    ],
+)
+def test_a_name_of_too_many_parts_is_refused(text: str) -> None:
+    # The parser of the standard library would need minutes, and gigabytes.
+    with pytest.raises(WrongUseError, match=r"^f:[12]: a name has more than 50 parts\.$"):
+        parse_toml(text, "f", "profile")
+
+
+def test_many_numbers_and_long_texts_are_no_names() -> None:
+    text = f"x = [{', '.join(['1.5'] * 1000)}]\ny = '{'-' * 100_000}'\nz = 1"
+
+    assert parse_toml(text, "f", "profile").keys() == {"x", "y", "z"}
+    assert find_lines(text)["z", ""] == 3
+
+
+def test_quotes_in_comments_open_nothing() -> None:
+    # Nor do they cost time by the square of their number.
+    text = 'a = [ # "' + '\\"' * 200_000 + "\n]\nb = 'x' # [\nc = 1"
+
+    assert find_lines(text)["c", ""] == 4
+
+
 @given(
     st.lists(
         st.sampled_from(["[a]", "[[l]]", "[a.b]", "k = 1", "# c", "", "v = [\n1,\n]"]), max_size=8

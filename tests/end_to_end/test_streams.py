@@ -84,6 +84,16 @@ def test_a_full_device_is_one_sentence(pretend: Pretend, program: Program, forma
     assert len(ended.said.splitlines()) <= 2
 
 
+def test_a_failure_on_a_full_device_keeps_its_code(pretend: Pretend, program: Program) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = program("place", "/gpu:99", "--json", env=pretend("t4"), stdout=full)
+
+    assert ended.code == 1
+    assert "Traceback" not in ended.said
+    assert "/gpu:99" in ended.said
+    assert "No space left on device" in ended.said
+
+
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (0, 1, 2)], ids=str)
 def test_closed_streams(
     pretend: Pretend, program: Program, tmp_path: Path, closed: tuple[int, ...]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpucheck.models.errors import WrongUseError
+from gpucheck.probes import mnist
 from gpucheck.probes.mnist import read_idx, read_mnist
 
 NUMBERS = np.random.default_rng(0)
@@ -132,7 +133,50 @@ def test_a_head_that_claims_more_than_there_is_allocates_nothing(tmp_path: Path)
         for name in ("x_train", "y_train", "x_test", "y_test"):
             archive.writestr(f"{name}.npy", head.getvalue())
 
-    with pytest.raises(WrongUseError, match="cut short or padded"):
+    with pytest.raises(WrongUseError, match="more than 256 MiB"):
+        read_mnist(path)
+
+
+@pytest.mark.parametrize(
+    "shape", ["(True, 28, 28)", "(" + "1, " * 200 + ")", "(-1, 28, 28)", "(2, 28, 28, 1)"]
+)
+def test_a_head_with_an_impossible_shape_is_refused(tmp_path: Path, shape: str) -> None:
+    path = write_npz(tmp_path / "mnist.npz")
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}"
+    head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, head if name == "x_train.npy" else content)
+
+    with pytest.raises(WrongUseError, match="x_train"):
+        read_mnist(path)
+
+
+def test_the_limit_is_for_all_arrays_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npz = write_npz(tmp_path / "mnist.npz")
+    packed = write_set(tmp_path, suffix=".gz")
+    with np.load(npz) as arrays:
+        in_sum = sum(array.nbytes for array in arrays.values())
+        largest = max(array.nbytes for array in arrays.values())
+    assert largest < in_sum - 1
+
+    for path in (npz, packed):
+        monkeypatch.setattr(mnist, "_read", lambda path: path.read_bytes())
+        monkeypatch.setattr(mnist, "_MOST_BYTES", in_sum - 1)
+        with pytest.raises(WrongUseError, match="holds more than"):
+            read_mnist(path)
+
+
+@pytest.mark.parametrize("name", ["endless.npz", "train-images-idx3-ubyte"])
+def test_what_never_ends_is_not_opened(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.symlink_to("/dev/zero")
+
+    with pytest.raises(WrongUseError, match="it is not a regular file"):
         read_mnist(path)
 
 

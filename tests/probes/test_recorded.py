@@ -117,10 +117,10 @@ def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = write(tmp_path, document(to_plain(SNAPSHOT)))
     size = file.stat().st_size
 
-    monkeypatch.setattr(recorded, "MAX_FILE_BYTES", size)
+    monkeypatch.setattr(recorded, "MOST_JSON_BYTES", size)
     assert read_snapshot(file) == SNAPSHOT
-    monkeypatch.setattr(recorded, "MAX_FILE_BYTES", size - 1)
-    with pytest.raises(WrongUseError, match="is too large"):
+    monkeypatch.setattr(recorded, "MOST_JSON_BYTES", size - 1)
+    with pytest.raises(WrongUseError, match="is larger than"):
         read_snapshot(file)
 
 

@@ -34,6 +34,8 @@ _LEFT_OUT, _UNLIKELY = 5, 0.05
 _MOST = 2 / 3
 #: Standard deviations within which 19 of 20 normal differences are.
 _OF_95 = NormalDist().inv_cdf(0.975)
+#: exp() of more overflows.
+_LARGEST_LOGARITHM = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,9 +316,14 @@ def _verdict(
     difference = now - before
     return Decision(
         status=status,
-        measured=math.exp(now),
-        expected=math.exp(before),
-        ratio=math.exp(difference),
-        interval=(math.exp(difference - half), math.exp(difference + half)),
+        measured=_exp(now),
+        expected=_exp(before),
+        ratio=_exp(difference),
+        interval=(_exp(difference - half), _exp(difference + half)),
         chance=chance,
     )
+
+
+def _exp(logarithm: float) -> float:
+    """Return the number of a logarithm, the largest there is for what lies beyond that."""
+    return math.exp(min(logarithm, _LARGEST_LOGARITHM))

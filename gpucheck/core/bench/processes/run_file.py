@@ -16,9 +16,8 @@ from gpucheck.models.bench_run import ProcessRun, Series
 from gpucheck.models.codec import DecodeError, from_plain
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.saved_run import BASELINE_SCHEMA, SavedRun
+from gpucheck.probes.files import MOST_JSON_BYTES, read_file
 
-#: A saved run of a node is some kilobytes, a report some megabytes; nothing of ours is larger.
-_MOST_BYTES = 64 * 2**20
 _SAVE = "Write one with: gpucheck bench --save FILE"
 _NEWER = "Read it with the gpucheck that wrote it, or a newer one."
 
@@ -49,10 +48,7 @@ def read_run(path: Path) -> SavedRun:
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the object that a file holds."""
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise _unusable(path, f"is larger than {_MOST_BYTES >> 20} MiB: it is none of ours")
+        text = read_file(path, MOST_JSON_BYTES)
         plain = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise _unusable(path, f"cannot be read: {error.strerror}") from None

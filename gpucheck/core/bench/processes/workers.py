@@ -7,6 +7,7 @@ taking the others with it, and each is bound to the processors of its GPU's NUMA
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from gpucheck.probes.workers import WorkerAnswer, WorkerOrder, Workers
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
 BENCH_SCHEMA = "gpucheck/bench/1"
 #: What makes a process a worker of ours: one small document, and nothing on the terminal.
+#: The kernel numbers 8192 processors at most.
+_CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
 
 
@@ -84,9 +87,7 @@ def parse_cpu_list(text: str | None) -> frozenset[int] | None:
     found: set[int] = set()
     for part in (text or "").split(","):
         low, dash, high = part.strip().partition("-")
-        if not (low.isascii() and low.isdecimal()):
-            return None
-        if dash and not (high.isascii() and high.isdecimal()):
+        if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
             return None
         found.update(range(int(low), int(high or low) + 1))
     return frozenset(found) or None

@@ -20,7 +20,7 @@ from benchmarks.decision import (
     stream_cell,
 )
 from gpucheck.core.bench.gates import decision
-from gpucheck.core.bench.gates.decision import decide, limit_of
+from gpucheck.core.bench.gates.decision import decide, decide_between, limit_of
 from gpucheck.models.gate import Direction, GateStatus
 
 GOOD = (1.0, 1.01, 0.99, 1.005, 0.995)
@@ -249,3 +249,10 @@ def test_healthy_nodes_pass_acceptance_though_their_gpus_differ() -> None:
     (bad, good, _), *_ = node_cell(25, 0.02, 0.0, seed=2, common=False)
 
     assert (bad, good) == (0.0, 100.0)
+
+
+def test_figures_that_no_number_can_hold_the_ratio_of_are_decided_all_the_same() -> None:
+    found = decide_between(1e308, 5e-324, 1.1, 5)
+
+    assert found.status is GateStatus.PASS
+    assert all(math.isfinite(figure) for figure in (found.ratio, *found.interval))

@@ -95,6 +95,11 @@ def test_processor_lists(text: str | None, expected: set[int] | None) -> None:
     assert parse_cpu_list(text) == (None if expected is None else frozenset(expected))
 
 
+@pytest.mark.parametrize("text", ["0-99999999999", "9" * 5000, "0-" + "9" * 5000])
+def test_more_processors_than_there_can_be_are_no_list(text: str) -> None:
+    assert parse_cpu_list(text) is None
+
+
 @given(st.text())
 def test_any_text_is_a_list_or_none(text: str) -> None:
     found = parse_cpu_list(text[:20])

@@ -1,0 +1,44 @@
+"""Files that are named by somebody else: regular, bounded, and never waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MIB = 1 << 20
+#: A snapshot of 64 GPUs is about 200 KB, a report of bench some megabytes: no JSON of ours is
+#: larger. What takes little room in a file can take a hundred times that in memory.
+MOST_JSON_BYTES = 8 * MIB
+#: Graphs, profiles and defaults are written by hand.
+MOST_TOML_BYTES = 1 * MIB
+
+
+def read_file(path: Path | str, most_bytes: int) -> bytes:
+    """Return what a regular file holds.
+
+    A device or a pipe is not even opened: that can hang, start something, and never end.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
+    """
+    try:
+        _check_regular(os.stat(path))  # noqa: PTH116 - a name may come from anywhere
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL character
+        raise OSError(errno.EINVAL, f"its name is impossible: {error}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        _check_regular(os.fstat(descriptor))  # another one may have taken the name
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"
+        raise OSError(errno.EFBIG, f"it is larger than {limit}")
+    return content
+
+
+def _check_regular(facts: os.stat_result) -> None:
+    if stat.S_ISDIR(facts.st_mode):
+        raise OSError(errno.EISDIR, "it is a directory")
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
