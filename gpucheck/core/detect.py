@@ -8,6 +8,7 @@ from gpucheck.core.checks import (
     CHECKS,
     Check,
     cuda_driver,
+    cupy,
     device_nodes,
     framework,
     launch,
@@ -84,7 +85,14 @@ def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
 def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     signs = any(f.layer in KNOWN_BY_SIGNS and f.status is CheckStatus.FAIL for f in findings)
     # The files are looked at already: what fails there has read them.
-    return judge(findings, has_control_node=signs and device_nodes.has_control_node(machine))
+    ran = any(f.id == launch.ID and f.status is not CheckStatus.SKIP for f in findings)
+    # Where CuPy was tried by itself (--deep, --framework), that says more.
+    through_cupy = ran and cupy.ID not in machine.wish.tried
+    return judge(
+        findings,
+        has_control_node=signs and device_nodes.has_control_node(machine),
+        cupy_failure=machine.launch.cupy_failure if through_cupy else None,
+    )
 
 
 def _looked_at_nvml(checks: Iterable[Check]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpucheck.core.checks import (
     CHECKS,
     cuda_driver,
+    cupy,
     device_nodes,
     gpu_lost,
     kernel_module,
@@ -19,6 +20,7 @@ from gpucheck.core.checks import (
 from gpucheck.core.checks.machine import KERNEL_LOG
 from gpucheck.core.inventory import HUNG
 from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import ProbeFailure
 
 #: Layers whose failure means that no program can use a GPU.
 CHAIN = frozenset(
@@ -73,7 +75,12 @@ def is_unreached(finding: Finding) -> bool:
     return finding.status is CheckStatus.SKIP and finding.summary.startswith(UNREACHED)
 
 
-def judge(findings: Sequence[Finding], *, has_control_node: bool = False) -> tuple[Finding, ...]:
+def judge(
+    findings: Sequence[Finding],
+    *,
+    has_control_node: bool = False,
+    cupy_failure: ProbeFailure | None = None,
+) -> tuple[Finding, ...]:
     """Give the blame to the first broken layer; let what was observed outweigh the signs.
 
     If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a sign that was misread:
@@ -83,6 +90,7 @@ def judge(findings: Sequence[Finding], *, has_control_node: bool = False) -> tup
 
     A bus that looks empty and a module that looks absent are signs, too: an error that only a
     running driver gives outweighs them, and so does its control node (`has_control_node`).
+    `cupy_failure` is why CuPy could not run the kernel that ran.
     """
     # Only these are required by others, and of each of them there is one.
     chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
@@ -93,6 +101,8 @@ def judge(findings: Sequence[Finding], *, has_control_node: bool = False) -> tup
         chain[name] = _outweighed(chain[name], said)
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
     proven = _proven_by_launch(judged, chain.get(launch.ID))
+    if cupy_failure is not None:
+        proven = [cupy.after_launch(f, cupy_failure) if f.id == cupy.ID else f for f in proven]
     return tuple(_said_once(_lost_once(_without_uvm(proven))))
 
 

@@ -255,12 +255,14 @@ class LaunchedReading(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """What came of running a kernel; `through` is cupy or libcuda.
+    """What came of running a kernel; `through` is cupy where it ran through CuPy, else libcuda.
 
-    `cupy_failure` is why CuPy, although it is installed, could not do it.
+    `cupy_failure` is why CuPy, although it is installed, could not do it; `libcuda_failure` why
+    libcuda alone could not, where CuPy could.
     """
 
     through: str | None = None
     launches: tuple[LaunchedReading, ...] = ()
-    cupy_failure: str | None = None
+    cupy_failure: ProbeFailure | None = None
+    libcuda_failure: ProbeFailure | None = None
     failure: ProbeFailure | None = None

@@ -83,8 +83,15 @@ class Probes(Protocol):
         """Import frameworks in children and let each use a GPU."""
         ...
 
-    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
-        """Run a kernel in a child and compare its result."""
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
+        """Run a kernel in a child and compare its result, then through CuPy if that is there."""
         ...
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:

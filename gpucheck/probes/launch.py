@@ -1,18 +1,39 @@
-"""Our side of the child that runs a kernel: one question, one fresh process, one deadline."""
+"""Our side of the children that run a kernel: libcuda's word is the driver's, CuPy's its own.
+
+The kernel is launched through libcuda first. CuPy follows in a child of its own, which has its
+own deadlines: its import reads hundreds of files, and its first kernels are compiled. What it does
+late or wrong never speaks against the driver.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpucheck.models.codec import DecodeError, from_plain
-from gpucheck.models.evidence import LaunchReading
+from gpucheck.models.evidence import LaunchedReading, LaunchReading
 from gpucheck.models.snapshot import ProbeFailure
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.probes.other_python import user_environment
+from gpucheck.probes.trials import IMPORT_S
 
 SCRIPT = str(Path(__file__).with_name("launch_child.py"))
+CUPY_SCRIPT = str(Path(__file__).with_name("launch_cupy_child.py"))
+#: For CuPy's first three kernels, which take 2 s each where two processors are busy.
+COMPILE_S = 60.0
+#: What it was at, by the last stage that it said was over: the code and the words.
+LATE = {
+    None: ("import-not-finished", "it was still being imported after"),
+    "imported": (
+        "compile-not-finished",
+        "it had not compiled and run a kernel after",
+    ),
+    "compiled": ("fails-on-the-gpu", "it did not finish a kernel that it had compiled within"),
+}
+#: After these nobody should ask the driver again.
+UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
 
 
 def run_kernel(
@@ -22,31 +43,42 @@ def run_kernel(
     through_cupy: bool,
     every_gpu: bool,
     deadline_s: float,
+    tell: Callable[[str], None],
 ) -> LaunchReading:
-    """Run a kernel on the first GPU that can, or on every one; a CuPy that crashes is left out."""
-    reading = _ask(python, environment, through_cupy, every_gpu, deadline_s)
-    died = reading.failure is not None and reading.failure.code == "launch-died"
-    if through_cupy and died and reading.failure is not None:
-        said = reading.failure.message
-        again = _ask(python, environment, False, every_gpu, deadline_s)
-        return again._replace(cupy_failure=said)
-    return reading
+    """Run a kernel on the first GPU that can, or on every one; then through CuPy on the same.
+
+    `deadline_s` is for the driver's part. A CuPy that runs it where libcuda could not (a driver
+    without its compiler, say) proves the GPU as well.
+    """
+    reading = _through_libcuda(environment, every_gpu, deadline_s)
+    failure = reading.failure
+    if not through_cupy or (failure is not None and failure.code in UNDECIDED):
+        return reading
+    right = [launch.ordinal for launch in reading.launches if launch.right]
+    tell("running a kernel through CuPy")
+    launches, said = _through_cupy(python, environment, right or [0], deadline_s, tell)
+    if said is None and not all(launch.right for launch in launches):
+        said = ProbeFailure(code="fails-on-the-gpu", message="the result of its kernel is wrong")
+    if said is not None:
+        return reading._replace(cupy_failure=said)
+    if right:
+        return reading._replace(through="cupy")
+    return LaunchReading(
+        through="cupy", launches=launches, libcuda_failure=failure or _first_failure(reading)
+    )
 
 
-def _ask(
-    python: str | None,
-    environment: Mapping[str, str],
-    through_cupy: bool,
-    every_gpu: bool,
-    deadline_s: float,
+def _first_failure(reading: LaunchReading) -> ProbeFailure | None:
+    wrong = ProbeFailure(code="wrong-result", message="the result is wrong")
+    return next((launch.failure or wrong for launch in reading.launches), None)
+
+
+def _through_libcuda(
+    environment: Mapping[str, str], every_gpu: bool, deadline_s: float
 ) -> LaunchReading:
     child = None
-    words = ("every" if every_gpu else "first", "cupy" if through_cupy else "libcuda")
-    # Without CuPy our own interpreter does: it starts faster without the user's packages.
-    interpreter = (python or sys.executable,) if through_cupy else ()
     try:
-        variables = user_environment(environment)
-        child = Child(SCRIPT, *words, interpreter=interpreter, environment=variables)
+        child = Child(SCRIPT, "every" if every_gpu else "first", environment=environment)
         return from_plain(LaunchReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the kernel was not run within {deadline_s:g} s"
@@ -54,6 +86,49 @@ def _ask(
     except (ChildDiedError, DecodeError) as error:
         message = f"the process that runs the kernel {error}"
         return LaunchReading(failure=ProbeFailure(code="launch-died", message=message))
+    finally:
+        if child is not None:
+            child.close()
+
+
+def _through_cupy(
+    python: str | None,
+    environment: Mapping[str, str],
+    ordinals: Sequence[int],
+    deadline_s: float,
+    tell: Callable[[str], None],
+) -> tuple[tuple[LaunchedReading, ...], ProbeFailure | None]:
+    """Return what came of it on these devices, and why CuPy could not do it."""
+    patience_s = {None: IMPORT_S, "imported": COMPILE_S, "compiled": deadline_s}
+    child = None
+    stage: str | None = None
+    words = [str(ordinal) for ordinal in ordinals]
+    waiting = len(words)
+    try:
+        child = Child(
+            CUPY_SCRIPT,
+            *words,
+            interpreter=(python or sys.executable,),
+            environment=user_environment(environment),
+        )
+        tell("importing CuPy")
+        while True:
+            answer: dict[str, Any] = next(child.documents(patience_s[stage]))
+            if "launches" in answer:
+                return from_plain(LaunchReading, answer).launches, None
+            if "error" in answer:
+                return (), ProbeFailure(code="fails-on-the-gpu", message=str(answer["error"]))
+            waiting -= answer["stage"] == "compiled"
+            # While there is another device it may have to compile again.
+            stage = "imported" if waiting else "compiled"
+            tell("running a kernel through CuPy")
+    except ChildSilentError as error:
+        code, missed = LATE[stage]
+        message = f"{missed} {error.deadline_s:g} s"
+        return (), ProbeFailure(code=code, message=message)
+    except (ChildDiedError, DecodeError, KeyError) as error:
+        message = f"the process that runs CuPy {error}"
+        return (), ProbeFailure(code="trial-died", message=message)
     finally:
         if child is not None:
             child.close()

@@ -1,8 +1,7 @@
-"""Runs a kernel on a GPU and compares its result: run by path in a child.
+"""The process that runs a kernel through libcuda and compares its result: run by path.
 
-With CuPy in this interpreter it goes through CuPy, as a user's program would; without it, or if
-CuPy fails for reasons of its own, through libcuda with the kernel below, which needs no toolkit.
-Standard library only, CuPy where it is installed; it runs in interpreters from Python 3.8 on.
+The kernel below needs no toolkit and no package: what comes of it is the driver's and the GPU's.
+Standard library only, with cuda_door_child.py beside it.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no
 def load_door() -> Any:
     """Return the module cuda_door_child.py from beside this file."""
     module = ModuleType("cuda_door_child")
-    # This may be anybody's Python: it leaves nothing in our folder.
-    sys.dont_write_bytecode = True
     SourceFileLoader(module.__name__, FOLDER + "/cuda_door_child.py").exec_module(module)
     return module
 
@@ -123,43 +120,6 @@ class Driver:
         self.ask("cuCtxSynchronize")
 
 
-class Cupy:
-    """The same through CuPy."""
-
-    def __init__(self) -> None:
-        # Our own folder is on no path, and the current one is not either: this is the user's CuPy.
-        import cupy
-
-        self._cupy = cupy
-        cupy.cuda.runtime.getDeviceCount()
-
-    def count(self) -> int:
-        """Return how many devices a program sees."""
-        return int(self._cupy.cuda.runtime.getDeviceCount())
-
-    def run(self, ordinal: int) -> dict[str, Any]:
-        """Compute 3x + 7 twice on one device and compare."""
-        cupy = self._cupy
-        times = []
-        with cupy.cuda.Device(ordinal):
-            values = cupy.arange(COUNT, dtype=cupy.uint32)
-            for _ in range(2):
-                started = time.perf_counter()
-                values = values * cupy.uint32(3) + cupy.uint32(7)
-                cupy.cuda.Stream.null.synchronize()
-                times.append(time.perf_counter() - started)
-            found = values.get()
-        right = all(int(value) == 3 * (3 * x + 7) + 7 for x, value in enumerate(found))
-        return {"right": right, "first_launch_s": times[0], "second_launch_s": times[1]}
-
-
-def through_cupy(every: bool) -> list[dict[str, Any]]:
-    """Run on the devices through CuPy; any exception is CuPy's to explain."""
-    cupy = Cupy()
-    count = cupy.count() if every else 1
-    return [{"ordinal": ordinal, **cupy.run(ordinal)} for ordinal in range(count)]
-
-
 def attempt(driver: Driver, ordinal: int) -> dict[str, Any]:
     """Return the document of one device; what was refused is its failure."""
     document: dict[str, Any] = {"ordinal": ordinal}
@@ -185,33 +145,11 @@ def through_driver(every: bool) -> dict[str, Any]:
     return {"launches": launches}
 
 
-def explain(error: BaseException) -> str:
-    """Return an exception as one line."""
-    lines = (type(error).__name__ + ": " + str(error)).splitlines()
-    return " ".join(line.strip() for line in lines if line.strip())[:500]
-
-
-def answer(every: bool, with_cupy: bool) -> dict[str, Any]:
-    """Return the whole reading."""
-    document: dict[str, Any] = {}
-    if with_cupy:
-        try:
-            return {"through": "cupy", "launches": through_cupy(every)}
-        except ImportError as error:
-            if getattr(error, "name", None) != "cupy":
-                document["cupy_failure"] = explain(error)
-        except Exception as error:  # whatever CuPy or one of its libraries has to say
-            document["cupy_failure"] = explain(error)
-    return {**document, "through": "libcuda", **through_driver(every)}
-
-
 def main() -> None:
-    """Print one JSON line; the arguments are `every` or `first`, and `cupy` or `libcuda`."""
-    sys.path[:] = [entry for entry in sys.path if entry not in ("", FOLDER)]
-    os.chdir("/")
+    """Print one JSON line; the argument is `every` or `first`."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    document = answer(sys.argv[1] == "every", sys.argv[2] == "cupy")
+    document = {"through": "libcuda", **through_driver(sys.argv[1] == "every")}
     os.write(out, json.dumps(document).encode("ascii") + b"\n")
 
 

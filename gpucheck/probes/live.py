@@ -154,7 +154,14 @@ class LiveProbes:
             self._heed(trial.failure)
         return trials
 
-    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
         """Run a kernel in a child."""
         from gpucheck.probes.launch import run_kernel
 
@@ -164,7 +171,9 @@ class LiveProbes:
             through_cupy=through_cupy,
             every_gpu=every_gpu,
             deadline_s=self.patience_s(),
+            tell=tell,
         )
+        # What CuPy does late is CuPy's: the driver has run a kernel before it.
         self._heed(reading.failure)
         return reading
 

@@ -130,7 +130,14 @@ class RecordedProbes:
         """Try nothing: a recording runs no framework."""
         return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
 
-    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
         """Run nothing: a recording has no GPU."""
         return LaunchReading(failure=NOT_RECORDED)
 

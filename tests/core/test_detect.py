@@ -549,3 +549,42 @@ def test_a_kernel_that_ran_through_cupy_outweighs_what_its_files_look_like(
     assert "libnvrtc.so.12" in cupy.summary
     assert bool(cupy.remedy) is (status is CheckStatus.WARN)
     assert [framework.sees_gpu for framework in found.frameworks] == [sees]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "says"),
+    [
+        ("import-not-finished", "it was still being imported after 120 s", "python -X importtime"),
+        ("compile-not-finished", "it had not compiled and run a kernel after 60 s", "once more"),
+        ("fails-on-the-gpu", "RuntimeError: no nvrtc", "python -c"),
+        # CUDA 12's compiler on a GPU of CUDA 13.
+        (
+            "fails-on-the-gpu",
+            "CompileException: nvrtc: error: invalid value for --gpu-architecture (-arch)",
+            "cupy-cuda13x",
+        ),
+    ],
+)
+def test_what_cupy_does_late_or_wrong_is_a_finding_of_its_own(
+    code: str, message: str, says: str
+) -> None:
+    build = LACKING._replace(missing_libraries=())
+    ran = LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5)
+    failure = ProbeFailure(code=code, message=message)
+    probes = FakeProbes(
+        readings=NVML,
+        cuda_reading=CUDA,
+        kernel_reading=ON_BUS,
+        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(build,)),
+        launch_reading=LaunchReading(through="libcuda", launches=(ran,), cupy_failure=failure),
+    )
+
+    answer = detect(probes)
+
+    result = detection(answer)
+    (cupy,) = (finding for finding in result.checks if finding.id == "cupy")
+    assert (cupy.status, cupy.cause) == (CheckStatus.WARN, code)
+    assert says in " ".join(cupy.remedy)
+    # It is no word against the driver.
+    assert (answer.exit_code, result.verdict) == (OK, Verdict.USABLE)
+    assert statuses(answer) == "ok ok ok ok"

@@ -29,7 +29,7 @@ def run_child(request: dict) -> None:
         cuda_child.main()
         return
     if request["child"] == "launch":
-        sys.argv = ["launch_child.py", "every", "libcuda"]
+        sys.argv = ["launch_child.py", "every"]
         launch_child.main()
         return
     sys.argv = ["nvml_child.py", ""]

@@ -118,7 +118,14 @@ class FakeProbes:
         self.asked.append("trials")
         return tuple(self.trials.get(name, TrialReading(name=name)) for name in names)
 
-    def launch(self, python: str | None, *, through_cupy: bool, every_gpu: bool) -> LaunchReading:
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
         """Return the given launch, or one that goes as CUDA does."""
         self.asked.append("launch")
         if self.launch_reading is not None:

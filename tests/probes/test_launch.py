@@ -1,4 +1,4 @@
-"""Running a kernel: through the user's CuPy where that works, through libcuda otherwise."""
+"""Running a kernel: libcuda's word is the driver's, and CuPy is late or wrong by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpucheck.models.evidence import LaunchReading
+from gpucheck.probes import launch
 from gpucheck.probes.launch import run_kernel
+from gpucheck.probes.live import LiveProbes
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import Machine, load_machine
 
 NUMPY_LIKE = """
 import types
@@ -35,52 +39,139 @@ cuda = types.SimpleNamespace(
 """
 
 
-def run(folder: Path, text: str | None, *, every_gpu: bool = False) -> LaunchReading:
+SLEEP = "import time; time.sleep(600)\n"
+
+
+def say_nothing(text: str) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def machine(c_compiler: str) -> Machine:
+    return load_machine("h100x8").with_gpus(2)
+
+
+def run(
+    folder: Path,
+    machine: Machine,
+    text: str | None,
+    *,
+    every_gpu: bool = False,
+    python: str = sys.executable,
+    deadline_s: float = 60,
+) -> LaunchReading:
+    """Run the kernel on a pretended machine beside a CuPy of this text."""
     if text is not None:
         (folder / "cupy.py").write_text(text)
-    environment = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": ""}
+    libraries = build_libraries(machine, folder / "libraries")
+    environment = {"PATH": "/usr/bin:/bin", **libraries, "PYTHONPATH": str(folder)}
     return run_kernel(
-        sys.executable, environment, through_cupy=True, every_gpu=every_gpu, deadline_s=20
+        python,
+        environment,
+        through_cupy=text is not None,
+        every_gpu=every_gpu,
+        deadline_s=deadline_s,
+        tell=say_nothing,
     )
 
 
 @pytest.mark.parametrize(("every_gpu", "count"), [(False, 1), (True, 2)])
-def test_through_cupy(tmp_path: Path, *, every_gpu: bool, count: int) -> None:
-    found = run(tmp_path, NUMPY_LIKE, every_gpu=every_gpu)
+def test_through_libcuda_and_cupy(
+    tmp_path: Path, machine: Machine, *, every_gpu: bool, count: int
+) -> None:
+    found = run(tmp_path, machine, NUMPY_LIKE, every_gpu=every_gpu)
 
-    assert found.through == "cupy"
-    assert [launch.right for launch in found.launches] == [True] * count
+    assert (found.through, found.cupy_failure, found.failure) == ("cupy", None, None)
+    assert [each.right for each in found.launches] == [True] * count
     assert found.launches[0].first_launch_s is not None
 
 
-def test_a_wrong_result_is_seen(tmp_path: Path) -> None:
-    found = run(tmp_path, NUMPY_LIKE.replace("WRONG = 0", "WRONG = 1"))
-
-    assert found.launches[0].right is False
+def test_without_cupy_it_is_libcuda(tmp_path: Path, machine: Machine) -> None:
+    assert run(tmp_path, machine, None).through == "libcuda"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code", "said"),
     [
-        ("raise RuntimeError('no nvrtc')\n", "RuntimeError: no nvrtc"),
-        ("import os; os.abort()\n", "was ended by SIGABRT"),
-        ("import missing_library\n", "No module named 'missing_library'"),
+        ("raise RuntimeError('no nvrtc')\n", "fails-on-the-gpu", "RuntimeError: no nvrtc"),
+        ("import os; os.abort()\n", "trial-died", "was ended by SIGABRT"),
+        ("import missing_library\n", "fails-on-the-gpu", "No module named 'missing_library'"),
+        (NUMPY_LIKE.replace("WRONG = 0", "WRONG = 1"), "fails-on-the-gpu", "is wrong"),
+        (SLEEP, "import-not-finished", "still being imported after 1 s"),
+        (
+            NUMPY_LIKE.replace("def arange", "import time\ndef arange").replace(
+                "return _Array(range(count))", "time.sleep(600)"
+            ),
+            "compile-not-finished",
+            "had not compiled and run a kernel after",
+        ),
     ],
+    ids=["error", "crash", "import", "wrong", "slow import", "slow compiler"],
 )
-def test_a_cupy_that_fails_does_not_decide(tmp_path: Path, text: str, said: str) -> None:
-    found = run(tmp_path, text)
+def test_a_cupy_that_is_late_or_wrong_leaves_the_drivers_word(
+    tmp_path: Path,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    code: str,
+    said: str,
+) -> None:
+    # Only what is to be late has little time.
+    if text == SLEEP:
+        monkeypatch.setattr(launch, "IMPORT_S", 1.0)
+    elif code == "compile-not-finished":
+        monkeypatch.setattr(launch, "COMPILE_S", 1.0)
 
-    assert found.through in ("libcuda", None)
-    assert said in (found.cupy_failure or "")
+    found = run(tmp_path, machine, text)
+
+    assert (found.through, found.failure) == ("libcuda", None)
+    assert [each.right for each in found.launches] == [True]
+    assert found.cupy_failure is not None
+    assert found.cupy_failure.code == code
+    assert said in found.cupy_failure.message
 
 
-def test_a_cupy_that_hangs_ends_with_the_deadline(tmp_path: Path) -> None:
-    (tmp_path / "cupy.py").write_text("import time; time.sleep(600)\n")
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+def test_an_interpreter_that_starts_late_is_no_hung_driver(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(launch, "IMPORT_S", 0.5)
+    libraries = build_libraries(machine, tmp_path / "libraries")
+    for name, value in libraries.items():
+        monkeypatch.setenv(name, value)
+    probes = LiveProbes(deadline_s=60)
+    whole_s = probes.patience_s()
 
-    found = run_kernel(
-        sys.executable, environment, through_cupy=True, every_gpu=False, deadline_s=0.5
-    )
+    found = probes.launch(str(slow), through_cupy=True, every_gpu=False, tell=say_nothing)
+
+    assert found.failure is None
+    assert found.cupy_failure is not None
+    assert found.cupy_failure.code == "import-not-finished"
+    # Nobody after it is given less time.
+    assert probes.patience_s() == whole_s
+
+
+def test_a_driver_that_hangs_is_not_asked_again_through_cupy(
+    tmp_path: Path, machine: Machine
+) -> None:
+    (tmp_path / "cupy.py").write_text(f"open({str(tmp_path / 'asked')!r}, 'w')\n")
+    hung = machine.broken(hang=["cuLaunchKernel"])
+
+    found = run(tmp_path, hung, (tmp_path / "cupy.py").read_text(), deadline_s=1.0)
 
     assert found.failure is not None
     assert found.failure.code == "driver-not-answering"
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_cupy_that_can_where_libcuda_cannot_proves_the_gpu(
+    tmp_path: Path, machine: Machine
+) -> None:
+    found = run(tmp_path, machine.broken(fail=["cuModuleLoadData 221"]), NUMPY_LIKE)
+
+    assert (found.through, found.failure) == ("cupy", None)
+    assert [each.right for each in found.launches] == [True]
+    assert found.libcuda_failure is not None
+    assert found.libcuda_failure.code == "jit-compiler-missing"

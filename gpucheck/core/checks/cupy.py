@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpucheck.core.checks import framework
 from gpucheck.core.checks.machine import Machine
 from gpucheck.models.evidence import BuildReading
-from gpucheck.models.finding import Finding, Layer
+from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
+from gpucheck.models.snapshot import ProbeFailure
 
 ID = "cupy"
 LAYER = Layer.FRAMEWORK
@@ -46,6 +47,43 @@ ADVICE = framework.Advice(
     gpu_build=_gpu_build,
     libraries=_libraries,
 )
+
+
+#: What helps where it could not run the kernel that libcuda ran, by the failure's code.
+OF_LAUNCH = {
+    "import-not-finished": (
+        "See what takes the time: python -X importtime -c 'import cupy' (a cold or remote disk"
+        " takes minutes once)",
+    ),
+    "compile-not-finished": (
+        "Run it once more: CuPy keeps what it has compiled (in ~/.cupy, or $CUPY_CACHE_DIR).",
+    ),
+}
+#: NVRTC's and CuPy's words for a GPU that is newer than the compiler.
+GPU_TOO_NEW = ("--gpu-architecture", "unsupported gpu architecture", "arch=compute_")
+
+
+def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
+    """Return the finding of a CuPy that could not run the kernel that libcuda ran.
+
+    What its files tell already, of a build that fits nothing here, says more.
+    """
+    if finding.status not in (CheckStatus.OK, CheckStatus.UNKNOWN):
+        return finding
+    remedy = OF_LAUNCH.get(
+        failure.code, ("See what it says: python -c 'import cupy; print(cupy.arange(3) * 2)'",)
+    )
+    summary = f"{finding.summary}; {failure.message}"
+    if any(word in failure.message for word in GPU_TOO_NEW):
+        summary = f"{finding.summary}; its compiler does not know this GPU, which is newer"
+        remedy = ("Install the build for the newest CUDA (today cupy-cuda13x[ctk]).",)
+    return finding._replace(
+        status=CheckStatus.WARN,
+        summary=summary,
+        evidence=(*finding.evidence, Evidence(source="CuPy", value=failure.message)),
+        remedy=remedy,
+        cause=failure.code,
+    )
 
 
 def check(machine: Machine) -> Finding:

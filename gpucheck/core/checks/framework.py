@@ -58,6 +58,7 @@ CAUSES = (
     "interpreter-silent",
     "trial-died",
     "import-not-finished",
+    "compile-not-finished",
 )
 
 

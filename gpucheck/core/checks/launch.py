@@ -14,6 +14,8 @@ REQUIRES: tuple[str, ...] = ("cuda-driver", "visibility", "compute-mode")
 
 #: The evidence that names what ran the kernel.
 THROUGH = "through"
+#: What it went through, in a sentence.
+WORDS = {"cupy": "libcuda and CuPy", "libcuda": "libcuda", None: "libcuda"}
 
 _finding = Teller(ID, LAYER)
 
@@ -42,14 +44,15 @@ UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"}
 
 ABOUT = About(
     looks_at=(
-        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through CuPy where it is"
-        " installed, else through libcuda with a kernel of our own",
+        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through libcuda with a kernel of"
+        " our own, which is what is judged; then through CuPy where it is installed, with deadlines"
+        " of its own for its import and its compiler: what it does late or wrong is CuPy's",
         "the first GPU that a program sees, the next if that fails; with --deep all of them",
         "the time of the first launch, which compiles the kernel, apart from the second",
     ),
     why="A driver may count its GPUs and still be unable to use them.",
     rules=(
-        "fail: no GPU ran it or the result is wrong; warn: some did not",
+        "fail: no GPU ran it or the result is wrong; warn: some did not, or CuPy alone did",
         "unknown: no result within the deadline",
     ),
     sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
@@ -82,11 +85,20 @@ def check(machine: Machine) -> Finding:
     if bad:
         return _some_failed(bad, reading)
     first = reading.launches[0]
+    said = (
+        f"a kernel runs on {count_of(len(reading.launches))} through {WORDS[reading.through]} and"
+        f" its result is right (first launch {_time(first.first_launch_s)})"
+    )
+    alone = reading.libcuda_failure
+    if alone is None:
+        return _finding(CheckStatus.OK, said, *_evidence(reading))
     return _finding(
-        CheckStatus.OK,
-        f"a kernel runs on {count_of(len(reading.launches))} through {reading.through} and its"
-        f" result is right (first launch {_time(first.first_launch_s)})",
+        CheckStatus.WARN,
+        f"a kernel runs through CuPy alone; through libcuda: {alone.message}",
+        Evidence(source=alone.function or "libcuda", value=alone.code),
         *_evidence(reading),
+        remedy=REMEDIES.get(alone.code, (KERNEL_LOG,)),
+        cause=alone.code,
     )
 
 
@@ -102,7 +114,7 @@ def _time(seconds: float | None) -> str:
 def _evidence(reading: LaunchReading) -> list[Evidence]:
     found = []
     if reading.cupy_failure is not None:
-        found.append(Evidence(source="CuPy, which was tried first", value=reading.cupy_failure))
+        found.append(Evidence(source="CuPy", value=reading.cupy_failure.message))
     for launch in reading.launches:
         if launch.failure is not None:
             value = f"{launch.failure.function}: {launch.failure.message}"

@@ -167,6 +167,7 @@ class Machine:
             self.builds.python,
             through_cupy=self.build("cupy") is not None,
             every_gpu=self.wish.every_gpu,
+            tell=self.tell,
         )
 
     @property

@@ -11,10 +11,11 @@ from gpucheck.models.evidence import (
     LaunchReading,
 )
 from gpucheck.models.finding import Finding
+from gpucheck.models.snapshot import ProbeFailure
 from tests.fakes.probes import FakeProbes
 
 
-def ran(*rights: bool, cupy_failure: str | None = None) -> Finding:
+def ran(*rights: bool, cupy_failure: ProbeFailure | None = None) -> Finding:
     launches = tuple(
         LaunchedReading(ordinal=n, right=right, first_launch_s=0.5, second_launch_s=1e-5)
         for n, right in enumerate(rights)
@@ -32,7 +33,8 @@ def test_the_first_launch_is_told_apart() -> None:
 
 
 def test_what_cupy_said_is_kept() -> None:
-    assert ran(True, cupy_failure="no nvrtc").evidence[0].value == "no nvrtc"
+    late = ProbeFailure(code="import-not-finished", message="no nvrtc")
+    assert ran(True, cupy_failure=late).evidence[0].value == "no nvrtc"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""The process that runs a kernel through CuPy, stage by stage: run by path.
+
+It runs in the interpreter that has CuPy (Python 3.8 or newer, standard library only besides), and
+says when CuPy is imported and when it has compiled, so that somebody can tell a slow start from a
+driver that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from typing import Any
+
+COUNT = 4096
+MOST_CHARACTERS = 500
+
+
+def run(cupy: Any, ordinal: int) -> dict[str, Any]:
+    """Compute 3x + 7 twice on one device and compare: the first time CuPy compiles it."""
+    times = []
+    with cupy.cuda.Device(ordinal):
+        values = cupy.arange(COUNT, dtype=cupy.uint32)
+        for _ in range(2):
+            started = time.perf_counter()
+            values = values * cupy.uint32(3) + cupy.uint32(7)
+            cupy.cuda.Stream.null.synchronize()
+            times.append(time.perf_counter() - started)
+            if len(times) == 1:
+                say({"stage": "compiled"})
+        found = values.get()
+    right = all(int(value) == 3 * (3 * x + 7) + 7 for x, value in enumerate(found))
+    return {
+        "ordinal": ordinal,
+        "right": right,
+        "first_launch_s": times[0],
+        "second_launch_s": times[1],
+    }
+
+
+def explain(error: BaseException) -> str:
+    """Return an exception as one line."""
+    lines = (type(error).__name__ + ": " + str(error)).splitlines()
+    return " ".join(line.strip() for line in lines if line.strip())[:MOST_CHARACTERS]
+
+
+def say(document: dict[str, Any]) -> None:
+    """Write one line to whoever asked."""
+    os.write(OUT, json.dumps(document).encode("ascii") + b"\n")
+
+
+def main(ordinals: list[int]) -> None:
+    """Say which stages are over, and at last what came of it on each of these devices."""
+    # Our own folder is on no path, and the current one is not either: this is the user's CuPy.
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
+    os.chdir("/")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        import cupy
+
+        say({"stage": "imported"})
+        say({"launches": [run(cupy, ordinal) for ordinal in ordinals]})
+    except Exception as error:  # whatever CuPy or one of its libraries has to say
+        say({"error": explain(error)})
+
+
+OUT = -1
+if __name__ == "__main__":
+    OUT = os.dup(1)
+    main([int(word) for word in sys.argv[1:]])
