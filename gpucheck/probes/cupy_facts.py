@@ -28,6 +28,7 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
         clock_sm_max_mhz=_megahertz(properties.get("clockRate")),
         clock_memory_max_mhz=_megahertz(properties.get("memoryClockRate")),
         memory_bus_bits=int(properties.get("memoryBusWidth", 0)) or None,
+        integrated=bool(properties["integrated"]) if "integrated" in properties else None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.probes.cpu import LinuxCpu
 from tests.end_to_end.conftest import Ended, Pretend, Program, end_session
 from tests.fakes.libraries import cupy_environment
 
@@ -118,6 +119,10 @@ def test_towers_are_timed_like_the_gpus_alone(bench: Bench) -> None:
     assert [row["variant"] for row in rows] == ["1-tower", "2-towers", "1-tower"]
 
 
+@pytest.mark.skipif(
+    (LinuxCpu().facts().memory_available_bytes or 0) < 12 * 2**30,
+    reason="8 GiB of this machine would stay free beside such a GPU, and it has hardly more",
+)
 def test_a_gpu_without_memory_of_its_own_says_what_its_transfers_are(bench: Bench) -> None:
     result = bench("transfer", script="unified").document("bench")["result"]
 

@@ -399,7 +399,7 @@ def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
     known = replace(
         gpu,
         pci_device_id=around.pci_device_ids.get(gpu.uuid or ""),
-        integrated=around.integrated.get(gpu.uuid or ""),
+        integrated=around.integrated.get(gpu.uuid or "", gpu.integrated),
     )
     return replace(known, board=board_of(known))
 

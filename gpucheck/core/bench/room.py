@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.core.bench.kernel import Kernel
 from gpucheck.core.bench.record import memory_taken
+from gpucheck.core.unified_memory import RESERVED_BYTES, spare_bytes
 from gpucheck.models.bench import BenchGpu
 from gpucheck.models.errors import InconclusiveError, WrongUseError
 from gpucheck.models.report import Failure
@@ -94,6 +95,14 @@ def _largest(
     kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
 ) -> int:
     largest = largest_fitting(kernel, dtype, size, machine, gpus)
+    if largest < 1 and any(gpu.integrated for gpu in gpus):
+        raise InconclusiveError(
+            code="memory-shared",
+            message=f"{kernel.id} is not measured: the GPU shares the system's memory, and what is "
+            f"available of it stays free ({RESERVED_BYTES / 2**30:.0f} GiB at least): to fill it "
+            "would stop the whole machine.",
+            remedy=("End what takes it, and run it again.", "Measure the processor: --device cpu"),
+        )
     if largest < 1:
         raise InconclusiveError(
             code="memory-taken",
@@ -104,13 +113,19 @@ def _largest(
 
 
 def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]) -> bool:
-    """Return whether a size fits into the host's free memory, and into that of these GPUs."""
+    """Return whether a size fits into the host's free memory, and into that of these GPUs.
+
+    What a GPU shares with the host is taken from both at once, and must never fill.
+    """
     shape = kernel.shape(size)
     host = kernel.host_bytes(shape, dtype, len(machine.gpus))
     if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
         return False
     needed = kernel.device_bytes(shape, dtype)
-    return all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus)
+    if not all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus):
+        return False
+    sharing = sum(bool(gpu.integrated) for gpu in gpus)
+    return not sharing or host + sharing * needed <= spare_bytes(machine.host_bytes or 0)
 
 
 def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:

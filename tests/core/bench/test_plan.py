@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpucheck.core.bench.kernels import KERNELS
 from gpucheck.core.bench.plan import make_plan
-from gpucheck.core.bench.room import Machine
+from gpucheck.core.bench.room import Machine, fits
+from gpucheck.core.unified_memory import spare_bytes
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
 from gpucheck.models.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
@@ -261,3 +264,48 @@ def test_limits_that_do_not_fit_are_left_out() -> None:
     plan = make_plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
 
     assert all(min(group.shape) < 1024 for group in plan.groups if group.limit)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("available", "largest"),
+    [
+        # 12 bytes of the GPU and 20 of the host for each of the copy's numbers, of 12 and 80 GiB.
+        (20 * GIB, 2**14),
+        (100 * GIB, 2**15),
+    ],
+)
+def test_memory_that_a_gpu_shares_is_counted_once_and_never_filled(
+    available: int, largest: int
+) -> None:
+    shared = replace(card(0, free=2**40), integrated=True)
+    machine = Machine(with_cpu=False, gpus=(shared,), host_bytes=available)
+    copy = KERNELS["copy"]
+
+    assert fits(copy, "float32", largest, machine, machine.gpus)
+    assert not fits(copy, "float32", 2 * largest, machine, machine.gpus)
+    taken = copy.device_bytes((largest, largest), "float32") + copy.host_bytes(
+        (largest, largest), "float32", 1
+    )
+    assert taken <= spare_bytes(available)
+    with pytest.raises(WrongUseError):
+        make_plan(BenchRequest(kernels=("copy",), size=2 * largest), KERNELS, machine)
+
+
+@pytest.mark.parametrize("available", [None, 8 * GIB])
+def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
+    available: int | None,
+) -> None:
+    shared = replace(card(0), integrated=True)
+
+    with pytest.raises(InconclusiveError) as caught:
+        make_plan(
+            BenchRequest(kernels=("matmul",)),
+            KERNELS,
+            Machine(gpus=(shared,), host_bytes=available),
+        )
+
+    assert caught.value.code == "memory-shared"
+    assert "8 GiB at least" in caught.value.message

@@ -48,6 +48,7 @@ _FAILURES = {
     "gpu-out-of-memory": GateClass.ENVIRONMENT,
     "gpu-busy": GateClass.ENVIRONMENT,
     "gpu-memory-taken": GateClass.ENVIRONMENT,
+    "memory-shared": GateClass.ENVIRONMENT,
     "memory-taken": GateClass.ENVIRONMENT,
     "worker-interrupted": GateClass.ENVIRONMENT,
     "interrupted": GateClass.ENVIRONMENT,

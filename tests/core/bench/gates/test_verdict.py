@@ -53,6 +53,7 @@ def test_only_skipped_gates_are_inconclusive() -> None:
         (Failure("gpu-lost", "the GPU stopped answering"), GateStatus.FAIL, GateClass.HARDWARE),
         (Failure("cupy-missing", "no CuPy"), GateStatus.FAIL, GateClass.SOFTWARE),
         (Failure("gpu-out-of-memory", "full"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
+        (Failure("memory-shared", "no room"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
         (Failure("gpu-busy", "in use"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
         (Failure(worker.DIED, "died"), GateStatus.FAIL, GateClass.SOFTWARE),
         (Failure(worker.SILENT, "silent"), GateStatus.INCONCLUSIVE, GateClass.SOFTWARE),
