@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpucheck.core.choice_options import Option, allowed_uuids, options_of, options_on
-from gpucheck.core.choice_rank import best
+from gpucheck.core.choice_rank import best, not_honoured
+from gpucheck.core.condition import Unfit
 from gpucheck.core.selection import select_gpus
 from gpucheck.core.visibility import SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.models.claim import MOST_SHARES, Target
@@ -16,6 +17,7 @@ from gpucheck.models.device import GpuState, Inventory
 from gpucheck.models.errors import BadAnswerError, WrongUseError
 from gpucheck.models.numbers import name_together
 from gpucheck.models.placement import Candidate, ChoiceRequest
+from gpucheck.models.report import Notice
 
 _UNCLAIMED = "without a claim"
 #: What to do about cards that somebody uses without a claim.
@@ -31,6 +33,7 @@ class Choice:
     chosen: tuple[Option, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     fitting: int = 0
+    remarks: tuple[Notice, ...] = ()
 
     @property
     def has_company(self) -> bool:
@@ -100,11 +103,14 @@ class Chooser:
     request: ChoiceRequest
     look: Callable[[], Inventory]
     driver_version: Callable[[], str | None] = lambda: None
+    condition: Callable[[], Mapping[int, Unfit]] = dict
     own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
     inventory: Inventory | None = None
     choice: Choice = field(default_factory=Choice)
     _options: tuple[Option, ...] = ()
     _unfit: dict[str, str] = field(default_factory=dict)
+    #: The cards, by index, that are taken only where too few others fit, and why.
+    _last: dict[int, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -128,8 +134,15 @@ class Chooser:
         excluded = _excluded(self.inventory, self.request.exclude)
         allowed = allowed_uuids(self.inventory.visibility)
         self._unfit = {}
+        condition = self.condition()
+        self._last = {index: bad.reason for index, bad in condition.items() if not bad.refused}
         for option in self._options:
             reason = _ruled_out(option, self.request, allowed, excluded)
+            if reason is None:
+                reason = _same_name(option, self._options)
+            bad = condition.get(option.gpu.index)
+            if reason is None and bad is not None and bad.refused:
+                reason = f"{bad.reason}: it must not be given work (gpucheck detect)"
             if reason is None and option.instance is not None:
                 reason = self._beside_others()
             if reason is not None:
@@ -151,9 +164,29 @@ class Chooser:
         chosen: tuple[Option, ...] = ()
         if len(fitting) >= self.request.count:
             topology = self.inventory.topology if self.inventory else None
-            chosen = tuple(best(fitting, self.request, topology))
-        self.choice = Choice(chosen=chosen, candidates=tuple(verdicts), fitting=len(fitting))
+            chosen = tuple(best(fitting, self.request, topology, last=self._last))
+        self.choice = Choice(
+            chosen=chosen,
+            candidates=tuple(verdicts),
+            fitting=len(fitting),
+            remarks=tuple(self._remarks(fitting, chosen)),
+        )
         return [option.target for option in chosen if option.target is not None]
+
+    def _remarks(self, fitting: Sequence[Option], chosen: Sequence[Option]) -> Iterator[Notice]:
+        """Yield what somebody who gets these should know."""
+        unwell = dict.fromkeys(
+            option.gpu.index for option in chosen if option.gpu.index in self._last
+        )
+        for index in unwell:
+            message = f"GPU {index} is the last choice: {self._last[index]} (see: gpucheck detect)."
+            yield Notice(code="gpu-unwell", message=message)
+        lack = not_honoured(
+            fitting, chosen, self.request, self.inventory.topology if self.inventory else None
+        )
+        if lack is not None:
+            message = f"--prefer {self.request.prefer} could not be honoured: {lack}."
+            yield Notice(code="preference-not-honoured", message=message)
 
     def _verdict(self, option: Option, blocked: Mapping[str, str], behind: int) -> Candidate:
         reason = (
@@ -162,7 +195,8 @@ class Chooser:
             or _too_busy(option, self.request, self.own_pids)
             or _queued(behind)
         )
-        shown = reason or _described(option)
+        last = self._last.get(option.gpu.index)
+        shown = reason or _described(option) + (f"; the last choice: {last}" if last else "")
         return Candidate(
             uuid=option.uuid,
             index=option.gpu.index,
@@ -182,7 +216,9 @@ class Chooser:
         if len(self.possible) < count:
             hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
             more = ", or for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)" if hides else ""
-            later = f"Waiting would not help: ask for less{more}."
+            none = not self.possible and not more
+            advice = "none of them can be given" if none else f"ask for less{more}"
+            later = f"Waiting would not help: {advice}."
         return BadAnswerError(
             code="nothing-fits",
             message=f"{count} {what} asked for and {fits} {are}.",
@@ -216,6 +252,15 @@ def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _same_name(option: Option, options: Sequence[Option]) -> str | None:
+    """Say so of a card that has the UUID of another one: a list of both would be empty."""
+    same = [other.gpu.index for other in options if other.uuid == option.uuid]
+    if len(same) == 1:
+        return None
+    names = " and ".join(str(index) for index in same)
+    return f"GPUs {names} say that they have the same UUID, so nothing can name one for sure"
+
+
 def _ruled_out(
     option: Option,
     request: ChoiceRequest,
@@ -225,7 +270,7 @@ def _ruled_out(
     """Say why a card can never be given to this request."""
     gpu = option.gpu
     if gpu.state is not GpuState.OK:
-        return "it is lost" if gpu.state is GpuState.LOST else "it does not answer"
+        return "lost" if gpu.state is GpuState.LOST else "no answer to NVML"
     if option.target is None:
         return "its UUID cannot be read, so nothing can name it for sure"
     if gpu.mig.enabled and option.instance is None:
@@ -233,7 +278,7 @@ def _ruled_out(
     if allowed is not None and not allowed & {option.uuid, gpu.uuid}:
         return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
     if allowed is None and gpu.visible is False and option.instance is None:
-        return gpu.hidden_reason or "CUDA does not see it"
+        return f"CUDA does not see it: {gpu.hidden_reason or 'nobody knows why'}"
     if option.uuid in excluded:
         return "it is excluded"
     if gpu.compute_mode == "prohibited":

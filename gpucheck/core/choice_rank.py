@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from gpucheck.core.choice_options import Option
 from gpucheck.models.device import Gpu, Topology
@@ -15,10 +15,23 @@ _NVLINK_NEARNESS = 100
 
 
 def best(
-    options: Sequence[Option], request: ChoiceRequest, topology: Topology | None
+    options: Sequence[Option],
+    request: ChoiceRequest,
+    topology: Topology | None,
+    *,
+    last: Container[int] = (),
 ) -> list[Option]:
-    """Return the `count` best options by the request's preference, by index."""
-    ranked = sorted(options, key=_rank(request.prefer))
+    """Return the `count` best options by the request's preference, by index.
+
+    Cards in `last` (by index) are only taken where there are too few others.
+    """
+    well = [option for option in options if option.gpu.index not in last]
+    if len(well) < request.count:
+        unwell = sorted(
+            (option for option in options if option.gpu.index in last), key=_rank(request.prefer)
+        )
+        return sorted([*well, *unwell[: request.count - len(well)]], key=_by_index)
+    ranked = sorted(well, key=_rank(request.prefer))
     count = request.count
     if request.prefer is Preference.NVLINK and count > 1:
         chosen = _nearest(ranked, count, _link_nearness(topology))
@@ -27,6 +40,43 @@ def best(
     else:
         chosen = ranked[:count]
     return sorted(chosen, key=_by_index)
+
+
+def not_honoured(
+    fitting: Sequence[Option],
+    chosen: Sequence[Option],
+    request: ChoiceRequest,
+    topology: Topology | None,
+) -> str | None:
+    """Say why the preference decided nothing, or None if it did or there was nothing to prefer."""
+    if not chosen:
+        return None
+    pairs = [(one, other) for at, one in enumerate(chosen) for other in chosen[at + 1 :]]
+    match request.prefer:
+        case Preference.NVLINK:
+            near = _link_nearness(topology)
+            if not pairs:
+                return "one GPU alone has no link to another" if len(fitting) > 1 else None
+            apart = [pair for pair in pairs if near(*pair) < _NVLINK_NEARNESS]
+            if not apart:
+                return None
+            one, other = apart[0]
+            return f"no NVLink joins GPU {one.gpu.index} and GPU {other.gpu.index}"
+        case Preference.NUMA:
+            no_cpus = all(not cpus_in(option.gpu.cpu_affinity or "") for option in fitting)
+            no_node = all(option.gpu.numa_node is None for option in fitting)
+            if no_cpus and (no_node or not pairs):
+                return "nothing tells which CPUs the GPUs are near"
+            apart = [pair for pair in pairs if not _same_node(*pair)]
+            if not apart:
+                return None
+            one, other = apart[0]
+            return f"GPU {one.gpu.index} and GPU {other.gpu.index} are not known to be of one node"
+        case Preference.COOL:
+            known = any(option.gpu.temperature_c is not None for option in fitting)
+            return None if known else "no GPU tells its temperature"
+        case _:
+            return None
 
 
 def _by_index(option: Option) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from typing import Protocol
 from gpucheck.core.claim_list import as_claim
 from gpucheck.core.claim_rules import IDS_VARIABLE, Room, room_on
 from gpucheck.models.claim import Claim, HeldSlot, Holder, Target, Ticket
-from gpucheck.models.errors import BadAnswerError
+from gpucheck.models.errors import BadAnswerError, InconclusiveError
 from gpucheck.probes.claim_records import user_name
 from gpucheck.probes.claims import ClaimStore, Gate, Lock, Place
 
@@ -26,6 +26,8 @@ from gpucheck.probes.claims import ClaimStore, Gate, Lock, Place
 _LOOK_S = 0.1
 #: How often it asks the driver anew while a card is not claimed but does not fit either.
 _SURVEY_S = 2.0
+#: A driver that does not answer is asked again after twice as long each time, up to this.
+_LONGEST_SURVEY_S = 60.0
 #: How many of those who came together may ask the driver at once, so that it answers in time.
 _SURVEYS_AT_ONCE = os.cpu_count() or 1
 
@@ -140,6 +142,7 @@ class Acquisition:
         self._began_s = now_s()
         self._has_waited = False
         self._has_looked = False
+        self._silence = ""
         self._ahead, self._reason = 0, ""
         self._details: tuple[str, ...] = ()
 
@@ -171,7 +174,7 @@ class Acquisition:
             store = None
         if store is not None and self._terms.wait and self._place is None:
             self._join_queue(store)
-        self._chooser.survey()
+        self._survey()
         self._has_looked = True
         attempt = _Attempt()
         if store is None:
@@ -185,6 +188,23 @@ class Acquisition:
                 # Behind the gate, so that nobody sees us wait for what we have.
                 self._leave_queue()
         return attempt
+
+    def _survey(self) -> None:
+        """Look at the machine; who waits outlives a driver that does not answer in time."""
+        pause_s = _SURVEY_S
+        while True:
+            try:
+                self._chooser.survey()
+            except InconclusiveError as error:
+                if not self._terms.wait:
+                    raise
+                self._silence = error.message
+                self._note(0, error.message)
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_SURVEY_S)
+            else:
+                self._silence = ""
+                return
 
     def _choose_and_take(self, gate: Gate, attempt: _Attempt) -> None:
         rooms = self._look(gate, attempt)
@@ -348,6 +368,12 @@ class Acquisition:
 
     def _too_late(self) -> BadAnswerError:
         message = f"Nothing became free within {self._terms.timeout_s:g} s."
+        if self._silence:
+            return BadAnswerError(
+                code="wait-timeout",
+                message=f"{message} {self._silence}",
+                remedy=("Run: gpucheck detect",),
+            )
         if not self._has_looked:
             return BadAnswerError(
                 code="wait-timeout", message=f"{message} Others who came before look first."

@@ -25,7 +25,7 @@ from gpucheck.models.snapshot import (
 )
 
 _SAME_NAME = set(Gpu._fields) & set(GpuReading._fields)
-_COPIED = tuple(sorted(_SAME_NAME - {"processes", "unavailable"}))
+_COPIED = tuple(sorted(_SAME_NAME - {"processes", "unavailable", "numa_node", "cpu_affinity"}))
 #: Fields of a reading that stand nested in the document.
 _NESTED = {
     "pcie_generation": "pcie.generation",
@@ -68,8 +68,12 @@ def describe_gpu(
     processes = _processes(row, identities)
     unavailable = _reasons(row, processes)
     pci = _pci_device(row, kernel) or PciDeviceReading(pci_bus_id="", vendor_id="")
+    near = {}
     for name in ("numa_node", "cpu_affinity"):
-        if getattr(pci, name) is None:
+        told = getattr(pci, name)
+        near[name] = getattr(row, name) if told is None else told
+        unavailable.pop(name, None)
+        if near[name] is None:
             unavailable[name] = _not_in_kernel(row, kernel, pci)
     visible, cuda_index, hidden = _seen(row, visibility, split=split)
     if cuda_index is None:
@@ -92,8 +96,7 @@ def describe_gpu(
             width=row.pcie_width,
             width_max=row.pcie_width_max,
         ),
-        numa_node=pci.numa_node,
-        cpu_affinity=pci.cpu_affinity,
+        **near,
         mig=MigState(enabled=row.mig_enabled, instances=migs),
         processes=processes,
         state=_state(row),
@@ -176,7 +179,7 @@ def _hidden_reason(row: GpuReading, visibility: Visibility, *, split: bool) -> s
     if is_mig(row) and not row.mig_instances and "mig_instances" not in row.unavailable:
         return "MIG is enabled on it, but it has no instance"
     if row.failure is not None:
-        return "it does not answer"
+        return "no answer to NVML"
     text = visibility.cuda_visible_devices
     if text is None:
         beside = " beside a MIG instance" if split and visibility.visible else ""

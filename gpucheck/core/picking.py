@@ -9,10 +9,11 @@ from gpucheck.core.choice import ALLOW_COMPANY, Chooser, check_request
 from gpucheck.core.choice_options import Option
 from gpucheck.core.claim_rules import ids_around, scheduler_of
 from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting
+from gpucheck.core.condition import Unfit, unfit
 from gpucheck.core.inventory import ListRequest, take_inventory
 from gpucheck.core.placement import LOCAL_TASK, environment_for, gpu_names
 from gpucheck.models.claim import Target
-from gpucheck.models.device import Gpu, Inventory
+from gpucheck.models.device import Gpu, GpuState, Inventory
 from gpucheck.models.errors import (
     BadAnswerError,
     ExitCode,
@@ -89,7 +90,12 @@ def pick_gpus(
     """
     check_request(request)
     look = _Look(probes, topology=request.prefer is Preference.NVLINK, close_after=wish.wait)
-    chooser = Chooser(request=request, look=look.inventory, driver_version=look.driver_version)
+    chooser = Chooser(
+        request=request,
+        look=look.inventory,
+        driver_version=look.driver_version,
+        condition=look.condition,
+    )
     store = open_store(wish, environment)
     acquisition = Acquisition(store, _terms(wish, environment), chooser, on_wait=on_wait)
     try:
@@ -107,7 +113,7 @@ def pick_gpus(
         candidates=chooser.choice.candidates,
         advice=(ALLOW_COMPANY,) if chooser.choice.has_company else (),
     )
-    notices = _notices(wish, environment, store)
+    notices = (*chooser.choice.remarks, *_notices(wish, environment, store))
     gpus = chooser.inventory.gpus if chooser.inventory else ()
     return Picked(answer=look.answer_with(placement, notices), held=held, gpus=gpus)
 
@@ -213,17 +219,47 @@ class _Look:
         self._request = ListRequest(topology=topology)
         self._close_after = close_after
         self._answer = Answer(result=None)
+        self._unfit: dict[int, Unfit] = {}
 
     def inventory(self) -> Inventory:
         """Take the inventory; raise what stands in its place where there is none."""
-        answer = take_inventory(self._request, self._probes)
-        if self._close_after:
-            # Hundreds may wait at once: none of them keeps a process to ask the driver with.
-            self._probes.close()
-        self._answer = answer
-        if answer.error is not None or not isinstance(answer.result, Inventory):
-            raise _as_error(answer)
-        return answer.result
+        try:
+            answer = take_inventory(self._request, self._probes)
+            self._answer = answer
+            inventory = answer.result
+            if not isinstance(inventory, Inventory):
+                raise _as_error(answer)
+            answering = [gpu for gpu in inventory.gpus if gpu.state is GpuState.OK]
+            if answer.error is not None:
+                if not answering:
+                    raise _as_error(answer)
+                self._answer = _beside_silent_ones(answer, answer.error)
+            self._judge(answering)
+            return inventory
+        finally:
+            if self._close_after:
+                # Hundreds may wait at once: none of them keeps a process to ask the driver with.
+                self._probes.close()
+
+    def _judge(self, gpus: Sequence[Gpu]) -> None:
+        """Ask of the cards that answer whether they are fit for work."""
+        self._unfit = {}
+        if not gpus:
+            return
+        reading = self._probes.condition([gpu.index for gpu in gpus])
+        health = {item.index: item for item in reading.gpus}
+        for gpu in gpus:
+            found = unfit(gpu, health[gpu.index]) if gpu.index in health else None
+            if found is not None:
+                self._unfit[gpu.index] = found
+        if reading.failure is not None:
+            message = f"The condition of the GPUs was not read: {reading.failure.message}."
+            notice = Notice(code="condition-unknown", message=message)
+            self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
+
+    def condition(self) -> Mapping[int, Unfit]:
+        """Return what speaks against which cards as of the last look, by index."""
+        return self._unfit
 
     def driver_version(self) -> str | None:
         """Return the driver's version as of the last look."""
@@ -235,6 +271,13 @@ class _Look:
             notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
         )
         return self._answer._replace(result=placement, warnings=(*kept, *notices))
+
+
+def _beside_silent_ones(answer: Answer, failure: Failure) -> Answer:
+    """Return the answer without its error, which does not concern the cards that answer."""
+    message = f"{failure.message} The others are offered; CUDA may wait for it as well."
+    notice = Notice(code=failure.code, message=message)
+    return answer._replace(error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice))
 
 
 def _as_error(answer: Answer) -> GpucheckError:

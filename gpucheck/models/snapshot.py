@@ -40,7 +40,8 @@ class MigReading(NamedTuple):
 class GpuReading(NamedTuple):
     """What NVML said about one GPU; every null has its reason in `unavailable`.
 
-    `failure` is set when the GPU stopped answering; nothing was asked of it after that.
+    `failure` is set when the GPU stopped answering; nothing was asked of it after that. `numa_node`
+    and `cpu_affinity` are only asked of the driver where the kernel does not list the GPU.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -72,6 +73,8 @@ class GpuReading(NamedTuple):
     pcie_width_max: int | None = None
     mig_enabled: bool | None = None
     mig_instances: tuple[MigReading, ...] = ()
+    numa_node: int | None = None
+    cpu_affinity: str | None = None
     processes: tuple[ProcessReading, ...] = ()
     process_utilization: Mapping[str, int] | None = None
     unavailable: Mapping[str, str] = NOTHING

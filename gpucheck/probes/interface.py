@@ -73,6 +73,10 @@ class Probes(Protocol):
         """Read every GPU's health through NVML."""
         ...
 
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Read of these GPUs (by index) what decides whether they are fit for work."""
+        ...
+
     def builds(self, python: str | None) -> BuildsReading:
         """Read what an interpreter's frameworks (default: this one's) were built for."""
         ...

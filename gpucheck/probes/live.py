@@ -88,7 +88,8 @@ class LiveProbes:
         """Ask the NVML child; after a failure the next question starts a new one."""
         if self._session is None:
             self._session = NvmlSession()
-        reading = self._session.read(question, deadline_s=self.patience_s())
+        sysfs = str(self._root / "sys/bus/pci/devices")
+        reading = self._session.read(question, deadline_s=self.patience_s(), sysfs=sysfs)
         if reading.failure is not None:
             self.close()
         # Who asks again and again (--watch) sees a driver that is well again as such.
@@ -131,6 +132,16 @@ class LiveProbes:
         if self._session is None:
             self._session = NvmlSession()
         reading = self._session.read_health(deadline_s=self.patience_s())
+        if reading.failure is not None:
+            self.close()
+        self._heed(reading.failure)
+        return reading
+
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Ask the NVML child whether these GPUs are fit for work."""
+        if self._session is None:
+            self._session = NvmlSession()
+        reading = self._session.read_condition(gpus, deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
         self._heed(reading.failure)

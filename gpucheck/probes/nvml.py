@@ -39,13 +39,14 @@ class NvmlSession:
     def __init__(self, child: Child | None = None) -> None:
         self._child = child
 
-    def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
+    def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
         """Ask once. What came before a failure is kept; the failure says why there is no more.
 
         A GPU that takes half of the time that is left, while others stand behind it, is given up:
-        a new child asks those, in what is left after that.
+        a new child asks those, in what is left after that. `sysfs` is the kernel's folder of PCI
+        devices, if what it lacks is to be asked of the driver.
         """
-        request = question._asdict()
+        request = {**question._asdict(), "sysfs": sysfs}
         end = time.monotonic() + deadline_s
         parts, failure = self._ask(request, end, deadline_s)
         hung: list[int] = []
@@ -70,6 +71,11 @@ class NvmlSession:
     def read_health(self, *, deadline_s: float) -> HealthReading:
         """Ask for the health of every GPU."""
         request = {"health": True, "sample_s": SAMPLE_S}
+        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
+
+    def read_condition(self, gpus: Sequence[int], *, deadline_s: float) -> HealthReading:
+        """Ask of these GPUs what decides whether they are fit for work."""
+        request = {"health": True, "gpus": list(gpus)}
         return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
 
     def _ask(

@@ -46,8 +46,11 @@ class Session:
         try:
             if request.get("health"):
                 health = load_beside("nvml_health_child")
-                arguments = (self._door, self._nvml, self._refusal, request["sample_s"])
-                yield from health.read_health(*arguments)
+                arguments = (self._door, self._nvml, self._refusal, request.get("sample_s", 0.0))
+                if request.get("gpus") is None:
+                    yield from health.read_health(*arguments)
+                else:
+                    yield from health.read_condition(*arguments[:3], request["gpus"])
             elif request.get("processes_of") is not None:
                 for index in request["processes_of"]:
                     if index not in self._readers:
@@ -70,7 +73,10 @@ class Session:
         readers = [self._reader(index) for index in range(system["gpu_count"])]
         first = request.get("first", 0)
         for reader in readers[first:]:
-            yield reader.read(process_utilization=bool(request.get("process_utilization")))
+            yield reader.read(
+                process_utilization=bool(request.get("process_utilization")),
+                sysfs=request.get("sysfs", ""),
+            )
         if request.get("topology"):
             topology = load_beside("nvml_topology_child")
             handles = [self._handle(reader, request) for reader in readers]

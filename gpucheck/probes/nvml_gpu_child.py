@@ -6,6 +6,7 @@ Each question goes through the door of nvml_door_child.py, which turns errors in
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from types import SimpleNamespace
 
@@ -39,6 +40,8 @@ COMPUTE_MODES = {
     3: "exclusive-process",
 }
 PERFORMANCE_STATE_UNKNOWN = 32
+#: Room for the bits of 4096 CPUs, in words of 64.
+AFFINITY_WORDS = 64
 NO_INSTANCE = 0xFFFFFFFF
 
 
@@ -47,6 +50,24 @@ def kernel_bus_id(given: bytes | str) -> str:
     text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
     domain, _, rest = text.partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"
+
+
+def _bits(words: Any) -> list[int]:
+    """Return the numbers of the bits that are set in words of 64 bits."""
+    return [
+        64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
+    ]
+
+
+def _as_list(numbers: list[int]) -> str:
+    """Return ascending numbers in the kernel's list form, such as `0-55,112-167`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
 def _one(value: Any) -> tuple[Any, ...]:
@@ -196,12 +217,19 @@ class GpuReader:
         """NVML's handle, or the refusal after which there is nothing more to ask."""
         return self._over or self._handle
 
-    def read(self, *, process_utilization: bool) -> dict[str, Any]:
-        """Return the GPU's document; a field that could not be read has its reason instead."""
+    def read(self, *, process_utilization: bool, sysfs: str = "") -> dict[str, Any]:
+        """Return the GPU's document; a field that could not be read has its reason instead.
+
+        `sysfs` is the kernel's folder of PCI devices: what is near a GPU that is not there (a
+        masked /sys), the driver may know.
+        """
         self.open()
         for fields, function, arguments, convert in READINGS:
             self._fill(fields, partial(self._read, function, arguments, convert))
         self._fill(MEMORY_FIELDS, lambda: self._memory(self._handle))
+        if sysfs and not os.path.isdir(f"{sysfs}/{self.document.get('pci_bus_id')}"):  # noqa: PTH112 - pathlib is slow to import
+            self._fill(("cpu_affinity",), self._cpu_affinity)
+            self._fill(("numa_node",), self._numa_node)
         self._collect("processes", self._processes)
         if process_utilization:
             self._fill(("process_utilization",), lambda: _one(self._process_utilization()))
@@ -287,6 +315,15 @@ class GpuReader:
             function = "nvmlDeviceGetMemoryInfo"
             raise self._refusal(function, None, "impossible", text)
         return (memory.total, memory.used, memory.free)
+
+    def _cpu_affinity(self) -> tuple[Any, ...]:
+        cpus = _bits(self._ask("nvmlDeviceGetCpuAffinity", AFFINITY_WORDS))
+        return (_as_list(cpus) or None,)
+
+    def _numa_node(self) -> tuple[Any, ...]:
+        """Return the node nearest to the GPU, not the one that its own memory may make up."""
+        nodes = _bits(self._ask("nvmlDeviceGetMemoryAffinity", AFFINITY_WORDS, 0))
+        return (nodes[0] if len(nodes) == 1 else None,)
 
     def _processes(self) -> Iterator[dict[str, Any]]:
         gap: Any = None

@@ -31,6 +31,20 @@ MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
 MOST_LINKS = 64
+#: The readings, by the first field of each, by which core/condition.py calls a card unfit.
+CONDITION = frozenset(
+    {
+        "clock_event_reasons",
+        "ecc_sram_threshold_exceeded",
+        "ecc_uncorrected_volatile",
+        "memory_unrepairable",
+        "recovery_action",
+        "remapped_rows_uncorrected",
+        "retired_pages_double_bit",
+        "retired_pages_single_bit",
+        "temperature_slowdown_c",
+    }
+)
 #: The code of a link that the GPU does not have: invalid argument, or not offered.
 NO_SUCH_LINK = frozenset({2, 3, 13})
 OVER = frozenset({15, 16})
@@ -69,6 +83,19 @@ class HealthReader:
                 self._first = self._sample()
             except self._refusal as refusal:
                 self._note((*GROWING, "sample_s"), refusal)
+
+    def read_condition(self) -> dict[str, Any]:
+        """Return a document with the readings of CONDITION alone."""
+        try:
+            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
+        except self._refusal as refusal:
+            self._over = refusal
+        for fields, question in self._questions():
+            if fields[0] in CONDITION:
+                self._fill(fields, question)
+        self.document["unavailable"] = self.unavailable
+        self.document["failure"] = self._over.document() if self._over else None
+        return self.document
 
     def finish(self) -> dict[str, Any]:
         """Take the second sample and return the document."""
@@ -306,3 +333,11 @@ def read_health(
         time.sleep(sample_s)
     for reader in readers:
         yield reader.finish()
+
+
+def read_condition(
+    door: Any, nvml: Any, refusal: type[Any], gpus: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield for each of these GPUs what decides whether it is fit for work, and nothing more."""
+    for index in gpus:
+        yield HealthReader(door, nvml, refusal, index).read_condition()

@@ -120,6 +120,10 @@ class RecordedProbes:
         """Return the recorded health."""
         return self._snapshot.health or HealthReading(failure=NOT_RECORDED)
 
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Return the recorded health, which has all of it."""
+        return self.health()
+
     def builds(self, python: str | None) -> BuildsReading:
         """Return the frameworks of the interpreter that recorded."""
         return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)

@@ -100,7 +100,7 @@ class TestEligibility:
         ("gpu", "request_", "why"),
         [
             (card(0, state=GpuState.LOST), {}, "lost"),
-            (card(0, state=GpuState.ERROR), {}, "does not answer"),
+            (card(0, state=GpuState.ERROR), {}, "no answer to NVML"),
             (card(0, uuid=None), {}, "UUID cannot be read"),
             (card(0, mig=MigState(enabled=True)), {}, "no instance"),
             (card(0, compute_mode="prohibited"), {}, "forbids"),
@@ -316,3 +316,23 @@ def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
         "2 others wait for it already",
         "process 7 is on it without a claim",
     ]
+
+
+def test_where_none_can_be_given_nobody_is_told_to_ask_for_less() -> None:
+    inventory = Inventory(
+        gpus=(card(0, state=GpuState.LOST), card(1, state=GpuState.LOST)),
+        visibility=Visibility(
+            cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
+        ),
+    )
+    chooser = Chooser(request=ChoiceRequest(count=2), look=lambda: inventory)
+    chooser.survey()
+    chooser.choose({})
+
+    failure = chooser.failure()
+
+    assert failure.message == "2 GPUs are asked for and 0 fit."
+    assert failure.remedy == (
+        "GPUs 0-1: lost",
+        "Waiting would not help: none of them can be given.",
+    )

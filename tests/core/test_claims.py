@@ -16,7 +16,7 @@ from gpucheck.core.claim_list import list_claims
 from gpucheck.core.claim_rules import ids_around
 from gpucheck.core.claims import Acquisition, ClaimTerms, Held, Waiting
 from gpucheck.models.claim import Holder, Slot, Target
-from gpucheck.models.errors import BadAnswerError
+from gpucheck.models.errors import BadAnswerError, InconclusiveError
 from gpucheck.probes.claims import LockDirectory, LockedDirectory
 
 CARD = Target(card="GPU-1")
@@ -57,6 +57,47 @@ def store(tmp_path: Path) -> LockDirectory:
 
 def take(store: LockDirectory, chooser: Any, **terms: object) -> Held:
     return Acquisition(store, ClaimTerms(**terms), chooser).run()[1]  # type: ignore[arg-type]
+
+
+class Sleepy(Any):
+    """A chooser whose driver does not answer the first times."""
+
+    silent = 3
+
+    def survey(self) -> None:
+        super().survey()
+        if self.surveys <= self.silent:
+            raise InconclusiveError(code="nvml-driver-not-answering", message="It is slow.")
+
+
+class TestSlowDriver:
+    def test_the_deadline_of_one_look_ends_no_waiting(self, store: LockDirectory) -> None:
+        chooser, told, slept = Sleepy(CARD), [], []
+        terms = ClaimTerms(wait=True)
+
+        _, held = Acquisition(store, terms, chooser, on_wait=told.append, sleep=slept.append).run()
+
+        assert [claim.uuid for claim in held.claims] == ["GPU-1"]
+        assert {waiting.reason for waiting in told} == {"It is slow."}
+        assert slept == [2.0, 4.0, 8.0]
+        held.close()
+
+    def test_the_timeout_does(self, store: LockDirectory) -> None:
+        clock = [0.0]
+        acquisition = Acquisition(
+            store,
+            ClaimTerms(wait=True, timeout_s=5.0),
+            Sleepy(CARD),
+            sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
+            now_s=lambda: clock[0],
+        )
+
+        with pytest.raises(BadAnswerError, match=r"within 5 s\. It is slow\."):
+            acquisition.run()
+
+    def test_who_does_not_wait_is_told_at_once(self, store: LockDirectory) -> None:
+        with pytest.raises(InconclusiveError):
+            take(store, Sleepy(CARD))
 
 
 class TestAcquisition:

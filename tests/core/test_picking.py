@@ -11,12 +11,13 @@ from gpucheck.core.inventory import list_gpus
 from gpucheck.core.picking import Wish, hold_named, open_store, pick_gpus
 from gpucheck.core.placement import place_devices
 from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, MissingError
-from gpucheck.models.placement import ChoiceRequest, Placement
+from gpucheck.models.evidence import HealthReading
+from gpucheck.models.placement import ChoiceRequest, Placement, Preference
 from gpucheck.models.report import Answer
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
 from gpucheck.probes.claims import LockDirectory
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
 HOLD = Wish(hold=True, command="train")
 
@@ -120,3 +121,118 @@ class TestNamed:
         assert [claim.slot for claim in list_claims(store).claims] == [0, 1]
         for picked in both:
             picked.held.close()
+
+
+LOST = ProbeFailure(code="gpu-is-lost", message="the GPU is lost", library_code=15)
+HUNG = ProbeFailure(code="driver-not-answering", message="it did not answer in time")
+
+
+def unwell(index: int, **changes: object) -> FakeProbes:
+    """Return three cards of which one has something."""
+    probes = machine(3)
+    health = [healthy(n, **(changes if n == index else {})) for n in range(3)]
+    probes.health_reading = HealthReading(gpus=tuple(health))
+    return probes
+
+
+def chosen(probes: FakeProbes, environment: dict[str, str], count: int) -> tuple[Answer, list[int]]:
+    answer = pick_gpus(ChoiceRequest(count=count), Wish(), probes, environment).answer
+    return answer, [device.index or 0 for device in placement_of(answer).devices]
+
+
+class TestCondition:
+    """A card that detect finds something wrong with is given last, or not at all."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"remapped_rows_failed": True},
+            {"ecc_sram_threshold_exceeded": True},
+            {"failure": LOST},
+        ],
+        ids=str,
+    )
+    def test_one_to_be_replaced_is_refused(
+        self, environment: dict[str, str], changes: dict[str, object]
+    ) -> None:
+        answer, two = chosen(unwell(0, **changes), environment, 2)
+        assert (two, answer.warnings) == ([1, 2], ())
+
+        answer, three = chosen(unwell(0, **changes), environment, 3)
+        assert (three, answer.exit_code) == ([], ExitCode.BAD)
+        assert answer.error is not None
+        assert "it must not be given work" in answer.error.remedy[0]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"ecc_uncorrected_volatile": 7}, {"recovery_action": 1}, {"temperature_slowdown_c": 30}],
+        ids=str,
+    )
+    def test_an_unwell_one_is_the_last(
+        self, environment: dict[str, str], changes: dict[str, object]
+    ) -> None:
+        answer, two = chosen(unwell(0, **changes), environment, 2)
+        assert (two, answer.warnings) == ([1, 2], ())
+        assert "; the last choice: " in placement_of(answer).candidates[0].reason
+
+        answer, three = chosen(unwell(0, **changes), environment, 3)
+        assert three == [0, 1, 2]
+        (notice,) = answer.warnings
+        assert notice.code == "gpu-unwell"
+        assert "GPU 0 is the last choice" in notice.message
+
+    def test_a_condition_that_was_not_read_is_said(self, environment: dict[str, str]) -> None:
+        probes = machine(1)
+        probes.health_reading = HealthReading(failure=HUNG)
+
+        answer, found = chosen(probes, environment, 1)
+
+        assert found == [0]
+        assert [notice.code for notice in answer.warnings] == ["condition-unknown"]
+
+
+def test_a_silent_card_does_not_take_the_others_away(environment: dict[str, str]) -> None:
+    rows = (gpu_reading(0), gpu_reading(1, uuid=None, failure=HUNG), gpu_reading(2))
+    readings = NvmlReading(gpu_count=3, gpus=rows, failure=HUNG)
+    probes = FakeProbes(readings=readings)
+
+    answer, found = chosen(probes, environment, 2)
+
+    assert found == [0, 2]
+    assert (answer.exit_code, answer.error) == (ExitCode.OK, None)
+    assert any("CUDA may wait for it as well" in notice.message for notice in answer.warnings)
+    assert "cuda" not in probes.asked
+
+
+def test_two_cards_with_one_uuid_are_not_given(environment: dict[str, str]) -> None:
+    rows = (gpu_reading(0), gpu_reading(1, uuid=gpu_reading(0).uuid), gpu_reading(2))
+    probes = FakeProbes(readings=reading_of(*rows))
+
+    answer, found = chosen(probes, environment, 1)
+    assert found == [2]
+    assert (
+        "GPUs 0 and 1 say that they have the same UUID" in placement_of(answer).candidates[0].reason
+    )
+
+    answer, found = chosen(probes, environment, 2)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("prefer", "count", "reason"),
+    [
+        (Preference.NUMA, 1, "nothing tells which CPUs"),
+        (Preference.NUMA, 2, "nothing tells which CPUs"),
+        (Preference.NVLINK, 2, "no NVLink joins GPU 0 and GPU 1"),
+        (Preference.NVLINK, 1, "one GPU alone has no link"),
+    ],
+)
+def test_a_preference_that_cannot_be_honoured_is_said(
+    environment: dict[str, str], prefer: Preference, count: int, reason: str
+) -> None:
+    request = ChoiceRequest(count=count, prefer=prefer)
+
+    answer = pick_gpus(request, Wish(), machine(), environment).answer
+
+    (notice,) = [item for item in answer.warnings if item.code == "preference-not-honoured"]
+    assert reason in notice.message

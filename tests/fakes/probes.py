@@ -106,6 +106,13 @@ class FakeProbes:
             return self.health_reading
         return HealthReading(gpus=tuple(healthy(gpu.index) for gpu in self.readings.gpus))
 
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Return the given health of these GPUs."""
+        self.asked.append("condition")
+        if self.health_reading is not None:
+            return self.health_reading
+        return HealthReading(gpus=tuple(healthy(index) for index in gpus))
+
     def builds(self, python: str | None) -> BuildsReading:
         """Return the given builds."""
         self.asked.append("builds")

@@ -568,8 +568,8 @@ def test_a_session_asks_as_often_as_it_is_asked() -> None:
     assert (first.nvml_calls, second.nvml_calls) == (9, 18)
     assert first.gpus == second.gpus == (GpuReading(index=0, uuid="GPU-0", unavailable={}),)
     assert child.asked == [
-        {"topology": True, "process_utilization": True, "processes_of": None},
-        {"topology": False, "process_utilization": False, "processes_of": None},
+        {"topology": True, "process_utilization": True, "processes_of": None, "sysfs": ""},
+        {"topology": False, "process_utilization": False, "processes_of": None, "sysfs": ""},
     ]
     assert not child.closed
 
