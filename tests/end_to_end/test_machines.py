@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.probes.live import LiveProbes
 from tests.end_to_end.conftest import Pretend, Program, end_session
 from tests.end_to_end.documents import assert_document, only_document
 from tests.fakes.machine import Machine, Process, load_machine, machine_names
@@ -60,8 +61,8 @@ def test_readings_are_those_of_the_machine(pretend: Pretend, program: Program, n
         assert row["persistence_mode"] == gpu.persistence_mode
         assert row["pcie"]["generation"] == gpu.pcie_generation
         assert row["pcie"]["width_max"] == gpu.pcie_width_max
-        # WSL has no NVIDIA device in sysfs.
-        assert row["numa_node"] == (None if name == "wsl2" else gpu.numa_node)
+        # WSL has no NVIDIA device in sysfs: there the driver tells it.
+        assert row["numa_node"] == gpu.numa_node
     assert document["host"]["name"] == name
     assert document["host"]["driver_version"] == machine.driver.version
     cuda = machine.driver.cuda_version
@@ -516,3 +517,39 @@ def test_a_libcuda_that_crashes(crashing: Any, pretend: Pretend, program: Progra
 
     (notice,) = document["warnings"]
     assert "the process that asks the CUDA driver was ended by SIGSEGV" in notice["message"]
+
+
+def test_where_sys_is_masked_the_driver_tells_what_is_near(
+    pretend: Pretend, program: Program, tmp_path: Path
+) -> None:
+    machine = load_machine("h100x8")
+    env = pretend(machine, tree=False) | {"GPUCHECK_ROOT": str(tmp_path)}
+
+    rows = program("list", "--json", env=env).document()["result"]["gpus"]
+
+    assert [row["numa_node"] for row in rows] == [gpu.numa_node for gpu in machine.gpus]
+    assert [row["cpu_affinity"] for row in rows] == [gpu.cpu_affinity for gpu in machine.gpus]
+
+
+def test_the_condition_is_read_of_those_cards_and_of_nothing_more(
+    pretend: Pretend, monkeypatch: pytest.MonkeyPatch, call_log: Path
+) -> None:
+    machine = load_machine("h100x8").with_gpu(2, ecc_uncorrected_volatile=7)
+    lost = machine.broken(fail=["nvmlDeviceGetRemappedRows* gpu=3 15"])
+    for key, value in (pretend(lost) | {"FAKE_CALL_LOG": str(call_log)}).items():
+        monkeypatch.setenv(key, value)
+    probes = LiveProbes(deadline_s=10.0)
+    try:
+        reading = probes.condition([2, 3])
+    finally:
+        probes.close()
+
+    assert reading.failure is None
+    bad, gone = reading.gpus
+    assert (bad.index, bad.ecc_uncorrected_volatile, bad.failure) == (2, 7, None)
+    assert gone.failure is not None
+    assert gone.failure.library_code == 15
+    calls = [line.split() for line in call_log.read_text(encoding="ascii").splitlines()]
+    assert {gpu for _, gpu in calls} <= {"-", "2", "3"}
+    # The handle, the bindings' two forms of some, and a reading each.
+    assert len([name for name, gpu in calls if gpu == "2"]) <= 14
