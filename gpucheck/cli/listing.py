@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.core.inventory import ListRequest, take_inventory
+from gpucheck.core.inventory import ListRequest, judge_list, take_inventory
 from gpucheck.core.selection import keep, of_user, select_gpus, sort_gpus
 from gpucheck.models.device import Inventory
 from gpucheck.models.errors import WrongUseError
@@ -49,7 +49,7 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
     )
 
     def find(probes: Probes) -> Answer:
-        return _choose(take_inventory(request, probes), options, order)
+        return _choose(judge_list(take_inventory(request, probes)), options, order)
 
     show: dict[str, Any] = {
         "columns": columns,

@@ -24,6 +24,9 @@ def command(
     redact: Annotated[
         bool, typer.Option("--redact", help="Replace serials, UUIDs, and host and user names.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that exists.")
+    ] = False,
     shared: Shared,
 ) -> int:
     """Record this machine to a file that --from answers from."""
@@ -31,6 +34,13 @@ def command(
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)
     shared = shared._replace(output=file or shared.output)
+    if shared.output is not None and shared.output.is_file() and not overwrite:
+        raise WrongUseError(
+            code="snapshot-exists",
+            message=f"The file {str(shared.output)!r} exists: "
+            "a recording is never replaced by itself.",
+            remedy=("Replace it on purpose with --overwrite, or name another file.",),
+        )
     code = deliver("snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact))
     if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")

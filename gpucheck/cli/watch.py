@@ -33,6 +33,8 @@ def watch(
 ) -> int:
     """Show the report every `every_s` seconds; Ctrl-C is the proper end and gives code 0.
 
+    Without a driver or a GPU it ends with 4, as without --watch.
+
     Raises:
         WrongUseError: the interval is too short, or a file is named.
     """
@@ -57,7 +59,12 @@ def watch(
                 report = output.wrap(command, answer, time=probes.time(), strict=shared.strict)
                 show(report, {**view_changes, "header": first or shared.format != "csv"})
                 code, first = report.exit_code, False
+                if report.exit_code is ExitCode.MISSING:
+                    break  # without a driver or a GPU there is nothing to watch
                 time.sleep(every_s)
+        if _redraws(shared):  # the screen is gone, and what was said there with it
+            output.comment(report, quiet=shared.verbosity < 0)
+        return int(code)
     except KeyboardInterrupt:
         REQUESTS.settle()
         return int(ExitCode.OK)
@@ -68,10 +75,14 @@ def watch(
         probes.close()
 
 
+def _redraws(shared: Shared) -> bool:
+    return shared.format == "table" and sys.stdout.isatty()
+
+
 @contextmanager
 def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
     """Redraw a table in place on a terminal; elsewhere write one report after another."""
-    if shared.format != "table" or not sys.stdout.isatty():
+    if not _redraws(shared):
         yield lambda report, changes: _append(report, shared, changes)
         return
     from rich.console import Console

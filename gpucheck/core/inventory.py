@@ -91,6 +91,20 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
     )
 
 
+def judge_list(answer: Answer) -> Answer:
+    """Return the answer of `list`, which is a bad one where none of the GPUs answers."""
+    inventory = answer.result
+    if answer.error is not None or not isinstance(inventory, Inventory) or not inventory.gpus:
+        return answer
+    if any(gpu.state is GpuState.OK for gpu in inventory.gpus):
+        return answer
+    count = len(inventory.gpus)
+    which = "The GPU does not answer" if count == 1 else f"None of the {count} GPUs answers"
+    message = f"{which}: {inventory.gpus[0].error}."
+    failure = Failure(code="no-gpu-answers", message=message, remedy=(NEXT_STEP,))
+    return answer._replace(exit_code=ExitCode.BAD, error=failure)
+
+
 def list_gpus(probes: Probes, *, sure: bool = False) -> tuple[Gpu, ...]:
     """Return the GPUs, for programs that want an exception instead of an answer without any.
 

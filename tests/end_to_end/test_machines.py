@@ -553,3 +553,31 @@ def test_the_condition_is_read_of_those_cards_and_of_nothing_more(
     assert {gpu for _, gpu in calls} <= {"-", "2", "3"}
     # The handle, the bindings' two forms of some, and a reading each.
     assert len([name for name, gpu in calls if gpu == "2"]) <= 14
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=str)
+def test_without_a_driver_there_is_nothing_to_watch(
+    pretend: Pretend, program: Program, words: tuple[str, ...]
+) -> None:
+    ended = program("list", "--watch", "0.1", *words, env=pretend("no-driver"))
+
+    assert ended.code == 4
+    if words:
+        assert ended.document()["error"]["code"] == "nvml-library-not-found"
+    else:
+        assert ended.said.count("The GPUs cannot be listed") == 1
+
+
+def test_where_every_card_is_lost_the_answer_is_a_bad_one(
+    pretend: Pretend, program: Program
+) -> None:
+    env = pretend("h100x8", gpus=2, fail=["* 15"])
+
+    ended = program("list", "--json", env=env)
+
+    assert ended.code == 1
+    document = ended.document()
+    assert [row["state"] for row in document["result"]["gpus"]] == ["lost", "lost"]
+    assert document["error"]["code"] == "no-gpu-answers"
+    assert "None of the 2 GPUs answers" in document["error"]["message"]
+    assert document["status"] == "fail"

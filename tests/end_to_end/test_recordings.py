@@ -371,7 +371,25 @@ def test_what_was_recorded_is_said_on_stderr(
     file = tmp_path / "machine.json"
 
     loud = program("snapshot", file, env=pretend("t4"))
-    quiet = program("snapshot", file, "--quiet", env=pretend("t4"))
+    quiet = program("snapshot", file, "--quiet", "--overwrite", env=pretend("t4"))
 
     assert loud.said == f"Recorded. Look at it with: gpucheck list --from {file}\n"
     assert quiet.said == ""
+
+
+def test_a_recording_is_not_replaced_by_itself(
+    pretend: Pretend, program: Program, tmp_path: Path
+) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text("precious", encoding="utf-8")
+    env = pretend("t4")
+
+    for words in ([file], ["--output", file]):
+        ended = program("snapshot", *words, env=env)
+        assert ended.code == 2
+        assert "exists: a recording is never replaced by itself." in ended.said
+        assert "--overwrite" in ended.said
+        assert file.read_text(encoding="utf-8") == "precious"
+
+    assert program("snapshot", file, "--overwrite", env=env).code == 0
+    assert file.read_text(encoding="utf-8").startswith("{")
