@@ -17,6 +17,9 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.command_server import CommandServers, can_serve
+from tests.sampling import THOROUGH
+
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
 INHERITED_VARIABLES = ("HOME", "PATH", "TMPDIR")
 
@@ -27,7 +30,7 @@ LEAKING = re.compile(
 )
 
 #: Which Pythons have frameworks to hold ours against: the tests' own options, see CONTRIBUTING.
-ASKED_OF_THE_TESTS = re.compile(r"GPUCHECK_(\w+_PYTHONS?|TEST_NVRTC)")
+ASKED_OF_THE_TESTS = re.compile(r"GPUCHECK_(\w+_PYTHONS?|TEST_\w+)")
 
 #: More workers of a parallel run take memory and are hardly faster: many tests start processes.
 MOST_WORKERS = 4
@@ -38,6 +41,7 @@ MOST_WORKERS = 4
 # run looks at new ones.
 hypothesis.settings.register_profile(
     "gpucheck",
+    max_examples=200 if THOROUGH else 50,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
@@ -89,9 +93,19 @@ def _leaking_variables() -> Iterator[dict[str, str]]:
         yield leaking
 
 
-@pytest.fixture
-def gpucheck_command() -> Callable[..., Finished]:
-    """Run `gpucheck ARGUMENTS` as a process: `gpucheck_command("list", "--json", env={...})`."""
+@pytest.fixture(scope="session")
+def command_servers() -> Iterator[CommandServers]:
+    """Return what runs `gpucheck ARGUMENTS` in a fork of a process that has imported it."""
+    with CommandServers() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def gpucheck_command(command_servers: CommandServers) -> Callable[..., Finished]:
+    """Run `gpucheck ARGUMENTS` as a process: `gpucheck_command("list", "--json", env={...})`.
+
+    It is a fork that needs no start of its own, unless `real` or the environment asks for one.
+    """
 
     def run(
         *arguments: str | os.PathLike[str],
@@ -99,13 +113,24 @@ def gpucheck_command() -> Callable[..., Finished]:
         stdin: str = "",
         cwd: Path | None = None,
         timeout_s: float = 120,
+        real: bool = False,
     ) -> Finished:
+        environment = scrubbed_environment(env)
+        if not real and can_serve(environment, stdin.encode()):
+            code, stdout, stderr = command_servers.run(
+                arguments,
+                environment=environment,
+                cwd=cwd,
+                stdin=stdin.encode(),
+                timeout_s=timeout_s,
+            )
+            return Finished(stdout=stdout.decode(), stderr=stderr.decode(), code=code)
         finished = subprocess.run(
             [sys.executable, "-m", "gpucheck", *arguments],
             input=stdin,
             capture_output=True,
             encoding="utf-8",
-            env=scrubbed_environment(env),
+            env=environment,
             cwd=cwd,
             timeout=timeout_s,
             check=False,

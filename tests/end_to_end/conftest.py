@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.command_server import CommandServers, can_serve
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.documents import assert_document, only_document
 from tests.end_to_end.sweeping import Forks
@@ -85,6 +86,9 @@ class Program:
     #: Before the module that runs, for a test that must change the program.
     entry: tuple[str, ...] = ("-m", "gpucheck")
 
+    def __init__(self, servers: CommandServers | None = None) -> None:
+        self._servers = servers
+
     def start(
         self, *arguments: str | os.PathLike[str], env: dict[str, str], **options: Any
     ) -> subprocess.Popen[bytes]:
@@ -106,9 +110,20 @@ class Program:
         *arguments: str | os.PathLike[str],
         env: dict[str, str],
         timeout_s: float = 60,
+        cwd: Path | None = None,
         **options: Any,
     ) -> Ended:
-        """Run it to its end; one that does not end is killed with all it started."""
+        """Run it to its end; one that does not end is killed with all it started.
+
+        It is a fork of the command server, unless its environment or options ask for a real start.
+        """
+        environment = scrubbed_environment(env)
+        if self._servers is not None and not options and can_serve(environment, b""):
+            code, out, err = self._servers.run(
+                arguments, environment=environment, cwd=cwd, timeout_s=timeout_s
+            )
+            return Ended(code=code, stdout=out, stderr=err)
+        options["cwd"] = cwd
         with self.start(*arguments, env=env, **options) as process:
             try:
                 stdout, stderr = process.communicate(timeout=timeout_s)
@@ -127,9 +142,9 @@ def end_session(leader: int) -> None:
 
 
 @pytest.fixture(scope="session")
-def program() -> Program:
+def program(command_servers: CommandServers) -> Program:
     """Return gpucheck as a user runs it."""
-    return Program()
+    return Program(command_servers)
 
 
 class ForkServers(contextlib.ExitStack):

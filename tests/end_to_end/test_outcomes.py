@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.end_to_end.documents import assert_document, only_document
+from tests.sampling import THOROUGH
 
 
 def assert_said(ended: Ended, error: dict[str, Any]) -> None:
@@ -277,8 +279,10 @@ def test_every_value_of_a_snapshot_damaged_in_turn(
     document = recorded(program, pretend("a100-mig"))
     file = tmp_path / "damaged.json"
     outcomes = {"listed": 0, "refused": 0}
+    values = (None, "x", -1, 1e308, True, [], {}, [None], {"x": "y"}, 2**70, "")
     for place in list(paths(document["result"]))[1:]:
-        for value in (None, "x", -1, 1e308, True, [], {}, [None], {"x": "y"}, 2**70, ""):
+        # Each place with one value, and over the places with all of them.
+        for value in values if THOROUGH else random.Random(str(place)).sample(values, 1):
             changed = json.loads(json.dumps(document))
             at = changed["result"]
             for key in place[:-1]:
@@ -297,7 +301,7 @@ def test_every_value_of_a_snapshot_damaged_in_turn(
             answer = take_inventory(ListRequest(ask_driver=True, topology=True), probes)
             assert answer.exit_code in (0, 3, 4), place
             outcomes["listed"] += 1
-    assert min(outcomes.values()) > 200
+    assert min(outcomes.values()) > (200 if THOROUGH else 30)
 
 
 # ------------------------------------------------------------------------------ watch and interrupt

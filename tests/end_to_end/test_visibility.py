@@ -11,6 +11,7 @@ import pytest
 from gpucheck.core.visibility import apply_rules
 from tests.end_to_end.conftest import Ended, ForkServers, Pretend, Program
 from tests.fakes.machine import Machine, load_machine
+from tests.sampling import THOROUGH, sampled
 
 H100 = load_machine("h100x8")
 MIXED = load_machine("mixed-order")
@@ -263,7 +264,9 @@ def test_the_rules_agree_with_the_driver_wherever_they_decide(
     gpus = server.nvml(machine).gpus
     decided, differ = 0, []
 
-    for text, order in itertools.product(texts_for(machine), orders):
+    single = [None, *words_for(machine)]
+    pairs = itertools.product(texts_for(machine), orders)
+    for text, order in sampled(pairs, 60, always=[*itertools.product(single, orders)]):
         rules = apply_rules(text, order, gpus)
         if rules.visible is None:
             assert rules.open_question
@@ -278,7 +281,7 @@ def test_the_rules_agree_with_the_driver_wherever_they_decide(
 
     assert differ == []
     # Not agreement by never deciding.
-    assert decided > 300
+    assert decided > (300 if THOROUGH else 40)
 
 
 @pytest.mark.parametrize(

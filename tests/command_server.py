@@ -1,0 +1,219 @@
+"""The command without its start: a process that has imported gpucheck forks for each call.
+
+A fork is a process like any other to what it starts, reads and writes, at a fifth of the price:
+most of a call's time goes into importing. What the interpreter itself reads at its start (LANG,
+PYTHONUTF8, descriptors that are closed) is for a real process: see `can_serve`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: One message each way; a call's variables and words are far below it.
+LONGEST_MESSAGE_BYTES = 1 << 20
+#: A pipe holds this much, so that nobody has to write while somebody reads.
+LONGEST_STDIN_BYTES = 60_000
+#: Read once, at the start of the interpreter or when Typer is imported.
+READ_AT_START = (
+    "PYTHON", "LC_", "LD_PRELOAD", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH",
+    "_TYPER",
+)  # fmt: skip
+#: With a module path the program itself may load the pretended CuPy, and that the driver's
+#: libraries: a server is started with these.
+OF_A_SERVER = ("PYTHONPATH", "LD_LIBRARY_PATH")
+#: Each takes 60 MB.
+MOST_SERVERS = 4
+
+
+def can_serve(environment: Mapping[str, str], stdin: bytes) -> bool:
+    """Return whether a fork does what a new interpreter would do with this environment."""
+    strange = [name for name in environment if name.startswith(READ_AT_START)]
+    usual = environment.get("LANG", "C.UTF-8") == "C.UTF-8"
+    return usual and not {*strange} - {"PYTHONPATH"} and len(stdin) <= LONGEST_STDIN_BYTES
+
+
+class CommandServers:
+    """A server for what needs no libraries of its own, and one for each of the last others."""
+
+    def __init__(self) -> None:
+        self._servers: dict[tuple[str | None, ...], CommandServer] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers.values():
+            server.close()
+
+    def run(
+        self,
+        words: Sequence[str | os.PathLike[str]],
+        *,
+        environment: Mapping[str, str],
+        cwd: Path | None,
+        stdin: bytes = b"",
+        timeout_s: float,
+    ) -> tuple[int, bytes, bytes]:
+        """Return the exit code, stdout and stderr of `gpucheck WORDS`.
+
+        Raises subprocess.TimeoutExpired, after all processes of its session have been killed.
+        """
+        given = {name: environment[name] for name in OF_A_SERVER if name in environment}
+        variables = given if "PYTHONPATH" in given else {}
+        key = tuple(map(variables.get, OF_A_SERVER))
+        server = self._servers.pop(key, None) or CommandServer(variables)
+        if len(self._servers) == MOST_SERVERS:
+            self._servers.pop(next(iter(self._servers))).close()
+        self._servers[key] = server
+        request = {
+            "words": [os.fspath(word) for word in words],
+            "environment": dict(environment),
+            "cwd": str(cwd or Path.cwd()),
+        }
+        return server.run(request, stdin, timeout_s)
+
+
+class CommandServer:
+    """Calls of `python -m gpucheck`, one after the other, each in a session of its own."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+        given = variables.get("PYTHONPATH")
+        paths = [str(ROOT), *(given.split(os.pathsep) if given else [])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
+            cwd=ROOT,
+            env={**kept, "LANG": "C.UTF-8", **variables, "PYTHONPATH": os.pathsep.join(paths)},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._ours.close()  # it ends when nobody is there to ask
+        self._process.wait(timeout=30)
+
+    def run(
+        self, request: Mapping[str, Any], stdin: bytes, timeout_s: float
+    ) -> tuple[int, bytes, bytes]:
+        """Return a call's exit code, stdout and stderr."""
+        with contextlib.ExitStack() as descriptors:
+            (read_in, write_in), (out, write_out), (err, write_err) = (os.pipe() for _ in range(3))
+            for each in (out, err):
+                descriptors.callback(os.close, each)
+            os.write(write_in, stdin)
+            os.close(write_in)
+            theirs = [read_in, write_out, write_err]
+            socket.send_fds(self._ours, [json.dumps(request).encode("utf-8")], theirs)
+            for each in theirs:
+                os.close(each)
+            pid = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))["pid"]
+            try:
+                stdout, stderr = _read_all((out, err), time.monotonic() + timeout_s)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                raise
+            finally:
+                code = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))["code"]
+        return code, stdout, stderr
+
+
+def _read_all(descriptors: tuple[int, int], end: float) -> tuple[bytes, bytes]:
+    read: dict[int, list[bytes]] = {each: [] for each in descriptors}
+    with selectors.DefaultSelector() as selector:
+        for each in descriptors:
+            selector.register(each, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = end - time.monotonic()
+            ready = selector.select(left_s) if left_s > 0 else []
+            if not ready:
+                raise subprocess.TimeoutExpired("gpucheck", 0)
+            for key, _ in ready:
+                part = os.read(key.fd, 1 << 16)
+                read[key.fd].append(part)
+                if not part:
+                    selector.unregister(key.fd)
+    stdout, stderr = (b"".join(read[each]) for each in descriptors)
+    return stdout, stderr
+
+
+def import_everything() -> None:
+    """Import what the commands import, but for what looks at the environment: NumPy and NVML."""
+    for name in ("cli", "core", "models", "probes", "render"):
+        package = importlib.import_module(f"gpucheck.{name}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("_child") and "limit_hook" not in found.name:
+                importlib.import_module(found.name)
+    for name in ("rich.console", "rich.progress", "rich.table", "typer.main", "typer.core"):
+        importlib.import_module(name)
+
+
+def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """Make this fork the process that the request describes."""
+    os.setsid()
+    for number, each in enumerate(descriptors):
+        os.dup2(each, number)
+        os.close(each)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    words = request["words"]
+    sys.argv = [str(ROOT / "gpucheck" / "__main__.py"), *words]
+    sys.orig_argv = [sys.executable, "-m", "gpucheck", *words]
+    # The server's own are this checkout's folder, as where it began and as a module path.
+    sys.path[:2] = [request["cwd"]]
+
+
+def wait_for_a_call(connection: socket.socket) -> None:
+    """Fork for each call and tell its pid and code; return in the forks only."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE_BYTES, 3)
+        if not message:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            become(json.loads(message), descriptors)
+            return
+        for each in descriptors:
+            os.close(each)
+        connection.send(json.dumps({"pid": pid}).encode())
+        _, status = os.waitpid(pid, 0)
+        connection.send(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def serve(descriptor: int) -> None:
+    """Serve calls until the other end is closed."""
+    import gc
+
+    # A fork that looks for garbage copies every page that it looks at.
+    gc.disable()
+    import_everything()
+    gc.freeze()
+    wait_for_a_call(socket.socket(fileno=descriptor))
+    from gpucheck.__main__ import main
+
+    main()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
