@@ -32,6 +32,7 @@ class Fingerprint:
     cpu: str | None = None
     cores: int | None = None
     blas: str | None = None
+    blas_architecture: str | None = None
     variables: dict[str, str] | None = None
     profile: str | None = None
     gpucheck: str | None = None

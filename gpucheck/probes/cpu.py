@@ -20,6 +20,7 @@ class CpuFacts:
 
     `usable_cores` is the size of the affinity mask; `quota_cores` the cgroup's limit, where one
     is set. `l2_bytes` is one core's, `last_level_bytes` the largest single cache.
+    `instruction_sets` are the flags of /proc/cpuinfo, none where it has none (ARM, masked).
     """
 
     model: str | None
@@ -29,6 +30,7 @@ class CpuFacts:
     l2_bytes: int | None
     last_level_bytes: int | None
     memory_available_bytes: int | None
+    instruction_sets: frozenset[str] = frozenset()
 
     @property
     def threads(self) -> int:
@@ -128,6 +130,7 @@ class LinuxCpu:
             l2_bytes=l2_bytes,
             last_level_bytes=last_level_bytes,
             memory_available_bytes=self._memory_available_bytes(),
+            instruction_sets=self._instruction_sets(),
         )
 
     def load(self) -> CpuLoad:
@@ -163,6 +166,13 @@ class LinuxCpu:
             if key.strip().lower() in ("model name", "cpu model"):
                 return value.strip()
         return None
+
+    def _instruction_sets(self) -> frozenset[str]:
+        for line in (self._text("proc/cpuinfo") or "").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "flags":
+                return frozenset(value.split())
+        return frozenset()
 
     def _cpu_times(self) -> list[int] | None:
         lines = (self._text("proc/stat") or "").splitlines()

@@ -41,7 +41,7 @@ def test_an_empty_root_answers_with_nothing_and_no_error(tmp_path: Path) -> None
 def test_model_memory_and_caches(tmp_path: Path) -> None:
     cpu = plant(
         tmp_path,
-        proc__cpuinfo="processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\n",
+        proc__cpuinfo="processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nflags\t\t: sse2 avx2\n",
         proc__meminfo="MemTotal: 100 kB\nMemAvailable:     64 kB\n",
     )
     for index, (level, size) in enumerate([("1", "32K"), ("2", "1024K"), ("3", "32M")]):
@@ -51,6 +51,7 @@ def test_model_memory_and_caches(tmp_path: Path) -> None:
     facts = cpu.facts()
 
     assert facts.model == "Some CPU @ 2.0GHz"
+    assert facts.instruction_sets == {"sse2", "avx2"}
     assert facts.memory_available_bytes == 64 * 1024
     assert facts.l2_bytes == 2**20
     assert facts.last_level_bytes == 32 * 2**20

@@ -13,7 +13,10 @@ from gpucheck.models.bench import Comparison, ComparisonSide, Doubt, Measurement
 REUSE_COUNT = 10
 #: The doubt of a comparison one side of which was slowed down, and the rows' doubts that say so.
 SIDE_IN_DOUBT = "side-in-doubt"
-_SLOWED = ("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached")
+_SLOWED = (
+    *("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached"),
+    "blas-older-than-cpu",
+)
 #: What stands beside those of a side that had too few rounds to be known.
 _NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.

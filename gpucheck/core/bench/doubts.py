@@ -26,6 +26,8 @@ _QUOTA_PERCENT = 5.0
 _LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
+#: Kernels that the processor computes by products of its BLAS.
+_BY_BLAS = frozenset({"matmul", "batch", "train", "towers"})
 #: Below this share of its highest clock a GPU is held down by something.
 _LOW_CLOCK = 0.8
 
@@ -49,7 +51,8 @@ class Around:
     """What else is known of a row's surroundings; `gpu` is None without sensors.
 
     `far` says that this process may run on no CPU that is next to the row's GPU, `integrated` that
-    the GPU shares the host's memory. `clock_max_mhz` is the highest clock of its SMs.
+    the GPU shares the host's memory. `clock_max_mhz` is the highest clock of its SMs. `old_blas`
+    says which older instructions than the processor's the BLAS computes with.
     """
 
     host: HostState
@@ -58,6 +61,7 @@ class Around:
     far: bool = False
     integrated: bool = False
     clock_max_mhz: float | None = None
+    old_blas: str | None = None
 
 
 _Question = Callable[[Record, Around], Doubt | None]
@@ -311,6 +315,19 @@ def _quota(record: Record, around: Around) -> Doubt | None:
     )
 
 
+def _blas_older(record: Record, around: Around) -> Doubt | None:
+    label = record.case.label
+    if around.old_blas is None or label.device != "cpu" or label.kernel not in _BY_BLAS:
+        return None
+    return Doubt(
+        code="blas-older-than-cpu",
+        message=f"{around.old_blas}, and the processor has newer instructions: products may take "
+        "twice as long as they need",
+        next="unset what chooses the kernels (OPENBLAS_CORETYPE, MKL_ENABLE_INSTRUCTIONS, ...), or "
+        "use a newer NumPy",
+    )
+
+
 _DOUBTS: tuple[_Question, ...] = (
     _by_samples(sample_doubts.too_few_samples),
     _by_samples(sample_doubts.unconverged),
@@ -322,6 +339,7 @@ _DOUBTS: tuple[_Question, ...] = (
     _clock_low,
     _host_busy,
     _quota,
+    _blas_older,
     _by_samples(sample_doubts.rounds_differ),
     _by_samples(sample_doubts.bimodal),
     _by_samples(sample_doubts.drifting),

@@ -11,6 +11,7 @@ from itertools import zip_longest
 
 from gpucheck.core.bench import data
 from gpucheck.core.bench.asked import asked_devices
+from gpucheck.core.bench.blas_kernels import older_than_cpu
 from gpucheck.core.bench.budget import leave_out, without_interval
 from gpucheck.core.bench.compare import compare, headline
 from gpucheck.core.bench.doubts import Around
@@ -344,6 +345,9 @@ class _Bench:
 
     def _rows(self, one: _Measured) -> list[Measurement]:
         host, rows = one.host.state(), []
+        old_blas = older_than_cpu(
+            self._blas.read(), self._facts.instruction_sets, self._around.variables
+        )
         for record in one.records:
             uuid = record.case.label.gpu_uuid
             gpu = self._observer.state(uuid, record.turns_s, id(one))
@@ -355,6 +359,7 @@ class _Bench:
                 far=uuid in self._around.far,
                 integrated=bool(board and board.integrated),
                 clock_max_mhz=_highest_clock(board, gpu),
+                old_blas=old_blas,
             )
             rows.append(row_of(record, around))
         return rows

@@ -26,7 +26,14 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "OPENBLAS_THREAD_TIMEOUT",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
     "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "BLIS_NUM_THREADS",
+    "BLIS_ARCH_TYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
 )
 _UNREADABLE = "/proc/stat cannot be read"
 #: So many of the processes that hold a GPU's memory are named.

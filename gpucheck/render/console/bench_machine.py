@@ -50,7 +50,8 @@ def _host_line(found: BenchEnvironment) -> str:
     if found.cpu_quota_cores is not None:
         parts.append(f"quota {found.cpu_quota_cores:g}")
     if found.blas_name is not None:
-        parts.append(f"{found.blas_name} {found.blas_version or ''}".strip())
+        core = f" ({found.blas_architecture})" if found.blas_architecture else ""
+        parts.append(f"{found.blas_name} {found.blas_version or ''}".strip() + core)
     parts.append(f"NumPy {found.numpy_version}")
     if found.cupy_version is not None:
         parts.append(f"CuPy {found.cupy_version}")

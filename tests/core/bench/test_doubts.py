@@ -394,3 +394,21 @@ def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
     around = Around(host=IDLE, gpu=narrow, integrated=True)
 
     assert doubts_about(on_gpu("transfer"), around) == ()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "doubted"),
+    [
+        ("matmul", "cpu", True),
+        ("train", "cpu", True),
+        ("copy", "cpu", False),
+        ("matmul", "gpu:0", False),
+    ],
+)
+def test_products_by_an_old_blas_are_doubted(kernel: str, device: str, doubted: bool) -> None:
+    found = record(noise())
+    found.case.label = replace(found.case.label, kernel=kernel, device=device)  # type: ignore[misc]
+
+    codes = {one.code for one in doubts_about(found, replace(QUIET, old_blas="for Haswell"))}
+
+    assert ("blas-older-than-cpu" in codes) is doubted

@@ -183,7 +183,7 @@ def _throttled(figures: Figures) -> Cause | None:
 
 
 def _config(figures: Figures) -> Cause | None:
-    doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow"})
+    doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
     return None if doubt is None else _blamed(GateClass.CONFIG, doubt, figures)
 
 

@@ -61,6 +61,7 @@ def fingerprint(
         cpu=environment.cpu_model,
         cores=environment.usable_cores,
         blas=f"{blas}{threads}",
+        blas_architecture=environment.blas_architecture,
         variables=environment.variables,
         profile=profile,
         gpucheck=__version__,

@@ -23,6 +23,7 @@ from gpucheck.core.bench.processes.fingerprint import (
     fingerprints_of,
     not_allowed,
 )
+from gpucheck.core.bench.surroundings import VARIABLES
 from gpucheck.models.bench import Scope, Verified
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.gate import Direction
@@ -59,6 +60,22 @@ def test_a_variable_that_decides_about_arithmetic_forbids_the_comparison() -> No
     assert (
         differences(with_it, environment_with(OMP_NUM_THREADS="2", NVIDIA_TF32_OVERRIDE="0")) == {}
     )
+
+
+def test_the_kernels_of_the_blas_and_what_forces_them_are_in_the_fingerprint() -> None:
+    (first, *_) = runs_of(SPEEDS)
+    assert first.result is not None
+
+    def with_kernels_for(core: str) -> Fingerprint:
+        assert first.result is not None
+        environment = replace(first.result.environment, blas_architecture=core)
+        run = replace(first, result=replace(first.result, environment=environment))
+        return fingerprints_of((run,), None)[run.device]
+
+    found = differences(with_kernels_for("SkylakeX"), with_kernels_for("Haswell"))
+    assert found == {"blas_architecture": "blas_architecture: SkylakeX -> Haswell"}
+    forcing = {"OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "MKL_ENABLE_INSTRUCTIONS"}
+    assert forcing | {"BLIS_NUM_THREADS", "OPENBLAS_L2_SIZE"} <= set(VARIABLES)
 
 
 def test_a_file_that_says_nothing_of_variables_is_not_taken_to_have_had_none() -> None:
