@@ -287,6 +287,7 @@ class GpuTelemetry:
     `reasons` is the share of the readings in which each reason held the clock down (several can at
     once); `limited_s` the seconds that the driver counted for each, which misses nothing between
     two readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
+    `temperature_margin_c` is how far the GPU is from where it slows down, on cards that tell it.
     """
 
     uuid: str
@@ -297,6 +298,7 @@ class GpuTelemetry:
     power_w: Extent | None = None
     temperature_c: Extent | None = None
     temperature_memory_c: float | None = None
+    temperature_margin_c: Extent | None = None
     clock_sm_max_mhz: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None

@@ -39,7 +39,10 @@ class BurnDevice:
 
     `flops_per_s` is over all of it, `first_flops_per_s` over the first tenth and
     `last_flops_per_s` over the last: how much heat took. `telemetry` is None for the processor.
-    `exit_code` is that of a process that could not begin, by its own account.
+    `exit_code` is that of a process that could not begin, by its own account. `clock_limits` are
+    the reasons that held the clock down for long enough to matter, with their share of the time
+    under load, from two seconds on; None where nobody read them. `temperature_limit_c` is where it
+    is stopped, None where its own margin decides, or nothing is read.
     """
 
     device: str
@@ -52,6 +55,8 @@ class BurnDevice:
     telemetry: GpuTelemetry | None = None
     failure: Failure | None = None
     exit_code: int | None = None
+    clock_limits: dict[str, float] | None = None
+    temperature_limit_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

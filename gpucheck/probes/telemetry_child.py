@@ -33,6 +33,8 @@ READINGS = (
     ("clock_memory_mhz", (("nvmlDeviceGetClockInfo", (2,)),)),
     ("power_mw", (("nvmlDeviceGetPowerUsage", ()),)),
     ("temperature_c", (("nvmlDeviceGetTemperature", (0,)),)),
+    # How far from where it slows down: from Ada on in place of the thresholds.
+    ("temperature_margin_c", (("nvmlDeviceGetMarginTemperature", ()),)),
     (
         "reasons",
         (

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpucheck.core.bench.burn_gates import burn_gates
 from gpucheck.core.bench.processes.workers import Station
-from gpucheck.core.bench.telemetry import Observer
+from gpucheck.core.bench.telemetry import Observer, held_down
 from gpucheck.models import worker
 from gpucheck.models.bench import BenchRequest, Telemetry
 from gpucheck.models.burn import BurnDevice, BurnEnd, BurnGlance, BurnMoment, BurnResult
@@ -29,6 +29,10 @@ TEMPERATURE_LIMIT_C = 90.0
 #: Opening a GPU and drawing the matrices; how long a device may say nothing; and its last word.
 _START_S, _SILENT_S, _STOP_S = 180.0, 60.0, 10.0
 _LOOK_S = 0.5
+#: A burn begins with changes of clocks: what held them down counts from here on.
+_SETTLING_S = 2.0
+#: The turns of the observer that count, and the others.
+_LOADED, _ELSE = 1, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,7 @@ class _Burn:
         self._devices = {station.device: _new(station) for station in plan.stations}
         self._start_s = self._looked_s = clock.now_s()
         self._ended_s: float | None = None
+        self._began = False
         self.ended_by = BurnEnd.TIME
 
     def open(self) -> None:
@@ -171,6 +176,7 @@ class _Burn:
         for device in self._in_state("ready"):
             device.state, device.heard_s = "loaded", self._start_s
         self._burners.begin()
+        self._began = True
         while self._elapsed_s() < self._plan.seconds:
             if not self._in_state("loaded"):
                 self.ended_by = BurnEnd.LOST
@@ -202,8 +208,15 @@ class _Burn:
     def result(self) -> BurnResult:
         """Return what was found."""
         telemetry = self._observer.result()
-        devices = tuple(_result(device, telemetry) for device in self._devices.values())
-        limits = [self._limit_c(device) for device in self._devices.values()]
+        devices = tuple(
+            replace(
+                _result(device, telemetry),
+                clock_limits=self._clock_limits(device, telemetry),
+                temperature_limit_c=self._limit_c(device),
+            )
+            for device in self._devices.values()
+        )
+        limits = [device.temperature_limit_c for device in devices]
         result = BurnResult(
             asked_s=self._plan.seconds,
             duration_s=self._ended_s or 0.0,
@@ -216,6 +229,18 @@ class _Burn:
             variables=dict(self._plan.variables),
         )
         return replace(result, gates=tuple(burn_gates(result)))
+
+    def _clock_limits(self, device: _Device, telemetry: Telemetry) -> dict[str, float] | None:
+        """Return what held a GPU's clock down under load, None where nobody read it."""
+        uuid = device.station.gpu_uuid
+        sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
+        span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
+        state = self._observer.state(uuid, [span_s], _LOADED)
+        if sensors is None or state is None or not state.reading_count:
+            return None
+        if "reasons" in sensors.unavailable and not state.limited_share:
+            return None
+        return held_down(state)
 
     def _notes(self) -> Iterator[str]:
         """Yield what a person should know of each device: who shares it, and its product."""
@@ -233,7 +258,9 @@ class _Burn:
             self._take(news)
         now_s = self._clock.now_s()
         if self._sensors.facts:
-            self._observer.end_turns(0, now_s - self._looked_s)
+            settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
+            group = _LOADED if settled and self._ended_s is None else _ELSE
+            self._observer.end_turns(group, now_s - self._looked_s)
             self._looked_s = now_s
         self._tell(self._moment())
 
@@ -283,21 +310,34 @@ class _Burn:
         return [device for device in self._devices.values() if device.state == state]
 
     def _limit_c(self, device: _Device) -> float | None:
-        """Return where a GPU is stopped; None for what has no sensor."""
+        """Return at what temperature a GPU is stopped; None for what its margin or nothing stops.
+
+        Where a card tells no threshold, as nvml.h announces for Ada and later ones, but how far it
+        is from it, that decides.
+        """
         uuid = device.station.gpu_uuid
         if uuid is None or uuid not in self._sensors.facts:
             return None
         own = self._sensors.facts[uuid].get("temperature_slowdown_c")
-        return self._plan.limit_c or (float(own) if own else TEMPERATURE_LIMIT_C)
+        if self._plan.limit_c is not None:
+            return self._plan.limit_c
+        if own:
+            return float(own)
+        return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
+
+    def _margin_c(self, device: _Device) -> float | None:
+        """Return how far a GPU was from where it slows down at the last reading, if it tells."""
+        sample = self._sensors.last.get(device.station.gpu_uuid or "")
+        return sample.values.get("temperature_margin_c") if sample is not None else None
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
             sample = self._sensors.last.get(device.station.gpu_uuid or "")
-            limit, now = (
-                self._limit_c(device),
-                sample.values.get("temperature_c") if sample else None,
-            )
-            if limit is not None and now is not None and now >= limit:
+            if sample is None:
+                continue
+            limit, now = self._limit_c(device), sample.values.get("temperature_c")
+            margin = self._margin_c(device)
+            if (now is not None and now >= limit) if limit is not None else not (margin or 0.0) > 0:
                 device.state = "too hot" if device.state == "loaded" else device.state
                 return True
         return False

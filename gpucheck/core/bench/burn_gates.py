@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.core.bench.gates.causes import class_of_failure
-from gpucheck.core.bench.telemetry import TROUBLE
+from gpucheck.core.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.models import worker
 from gpucheck.models.bench import GpuTelemetry
 from gpucheck.models.burn import BurnDevice, BurnEnd, BurnResult
@@ -36,7 +36,7 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
         if len(model_of) > 1 and device.device in model_of:
             yield _twins(device, odd.get(device.device))
         if device.telemetry is not None:
-            yield from _heat(device, device.telemetry, result)
+            yield from _heat(device, device.telemetry)
             yield _throttling(device, device.telemetry)
             yield from _errors(device, device.telemetry)
         yield from _pace(device)
@@ -156,8 +156,11 @@ def _twins(device: BurnDevice, odd: str | None) -> Gate:
     )
 
 
-def _heat(device: BurnDevice, sensors: GpuTelemetry, result: BurnResult) -> Iterator[Gate]:
-    limit = result.temperature_limit_c
+def _heat(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
+    limit, margin = device.temperature_limit_c, sensors.temperature_margin_c
+    if limit is None and margin is not None:
+        yield _margin(device, margin.low)
+        return
     if sensors.temperature_c is None or limit is None:
         reason = sensors.unavailable.get("temperature_c", "no reading")
         yield _gate(device, "temperature", GateStatus.SKIP, unit="C", reason=reason)
@@ -179,29 +182,62 @@ def _heat(device: BurnDevice, sensors: GpuTelemetry, result: BurnResult) -> Iter
     )
 
 
-def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
-    """Say whether heat or the power supply held the clock down; a power cap is normal."""
-    seconds = {name: taken for name, taken in sensors.limited_s.items() if name in TROUBLE}
-    shares = {name: share for name, share in sensors.reasons.items() if name in TROUBLE}
-    names = sorted({*seconds, *shares})
-    if not names:
-        return _gate(device, "throttling", GateStatus.PASS, unit="s", measured=0.0, limit=0.0)
-    hot = bool(_HEAT & set(names))
-    evidence = tuple(
-        Evidence(name, f"{seconds.get(name, 0.0):.1f} s, {shares.get(name, 0.0):.0%} of readings")
-        for name in names
+def _margin(device: BurnDevice, low: float) -> Gate:
+    """Say whether a card that tells how far it is from slowing down came to that point."""
+    hot = low <= 0
+    return _gate(
+        device,
+        "temperature",
+        GateStatus.FAIL if hot else GateStatus.PASS,
+        unit="C",
+        measured=low,
+        limit=0.0,
+        direction=Direction.HIGHER,
+        reason="it reached the temperature at which it slows down" if hot else None,
+        class_=GateClass.THERMAL if hot else None,
+        next_=_COOL if hot else (),
     )
+
+
+def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
+    """Say whether heat or the power supply held the clock down for long; a power cap is normal.
+
+    A hardware slowdown alone is also what a change of clocks looks like: it only warns.
+    """
+    if device.clock_limits is None:
+        reason = sensors.unavailable.get("reasons", "it was not read under load")
+        return _gate(device, "throttling", GateStatus.SKIP, unit="%", reason=reason)
+    shares = {name: share for name, share in device.clock_limits.items() if name in TROUBLE}
+    names = sorted(shares)
+    measured, limit = 100 * max(shares.values(), default=0.0), 100 * LIMITED_TIME
+    if not names:
+        return _gate(
+            device, "throttling", GateStatus.PASS, unit="%", measured=measured, limit=limit
+        )
+    harmless = is_clock_change(sensors.reasons) and names == ["hardware-slowdown"]
+    hot = bool(_HEAT & set(names))
+    reason = f"the clock was held down by {', '.join(names)} for {measured:.0f} % of the time"
+    if harmless:
+        reason += ", which changes of the clock show as well"
     return _gate(
         device,
         "throttling",
-        GateStatus.FAIL,
-        unit="s",
-        measured=max(seconds.values(), default=None),
-        limit=0.0,
-        reason=f"the clock was held down by {', '.join(names)}",
-        class_=GateClass.THERMAL if hot else GateClass.POWER_CAP,
-        evidence=evidence,
-        next_=_COOL if hot else ("Look at the power supply and its cables.",),
+        GateStatus.PASS if harmless else GateStatus.FAIL,
+        unit="%",
+        measured=measured,
+        limit=limit,
+        reason=reason,
+        class_=None if harmless else GateClass.THERMAL if hot else GateClass.POWER_CAP,
+        warning=harmless,
+        evidence=tuple(
+            Evidence(
+                name,
+                f"{share:.0%} of the time under load; {sensors.limited_s.get(name, 0.0):.1f} s in "
+                "all by the driver's count",
+            )
+            for name, share in sorted(shares.items())
+        ),
+        next_=() if harmless else _COOL if hot else ("Look at the power supply and its cables.",),
     )
 
 

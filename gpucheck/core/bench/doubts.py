@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpucheck.core.bench import sample_doubts, stats
 from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.core.bench.record import Record
-from gpucheck.core.bench.telemetry import TROUBLE, GpuState
+from gpucheck.core.bench.telemetry import LIMITED_READINGS, TROUBLE, GpuState, held_down
 from gpucheck.models.bench import Doubt, Fill, Scope
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
@@ -22,8 +22,6 @@ _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
 _OTHERS_CORES = 0.5
 #: Share of the periods of a cgroup's quota in which it was used up, from which it matters.
 _QUOTA_PERCENT = 5.0
-#: Share of the readings, and of the time that the driver counts, from which a limit matters.
-_LIMITED_READINGS, _LIMITED_TIME = 0.05, 0.01
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
 #: Kernels that the processor computes by products of its BLAS.
@@ -135,18 +133,12 @@ def _power_capped(record: Record, around: Around) -> Doubt | None:
 
 def _limits(gpu: GpuState | None) -> dict[str, float]:
     """Return the reasons that held the clock down long enough, with their share of the time."""
-    if gpu is None:
-        return {}
-    seen = {name: share for name, share in gpu.reasons.items() if share >= _LIMITED_READINGS}
-    counted = {
-        name: min(1.0, share) for name, share in gpu.limited_share.items() if share >= _LIMITED_TIME
-    }
-    return counted | seen
+    return {} if gpu is None else held_down(gpu)
 
 
 def _clocks_locked(record: Record, around: Around) -> Doubt | None:
     share = around.gpu.reasons.get("application-clocks", 0.0) if around.gpu is not None else 0.0
-    if share < _LIMITED_READINGS:
+    if share < LIMITED_READINGS:
         return None
     return Doubt(
         code="clocks-locked",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from gpucheck.core.bench.corruption import corruption_sentence, is_corrupt
-from gpucheck.core.bench.record import MEMORY_TAKEN, NO_TIME
+from gpucheck.core.bench.record import CLOCK_STUCK, MEMORY_TAKEN, NO_TIME
 from gpucheck.models.bench import BenchResult, Measurement
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
 from gpucheck.probes.cupy_errors import BUSY
 
-#: Errors that say nothing of the device: the time was over, or others have its memory or all of it.
-_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY})
+#: Errors that say nothing of the device: the time was over, others have its memory or all of it, or
+#: the host's clock cannot be trusted.
+_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK})
 
 
 def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
@@ -20,8 +21,8 @@ def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
     A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
     long as others of its device have figures. A device of which nothing could be measured, since
     the time was over or others have it or its memory, is 3, and so is repeating products there, and
-    a GPU that is busy with another process. A result that was wrong, or a row or repetition that
-    ended with another error, is 1.
+    a GPU that is busy with another process, and any run whose clock stands. A result that was
+    wrong, or a row or repetition that ended with another error, is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -37,7 +38,7 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
         silent = result.environment.gpu_silent
         return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
-    errors = (row.error for row in result.measurements if row.error is not None)
+    errors = [row.error for row in result.measurements if row.error is not None]
     for error in errors:
         if error.code not in _UNKNOWN:
             return ExitCode.BAD, error
@@ -57,7 +58,8 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
     for failure in undone:
         if failure.code not in _UNKNOWN:
             return ExitCode.BAD, failure
-    unknown = _without_figures(result) or next(iter(undone), None) or refused
+    stuck = next((error for error in errors if error.code == CLOCK_STUCK), None)
+    unknown = stuck or _without_figures(result) or next(iter(undone), None) or refused
     return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)
 
 

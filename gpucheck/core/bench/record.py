@@ -12,6 +12,8 @@ from gpucheck.models.report import Failure
 
 #: The error of a row that the time did not reach.
 NO_TIME = "no-time"
+#: The error of a row whose times cannot be trusted.
+CLOCK_STUCK = "clock-stuck"
 #: The error of a row whose GPU has no memory left for it.
 MEMORY_TAKEN = "gpu-memory-taken"
 
@@ -127,17 +129,24 @@ def out_of_memory(record: Record) -> Failure:
 def stuck_clock(elapsed_s: float) -> Failure:
     """Return the error of a clock that stands, goes back or is no number."""
     return Failure(
-        code="clock-stuck",
+        code=CLOCK_STUCK,
         message=f"the clock cannot be trusted: a run of many operations took {elapsed_s:g} seconds",
         remedy=("look at the clock source in /sys/devices/system/clocksource",),
     )
+
+
+def off_by(found: Verified) -> str:
+    """Say how far a finite result is from its reference; what has no bound is counted."""
+    if found.bound == 0 and found.error is not None:
+        return f"{found.error:.0f} of its numbers are not those of {found.reference}"
+    return f"its deviation from float64 is {found.error:.2g}, allowed is {found.bound:.2g}"
 
 
 def wrong_result(record: Record, found: Verified) -> Failure:
     """Return the error of a result that is further from float64 than its bound."""
     deviation = "it holds NaN or infinity"
     if found.error is not None:
-        deviation = f"its deviation from float64 is {found.error:.2g}, allowed is {found.bound:.2g}"
+        deviation = off_by(found)
     return Failure(
         code="wrong-result",
         message=f"{record.case.label.text} gives a wrong result: {deviation}",

@@ -31,6 +31,11 @@ REASONS = {
 TROUBLE = frozenset(
     {"hardware-slowdown", "software-thermal", "hardware-thermal", "power-brake", "board-limit"}
 )
+#: Bits 0x20, 0x40 and 0x80: beside one of them `hardware-slowdown` is trouble. Alone it "may be
+#: also reported during PState or clock change" (nvml.h, nvmlClocksEventReasonHwSlowdown).
+_BESIDE_SLOWDOWN = frozenset({"software-thermal", "hardware-thermal", "power-brake"})
+#: Share of the readings, and of the time that the driver counts, from which a limit matters.
+LIMITED_READINGS, LIMITED_TIME = 0.05, 0.01
 #: What the driver counts beside the readings, by the reason it stands for.
 _COUNTED = {
     "power": "power-cap",
@@ -70,6 +75,21 @@ class GpuState:
     link_max: tuple[int, int] | None = None
     claimed_by: str | None = None
     clock_sm_max_mhz: float | None = None
+
+
+def held_down(gpu: GpuState) -> dict[str, float]:
+    """Return the reasons that held the clock down long enough, with their share of the time."""
+    seen = {name: share for name, share in gpu.reasons.items() if share >= LIMITED_READINGS}
+    counted = {
+        name: min(1.0, share) for name, share in gpu.limited_share.items() if share >= LIMITED_TIME
+    }
+    return counted | seen
+
+
+def is_clock_change(reasons: Iterable[str]) -> bool:
+    """Return whether a hardware slowdown stands alone, so that a change of clocks explains it."""
+    names = set(reasons)
+    return "hardware-slowdown" in names and not names & _BESIDE_SLOWDOWN
 
 
 @dataclass(slots=True)
@@ -279,6 +299,7 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         power_w=extent(gpu.samples, "power_mw", 1e-3),
         temperature_c=extent(gpu.samples, "temperature_c"),
         temperature_memory_c=memory_c,
+        temperature_margin_c=extent(gpu.samples, "temperature_margin_c"),
         clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
         power_limit_w=_watts(gpu.facts.get("power_limit_mw")),
         power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),

@@ -108,6 +108,7 @@ class FakeTelemeter:
         self._facts = facts
         self._uuids: Sequence[str] = ()
         self.counters: dict[str, Any] = {}
+        self.clock = FakeClock()
         self.closed = False
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
@@ -119,7 +120,8 @@ class FakeTelemeter:
     def window(self) -> Window:
         """Return one reading of each GPU."""
         values = next(self._looks, {"temperature_c": 50.0})
-        samples = [Sample(time_s=0.0, uuid=uuid, values=values) for uuid in self._uuids]
+        now_s = self.clock.now_s()
+        samples = [Sample(time_s=now_s, uuid=uuid, values=values) for uuid in self._uuids]
         return Window(samples=samples, counters=dict.fromkeys(self._uuids, self.counters))
 
     def joules(self, uuid: str) -> float | None:
@@ -160,7 +162,9 @@ def burn(
         limit_c=limit_c,
         **more,
     )
-    result = run_burn(plan, burners, telemeter or cool(), clock, tell)
+    sensors = telemeter or cool()
+    sensors.clock = clock
+    result = run_burn(plan, burners, sensors, clock, tell)
     assert burners.events[-2:] == ["stop", "close"], "something may be left running"
     return result, burners
 
@@ -428,6 +432,75 @@ def test_throttling_has_its_class(bit: int, class_: GateClass) -> None:
     result, _ = burn(telemeter=FakeTelemeter(looks))
 
     assert verdicts(result, GateStatus.FAIL)["gpu:0", "burn.throttling"] is class_
+
+
+@pytest.mark.parametrize(
+    ("masks", "share"),
+    [
+        # At its begin the clocks change; and one reading in forty is no throttling.
+        ([0x68] * 5, 0.0),
+        ([0] * 12 + [0x20], 0.0),
+        ([0] * 7 + [0x20, 0, 0] * 5, 1 / 3),
+    ],
+)
+def test_the_burn_is_judged_by_shares_of_the_time_under_load(
+    masks: list[int], share: float
+) -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": float(mask)} for mask in masks + [0] * 90])
+
+    result, _ = burn(telemeter=FakeTelemeter(looks), seconds=20.0 if not share else 9.0)
+
+    device = result.devices[0]
+    assert device.clock_limits == pytest.approx({"software-thermal": share} if share else {}, 0.2)
+    throttled = ("gpu:0", "burn.throttling") in verdicts(result, GateStatus.FAIL)
+    assert throttled is bool(share)
+
+
+def test_a_hardware_slowdown_alone_only_warns() -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": 8.0}] * 50)
+
+    result, _ = burn(telemeter=FakeTelemeter(looks))
+
+    assert code(result) is ExitCode.OK
+    assert [gate.id for gate in result.gates if gate.warning] == ["burn.throttling"] * 2
+
+
+def test_the_drivers_own_count_needs_a_share_too() -> None:
+    telemeter = cool()
+    telemeter.counters = {"limited_ns": {"sw-thermal": 20_000_000}}
+    # 20 ms, all of them in the first look of all: before the load has settled.
+    assert code(burn(telemeter=telemeter)[0]) is ExitCode.OK
+
+
+def test_what_was_not_read_is_not_called_calm() -> None:
+    result, _ = burn(seconds=1.0)
+
+    assert ("gpu:0", "burn.throttling") in verdicts(result, GateStatus.SKIP)
+
+
+def test_a_card_that_tells_its_margin_is_stopped_where_it_would_slow_down() -> None:
+    margins = iter([{"temperature_c": 95.0, "temperature_margin_c": float(m)} for m in (5, 3, 1)])
+    cooler = iter([{"temperature_c": 95.0, "temperature_margin_c": 3.0}] * 100)
+
+    hot, _ = burn(telemeter=FakeTelemeter(_then(margins, 0.0)))
+    fine, _ = burn(telemeter=FakeTelemeter(cooler))
+
+    assert (hot.ended_by, hot.temperature_limit_c) == (BurnEnd.TEMPERATURE, None)
+    assert verdicts(hot, GateStatus.FAIL)["gpu:0", "burn.temperature"] is GateClass.THERMAL
+    assert fine.ended_by is BurnEnd.TIME
+    assert ("gpu:0", "burn.temperature") in verdicts(fine, GateStatus.PASS)
+
+
+def _then(first: Iterator[Mapping[str, float]], margin: float) -> Iterator[Mapping[str, float]]:
+    yield from first
+    while True:
+        yield {"temperature_c": 97.0, "temperature_margin_c": margin}
+
+
+def test_each_of_different_cards_has_its_own_threshold() -> None:
+    result, _ = burn(telemeter=heating(*[60.0] * 50))
+
+    assert [one.temperature_limit_c for one in result.devices] == [87.0, 87.0]
 
 
 def test_a_power_cap_alone_is_normal() -> None:

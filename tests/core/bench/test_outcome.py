@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.core.bench.outcome import conclude
+from gpucheck.core.bench.record import off_by
 from gpucheck.models.bench import BenchResult, Measurement, Verified
 from gpucheck.models.corruption import Corruption
 from gpucheck.models.errors import ExitCode
@@ -19,6 +20,7 @@ from tests.fakes.verdicts import result
 TAKEN = Failure(code="gpu-memory-taken", message="the memory of gpu:0 is taken")
 NO_TIME = Failure(code="no-time", message="the time was over")
 LOST = Failure(code="gpu-lost", message="the GPU stopped answering")
+STUCK = Failure(code="clock-stuck", message="the clock cannot be trusted")
 BUSY = Failure(code="gpu-busy", message="another process has the GPU for itself")
 WRONG = Verified(error=0.5, bound=1e-2, ok=False, reference="float64")
 CLEAN = Corruption(device="gpu:0", gpu_uuid=None, products=10, words=64, reference_ok=True)
@@ -46,6 +48,7 @@ UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
         (found(GOOD, replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
         (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
         (found(GOOD, replace(UNMEASURED, error=LOST)), ExitCode.BAD, "gpu-lost"),
+        (found(GOOD, replace(UNMEASURED, error=STUCK)), ExitCode.INCONCLUSIVE, "clock-stuck"),
         (found(GOOD, replace(UNMEASURED, error=BUSY)), ExitCode.INCONCLUSIVE, "gpu-busy"),
         (found(row("gpu:0", 1e14, verified=WRONG)), ExitCode.BAD, "wrong-result"),
         (
@@ -115,3 +118,10 @@ def test_a_busy_gpu_beside_others_decides_nothing_and_hides_nothing() -> None:
     assert corrupt.error is not None
     assert corrupt.error.code == "silent-corruption"
     assert broken.exit_code is ExitCode.BAD
+
+
+def test_a_copy_that_is_wrong_counts_its_numbers() -> None:
+    counted = Verified(error=2.0, bound=0.0, ok=False, reference="the source, bit by bit")
+
+    assert off_by(counted) == "2 of its numbers are not those of the source, bit by bit"
+    assert off_by(WRONG) == "its deviation from float64 is 0.5, allowed is 0.01"

@@ -9,6 +9,8 @@ from dataclasses import replace
 from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.core.bench.gates.causes import class_of_failure, leaves_open
 from gpucheck.core.bench.gates.facts import Facts, Otherwise, at_most, undecided
+from gpucheck.core.bench.record import off_by
+from gpucheck.core.bench.telemetry import is_clock_change
 from gpucheck.models import worker
 from gpucheck.models.bench import GpuTelemetry, Measurement
 from gpucheck.models.bench_run import ProcessRun
@@ -134,10 +136,7 @@ def _first_wrong(row: Measurement, count: int) -> str:
     what = f"{row.kernel} {row.variant}"
     if row.verified is None or row.verified.error is None:
         return f"{what} gave NaN or infinity ({count} results were checked)"
-    return (
-        f"{what} is off by {row.verified.error:.2g} where {row.verified.bound:.2g} is allowed "
-        f"({count} results were checked)"
-    )
+    return f"{what}: {off_by(row.verified)} ({count} results were checked)"
 
 
 # ---------------------------------------------------------------------------------- sensors
@@ -163,7 +162,12 @@ def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> O
 
 
 def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
-    """Return the seconds that the driver counted, or those of the readings that showed it."""
+    """Return the seconds that the driver counted, or those of the readings that showed it.
+
+    A hardware slowdown that stands alone is what a change of clocks looks like, and counts nothing.
+    """
+    if reason == "hardware-slowdown" and is_clock_change(gpu.reasons):
+        return 0.0
     seen_s = gpu.reasons.get(reason, 0.0) * gpu.reading_count * gpu.period_s
     return max(gpu.limited_s.get(reason, 0.0), seen_s)
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpucheck.core.bench.gates.facts import Facts
 from gpucheck.core.bench.gates.verdict import judge, settled, warnings
-from gpucheck.models.bench import Scope
+from gpucheck.core.bench.peaks import board_of
+from gpucheck.core.bench.profiles.store import load_profile
+from gpucheck.models.bench import BenchGpu, Scope
 from gpucheck.models.bench_run import Baseline
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.gate import GateClass, GateStatus
-from tests.fakes.bench_results import doubt, product, product_runs, result_of, run_of, sensors
+from tests.fakes.bench_results import (
+    doubt,
+    environment,
+    product,
+    product_runs,
+    result_of,
+    run_of,
+    sensors,
+)
 from tests.fakes.gates import (
     GOOD,
     NODE,
@@ -203,3 +214,91 @@ def test_a_baseline_without_this_check_is_no_pass() -> None:
     empty = Baseline(path="a.json", time="", series=())
 
     assert gate(cpu_facts(GOOD, empty), "copy", "cpu").status is GateStatus.FAIL
+
+
+# ----------------------------------------------------------------------------- computed peaks
+
+H20 = BenchGpu(
+    cuda_index=0,
+    uuid="GPU-00000000",
+    name="NVIDIA H100 with half of everything",
+    compute_capability="9.0",
+    sm_count=78,
+    l2_bytes=50 << 20,
+    memory_total_bytes=96 << 30,
+    memory_free_bytes=95 << 30,
+    float32_math="fp32",
+    pci_device_id="ffff10de",
+    clock_sm_max_mhz=1980.0,
+    clock_memory_max_mhz=2619.0,
+    memory_bus_bits=6144,
+)
+
+
+def on_a_computed_board(tflops: float, profile: str) -> Facts:
+    """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
+    gpu = replace(H20, board=board_of(H20))
+    runs = [
+        replace(run, result=replace(run.result, environment=environment([gpu])))
+        for run in product_runs([tflops * value / 700 for value in GOOD])
+        if run.result is not None
+    ]
+    machine = node()
+    gpus = (replace(machine.gpus[0], pci_device_id="ffff10de"),)
+    return Facts(profile=load_profile(profile), node=replace(machine, gpus=gpus), runs=runs)
+
+
+@pytest.mark.parametrize("profile", ["default", "acceptance"])
+def test_a_share_of_a_computed_peak_never_fails_a_board(profile: str) -> None:
+    found = on_a_computed_board(148.0, profile)
+
+    slow = gate(found, "matmul-bfloat16")
+
+    assert (slow.status, slow.class_) == (GateStatus.INCONCLUSIVE, GateClass.CONFIG)
+    assert "its peak is computed" in (slow.reason or "")
+    assert not slow.repeat_helps
+    assert not any(
+        one.status is GateStatus.FAIL and one.measured for one in judge(found) if "matmul" in one.id
+    )
+
+
+def test_a_computed_peak_can_be_reached() -> None:
+    assert gate(on_a_computed_board(500.0, "default"), "matmul-bfloat16").status is GateStatus.PASS
+
+
+def test_a_board_of_which_nothing_is_expected_is_skipped_by_its_name() -> None:
+    text = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"') + (
+        '[check.percent_of_peak]\n"A100 SXM 40 GB" = 86\n'
+    )
+    profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
+    found = Facts(profile=profile, node=node(), runs=product_runs(GOOD))
+
+    skipped = gate(found, "matmul")
+
+    assert skipped.status is GateStatus.SKIP
+    assert "nothing is expected of H100 SXM" in (skipped.reason or "")
+
+
+# ------------------------------------------------------------------------------ many figures
+
+
+def test_of_many_figures_one_that_is_low_by_chance_does_not_fail() -> None:
+    noisy = (0.93, 0.905, 0.955, 0.94, 0.92)
+    low = product_runs([700 * factor for factor in noisy])
+    others = [run for at in range(1, 40) for run in product_runs(GOOD, f"gpu:{at}")]
+
+    alone, among_many = gate(facts(low), "matmul"), gate(facts([*low, *others]), "matmul")
+
+    assert alone.status is GateStatus.FAIL
+    assert among_many.status is GateStatus.INCONCLUSIVE
+    assert among_many.repeat_helps
+    assert "which one of 40 figures may be by chance" in (among_many.reason or "")
+
+
+def test_a_load_in_every_process_ends_the_repeating() -> None:
+    shared = doubt("gpu-shared")
+    always = facts(product_runs(SLOW, doubts=(shared,)))
+    mostly = [*product_runs(SLOW[:4], doubts=(shared,)), *product_runs(SLOW[4:])]
+
+    assert settled(judge(always))
+    assert not settled(judge(facts(mostly)))

@@ -82,3 +82,29 @@ def test_a_machine_that_the_profile_is_not_for(match: str, machine: Node, name: 
 
     assert {one.id for one in gates if one.status is GateStatus.FAIL} == {name}
     assert verdict(gates)[0] is ExitCode.BAD
+
+
+@pytest.mark.parametrize(
+    ("match", "status"),
+    [
+        ('names = ["NVIDIA H100*"]', GateStatus.PASS),
+        ('pci_device_ids = ["2330"]', GateStatus.PASS),
+        ('pci_device_ids = ["2330"]\nnames = ["NVIDIA H100*"]', GateStatus.PASS),
+    ],
+)
+def test_a_board_is_matched_by_its_id_or_by_its_name(match: str, status: GateStatus) -> None:
+    text = HEAD + f"[match]\n{match}\n[stability]\nspread_percent = 5\n"
+
+    (found,) = judge_machine(Facts(profile=profile_of(text), node=node()))
+
+    assert (found.id, found.status) == ("match-board", status)
+
+
+def test_a_board_that_nobody_knows_is_undecided() -> None:
+    text = HEAD + '[match]\npci_device_ids = ["2330"]\n[stability]\nspread_percent = 5\n'
+    machine = node()
+    unknown = replace(machine, gpus=(replace(machine.gpus[0], pci_device_id=None),))
+
+    (found,) = judge_machine(Facts(profile=profile_of(text), node=unknown))
+
+    assert found.status is GateStatus.INCONCLUSIVE

@@ -168,3 +168,34 @@ def test_sensors_that_said_nothing_are_no_pass() -> None:
 
     assert gate(found, "temperature").status is GateStatus.INCONCLUSIVE
     assert code(found) is ExitCode.INCONCLUSIVE
+
+
+def test_error_counters_that_nobody_read_are_no_pass() -> None:
+    runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
+    found = facts(runs, CALM)
+
+    for name in ("new-ecc-uncorrected", "new-pcie-replays"):
+        assert gate(found, name).status is GateStatus.INCONCLUSIVE
+
+
+SLOWDOWN = "\n[stability.throttle_s]\nhardware-slowdown = 0\n"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "status"),
+    [
+        ({"hardware-slowdown": 0.01}, GateStatus.PASS),
+        ({"hardware-slowdown": 0.01, "power-cap": 0.9}, GateStatus.PASS),
+        ({"hardware-slowdown": 0.01, "hardware-thermal": 0.01}, GateStatus.FAIL),
+        ({"hardware-slowdown": 0.5, "power-brake": 0.5}, GateStatus.FAIL),
+    ],
+)
+def test_a_slowdown_that_a_change_of_clocks_explains_fails_nothing(
+    reasons: dict[str, float], status: GateStatus
+) -> None:
+    runs = [
+        run_of(result_of(product(value), telemetry=sensors(reasons=reasons)), at, "gpu:0")
+        for at, value in enumerate(GOOD)
+    ]
+
+    assert gate(facts(runs, SLOWDOWN), "throttle-hardware-slowdown").status is status

@@ -45,6 +45,9 @@ def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
     assert [gpu.device for gpu in found.gpus] == ["gpu:0", "gpu:2"]
     assert found.driver_version == READING.driver_version
     assert all(gpu.nvlink_links is None for gpu in found.gpus)
+    ids = [gpu.pci_device_id for gpu in found.gpus]
+    assert ids == [READING.gpus[0].pci_device_id, READING.gpus[2].pci_device_id]
+    assert all(ids)
 
 
 def test_the_worst_connection_to_another_gpu_counts() -> None:
