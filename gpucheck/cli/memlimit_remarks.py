@@ -29,14 +29,20 @@ def say_what_variables_miss(answer: Answer) -> None:
 def say_before(plan: MemoryLimit, *, details: bool) -> None:
     """Say the limit and by what it is held, in a line; with -v every variable too."""
     from gpucheck.core.memlimit.hooking import outer_limit
-    from gpucheck.render.holders import holders, together
+    from gpucheck.render.holders import HOOK, holders, together
     from gpucheck.render.units import binary_bytes
 
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
     where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"
     found = holders(plan)
-    held = "; ".join(f"{names} by {by}" for names, by in together(found)) or "nothing holds it"
+    # Which Python a script starts, and with which options, is not known before.
+    unknown = plan.software is None or plan.software.interpreter is None
+    reach = " in every Python that reads PYTHONPATH" if unknown else ""
+    held = "; ".join(
+        f"{names} by {by}{reach if by.endswith(HOOK) else ''}" for names, by in together(found)
+    )
+    held = held or "nothing holds it"
     _remark(f"{what} on {where}: {held}")
     outer = outer_limit(plan, os.environ)
     if outer is not None:

@@ -72,7 +72,8 @@ def detect(
 def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
     name = normal_framework(request.framework)
     ids = {check.ID for check in checks}
-    tried = framework.NAMES if request.deep else (name,) if name else ()
+    # Whoever asks about one framework need not wait for the import of the others.
+    tried = (name,) if name else framework.NAMES if request.deep else ()
     return Wish(
         expect_gpus=request.expect_gpus,
         framework=name,

@@ -115,7 +115,7 @@ class Software:
     """The Python that the plan is for; `frameworks` (version by module) is null if not known.
 
     `named_by` is --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, gpucheck for the one that it runs in,
-    or null for the one that a command starts.
+    or null for the one that a command starts. `for_cpus` are modules of builds for CPUs only.
     """
 
     interpreter: str | None
@@ -123,6 +123,7 @@ class Software:
     frameworks: dict[str, str] | None
     reason: str | None = None
     named_by: str | None = None
+    for_cpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

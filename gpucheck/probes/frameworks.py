@@ -27,12 +27,16 @@ _LONG_INTERPRETER = re.compile(r"'''exec' \"?([^\"\s]+)\"? ")
 
 
 class FrameworksReading(NamedTuple):
-    """The frameworks of an interpreter by module name; null where nobody knows (see `reason`)."""
+    """The frameworks of an interpreter by module name; null where nobody knows (see `reason`).
+
+    `for_cpus` are those whose packages are for CPUs only.
+    """
 
     interpreter: Interpreter | None = None
     python: str | None = None
     frameworks: Mapping[str, str] | None = None
     reason: str = ""
+    for_cpus: tuple[str, ...] = ()
 
 
 def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> Interpreter | None:
@@ -102,5 +106,8 @@ def read_frameworks(
         reason = f"{interpreter.path} does not tell which frameworks it has{problem}"
         return FrameworksReading(interpreter=interpreter, reason=reason)
     return FrameworksReading(
-        interpreter=interpreter, python=found["python"], frameworks=found["frameworks"]
+        interpreter=interpreter,
+        python=found["python"],
+        frameworks=found["frameworks"],
+        for_cpus=tuple(found["for_cpus"]),
     )

@@ -67,12 +67,27 @@ def find_frameworks() -> dict[str, str]:
     }
 
 
+def find_for_cpus() -> list[str]:
+    """Return the modules whose packages say by their names that they are for CPUs only."""
+    found = []
+    if (installed(("torch",)).get("torch") or "").endswith("+cpu"):
+        found.append("torch")
+    tensorflows = list(installed(FRAMEWORKS["tensorflow"][1]))
+    if tensorflows and all(name.endswith("-cpu") for name in tensorflows):
+        found.append("tensorflow")
+    return found
+
+
 def main() -> None:
     """Write what there is."""
     # Our own folder, which the program that is asked about does not search.
     sys.path[:] = [entry for entry in sys.path if entry != __file__.rpartition("/")[0]]
     python = ".".join(map(str, sys.version_info[:3]))
-    document = {"python": python, "frameworks": find_frameworks()}
+    document = {
+        "python": python,
+        "frameworks": find_frameworks(),
+        "for_cpus": find_for_cpus(),
+    }
     sys.stdout.write(json.dumps(document) + "\n")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 
@@ -27,6 +28,7 @@ QUIET = {
 #: Words of the lines of a framework's log that are about GPUs.
 TELLING = ("cuda", "gpu", "dlopen", "cudnn", "driver", "libcu", "nvml", "nvidia")
 MOST_CHARACTERS = 1000
+SEPARATOR = " | "
 
 
 def try_pytorch() -> Callable[[dict[str, Any]], None]:
@@ -140,6 +142,11 @@ def try_onnxruntime() -> Callable[[dict[str, Any]], None]:
     import numpy
     import onnxruntime
 
+    # Without this call it does not look into NVIDIA's wheels.
+    preload = getattr(onnxruntime, "preload_dlls", None)
+    if preload is not None:
+        preload()
+
     def work(found: dict[str, Any]) -> None:
         found["version"] = str(onnxruntime.__version__)
         wanted = "CUDAExecutionProvider"
@@ -194,20 +201,39 @@ class Log:
         self._descriptor = os.memfd_create("log")
         os.dup2(self._descriptor, 2)
 
-    def telling(self) -> str:
-        """Return the lines about GPUs, the last ones if they are many."""
+    def telling(self) -> list[str]:
+        """Return the lines about GPUs, each once."""
         size = os.lseek(self._descriptor, 0, os.SEEK_END)
         os.lseek(self._descriptor, max(0, size - (1 << 16)), os.SEEK_SET)
         text = os.read(self._descriptor, 1 << 16).decode("utf-8", "replace")
-        lines = [line.strip() for line in text.splitlines()]
+        lines = [" ".join(line.split()) for line in plain(text).splitlines()]
         chosen = [line for line in lines if any(word in line.lower() for word in TELLING)]
-        return " | ".join(dict.fromkeys(chosen))[-MOST_CHARACTERS:]
+        return list(dict.fromkeys(chosen))
+
+
+def plain(text: str) -> str:
+    """Return text without the codes that colour it on a terminal. Source: ECMA-48, 5.4."""
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+
+
+def together(error: str, lines: list[str]) -> str:
+    """Return an error and whole lines of the log, the last ones that there is room for."""
+    kept: list[str] = []
+    room = MOST_CHARACTERS - len(error)
+    for line in reversed(lines):
+        room -= len(SEPARATOR) + len(line)
+        if room < 0:
+            break
+        kept.insert(0, line)
+    # Of a line alone that is too long there is its beginning.
+    said = kept or ([] if error else lines[-1:])
+    return SEPARATOR.join([*[error] * bool(error), *said])[:MOST_CHARACTERS]
 
 
 def explain(error: BaseException) -> str:
     """Return an exception as one line."""
     lines = (type(error).__name__ + ": " + str(error)).splitlines()
-    return " ".join(line.strip() for line in lines if line.strip())[:MOST_CHARACTERS]
+    return plain(" ".join(line.strip() for line in lines if line.strip()))[:MOST_CHARACTERS]
 
 
 def main() -> None:
@@ -242,8 +268,8 @@ def main() -> None:
         found["error"] = explain(error)
     found["work_s"] = time.perf_counter() - started
     if not found.get("computed"):
-        texts = [" ".join(text.split()) for text in (found.get("error"), log.telling()) if text]
-        found["error"] = " | ".join(texts)[:MOST_CHARACTERS] or None
+        raised = " ".join(plain(found.get("error") or "").split())
+        found["error"] = together(raised, log.telling()) or None
     say(found)
 
 

@@ -78,6 +78,9 @@ def is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
 
 def _holder(group: Sequence[Mechanism], limit: MemoryLimit) -> Holder:
     first = group[0]
+    module = _MODULES.get(first.framework, first.framework)
+    if limit.software is not None and module in limit.software.for_cpus:
+        return Holder(_name(first, limit), None, Way.NOBODY, True, "a build for CPUs: uses no GPU")
     set_ = next((each for each in group if each.by is not Way.CODE and _works(each, limit)), None)
     hooked = next((each for each in group if each.by_hook), None)
     by = " and ".join(

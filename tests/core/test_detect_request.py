@@ -180,6 +180,19 @@ def test_nobody_tries_frameworks_on_a_driver_that_hangs() -> None:
     assert answer.exit_code is ExitCode.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(("asked", "tried"), [("pytorch", {"pytorch"}), (None, {"pytorch", "jax"})])
+def test_who_asks_for_one_framework_waits_for_no_other(asked: str | None, tried: set[str]) -> None:
+    builds = BuildsReading(python="python3", builds=(TORCH, TORCH._replace(name="jax")))
+    trials = {name: TrialReading(name=name, computed=True) for name in ("pytorch", "jax")}
+
+    answer = detect(
+        machine(builds_reading=builds, trials=trials), DetectRequest(framework=asked, deep=True)
+    )
+
+    computes = {c.id for c in result(answer).checks if "computes on it" in c.summary}
+    assert computes == tried
+
+
 def test_a_framework_that_is_not_installed() -> None:
     answer = detect(machine(), DetectRequest(framework="jax"))
 

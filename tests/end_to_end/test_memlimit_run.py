@@ -88,6 +88,7 @@ cupy.empty(1); jax.devices()
         ended = limited(program, machine, "--", "sh", "-c", f'{sys.executable} -c "{TORCH}"')
 
         assert (ended.code, ended.text) == (0, "done\n")
+        assert "by the import hook in every Python that reads PYTHONPATH\n" in ended.said
         assert ["torch", "set_per_process_memory_fraction", 0.3, 0] in events(machine)
 
     def test_tensorflow_and_onnxruntime_are_capped_by_the_hook(

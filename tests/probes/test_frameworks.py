@@ -132,3 +132,27 @@ def test_a_python_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 def test_no_command_line_is_a_reason() -> None:
     assert "not known which Python" in read_frameworks(None, {}).reason
+
+
+@pytest.mark.parametrize(
+    ("packages", "found"),
+    [
+        ({}, ()),
+        ({"torch": "2.13.0+cpu"}, ("torch",)),
+        ({"torch": "2.13.0", "tensorflow-cpu": "2.21.0"}, ("tensorflow",)),
+        ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, ()),
+    ],
+)
+def test_builds_for_cpus_are_told_by_their_packages(
+    tmp_path: Path, packages: dict[str, str], found: tuple[str, ...]
+) -> None:
+    for name, version in packages.items():
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+
+    bare = Interpreter(path=sys.executable, bare=True)
+
+    assert read_frameworks(bare, {"PYTHONPATH": str(tmp_path)}).for_cpus == found

@@ -56,6 +56,52 @@ def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.failure.code == "import-not-finished"
 
 
+LOUD = """
+import os, sys
+RED = "\\x1b[1;31m"
+for number in range(40):
+    os.write(2, f"{RED}cuda line {number} of forty, in colour\\x1b[m\\n".encode())
+class cuda:
+    @staticmethod
+    def is_available(): return False
+    @staticmethod
+    def init(): raise RuntimeError(RED + "no driver")
+    @staticmethod
+    def get_arch_list(): return []
+class version: cuda = None
+__version__ = "1"
+"""
+
+
+def test_what_it_says_is_plain_and_cut_between_lines(tmp_path: Path) -> None:
+    found = attempt(fake(tmp_path, "torch", LOUD), "pytorch")["pytorch"]
+
+    assert found.error is not None
+    first, *lines = found.error.split(" | ")
+    assert first == "RuntimeError: no driver"
+    assert lines[-1] == "cuda line 39 of forty, in colour"
+    assert len(lines) > 20
+    assert {line.partition("line ")[0] for line in lines} == {"cuda "}
+    assert len(found.error) <= 1000
+
+
+ONNX_RUNTIME = """
+told = []
+def preload_dlls(): told.append("preloaded")
+def get_available_providers(): return told or ["CPUExecutionProvider"]
+__version__ = "1"
+"""
+
+
+def test_onnxruntime_is_told_to_look_into_nvidia_s_wheels(tmp_path: Path) -> None:
+    fake(tmp_path, "numpy", "")
+    environment = fake(tmp_path, "onnxruntime", ONNX_RUNTIME)
+
+    found = attempt(environment, "onnxruntime")["onnxruntime"]
+
+    assert found.error == "this build offers preloaded alone"
+
+
 STUCK = """
 import time
 __version__ = "1"

@@ -98,6 +98,7 @@ def _software(reading: FrameworksReading) -> Software:
         interpreter=reading.interpreter.path if reading.interpreter else None,
         named_by=(reading.interpreter.named_by or None) if reading.interpreter else None,
         python=reading.python,
+        for_cpus=reading.for_cpus,
         frameworks=None if reading.frameworks is None else dict(reading.frameworks),
         reason=reading.reason or None,
     )

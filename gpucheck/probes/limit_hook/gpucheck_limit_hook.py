@@ -30,6 +30,7 @@ TORCH_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 #: The first PyTorch that knows the key; in an older one it is fatal.
 TORCH_KEY_SINCE = (2, 10)
 CUDA_PROVIDER = "CUDAExecutionProvider"
+TENSORFLOW_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 MIB = 1 << 20
 
 _warned: set[str] = set()
@@ -197,14 +198,27 @@ def limit_tensorflow(tensorflow: Any, limit: Limit) -> None:
 def _set_logical_devices(tensorflow: Any, limit: Limit) -> None:
     config = tensorflow.config
     for ordinal, gpu in enumerate(config.list_physical_devices("GPU")):
-        if config.get_logical_device_configuration(gpu):
-            continue
         size = limit.bytes_of(ordinal) // MIB
+        theirs = config.get_logical_device_configuration(gpu)
+        if theirs:
+            _warn_of_wider(theirs, size)
+            continue
+        if config.experimental.get_memory_growth(gpu):
+            # It forgets growth where it has logical devices; this variable it still reads.
+            os.environ.setdefault(TENSORFLOW_GROWTH, "true")
         if size < 1:
             warn("tensorflow", "it counts in whole MiB")
             return
         device = config.LogicalDeviceConfiguration(memory_limit=size)
         config.set_logical_device_configuration(gpu, [device])
+
+
+def _warn_of_wider(devices: Any, size_mib: int) -> None:
+    """Say that the program's own logical devices of a GPU stay, if they may take more."""
+    sizes = [device.memory_limit for device in devices]
+    if None in sizes or sum(sizes) > size_mib:
+        taken = "all memory" if None in sizes else f"{sum(sizes):g} MiB"
+        warn("tensorflow", f"the program's own logical devices take {taken} of a GPU, and stay")
 
 
 # ------------------------------------------------------------------- JAX, CuPy and ONNX Runtime

@@ -243,14 +243,17 @@ class TestTensorflow:
 
     def test_memory_growth_of_the_program_still_works(self, tmp_path: Path) -> None:
         program = """
+import os
 import tensorflow as tf
 for gpu in tf.config.list_physical_devices("GPU"):
     tf.config.experimental.set_memory_growth(gpu, True)
 tf.zeros([1])
+print(os.environ["TF_FORCE_GPU_ALLOW_GROWTH"])
 """
         ran = run_limited(program, tmp_path)
 
-        assert (ran.code, ran.stderr) == (0, "")
+        # Real TensorFlow drops growth where there are logical devices, unless this is set.
+        assert (ran.code, ran.stdout, ran.stderr) == (0, "true\n", "")
         assert ["set_logical", "/physical_device:GPU:0", [4096]] in ran.calls("tensorflow")
 
     def test_devices_of_the_programs_own_stay(self, tmp_path: Path) -> None:
@@ -265,6 +268,26 @@ tf.zeros([1])
 
         sizes = [call[2] for call in ran.calls("tensorflow") if call[0] == "set_logical"]
         assert sizes == [[100]]
+        assert ran.stderr == ""
+
+    @pytest.mark.parametrize(
+        ("sizes", "said"), [("[4000, 97]", "4097 MiB"), ("[None]", "all memory"), ("[4096]", "")]
+    )
+    def test_wider_devices_of_the_programs_own_are_warned_of(
+        self, tmp_path: Path, sizes: str, said: str
+    ) -> None:
+        program = f"""
+import tensorflow as tf
+(gpu,) = tf.config.list_physical_devices("GPU")
+devices = [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in {sizes}]
+tf.config.set_logical_device_configuration(gpu, devices)
+tf.zeros([1])
+"""
+        ran = run_limited(program, tmp_path)
+
+        assert ran.code == 0
+        assert ran.stderr.count("tensorflow is not held to the limit") == bool(said)
+        assert said in ran.stderr
 
     def test_less_than_a_mebibyte_is_said_and_not_set(self, tmp_path: Path) -> None:
         program = "import tensorflow as tf; tf.zeros([1])"

@@ -237,6 +237,18 @@ class TestAtAGlance:
         assert "makes a CUDA context on each of the 2 GPUs" in text
         assert "jax" not in text
 
+    def test_a_build_for_cpus_is_not_held(self) -> None:
+        here = replace(CUPY, installed=True)
+        software = replace(
+            self.SOFTWARE, frameworks={"torch": "2.9.1+cpu", "cupy": "14"}, for_cpus=("torch",)
+        )
+        torch = replace(here, framework="pytorch")
+
+        text = shown(replace(LIMIT, software=software, mechanisms=(here, torch)), width=100)
+
+        assert "  ✗ pytorch 2.9.1+cpu  a build for CPUs: uses no GPU\n" in text
+        assert "  ✓ cupy 14" in text
+
     def test_where_none_is_there_all_are_told_together(self) -> None:
         cupy = replace(CUPY, applies=False, installed=False)
         jax = replace(cupy, framework="jax")

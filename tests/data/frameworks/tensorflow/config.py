@@ -23,6 +23,10 @@ class experimental:
             raise ValueError("Cannot set memory growth on device when virtual devices configured")
         _growth[gpu] = on
 
+    @staticmethod
+    def get_memory_growth(gpu):
+        return _growth.get(gpu)
+
 
 def list_physical_devices(kind=None):
     log("tensorflow", "list_physical_devices")
@@ -42,6 +46,6 @@ def set_logical_device_configuration(gpu, devices):
 
 def list_logical_sizes():
     return [
-        int(_logical[gpu][0].memory_limit) << 20 if gpu in _logical else 0
+        int(_logical[gpu][0].memory_limit or 0) << 20 if gpu in _logical else 0
         for gpu in [f"/physical_device:GPU:{i}" for i in range(COUNT)]
     ]
