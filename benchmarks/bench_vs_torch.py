@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-import numpy as np  # noqa: TID253  a script: nobody asks it for --help in a loop
+import numpy as np
 
 from gpucheck.core.bench.data import HostData
 from gpucheck.core.bench.kernel import CaseOrder

@@ -20,17 +20,17 @@ from gpucheck.core.bench.stats import FEWEST_FOR_INTERVAL
 #: A first turn runs an operation to warm up, to see how long it takes, and for its sample; and it
 #: draws the inputs and checks the result twice, which later turns do once at most.
 _FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
+_LEAST_S = 3.0
 #: Rows that a sentence names; more than these are counted.
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Seconds that a row takes until it has its interval, and whether it is its group's first."""
+    """Seconds that a row takes until it has its interval."""
 
     record: Record
     seconds: float
-    first: bool
 
 
 def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
@@ -48,17 +48,32 @@ def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
         overhead_s = max(record.expected_overhead_s, typical_overhead_s)
         first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
         seconds = first_s + (rounds - 1) * (operation_s + overhead_s)
-    return Need(record=record, seconds=seconds, first=not record.reference)
+    return Need(record=record, seconds=seconds)
 
 
 def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
-    """Return the rows whose needs fit into the seconds left: first rows first, then cheap ones."""
+    """Return the rows whose needs fit into the seconds left: first rows first, then cheap ones.
+
+    What only shows a limit comes after the first rows that were asked for.
+    """
     found: list[Need] = []
-    for need in sorted(needs, key=lambda one: (not one.first, one.seconds)):
+    for need in sorted(needs, key=_rank):
         if need.seconds <= left_s:
             found.append(need)
             left_s -= need.seconds
     return found
+
+
+def _rank(need: Need) -> tuple[bool, bool, float]:
+    return (need.record.reference, need.record.limit, need.seconds)
+
+
+def least_budget_s(budget_s: float) -> float:
+    """Return the time in which rows may begin: three seconds at least.
+
+    Preparing and checking take their time however small the budget is.
+    """
+    return max(budget_s, _LEAST_S)
 
 
 def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
@@ -68,9 +83,9 @@ def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
     first row is always measured.
     """
     needs = [need_of(record) for record in records if record.active]
-    kept = {id(need.record) for need in chosen(needs, budget_s)}
+    kept = {id(need.record) for need in chosen(needs, least_budget_s(budget_s))}
     if needs and not kept:
-        kept = {id(min(needs, key=lambda one: (not one.first, one.seconds)).record)}
+        kept = {id(min(needs, key=_rank).record)}
     dropped = [need for need in needs if id(need.record) not in kept]
     if not dropped:
         return None

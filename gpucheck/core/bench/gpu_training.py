@@ -74,6 +74,7 @@ class _GpuTraining:
         for tower in self._towers:
             tower.gpu.poison(tower.gradients)
             tower.gpu.poison(tower.errors)
+        self._training.turn = 0
         self._zero()
 
     def _zero(self) -> None:
@@ -163,7 +164,7 @@ class GpuTraining(_GpuTraining):
     def run(self, loops: int) -> float:
         """Train `loops` steps and return their device time."""
         first = self._training.turn % len(self._towers[0].batches[0])
-        self._training.turn = first + loops
+        self._training.turn += loops
 
         def enqueue() -> None:
             for turn in range(first, first + loops):

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpucheck.core.bench import stats
-from gpucheck.core.bench.budget import Need, chosen, need_of, typical_overheads
+from gpucheck.core.bench.budget import (
+    Need,
+    chosen,
+    least_budget_s,
+    need_of,
+    typical_overheads,
+)
 from gpucheck.core.bench.record import Record, no_time
 from gpucheck.core.bench.runner import EnergyMeter, Runner, Turn
 from gpucheck.probes.clock import Clock
@@ -151,7 +157,7 @@ class _Run:
     def _later_turns(self) -> set[int]:
         """Return who has a turn in this round, and set how long it is."""
         active = [record for record in self.records if record.active]
-        needs = chosen([need_of(record) for record in active], self._left_s(_LATEST_RUN))
+        needs = chosen([need_of(record) for record in active], self._left_for_first_s())
         lacking = {id(need.record) for need in needs if need.seconds > 0}
         if self._number < self._settings.rounds:
             self._turn_s = self._later_turn_s(needs)
@@ -200,7 +206,8 @@ class _Run:
         """
         typical_s = typical_overheads(self.records)
         needs = [need_of(one, typical_s(one)) for one in self.records if one.active]
-        if any(need.record is record for need in chosen(needs, self._left_s())):
+        left_s = least_budget_s(self._settings.budget_s) - self._elapsed_s()
+        if any(need.record is record for need in chosen(needs, left_s)):
             return True
         if not any(one.rounds for one in self.records):
             return True
@@ -210,7 +217,7 @@ class _Run:
 
     def _is_over(self, record: Record) -> bool:
         lacking = need_of(record).seconds > 0
-        return self._left_s(_LATEST_RUN if lacking else 1.0) <= 0
+        return (self._left_for_first_s() if lacking else self._left_s()) <= 0
 
     def _turn(self) -> Turn:
         settings = self._settings
@@ -249,9 +256,7 @@ class _Run:
             record.converged = narrow and record.narrow
             record.narrow = narrow
             record.next_look = count + max(1, count // 3)
-        lacking = record.active and need_of(record).seconds > 0
-        left_s = self._left_s(_LATEST_RUN if lacking else 1.0)
-        over = over or left_s <= 0 or self._number >= self._settings.most_rounds
+        over = over or self._is_over(record) or self._number >= self._settings.most_rounds
         if over and record.active and record.error is None:
             width = stats.half_width_share(medians)
             record.converged |= width is not None and width <= self._settings.wanted
@@ -263,9 +268,13 @@ class _Run:
         """Return the time by the clock, or by the cases' own account if the clock stands."""
         return max(self._clock.now_s() - self._start_s, self._runner.ran_s)
 
-    def _left_s(self, times: float = 1.0) -> float:
-        """Return what is left of so many times the budget."""
-        return times * self._settings.budget_s - self._elapsed_s()
+    def _left_s(self) -> float:
+        return self._settings.budget_s - self._elapsed_s()
+
+    def _left_for_first_s(self) -> float:
+        """Return what is left for the first three rounds of rows."""
+        budget_s = self._settings.budget_s
+        return max(_LATEST_RUN * budget_s, least_budget_s(budget_s)) - self._elapsed_s()
 
     def _tell(self, record: Record) -> None:
         budget_s, left_s = self._settings.budget_s, max(0.0, self._left_s())

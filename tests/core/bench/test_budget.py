@@ -65,7 +65,7 @@ def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kin
         assert all(
             id(other) in kept
             for other in needs
-            if other.first == one.first and other.seconds < one.seconds
+            if other.record.reference == one.record.reference and other.seconds < one.seconds
         )
     # Everything is measured where the time does for everything.
     assert len(chosen(needs, 1e9)) == len(needs)

@@ -158,6 +158,22 @@ def test_a_fault_in_the_first_product_shows_against_float64() -> None:
     assert "float64" in corruption_sentence(check)
 
 
+def test_a_lone_gpu_that_is_wrong_the_same_way_every_time_is_found() -> None:
+    clock = FakeClock()
+    # A quarter of the typical entry, in one entry of each product, in bfloat16.
+    gpu = BitGpu(clock, wrong_by=0.25 * EDGE**0.5)
+    one = repetition(gpu, clock)
+    one.begin()
+    one.run_for(0.01)
+    found = one.end()
+
+    assert found.dtype == "bfloat16"
+    assert found.products > 0
+    assert found.mismatches == 0
+    assert found.reference_ok is False
+    assert is_corrupt(found)
+
+
 def test_a_gpu_lost_in_mid_run_keeps_what_was_compared() -> None:
     clock = FakeClock()
     gpu = BitGpu(clock, failures={"multiply": []})

@@ -159,7 +159,7 @@ def test_what_cannot_run_here_is_missing_and_never_replaced(
 
 def test_a_format_without_a_fair_opponent_is_measured_on_the_gpu_alone_and_that_is_said() -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
-    group = plan.groups[-1]
+    group = plan.groups[0]
 
     assert group.dtype == "float16"
     assert not group.with_cpu

@@ -222,3 +222,37 @@ def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
 
     assert np.array_equal(one.images, two.images)
     assert not zeros.images[:, :-1].any()
+
+
+def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_left() -> None:
+    given = order((100,))
+    dataset = regression.load_dataset(given, 100)
+    expected = regression.expected_weights(given, dataset, 100)
+    typical = float(np.sqrt(np.mean(np.square(expected))))
+    found = expected.astype(np.float32)
+    assert regression.verify_weights(found, expected).ok
+    assert regression.sums_vanish(found, 20)
+
+    found[300, 4] += np.float32(0.01 * typical)
+
+    assert not regression.verify_weights(found, expected).ok
+    assert not regression.sums_vanish(found, 20)
+    # A quarter of the typical weight still shows after a hundred thousand steps.
+    found[300, 4] += np.float32(0.25 * typical)
+    assert not regression.sums_vanish(found, int(0.2 * typical / 1e-7))
+    found[0, 0] = np.nan
+    assert not regression.sums_vanish(found, 20)
+
+
+def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
+    case = CpuTraining(order((100,)), Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(50)
+    assert case.check().ok
+    case.poison()
+    case.run(50)
+    case._weights[300, 4] += np.float32(0.05)
+    case.run(50)
+
+    assert not case.check().ok

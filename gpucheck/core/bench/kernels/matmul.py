@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.core.bench.block_sums import block_count
 from gpucheck.core.bench.cpu_case import CpuCase, cpu_label
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, canonical, output_bytes
@@ -124,7 +125,8 @@ class Matmul(KernelBase):
         wide = 8 if dtype == "float64" else 4
         drawn = wide * (m * k + 2 * k * n)
         one_set = self.work(shape, dtype).bytes_moved
-        return drawn + (2 + gpu_count) * one_set + 2 * wide * m * n + 16 * CHECKED_ROWS * (k + n)
+        checked = 16 * CHECKED_ROWS * (k + n) + 8 * (2 * k + 3 * m) * block_count(n)
+        return drawn + (2 + gpu_count) * one_set + 2 * wide * m * n + checked
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return three sets of matrices: one for each variant, and the end-to-end case's."""
@@ -202,7 +204,7 @@ class CpuMatmul(CpuCase):
         np.matmul(self._left, self._right, out=self._out)
 
     def check(self) -> Verified:
-        """Compare the output with float64 by Freivalds' test."""
+        """Compare the output with float64."""
         with self._order.blas.limited(self._order.cpu.threads):
             return verify_product(self._order, self._out, transposed=self._transposed)
 
