@@ -66,7 +66,20 @@ def _show_claims(shared: Shared) -> int:
         raise wrong(fact="--claims looks at this machine: a snapshot has no claims.")
 
     def find(probes: Probes) -> Answer:
-        return Answer(result=list_claims(open_claims(os.environ)), host=probes.host())
+        store = open_claims(os.environ)
+        found = list_claims(store)
+        notices = [
+            Notice(
+                code="lock-file-unusable",
+                message=f"{lock.path}: {lock.problem}. It belongs to {lock.user}, who or root can"
+                f" remove it; until then {lock.uuid} is given to nobody who cannot use it.",
+            )
+            for lock in found.unusable
+        ]
+        said = store.warning()
+        if said is not None:
+            notices.append(Notice(code="claims-directory-owner", message=said))
+        return Answer(result=found, host=probes.host(), warnings=tuple(notices))
 
     return deliver("claims", shared, find, formats=("table", "json"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.models.claim import Claim, ClaimList, HeldSlot, Waiter
+from gpucheck.models.claim import Claim, ClaimList, HeldSlot, UnusableLock, Waiter
 from gpucheck.probes.claims import ClaimStore
 
 
@@ -35,7 +35,17 @@ def list_claims(store: ClaimStore) -> ClaimList:
         queue = gate.queue()
     return ClaimList(
         directory=directory,
-        claims=tuple(as_claim(item) for item in held),
+        claims=tuple(as_claim(item) for item in held if not item.problem),
+        unusable=tuple(
+            UnusableLock(
+                uuid=item.slot.target.uuid,
+                path=item.path,
+                user=item.holder.user,
+                problem=item.problem,
+            )
+            for item in held
+            if item.problem
+        ),
         waiting=len(queue),
         queue=tuple(
             Waiter(

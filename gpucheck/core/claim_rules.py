@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,11 +47,15 @@ def room_on(
     """Say whether somebody who lets `share` claims be on the card may join those who hold it.
 
     Everybody's wish counts: no more come than the smallest share among them. A card excludes its
-    MIG instances and the other way round. The claims in `around` are our own.
+    MIG instances and the other way round. The claims in `around` are our own, as far as we are
+    their owner: everybody can read the ids.
     """
     if not target.has_usable_name:
         return Room(reason="its UUID cannot be read, so it cannot be claimed")
     on_card = [item for item in held if item.slot.target.card == target.card]
+    strange = next((item for item in on_card if item.problem), None)
+    if strange is not None:
+        return Room(reason=strange.obstacle)
     ours = _steps_around(target, on_card, around)
     if not ours:
         for item in on_card:
@@ -80,7 +85,10 @@ def _steps_around(
     ours = [
         item.slot.steps
         for item in on_card
-        if item.slot.target == target and item.holder.id is not None and item.holder.id in around
+        if item.slot.target == target
+        and item.holder.id is not None
+        and item.holder.id in around
+        and item.holder.user_id == os.geteuid()
     ]
     return max(ours, key=len, default=())
 

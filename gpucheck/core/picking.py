@@ -155,7 +155,8 @@ def hold_named(
         environment=placement.environment | dict(held.environment),
         claims=held.claims,
     )
-    return Picked(answer=answer._replace(result=placement), held=held)
+    warnings = (*answer.warnings, *_notices(wish, environment, store))
+    return Picked(answer=answer._replace(result=placement, warnings=warnings), held=held)
 
 
 def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
@@ -302,6 +303,9 @@ def _terms(wish: Wish, environment: Mapping[str, str]) -> ClaimTerms:
 def _notices(
     wish: Wish, environment: Mapping[str, str], store: ClaimStore | None
 ) -> tuple[Notice, ...]:
+    said = None if store is None else store.warning()
+    if said is not None:
+        return (Notice(code="claims-directory-owner", message=said),)
     scheduler = scheduler_of(environment)
     if store is None and wish.hold and wish.claim is None and scheduler is not None:
         message = (

@@ -96,11 +96,13 @@ class Holder:
     """Who made a claim or waits for one; everything is null where the record cannot be read.
 
     `id` is the claim's own name, which commands started under it find in their environment.
+    `user_id` is the owner of the record, which nobody can feign.
     """
 
     id: str | None = None
     pid: int | None = None
     user: str | None = None
+    user_id: int | None = None
     command: str | None = None
     since: str | None = None
     process: ProcessState | None = None
@@ -125,11 +127,24 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlot:
-    """A slot whose lock the kernel says is held."""
+    """A slot that cannot be had: the kernel says that its lock is held, or there is a `problem`.
+
+    With a problem nobody can tell whether it is held, and the holder is who owns the lock file.
+    """
 
     slot: Slot
     path: str
     holder: Holder
+    problem: str = ""
+
+    @property
+    def obstacle(self) -> str:
+        """Return what is in the way of whoever wants the card, and what to do about the file."""
+        who = self.holder.user or "an unknown user"
+        return (
+            f"its lock file {self.path!r} cannot be used: {self.problem}; it belongs to {who}, who"
+            " or root can remove it"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +189,16 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnusableLock:
+    """A lock file of a card that is none, or that we may not open; that card is not given."""
+
+    uuid: str
+    path: str
+    user: str | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimList:
     """The result of `gpucheck place --claims`: what is held, and who waits, first come first."""
 
@@ -181,3 +206,4 @@ class ClaimList:
     claims: tuple[Claim, ...] = ()
     waiting: int = 0
     queue: tuple[Waiter, ...] = ()
+    unusable: tuple[UnusableLock, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.models.claim import Slot
 from gpucheck.models.errors import MissingError
-from gpucheck.probes.claim_records import LARGEST_RECORD_BYTES, parsed
+from gpucheck.probes.claim_records import LARGEST_RECORD_BYTES, parsed, user_name
 
 #: Another directory for the lock files; everybody who is to share the GPUs must name the same.
 DIRECTORY_VARIABLE = "GPUCHECK_CLAIMS_DIR"
@@ -37,6 +37,9 @@ _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LONGEST_PAUSE_S = 0.03
 #: Another user's `mkdir` may not have got its final mode yet.
 DIRECTORY_ATTEMPTS = 50
+
+#: What is wrong where only the owner is.
+_OWNER = "it is another user's"
 
 #: Files under this name are not finished.
 _DRAFT = ".draft-"
@@ -76,15 +79,14 @@ def open_directory(path: Path) -> int:
         if not problem:
             return fd
         os.close(fd)
+        if problem.startswith(_OWNER):
+            break
         time.sleep(LONGEST_PAUSE_S)
     raise untrusted(path, problem or "you may not enter it")
 
 
 def _open_to_all(path: Path) -> None:
-    """Give a directory that we made its mode, whatever the umask left of it.
-
-    One that somebody chose keeps the mode that they gave it.
-    """
+    """Give a directory that we made its mode, whatever the umask left of it."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_PATH | _FOLDER)
         try:
@@ -97,25 +99,61 @@ def _open_to_all(path: Path) -> None:
 
 
 def _lack(fd: int) -> str:
-    """Return why we may not use the directory, or others could take files away; else nothing."""
-    mode = os.fstat(fd).st_mode
-    if mode & 0o022 and not mode & stat.S_ISVTX:
-        return "others may write to it and it is not sticky (chmod 1777)"
+    """Return why the directory is not to be used; nothing if it is.
+
+    It is open to all and sticky: with any other mode claims would be made that some users cannot
+    see, or that anybody could remove. Its owner can remove them even so, which root does not risk.
+    """
+    status = os.fstat(fd)
+    if status.st_mode & OPEN_TO_ALL != OPEN_TO_ALL:
+        mode = stat.S_IMODE(status.st_mode)
+        return f"its mode is {mode:04o}, and it has to be 1777 (chmod 1777)"
+    if status.st_uid != 0 and _is_root():
+        return f"{_OWNER}, and root uses none but root's"
     if os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
         return ""
     read_only = os.fstatvfs(fd).f_flag & os.ST_RDONLY
     return "it is on a read-only file system" if read_only else "you may not write to it"
 
 
+def _is_root() -> bool:
+    """Return whether we are the root of the machine, and not of a user namespace."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        inside, outside, count = Path("/proc/self/uid_map").read_text("ascii").split()[:3]
+    except (OSError, ValueError):
+        return True
+    return (int(inside), int(outside)) == (0, 0) and int(count) > 1
+
+
+def root_should_make(path: Path) -> str:
+    """Return how root makes the directory at every start, with systemd's tmpfiles.d(5)."""
+    return f"Root can make it at every start, by a file in /etc/tmpfiles.d: d {path} 1777 root root"
+
+
 def untrusted(path: Path, problem: str) -> MissingError:
-    """Return the error for a directory or a file that cannot be used."""
+    """Return the error for a directory or a file that cannot be used, with its owner."""
+    steps = [
+        f"Name a directory in {DIRECTORY_VARIABLE} that is the same for all users of the GPUs.",
+        "Or go without: --no-claim.",
+    ]
+    whose = ""
+    try:
+        owner = path.lstat().st_uid
+    except (OSError, ValueError):
+        pass
+    else:
+        name = user_name(owner)
+        whose = f" It belongs to {name}."
+        mine = owner == os.geteuid()
+        steps.insert(0, f"{'Put it right' if mine else f'Let {name} or root put it right'}: {path}")
+        if path.parent in PARENTS:
+            steps.insert(1, f"{root_should_make(path)}")
     return MissingError(
         code="claims-directory-unusable",
-        message=f"The directory for claims cannot be used: {str(path)!r}: {problem}.",
-        remedy=(
-            f"Name a directory in {DIRECTORY_VARIABLE} that is the same for all users of the GPUs.",
-            "Or go without: --no-claim.",
-        ),
+        message=f"The directory for claims cannot be used: {str(path)!r}: {problem}.{whose}",
+        remedy=tuple(steps),
     )
 
 
@@ -187,10 +225,18 @@ def replace(folder: int, name: str, content: bytes) -> None:
 
 
 def rewrite(fd: int, content: bytes) -> None:
-    """Put other content into a file that nobody reads at this moment, if that can be done."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, content, 0)
+    """Put other content into a file that nobody reads at this moment; if that fails it keeps its
+    own, for a ticket without a record is none.
+    """
+    before = os.pread(fd, LARGEST_RECORD_BYTES, 0)
+    try:
+        if os.pwrite(fd, content, 0) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(fd, len(content))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, before, 0)
+            os.ftruncate(fd, len(before))
 
 
 def _fill(fd: int, content: bytes) -> None:
@@ -254,6 +300,24 @@ def is_held(folder: int, name: str) -> bool:
     try:
         # Shared, so that two who look at once do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH)
+    finally:
+        let_go(fd)
+
+
+def slot_state(folder: int, name: str) -> tuple[bool, str]:
+    """Return whether somebody holds the lock of a card, and what is wrong with its file, if so."""
+    try:
+        fd = os.open(name, READ_ONLY, dir_fd=folder)
+    except FileNotFoundError:
+        return False, ""
+    except OSError as error:
+        link = error.errno == errno.ELOOP
+        return False, "it is a link, which no lock is" if link else str(error.strerror)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False, "it is not a file"
+        # Shared, so that two who look at once do not see each other.
+        return not try_lock(fd, fcntl.LOCK_SH), ""
     finally:
         let_go(fd)
 

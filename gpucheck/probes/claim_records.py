@@ -56,6 +56,7 @@ def holder_of(record: Mapping[str, Any], user_id: int) -> Holder:
         id=_text(record, "id"),
         pid=pid,
         user=user_name(user_id),
+        user_id=user_id,
         command=_text(record, "command"),
         since=_text(record, "since"),
         process=None if pid is None else _state_of(pid, record),
@@ -86,6 +87,23 @@ def user_name(user_id: int) -> str:
 
 
 # ---------------------------------------------------------------------------------- processes
+
+
+def belief(record: Mapping[str, Any], user_id: int) -> int:
+    """Return how far a user's record is to be believed beside another one of the same slot.
+
+    2: the process that it names runs, and is that user's. 1: that cannot be told, or what runs has
+    another owner by now (sudo). 0: it does not run; what it started may hold the card on.
+    """
+    pid = record.get("pid")
+    state = _state_of(pid, record) if isinstance(pid, int) and 0 < pid < 2**31 else None
+    if state is None or state is ProcessState.ENDED:
+        return 0
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return 1
+    return 2 if state is ProcessState.RUNNING and owner == user_id else 1
 
 
 def _state_of(pid: int, record: Mapping[str, Any]) -> ProcessState | None:

@@ -46,19 +46,34 @@ from gpucheck.probes.claim_files import (
     read_record,
     replace,
     rewrite,
+    root_should_make,
+    slot_state,
     try_lock,
     unlink,
     untrusted,
 )
-from gpucheck.probes.claim_records import holder_of, texts, written
+from gpucheck.probes.claim_records import belief, holder_of, texts, user_name, written
 
 _GATE = "gate.lock"
 #: A ticket changes its name when it is known what it is for: who waits for that sees it go.
-_TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,18})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
+_TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
+#: Numbers are drawn from a clock that all processes share: one that is further ahead than this was
+#: never drawn. Since boot, so that those of an earlier one are none either.
+_LONGEST_LEAD_NS = 600 * 10**9
 
 #: How long the gate may be closed to us before something must be wrong with who holds it.
 GATE_DEADLINE_S = 30.0
 _SHORTEST_PAUSE_S = 0.001
+
+
+def _highest_number() -> int:
+    """Return the highest number that a ticket can have now."""
+    return time.monotonic_ns() + _LONGEST_LEAD_NS
+
+
+def _trust(read: FileRecord, now_ns: int) -> tuple[bool, int, int]:
+    """Return what to order records of one slot by: nobody has written one later than now."""
+    return (read.modified_ns <= now_ns, belief(read.record, read.user_id), read.modified_ns)
 
 
 class Lock:
@@ -158,6 +173,10 @@ class ClaimStore(Protocol):
         """Return whether anybody has ever claimed anything here."""
         ...
 
+    def warning(self) -> str | None:
+        """Return what a person should know of who has power over the claims."""
+        ...
+
 
 def claims_directory(environment: Mapping[str, str]) -> Path:
     """Return the directory that every user of this machine comes to, unless told otherwise.
@@ -204,6 +223,19 @@ class LockDirectory:
         except OSError:
             return True
         return True
+
+    def warning(self) -> str | None:
+        """Say so where the directory is another user's, who may remove locks that are held."""
+        try:
+            owner = self._path.lstat().st_uid
+        except OSError:
+            return None
+        if owner in (0, os.geteuid()):
+            return None
+        return (
+            f"The directory of the claims, {str(self._path)!r}, belongs to {user_name(owner)}, who"
+            f" can remove locks that others hold. {root_should_make(self._path)}"
+        )
 
     @contextlib.contextmanager
     def gate(self) -> Iterator[LockedDirectory]:
@@ -266,10 +298,21 @@ class LockedDirectory:
         for name in names:
             stem, dot, suffix = name.rpartition(".")
             slot = parse_slot(stem) if (dot, suffix) == (".", "lock") else None
-            if slot is not None and is_held(self._folder, name):
-                holder = self._holder(slot, names)
-                found.append(HeldSlot(slot=slot, path=self.path_of(slot), holder=holder))
+            if slot is None:
+                continue
+            taken, problem = slot_state(self._folder, name)
+            if taken or problem:
+                holder = self._holder(slot, names) if taken else self._owner(name)
+                path = self.path_of(slot)
+                found.append(HeldSlot(slot=slot, path=path, holder=holder, problem=problem))
         return found
+
+    def _owner(self, name: str) -> Holder:
+        try:
+            owner = os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_uid
+        except OSError:
+            return Holder()
+        return Holder(user=user_name(owner), user_id=owner)
 
     def _names(self) -> list[str]:
         with os.scandir(self._folder) as entries:
@@ -299,13 +342,17 @@ class LockedDirectory:
     ) -> list[tuple[int, str, FileRecord]]:
         drawn = ((_TICKET.fullmatch(name), name) for name in names)
         numbered = sorted((int(match["number"]), name) for match, name in drawn if match)
+        most = _highest_number()
         found = []
         for number, name in numbered:
             if before is not None and number >= before:
                 break
             if not is_held(self._folder, name):
                 unlink(self._folder, name)
-            elif (read := read_record(self._folder, name)) is not None:
+            elif number > most:
+                break
+            elif (read := read_record(self._folder, name)) is not None and "pid" in read.record:
+                # A ticket has its record from the moment it has its name: without one it is none.
                 found.append((number, name, read))
         return found
 
@@ -322,7 +369,9 @@ class LockedDirectory:
     def enqueue(self, holder: Holder) -> Place:
         """Make a ticket that is locked from the moment it has its name."""
         drawn = (_TICKET.fullmatch(name) for name in self._names())
-        last = max((int(found["number"]) for found in drawn if found), default=0)
+        most = _highest_number()
+        numbers = [int(found["number"]) for found in drawn if found]
+        last = max((number for number in numbers if number < most), default=0)
         # A clock that all processes share goes on where no ticket is left to count from.
         number = max(last + 1, time.monotonic_ns())
         name = f"ticket-{number:018d}.{os.getpid()}.new.lock"
@@ -333,17 +382,20 @@ class LockedDirectory:
         return Place(self._folder, fd, ticket, holder)
 
     def _holder(self, slot: Slot, names: Sequence[str]) -> Holder:
-        """Return who took the slot last: the newest of the users' records.
+        """Return who took the slot last: the newest of the users' records that can be believed.
 
         The user is the owner of the record, which nobody can feign.
         """
         pattern = re.compile(re.escape(slot.name) + r"\.(?P<user>[0-9]{1,10})\.json")
-        newest: FileRecord | None = None
+        records: list[FileRecord] = []
+        now_ns = time.time_ns()
         for name in names:
             match = pattern.fullmatch(name)
             read = read_record(self._folder, name) if match else None
             if match is None or read is None or read.user_id != int(match["user"]):
                 continue
-            if newest is None or read.modified_ns >= newest.modified_ns:
-                newest = read
-        return Holder() if newest is None else holder_of(newest.record, newest.user_id)
+            records.append(read)
+        if not records:
+            return Holder()
+        best = max(records, key=lambda read: _trust(read, now_ns))
+        return holder_of(best.record, best.user_id)

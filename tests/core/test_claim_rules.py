@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,7 @@ NOBODY: frozenset[str] = frozenset()
 
 def held(target: Target, *steps: tuple[int, int], by: str = "x") -> HeldSlot:
     slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
-    return HeldSlot(slot=slot, path="", holder=Holder(id=by, user=by))
+    return HeldSlot(slot=slot, path="", holder=Holder(id=by, user=by, user_id=os.geteuid()))
 
 
 def steps(
@@ -56,6 +59,27 @@ class TestRules:
         other = Target(card="GPU-1", instance="MIG-2")
 
         assert steps(INSTANCE, held(other, (0, 1))) == [(0, 1)]
+
+    def test_an_id_counts_only_for_its_owner(self) -> None:
+        outer = held(CARD, (0, 1), by="me")
+        another = dataclasses.replace(outer.holder, user_id=os.geteuid() + 1)
+        nobody = dataclasses.replace(outer.holder, user_id=None)
+
+        for holder in (another, nobody):
+            stolen = dataclasses.replace(outer, holder=holder)
+            assert steps(CARD, stolen, around=frozenset({"me"})) is None
+
+    def test_a_strange_lock_file_costs_its_card_and_no_other(self) -> None:
+        slot = Slot(target=CARD, steps=(Step(slot=0, share=1),))
+        strange = HeldSlot(
+            slot=slot, path="/run/x.lock", holder=Holder(user="alice"), problem="it is a link"
+        )
+
+        room = room_on(CARD, [strange], share=1, around=NOBODY)
+
+        assert room.slot is None
+        assert "'/run/x.lock' cannot be used: it is a link; it belongs to alice" in room.reason
+        assert steps(OTHER, strange) == [(0, 1)]
 
     def test_inside_ones_own_claim(self) -> None:
         outer = held(CARD, (0, 1), by="me")

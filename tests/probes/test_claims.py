@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -19,7 +20,7 @@ import pytest
 
 from gpucheck.models.claim import Holder, Slot, Step, Target
 from gpucheck.models.errors import InconclusiveError, MissingError
-from gpucheck.probes import claim_files, claim_records
+from gpucheck.probes import claim_files, claim_records, claims
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
 from gpucheck.probes.claims import LockDirectory, claims_directory
 
@@ -41,6 +42,19 @@ def strict_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LockDirectory:
+    """Return the claims in a directory that another user has made."""
+    folder = tmp_path / "claims"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    owner = folder.stat().st_uid + 1
+    if os.geteuid() == 0:
+        os.chown(folder, owner, -1)
+    else:  # only root can give a directory away: here it is we who are somebody else
+        monkeypatch.setattr(os, "geteuid", lambda: owner)
+    return LockDirectory(folder)
 
 
 class TestDirectory:
@@ -81,11 +95,50 @@ class TestDirectory:
         with LockDirectory(tmp_path / claim_files.NAME).gate():
             assert mode(tmp_path / claim_files.NAME) == 0o1777
 
-    def test_one_that_somebody_chose_keeps_its_mode(self, tmp_path: Path) -> None:
-        tmp_path.chmod(0o700)
+    @pytest.mark.parametrize("chosen", [0o700, 0o755, 0o777, 0o1775])
+    def test_any_other_mode_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
+    ) -> None:
+        monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
+        tmp_path.chmod(chosen)
 
-        with LockDirectory(tmp_path).gate():
-            assert mode(tmp_path) == 0o700
+        with (
+            pytest.raises(MissingError, match=f"its mode is {chosen:04o}") as caught,
+            LockDirectory(tmp_path).gate(),
+        ):
+            pass
+        assert mode(tmp_path) == chosen
+        assert caught.value.exit_code == 4
+        me = claim_records.user_name(os.geteuid())
+        assert f"It belongs to {me}." in caught.value.message
+
+    def test_root_uses_none_but_roots(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = another_users(tmp_path, monkeypatch)
+        monkeypatch.setattr(claim_files, "_is_root", lambda: True)
+
+        with pytest.raises(MissingError, match="another user's, and root uses none"), store.gate():
+            pass
+
+    def test_others_use_it_and_are_warned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = another_users(tmp_path, monkeypatch)
+        monkeypatch.setattr(claim_files, "_is_root", lambda: False)
+
+        with store.gate() as gate:
+            assert gate.held() == []
+        warning = store.warning()
+        assert warning is not None
+        assert f"d {store.directory} 1777 root root" in warning
+        assert LockDirectory(tmp_path / "none").warning() is None
+
+    def test_ones_own_is_no_warning(self, store: LockDirectory) -> None:
+        with store.gate():
+            pass
+
+        assert store.warning() is None
 
     def test_nobody_follows_a_link(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
@@ -108,20 +161,12 @@ class TestDirectory:
         assert LockDirectory(tmp_path / "claims" / "below").exists()
         assert not LockDirectory(tmp_path / "other").exists()
 
-    def test_one_that_all_may_empty_is_not_trusted(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
-        tmp_path.chmod(0o777)
-
-        with pytest.raises(MissingError, match="sticky"), LockDirectory(tmp_path).gate():
-            pass
-
     def test_one_that_we_may_not_write_to(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
         monkeypatch.setattr(claim_files.os, "access", lambda *_, **__: False)
+        tmp_path.chmod(0o1777)
 
         with (
             pytest.raises(MissingError, match="you may not write to it"),
@@ -271,6 +316,11 @@ class TestLocks:
             gate.take(SLOT, ALICE)
 
         assert not victim.exists()
+        with store.gate() as gate:
+            (found,) = gate.held()
+        assert found.problem
+        assert found.holder.user == claim_records.user_name(os.geteuid())
+        assert str(path) in found.obstacle
 
     def test_files_of_other_names_are_left_alone(self, store: LockDirectory) -> None:
         with store.gate():
@@ -297,7 +347,7 @@ class TestLocks:
         assert young.exists()
 
     def test_a_gate_that_nobody_leaves(self, tmp_path: Path) -> None:
-        store = LockDirectory(tmp_path, gate_deadline_s=0.05)
+        store = LockDirectory(tmp_path / "claims", gate_deadline_s=0.05)
         with store.gate(), pytest.raises(InconclusiveError, match="to themselves"), store.gate():
             pass
 
@@ -410,8 +460,95 @@ class TestRecords:
         assert lock is not None
         lock.close()
 
+    def test_a_record_of_the_future_or_of_a_dead_process_loses(
+        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mine = dataclasses.replace(ALICE, pid=os.getpid())
+        with store.gate() as gate:
+            lock = gate.take(SLOT, mine)
+        other = os.geteuid() + 1
+        forged = store.directory / f"{SLOT.name}.{other}.json"
+        ahead = time.time() + 3600
+        read_really = claims.read_record
+
+        def read(folder: int, name: str) -> claim_files.FileRecord | None:
+            found = read_really(folder, name)
+            return found._replace(user_id=other) if found and name == forged.name else found
+
+        monkeypatch.setattr(claims, "read_record", read)
+        for text, changed in (
+            (json.dumps({"pid": 1, "command": "forged"}), ahead),
+            (claim_records.written(dataclasses.replace(mine, command="forged")).decode(), ahead),
+            (json.dumps({"pid": 2**22 + 1, "command": "forged"}), None),
+        ):
+            forged.write_text(text)
+            if changed is not None:
+                os.utime(forged, (changed, changed))
+            with store.gate() as gate:
+                (held,) = gate.held()
+            assert held.holder.command == ALICE.command
+        assert lock is not None
+        lock.close()
+
 
 class TestTickets:
+    def test_one_that_nobody_can_have_drawn_disturbs_nobody(self, store: LockDirectory) -> None:
+        with store.gate():
+            pass
+        for name in (
+            "ticket-999999999999999999.1.lock",
+            "ticket-99999999999999999999.1.lock",
+            "ticket-000000000000000001.1.lock",
+        ):
+            (store.directory / name).write_text("")
+        with (
+            (store.directory / "ticket-000000000000000002.1.lock").open("w") as early,
+            (store.directory / "ticket-999999999999999998.1.lock").open("w") as late,
+        ):
+            fcntl.flock(early, fcntl.LOCK_EX)
+            fcntl.flock(late, fcntl.LOCK_EX)
+            with store.gate() as gate:
+                places = [gate.enqueue(ALICE) for _ in range(3)]
+                live = gate.tickets()
+                before = [gate.tickets(before=place.ticket.number) for place in places]
+
+        numbers = [place.ticket.number for place in places]
+        assert [ticket.number for ticket in live] == numbers == sorted(set(numbers))
+        assert [len(tickets) for tickets in before] == [0, 1, 2]
+        for place in places:
+            place.close()
+
+    def test_what_is_drawn_is_read_again(self, store: LockDirectory) -> None:
+        number = time.monotonic_ns() + 10**9
+        with store.gate() as gate:
+            first = gate.enqueue(ALICE)
+            (store.directory / f"ticket-{number}.1.lock").write_text("")
+            second = gate.enqueue(ALICE)
+
+        assert second.ticket.number == number + 1 > first.ticket.number
+        assert claims._TICKET.fullmatch(second.ticket.name)
+        assert claims._TICKET.fullmatch(f"ticket-{2**63}.1.new.lock")
+        first.close()
+        second.close()
+
+    def test_a_full_disk_costs_no_place_in_the_queue(
+        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with store.gate() as gate:
+            place = gate.enqueue(ALICE)
+            really = os.pwrite
+            tries: list[int] = []
+
+            def full(fd: int, content: bytes, at: int) -> int:
+                tries.append(len(content))
+                return really(fd, content[:3], at) if len(tries) == 1 else really(fd, content, at)
+
+            monkeypatch.setattr(os, "pwrite", full)
+            place.settle(frozenset({"GPU-1"}))
+            assert len(tries) == 2
+            assert [ticket.number for ticket in gate.tickets()] == [place.ticket.number]
+        place.close()
+
     def test_they_come_in_the_order_they_were_drawn(self, store: LockDirectory) -> None:
         with store.gate() as gate:
             places = [gate.enqueue(ALICE) for _ in range(5)]

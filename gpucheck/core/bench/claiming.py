@@ -70,6 +70,7 @@ def _own_ids(store: ClaimStore) -> frozenset[str]:
         holder.id
         for holder in holders
         if holder.id is not None
+        and holder.user_id == os.geteuid()
         and holder.pid == os.getpid()
         and holder.process is ProcessState.RUNNING
     )

@@ -49,7 +49,7 @@ def _burn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(burn_session, "NvmlTelemeter", lambda: NoTelemeter("none in this test"))
 
     def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:
-        found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path), **environment}
+        found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"), **environment}
         return burn_here(request, probes, burners, found, lambda moment: None), burners
 
     return run

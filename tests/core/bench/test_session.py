@@ -173,7 +173,7 @@ def test_a_time_that_is_none_is_refused(seconds: float) -> None:
 
 
 def test_variables_come_from_the_environment_that_is_given(tmp_path: Path) -> None:
-    environment = {"NVIDIA_TF32_OVERRIDE": "0", "GPUCHECK_CLAIMS_DIR": str(tmp_path)}
+    environment = {"NVIDIA_TF32_OVERRIDE": "0", "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
 
     with open_session(CPU, FakeProbes(), environment) as opened:
         result = opened.measure()
