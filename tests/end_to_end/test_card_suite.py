@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import gpu
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend
 from tests.fakes.libraries import cupy_environment
@@ -44,10 +46,20 @@ def document(out: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+#: Sizes are small here, so that thousands of launches would go into one sample of a real card.
+UNHURRIED = "slow kernel=300; "
+
+
+def with_script(pretend: Pretend, script: str = "") -> dict[str, str]:
+    """Return one H100 with CuPy on it, on which something happens."""
+    environment = cupy_environment(UNHURRIED + script, time="modelled")
+    return pretend("h100x8", gpus=1) | environment
+
+
 @pytest.fixture
 def card(pretend: Pretend) -> dict[str, str]:
     """Return one H100 with CuPy on it."""
-    return pretend("h100x8", gpus=1) | cupy_environment(time="modelled")
+    return with_script(pretend)
 
 
 @pytest.mark.slow
@@ -105,7 +117,9 @@ def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_p
     assert all(figure["verified"] for figure in document(tmp_path)["figures"])
 
 
-def test_without_a_compiler_the_bar_stays_open(card: dict[str, str], tmp_path: Path) -> None:
+def test_without_a_compiler_the_bar_stays_open(pretend: Pretend, tmp_path: Path) -> None:
+    # Nothing but the memory may say how fast both sides are.
+    card = pretend("h100x8", gpus=1) | cupy_environment("slow memory=0.002", time="modelled")
     broken = with_torch(card, "compile=fail")
 
     finished = suite(tmp_path, "--only", "softmax", env=broken)
@@ -121,8 +135,7 @@ def test_a_kernel_that_breaks_the_context_costs_one_figure(
     pretend: Pretend, tmp_path: Path
 ) -> None:
     """The process that goes on is a new one."""
-    script = "fail kernel=triad error=cudaErrorIllegalAddress"
-    broken = pretend("h100x8", gpus=1) | cupy_environment(script, time="modelled")
+    broken = with_script(pretend, "fail kernel=triad error=cudaErrorIllegalAddress")
 
     finished = suite(tmp_path, "--only", "bandwidth", env=broken)
 
@@ -159,7 +172,7 @@ def test_a_run_that_is_stopped_reports_what_it_has(card: dict[str, str], tmp_pat
 
 
 def test_a_part_that_fails_costs_its_own_rest_only(pretend: Pretend, tmp_path: Path) -> None:
-    broken = pretend("h100x8", gpus=1) | cupy_environment("fail kernel=triad", time="modelled")
+    broken = with_script(pretend, "fail kernel=triad")
     finished = suite(tmp_path, "--only", "bandwidth,transfer", env=broken)
 
     found = {f"{one['part']}: {one['name']}": one for one in document(tmp_path)["figures"]}
@@ -170,7 +183,7 @@ def test_a_part_that_fails_costs_its_own_rest_only(pretend: Pretend, tmp_path: P
 
 
 def test_a_wrong_result_is_told_and_is_the_exit_code(pretend: Pretend, tmp_path: Path) -> None:
-    flipping = pretend("h100x8", gpus=1) | cupy_environment("flip kernel=triad", time="modelled")
+    flipping = with_script(pretend, "flip kernel=triad")
     finished = suite(tmp_path, "--only", "bandwidth", env=flipping)
 
     assert finished.returncode == 1
@@ -228,11 +241,20 @@ def test_a_sanitizer_that_finds_something_is_a_wrong_figure(
         assert finished.returncode == (1 if code else 0)
 
 
-def test_the_time_is_kept(card: dict[str, str], tmp_path: Path) -> None:
-    finished = suite(tmp_path, "--only", "softmax,matmul", env=card, seconds=1)
+def test_what_the_time_does_not_reach_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Less is left than any part needs, so that no process is started at all."""
+    monkeypatch.setattr(gpu.Run, "_facts", lambda _: {"card": "a card"})
+    monkeypatch.setattr(gpu.Run, "_child", lambda *_: pytest.fail("a part was begun"))
+    chosen = Namespace(seconds=1, share=1.0, output=tmp_path, without_torch=True)
 
-    assert finished.returncode == 0
-    assert "not begun, the time was over" in finished.stdout or "over" in finished.stdout
+    assert gpu.Run(chosen, ["softmax", "matmul"]).run() == 0
+
+    said = capsys.readouterr().out
+    for part in ("softmax", "matmul"):
+        assert f"{part}: not begun, the time was over" in said
+    assert document(tmp_path)["figures"] == []
 
 
 def test_without_a_gpu_there_is_one_sentence(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Device:
         self._share = SCRIPT.factor("noise", "share", card.gpu, 0.002)
         self._slow = {
             key: SCRIPT.factor("slow", key, card.gpu)
-            for key in ("memory", "compute", "link", "launch")
+            for key in ("memory", "compute", "link", "launch", "kernel")
         }
 
     # ---- calls ----
@@ -280,7 +280,7 @@ class Device:
             peak = card.flops[operation.arithmetic] * self._slow["compute"]
             peak *= self.clock_factor(start_s) * card.efficiency_gemm
             flops_s = operation.flops / peak
-        return KERNEL_S + noise * max(memory_s, flops_s)
+        return KERNEL_S * self._slow["kernel"] + noise * max(memory_s, flops_s)
 
     def _bytes_that_count(self, region: Region) -> float:
         """Return the bytes, a part of them where the L2 still holds them."""

@@ -18,7 +18,7 @@ _WORDS = {
     "interrupt": {"gpu", "after"},
     "oom": {"gpu", "after"},
     "used": {"gpu", "bytes"},
-    "slow": {"gpu", "memory", "compute", "link", "launch"},
+    "slow": {"gpu", "memory", "compute", "link", "launch", "kernel"},
     "throttle": {"gpu", "clock", "at", "until"},
     "flip": {"gpu", "kernel", "after", "times"},
     "nan": {"gpu", "kernel", "after", "times"},
