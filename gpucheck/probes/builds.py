@@ -11,6 +11,7 @@ from gpucheck.probes.other_python import (
     meant_interpreter,
     run_script,
     user_environment,
+    why_silent,
 )
 
 SCRIPT = "builds_child.py"
@@ -39,4 +40,4 @@ def read_builds(
             return from_plain(BuildsReading, {**found, "named_by": interpreter.named_by})
     except (OtherPythonError, DecodeError) as error:
         return asked._replace(unavailable=f"{interpreter.path}: {error}")
-    return asked._replace(unavailable=f"{interpreter.path} gave no answer: is it a Python?")
+    return asked._replace(unavailable=why_silent(interpreter, user_environment(environment)))

@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucheck.probes.other_python import Interpreter, OtherPythonError, run_script
+from gpucheck.probes.other_python import (
+    Interpreter,
+    OtherPythonError,
+    run_script,
+    why_silent,
+)
 
 #: An interpreter answers in a fraction of this; a stale network file system may not at all.
 DEADLINE_S = 20.0
@@ -99,11 +104,11 @@ def read_frameworks(
             interpreter, "frameworks_child.py", environment=environment, deadline_s=deadline_s
         )
         found = next((each for each in answers if "frameworks" in each), None)
-        problem = ""
+        problem = "" if found else why_silent(interpreter, environment)
     except OtherPythonError as error:
-        found, problem = None, f": {error}"
+        found, problem = None, f"{interpreter.path}: {error}"
     if found is None:
-        reason = f"{interpreter.path} does not tell which frameworks it has{problem}"
+        reason = f"it is not known which frameworks it has: {problem}"
         return FrameworksReading(interpreter=interpreter, reason=reason)
     return FrameworksReading(
         interpreter=interpreter,

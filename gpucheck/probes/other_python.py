@@ -19,6 +19,16 @@ _UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PY
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
+#: The oldest Python that our single files run in.
+OLDEST = (3, 8)
+#: A program that every Python understands, and so says its version where it runs none of ours.
+_SAY_VERSION = (
+    'import sys; sys.stdout.write(\'{"major": %d, "minor": %d}\\n\' % sys.version_info[:2])'
+)
+#: It needs nothing but the interpreter itself.
+_VERSION_S = 5.0
+
+
 class Interpreter(NamedTuple):
     """A Python and what it was told: `isolated` (-I, -E) reads no PYTHON*, `bare` (-S) no site.
 
@@ -123,3 +133,27 @@ def run_script(
         return
     finally:
         child.close()
+
+
+def why_silent(interpreter: Interpreter, environment: Mapping[str, str]) -> str:
+    """Return why an interpreter that ran to its end gave no answer: too old, or no Python."""
+    path = interpreter.path
+    try:
+        child = Child(
+            "-", interpreter=(*interpreter.command, "-c", _SAY_VERSION), environment=environment
+        )
+    except ChildDiedError as error:
+        return f"{path} {error.how}"
+    try:
+        said = next(child.documents(_VERSION_S))
+        version = (int(said["major"]), int(said["minor"]))
+    except (ChildSilentError, StopIteration, KeyError, TypeError, ValueError):
+        return f"{path} gave no answer: is it a Python?"
+    except ChildDiedError as error:
+        return f"{path} gave no answer and {error.how}: is it a Python?"
+    finally:
+        child.close()
+    shown = ".".join(map(str, version))
+    if version < OLDEST:
+        return f"{path} is Python {shown}, and its packages can be read from 3.8 on"
+    return f"{path}, Python {shown}, gave no answer"

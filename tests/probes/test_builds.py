@@ -41,7 +41,31 @@ def test_a_program_that_is_no_python() -> None:
     found = read_builds("/bin/true", {})
 
     assert found.builds is None
-    assert found.unavailable == "/bin/true gave no answer: is it a Python?"
+    said = "/bin/true gave no answer and ended with code 0: is it a Python?"
+    assert found.unavailable == said
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        # What an old Python does with our file, and with a line that every Python understands.
+        (
+            'test "$1" = -c && echo \'{"major": 2, "minor": 7}\'',
+            " is Python 2.7, and its packages can be read from 3.8 on",
+        ),
+        ('test "$1" = -c && echo \'{"major": 3, "minor": 9}\'', ", Python 3.9, gave no answer"),
+        (
+            "echo 'python: command not found' >&2; exit 127",
+            " gave no answer and ended with code 127: is it a Python?",
+        ),
+    ],
+)
+def test_why_a_python_is_silent(tmp_path: Path, does: str, said: str) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+
+    assert read_builds(str(script), ENVIRONMENT).unavailable == f"{script}{said}"
 
 
 def test_the_active_environment_is_looked_at_and_named(tmp_path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gpucheck.core.checks import cupy, framework, jax, numba, onnxruntime, pytorch, tensorflow
 from gpucheck.core.checks.machine import Machine
 from gpucheck.core.detect import detect
 from gpucheck.core.detect_request import DetectRequest
+from gpucheck.models.codec import from_plain
 from gpucheck.models.evidence import BuildReading, BuildsReading
-from gpucheck.models.finding import Detection, Finding
+from gpucheck.models.finding import CheckStatus, Detection, Finding
 from gpucheck.models.report import Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
+DATA = Path(__file__).parents[2] / "data"
 CHECKS = {each.ID: each for each in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)}
 #: For CPUs only, and lacking a library: what every framework can be told to install.
 FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in framework.NAMES]
@@ -37,6 +42,51 @@ def told(where: Machine, build: BuildReading, *, named_by: str | None = None) ->
     found = CHECKS[build.name].check(where)
     assert isinstance(found, Finding)
     return found
+
+
+# ------------------------------------------------------------------------------ real ones
+
+#: What builds_child.py said of these packages, really installed from PyPI on a machine without a
+#: GPU and with the CUDA 13.0 toolkit's cudart, cuPTI and NVVM. Of those without a fault it was
+#: seen that they import (PyTorch), compile (CuPy, numba-cuda) or load (the others) after that.
+INSTALLATIONS = {
+    each.pop("installation"): from_plain(BuildReading, each)
+    for each in map(
+        json.loads, (DATA / "frameworks" / "installations.jsonl").read_text().splitlines()
+    )
+}
+SAID = {
+    "torch without its requirements": ("libraries-missing", "libnvshmem_host.so.3"),
+    "torch": (None, "is a build for CUDA 13.2 for GPUs"),
+    "torch, libtorch_cuda.so deleted": ("installation-broken", "libtorch_cuda.so is not there"),
+    "torch, libtorch_cuda.so cut": ("installation-broken", "is cut: 5000000 bytes of 520025889"),
+    "torch, its package deleted": ("installation-broken", "package torch of torch 2.15.0 is gone"),
+    "tensorflow[and-cuda]": (None, "is a build for CUDA 12.5.1 for GPUs"),
+    "tensorflow[and-cuda], cuDNN and nvJitLink deleted": (
+        "libraries-missing",
+        "libraries are missing: libnvJitLink.so.12, libcudnn.so.9",
+    ),
+    "jax and its plugin alone": ("libraries-missing", "libcupti.so.12"),
+    "jax[cuda12]": (None, "JAX 0.10.2 is a build for CUDA 12 for GPUs"),
+    "cupy-cuda12x": ("libraries-missing", "libnvrtc.so.12, libcublas.so.12, vector_types.h"),
+    "cupy-cuda12x[ctk]": (None, "is a build for CUDA 12 for GPUs"),
+    "onnxruntime-gpu": ("libraries-missing", "libcudnn.so.9, libcufft.so.12"),
+    "onnxruntime-gpu[cuda,cudnn]": (None, "preload_dlls()"),
+    "onnxruntime over onnxruntime-gpu": ("twice-installed", "overwrite each other"),
+    "numba-cuda": ("libraries-missing", "with numba-cuda 0.30.4 cannot use a GPU"),
+    "numba-cuda[cu12]": (None, "is a build for CUDA 12 for GPUs"),
+}
+
+
+@pytest.mark.parametrize("name", INSTALLATIONS)
+def test_a_real_installation_is_judged_as_it_turned_out(name: str) -> None:
+    cause, words = SAID[name]
+
+    finding = told(machine("9.0", driver="595.45.04"), INSTALLATIONS[name])
+
+    assert (finding.cause, words in finding.summary) == (cause, True), finding.summary
+    assert finding.status is (CheckStatus.OK if cause is None else CheckStatus.WARN)
+    assert bool(finding.remedy) is (cause is not None)
 
 
 # ------------------------------------------------------------------------------ which build
