@@ -118,7 +118,7 @@ def flatten(machine: Machine) -> bytes:
     lines = [*_driver_lines(machine), f"gpu.count {len(machine.gpus)}"]
     for number, fault in enumerate(machine.faults):
         index = -1 if fault.gpu is None else fault.gpu
-        code = -1 if fault.code is None else fault.code
+        code = -2 if fault.dies else -1 if fault.code is None else fault.code
         lines.append(f"fault.{number} {fault.function} {index} {code} {fault.after}")
     for gpu in machine.gpus:
         lines += _gpu_lines(machine, gpu)
@@ -362,6 +362,7 @@ def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--gpus", type=int, metavar="N", help="give the machine N GPUs")
     parser.add_argument("--fail", action="append", default=[], metavar="'FUNCTION [gpu=N] CODE'")
     parser.add_argument("--hang", action="append", default=[], metavar="'FUNCTION [gpu=N]'")
+    parser.add_argument("--die", action="append", default=[], metavar="'FUNCTION [gpu=N]'")
     parser.add_argument("--missing", action="append", default=[], metavar="SYMBOL")
     parser.add_argument("--cupy", action="store_true", help="put the pretended CuPy in front")
     parser.add_argument("--script", default="", help="what happens on its GPUs; implies --cupy")
@@ -384,7 +385,9 @@ def main(words: Sequence[str]) -> int:
         machine = load_machine(options.machine)
         if options.gpus is not None:
             machine = machine.with_gpus(options.gpus)
-        machine = machine.broken(fail=options.fail, hang=options.hang, missing=options.missing)
+        machine = machine.broken(
+            fail=options.fail, hang=options.hang, missing=options.missing, die=options.die
+        )
         directory = _directory_of(machine)
         environment = {**os.environ, **build_libraries(machine, directory)}
         if options.tree is not None:

@@ -62,6 +62,8 @@ class Fault:
     """C symbol, or a family of symbols when it ends with ``*``."""
     code: int | None
     """The error returned; None = the call never returns."""
+    dies: bool = False
+    """The call ends its process by a signal, as a fault in the driver's own code does."""
     gpu: int | None = None
     """NVML index it is limited to; None = every call."""
     after: int = 0
@@ -70,10 +72,10 @@ class Fault:
     @property
     def hangs(self) -> bool:
         """Tell whether the call never returns."""
-        return self.code is None
+        return self.code is None and not self.dies
 
     def __str__(self) -> str:
-        """Give the text that `parse_fail` or `parse_hang` reads."""
+        """Give the text that `parse_fail`, `parse_hang` or `parse_die` reads."""
         parts = [self.function]
         if self.gpu is not None:
             parts.append(f"gpu={self.gpu}")
@@ -428,11 +430,13 @@ class Machine:
         fail: Iterable[str] = (),
         hang: Iterable[str] = (),
         missing: Iterable[str] = (),
+        die: Iterable[str] = (),
     ) -> "Machine":
         """Add faults: ``fail=["nvmlDeviceGetName gpu=1 15"]``, ``hang=["cuInit"]``, symbols."""
         faults = [*self.faults]
         faults += [parse_fail(text) for text in fail]
         faults += [parse_hang(text) for text in hang]
+        faults += [parse_die(text) for text in die]
         driver = dataclasses.replace(
             self.driver, missing=tuple(dict.fromkeys((*self.driver.missing, *missing)))
         )
@@ -540,6 +544,11 @@ def parse_hang(text: str) -> Fault:
     return _parse_fault(text, code_wanted=False)
 
 
+def parse_die(text: str) -> Fault:
+    """Read ``FUNCTION [gpu=N] [after=N]`` of a call that kills its process."""
+    return dataclasses.replace(_parse_fault(text, code_wanted=False), dies=True)
+
+
 def cpus_of(cpu_list: str) -> tuple[int, ...]:
     """Expand a CPU list such as ``0-3,8``."""
     cpus: list[int] = []
@@ -580,9 +589,10 @@ def _parse_fault(text: str, *, code_wanted: bool) -> Fault:
 def _read_faults(lines: object, where: str) -> Iterable[Fault]:
     for line in _typed(list, lines, f"{where} faults"):
         kind, _, rest = _typed(str, line, f"{where} faults").partition(" ")
-        _check_choice(kind, ("fail", "hang"), f"{where} faults {line!r}")
+        kinds = {"fail": parse_fail, "hang": parse_hang, "die": parse_die}
+        _check_choice(kind, tuple(kinds), f"{where} faults {line!r}")
         try:
-            yield parse_fail(rest) if kind == "fail" else parse_hang(rest)
+            yield kinds[kind](rest)
         except MachineError as error:
             raise MachineError(where=f"{where} faults {line!r}", problem=error.problem) from None
 
