@@ -343,11 +343,11 @@ def wrongly_well(case: Case, exit_code: int, result: Any) -> Iterator[str]:
             yield "a lost GPU is well"
         if case.kind == "hang" and result["verdict"] == "usable":
             yield "usable with a driver that hangs"
-    elif case.command == "list" and of_gpus and case.function.startswith("nvmlDeviceGetHandle"):
-        if result is not None and result["gpus"] and result["gpus"][0]["state"] == "ok":
+    elif of_gpus and case.function.startswith("nvmlDeviceGetHandle") and result is not None:
+        first = (result.get("gpus") or result.get("devices") or [{}])[0]
+        if case.command == "list" and first.get("state") == "ok":
             yield "a lost GPU is listed as well"
-    elif case.command == "place --count" and of_gpus and "Handle" in case.function:
-        if result is not None and result["devices"] and result["devices"][0]["index"] == 0:
+        if case.command == "place --count" and first.get("index") == 0:
             yield "a lost GPU is chosen"
 
 

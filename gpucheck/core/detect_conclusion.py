@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch
+from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch, xid
 from gpucheck.core.detect_judgement import CHAIN, GOOD, is_unreached
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.evidence import BuildsReading
@@ -202,7 +202,8 @@ def _first_of(summaries: Sequence[str]) -> str:
 def _health(own: Sequence[Finding]) -> LayerSummary:
     """Return the worst that was found; what was not checked is named beside what is well.
 
-    The kernel log may hardly anywhere be read: that alone makes no GPU's health unknown.
+    The kernel log may hardly anywhere be read: that alone makes no GPU's health unknown, and what
+    it does not have alone makes no GPU well.
     """
     for status in (CheckStatus.FAIL, CheckStatus.WARN):
         bad = [finding.summary for finding in own if finding.status is status]
@@ -210,9 +211,10 @@ def _health(own: Sequence[Finding]) -> LayerSummary:
             return LayerSummary(layer=Layer.HEALTH, status=status, summary=_first_of(bad))
     well = [finding for finding in own if finding.status is CheckStatus.OK]
     open_ = [finding for finding in own if finding.status is CheckStatus.UNKNOWN]
-    if not well:
+    if all(finding.id == xid.ID for finding in well):
         worst = open_ or [finding for finding in own if is_unreached(finding)] or list(own)
         return LayerSummary(layer=Layer.HEALTH, status=worst[0].status, summary=worst[0].summary)
     names = ", ".join(dict.fromkeys(finding.id for finding in open_))
-    summary = f"{len(well)} checks find nothing wrong" + (f"; not checked: {names}" * bool(names))
+    checks = f"{len(well)} check finds" if len(well) == 1 else f"{len(well)} checks find"
+    summary = f"{checks} nothing wrong" + (f"; not checked: {names}" * bool(names))
     return LayerSummary(layer=Layer.HEALTH, status=CheckStatus.OK, summary=summary)

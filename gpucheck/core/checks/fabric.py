@@ -18,7 +18,10 @@ HEALTH = {2: "unhealthy", 3: "of limited capacity"}
 ABOUT = About(
     looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
     why="Until the fabric manager has set it up, CUDA answers 802 (system not ready).",
-    rules=("fail: not completed, or with an error status; warn: unhealthy or limited",),
+    rules=(
+        "fail: not completed, or with an error status; warn if a kernel runs nevertheless",
+        "warn: unhealthy or limited",
+    ),
     sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
     causes=(
         "fabric-not-ready",
@@ -28,8 +31,20 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> list[Finding]:
-    """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "the NVLink fabric is ready", judge)
+    """Judge every GPU that answers.
+
+    CUDA does not start where the fabric that it needs is not set up: if a kernel runs, it is none
+    that a program here waits for.
+    """
+    found = over_gpus(machine, ID, "the NVLink fabric is ready", judge)
+    if not machine.has_run_a_kernel:
+        return found
+    return [
+        each._replace(status=CheckStatus.WARN, summary=f"{each.summary}, yet a kernel runs")
+        if each.status is CheckStatus.FAIL
+        else each
+        for each in found
+    ]
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:

@@ -171,6 +171,11 @@ class Machine:
         )
 
     @property
+    def has_run_a_kernel(self) -> bool:
+        """Whether a kernel was launched here by now, and its result is right."""
+        return "launch" in vars(self) and any(each.right for each in self.launch.launches)
+
+    @property
     def after_launch(self) -> NvmlReading:
         """What NVML says of the GPUs that answered, after a kernel has run; empty before."""
         # Only what another check has launched counts: nobody who did not ask for it gets a kernel.

@@ -223,6 +223,11 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
             f"the driver's library is version {mine}, but the loaded kernel module is"
             f" version {loaded or 'unknown'}"
         )
+    if version is not None and loaded == version[1]:
+        summary = (
+            f"NVML says that the driver's library and the loaded kernel module differ in version,"
+            f" though both read as {loaded}"
+        )
     evidence = [Evidence(source="/sys/module/nvidia/version", value=loaded or "unreadable")]
     if path is not None:
         evidence.append(Evidence(source=LIBRARY, value=path))
