@@ -4,5 +4,6 @@ from __future__ import annotations
 
 DIED = "worker-died"
 SILENT = "worker-silent"
+LATE = "worker-late"
 NO_DOCUMENT = "worker-no-document"
 INTERRUPTED = "worker-interrupted"

@@ -27,6 +27,9 @@ START_S = 120.0
 #: One that has answered may take so long to end: longer it takes only where a driver hangs.
 _LEAVE_S = 2.0
 _LOOK_S = 0.02
+#: So many programs on each core make any process late.
+_CROWD = 3.0
+_STEPS = {worker.LATE: ("run it again when the machine is idle",)}
 #: How a process ends that thinks it has done its work.
 _ENDED_WELL = ("ended with code 0", "closed its output")
 _DEFAULTS_VARIABLE = "GPUCHECK_CONFIG"
@@ -149,8 +152,12 @@ class _Round:
             names = ", ".join(self._orders[place].device for place in self._children)
             self._tell(f"measuring {names}")
             self._read(min(left_s, 0.5))
+        how, code = f"gave no answer within {deadline_s:g} s", worker.SILENT
+        crowd = crowd_on_the_host(len(self._children))
+        if self._children and crowd is not None:
+            code, how = worker.LATE, f"{how}, while {crowd}"
         for place in list(self._children):
-            self._fail(place, worker.SILENT, f"gave no answer within {deadline_s:g} s")
+            self._fail(place, code, how)
 
     def interrupt(self) -> None:
         """Note that those who have not answered will not be asked any more."""
@@ -198,13 +205,31 @@ class _Round:
 
     def _fail(self, place: int, code: str, how: str) -> None:
         message = f"the process that measured {self._orders[place].device} {how}"
-        self._answers[place] = WorkerAnswer(failure=Failure(code=code, message=message))
+        steps = _STEPS.get(code, ())
+        self._answers[place] = WorkerAnswer(
+            failure=Failure(code=code, message=message, remedy=steps)
+        )
         self._end(place)
 
     def _end(self, place: int) -> None:
         child = self._children.pop(place, None)
         if child is not None:
             child.abandon()
+
+
+def crowd_on_the_host(own: int) -> str | None:
+    """Say how many programs share the processor, None where there is no crowd.
+
+    The load counts who runs, waits to run or sleeps in the kernel, over the last minute; `own` are
+    our processes, which may hang there.
+    """
+    try:
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    except OSError:
+        return None
+    if load < _CROWD * cores + own:
+        return None
+    return f"{load:.0f} programs shared {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -113,8 +113,11 @@ def test_a_bad_end_is_a_failure_and_the_others_go_on(
 
 
 def test_one_that_hangs_is_left_after_the_deadline(
-    command: tuple[str, ...], children: Callable[[], set[str]]
+    command: tuple[str, ...],
+    children: Callable[[], set[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     hung, good = run(command, "hang", "good", deadline_s=1.5)
 
     assert hung.failure is not None
@@ -123,7 +126,24 @@ def test_one_that_hangs_is_left_after_the_deadline(
     assert children() == set()
 
 
-def test_one_that_is_never_ready_does_not_keep_the_others(command: tuple[str, ...]) -> None:
+def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0 * cores + 2, 0.0, 0.0))
+
+    late, good = run(command, "hang", "good", deadline_s=1.5)
+
+    assert codes([late, good]) == [worker.LATE, None]
+    assert late.failure is not None
+    assert f"{4 * cores + 2} programs shared {cores} core" in late.failure.message
+    assert late.failure.remedy == ("run it again when the machine is idle",)
+
+
+def test_one_that_is_never_ready_does_not_keep_the_others(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     answers = run(command, "never-ready", "good", start_s=0.5, deadline_s=1.5)
 
     assert codes(answers) == [worker.SILENT, None]

@@ -142,7 +142,8 @@ def board_from(entry: Entry) -> Board:
     """Return the limits of a board of the table."""
     flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
     # A product in float64 runs on the tensor cores where they have it.
-    flops["float64"] = max(flops["float64"], flops.pop("float64_tensor", 0.0))
+    if "float64_tensor" in flops:
+        flops["float64"] = max(flops.get("float64", 0.0), flops.pop("float64_tensor"))
     doubts = {key: cell.doubt for key, cell in entry.tflops.items() if cell.doubt}
     if entry.bandwidth.doubt:
         doubts["bytes_per_s"] = entry.bandwidth.doubt

@@ -58,7 +58,9 @@ def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
     cells = [cell for board in TABLE.boards for cell in (board.bandwidth, *board.tflops.values())]
     ids = [device for board in TABLE.boards for device in board.pci_device_ids]
 
-    assert {cell.source for cell in cells} == {"datasheet", "whitepaper", "formula"}
+    assert {cell.source for cell in cells} == {
+        *("datasheet", "whitepaper", "formula", "secondary"),
+    }
     assert all(cell.value > 0 for cell in cells)
     assert len(ids) == len(set(ids))
     assert all(len(device) == 4 and int(device, 16) for device in ids)
@@ -86,6 +88,34 @@ def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None
     assert board.flops_per_s["float64"] == 67e12  # on tensor cores
     assert board.flops_per_s == board.high_flops_per_s
     assert board.bytes_per_s == 3350e9
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "bfloat16"),
+    [
+        ("2329", "H20", 148e12),
+        ("232c", "H20-3e", 148e12),
+        ("2324", "H800 SXM", 989.4e12),
+        ("20f3", "A800 SXM 80 GB", 312e12),
+        ("26ba", "L20", 119.5e12),
+    ],
+)
+def test_boards_that_were_cut_down_for_a_market_are_in_the_table(
+    device: str, name: str, bfloat16: float
+) -> None:
+    board = board_of(replace(GPU, pci_device_id=f"{device}10de"))
+
+    assert board is not None
+    assert (board.name, board.computed) == (name, False)
+    assert board.flops_per_s["bfloat16"] == bfloat16
+
+
+def test_a_peak_is_named_with_its_own_source() -> None:
+    v100 = board_of(replace(GPU, pci_device_id="1db110de"))
+
+    assert v100 is not None
+    assert v100.source_of("int8") == "formula"
+    assert v100.source_of("float16") == v100.source_of("bytes_per_s") == "datasheet"
 
 
 def test_the_name_helps_only_where_there_is_no_id() -> None:
@@ -142,7 +172,7 @@ def test_cuda_cores_do_every_format_as_float32_and_int8_by_their_integer_units(
 
 
 def test_every_kind_of_board_says_what_its_cuda_cores_do_of_int8() -> None:
-    kinds = {rates.removesuffix("-half") for rates in TABLE.rates}
+    kinds = {rates.partition("-")[0] for rates in TABLE.rates}
 
     assert TABLE.int8_on_cuda_cores.keys() == kinds
     # Volta has no other way, and so its peak is that of the CUDA cores.

@@ -51,6 +51,7 @@ _FAILURES = {
     "memory-shared": GateClass.ENVIRONMENT,
     "memory-taken": GateClass.ENVIRONMENT,
     "worker-interrupted": GateClass.ENVIRONMENT,
+    "worker-late": GateClass.ENVIRONMENT,
     "interrupted": GateClass.ENVIRONMENT,
     "no-time": GateClass.NOISE,
     "clock-stuck": GateClass.ENVIRONMENT,

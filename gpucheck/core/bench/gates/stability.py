@@ -110,13 +110,28 @@ def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[
         if row.device == device and row.verified is not None
     ]
     if not rows:
-        yield undecided(facts, "results", device, "no result was checked", "wrong")
+        yield _unchecked(facts, device, runs)
         return
     wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
     broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
     yield _wrong(facts, device, "results", [row for row in wrong if row not in broken], len(rows))
     if facts.profile.stability.not_finite is not None:
         yield _wrong(facts, device, "not-finite", broken, len(rows))
+
+
+def _unchecked(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
+    """Return the gate of a device none of whose results was checked, with the rows' reason."""
+    reason = "no result was checked"
+    results = [run.result for run in runs if run.result is not None]
+    errors = [row.error for one in results for row in one.measurements if row.error is not None]
+    if not errors:
+        return undecided(facts, "results", device, reason, "wrong")
+    first = errors[0]
+    return undecided(
+        *(facts, "results", device, f"{reason}: {first.message}", "wrong"),
+        class_=class_of_failure(first),
+        steps=first.remedy,
+    )
 
 
 def _wrong(facts: Facts, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:

@@ -31,7 +31,7 @@ from gpucheck.models.profile import (
 )
 
 #: Floors outside of these percentages of the peak cannot fail, or cannot be reached.
-LEAST_PERCENT, MOST_PERCENT = 30.0, 100.0
+LEAST_PERCENT, MOST_PERCENT = 20.0, 100.0
 #: A wider tolerance lets half the speed pass.
 MOST_TOLERANCE_PERCENT = 50.0
 

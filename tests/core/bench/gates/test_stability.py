@@ -199,3 +199,14 @@ def test_a_slowdown_that_a_change_of_clocks_explains_fails_nothing(
     ]
 
     assert gate(facts(runs, SLOWDOWN), "throttle-hardware-slowdown").status is status
+
+
+def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -> None:
+    why = Failure("no-time", "the time was over", ("give more time with --budget",))
+    row = product(700, median_s=None, verified=None, throughput=None, error=why)
+    runs = [run_of(result_of(row, telemetry=sensors()), at, "gpu:0") for at in range(5)]
+
+    unchecked = gate(facts(runs), "results")
+
+    assert (unchecked.status, unchecked.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert unchecked.next == why.remedy

@@ -57,6 +57,7 @@ def test_only_skipped_gates_are_inconclusive() -> None:
         (Failure("gpu-busy", "in use"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
         (Failure(worker.DIED, "died"), GateStatus.FAIL, GateClass.SOFTWARE),
         (Failure(worker.SILENT, "silent"), GateStatus.INCONCLUSIVE, GateClass.SOFTWARE),
+        (Failure(worker.LATE, "late"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
     ],
     ids=lambda value: getattr(value, "code", None),
 )

@@ -25,7 +25,7 @@ def saved(values: tuple[float, ...] = GOOD, **changes: object) -> SavedRun:
         tool=SavedTool(name="gpucheck", version="0.1.0"),
         time="2026-11-21T10:00:00Z",
         host='node "17"',
-        profile=f"default/1/{BASE.digest[:12]}",
+        profile=f"default/2/{BASE.digest[:12]}",
         devices=tuple(
             SavedDevice(device=device, gpu_uuid=None, fingerprint=BOARD) for device in devices
         ),
@@ -63,7 +63,7 @@ def test_what_is_recorded_is_a_profile_with_its_provenance() -> None:
     assert found.profile.match.pci_device_ids == ("2330",)
     assert found.profile.match.count == 2
     assert found.profile.provenance["driver"] == "580.95.05"
-    assert found.profile.provenance["base"] == "default version 1"
+    assert found.profile.provenance["base"] == "default version 2"
     assert "gpu:1 700" in found.profile.provenance["reached-matmul-bfloat16"]
 
 
