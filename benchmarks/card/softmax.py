@@ -207,7 +207,7 @@ def one_softmax(bench: Bench, stock: Stock, columns: int, dtype: str) -> Figure:
     least = 0.92 if 1024 <= columns <= 32768 else 0.80 if columns <= 262_144 else 0.0
     aligned = columns * FORMATS[dtype].itemsize % 16 == 0
     limited = [Bar(what="copy", least=least)] if aligned and columns >= 1024 and least else []
-    launch = launch_for(bench.order(given.shape, dtype), bench.gpu)
+    launch = operation.launch
     return Figure(
         part="softmax",
         name=given.name,

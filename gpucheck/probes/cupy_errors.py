@@ -59,8 +59,11 @@ _COMPILERS = ("CompileException", "NVRTCError", "NVCCException")
 #: NVRTC's words where a header of CUDA's is not there: then a library is missing, not code wrong.
 _NO_HEADER = ("cannot open source file", "cannot find", "file not found")
 
-#: The code of a GPU that does not take another process.
-BUSY = "gpu-busy"
+#: The launch asks for more blocks side by side than this part of a GPU can place.
+_NO_CLUSTER = ("cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE")
+
+#: The codes of a GPU that does not take another process, and of a cluster that it cannot place.
+BUSY, CLUSTER_NOT_PLACED = "gpu-busy", "cluster-not-placed"
 
 
 def as_failure(error: Exception, doing: str) -> GpucheckError:
@@ -87,6 +90,12 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
             code="gpu-lost",
             message=f"the GPU stopped answering while {doing}: {text}",
             remedy=("run gpucheck detect", "look for Xid messages in the kernel log (dmesg)"),
+        )
+    if any(name in text for name in _NO_CLUSTER):
+        return MissingError(
+            code=CLUSTER_NOT_PLACED,
+            message=f"the GPU, or this part of it, cannot place a cluster while {doing}: {text}",
+            remedy=("run it on the whole GPU, or on a larger MIG instance",),
         )
     if isinstance(error, OSError) and error.errno is not None:
         return _file_failure(error, doing)

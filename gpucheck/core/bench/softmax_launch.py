@@ -19,7 +19,8 @@ PACK_BYTES, HELD_NUMBERS = 16, 32
 REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
 #: Threads in a block of softmax_short; the most of any block.
 _SHORT_BLOCK, MOST_THREADS = 128, 1024
-#: Blocks in a cluster that every GPU with clusters can place.
+#: Blocks in a cluster that every whole GPU with clusters can place; a MIG instance or MPS client
+#: may not have so many free SMs side by side.
 CLUSTERS = (2, 4, 8)
 _FIRST_WITH_CLUSTERS = (9, 0)
 #: Packs in each lane up to which more rows share a warp.
@@ -66,16 +67,20 @@ class SoftmaxRows:
 
 
 def choose_softmax(
-    problem: SoftmaxRows, capability: tuple[int, int], sm_count: int
+    problem: SoftmaxRows, capability: tuple[int, int], sm_count: int, *, clusters: bool = True
 ) -> SoftmaxLaunch:
-    """Return the launch for rows on a GPU of this compute capability with so many SMs."""
+    """Return the launch for rows on a GPU of this compute capability with so many SMs.
+
+    Without `clusters` rows that no block holds are read twice.
+    """
     held = HELD_NUMBERS * problem.itemsize // PACK_BYTES
     if problem.packs <= 32 * held:
         return _short(problem, held)
     threads = _threads(problem.packs, held)
     if threads <= MOST_THREADS:
         return _long(problem, threads, sm_count)
-    if capability >= _FIRST_WITH_CLUSTERS and _threads(problem.packs, 8 * held) <= MOST_THREADS:
+    clusters = clusters and capability >= _FIRST_WITH_CLUSTERS
+    if clusters and _threads(problem.packs, 8 * held) <= MOST_THREADS:
         return _cluster(problem, held)
     block = _THREADS_PER_SM[problem.whole] // 2
     grid = min(problem.rows, _resident(problem, block) * sm_count)

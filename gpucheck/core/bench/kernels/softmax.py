@@ -43,7 +43,8 @@ from gpucheck.core.bench.softmax_rows import (
     softmax_rows,
 )
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest, Verified
-from gpucheck.models.errors import WrongUseError
+from gpucheck.models.errors import GpucheckError, WrongUseError
+from gpucheck.probes.cupy_errors import CLUSTER_NOT_PLACED
 from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction
 
 if TYPE_CHECKING:
@@ -230,7 +231,11 @@ class _GpuSoftmax:
 
 
 class GpuSoftmax(_GpuSoftmax):
-    """The fused CUDA kernel in softmax.cu: each row is read once and written once."""
+    """The fused CUDA kernel in softmax.cu: each row is read once and written once.
+
+    Where a part of a GPU cannot place the clusters for long rows, these are read twice; a `launch`
+    that is given stays what it is.
+    """
 
     captured = True
 
@@ -239,24 +244,54 @@ class GpuSoftmax(_GpuSoftmax):
     ) -> None:
         super().__init__(order, gpu, "fused")
         self._function: GpuFunction | None = None
-        self._launch = launch or launch_for(order, gpu)
+        self._chosen = launch is not None
+        self.launch = launch or launch_for(order, gpu)
 
     def compile(self) -> None:
         """Compile the kernel for this GPU, once."""
+        if self._function is not None:
+            return
+        self._function = self._compiled()
+        cluster = self.launch.defines.get("CLUSTER")
+        if cluster is None:
+            return
+        try:
+            self._try_one_row(cluster)
+        except GpucheckError as error:
+            if error.code != CLUSTER_NOT_PLACED or self._chosen:
+                raise
+            self.launch = launch_for(self._order, self._gpu, clusters=False)
+            self._function = self._compiled()
+
+    def _compiled(self) -> GpuFunction:
+        defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self.launch.defines}
+        return self._gpu.compile(source_text(), self.launch.name, defines)
+
+    def _try_one_row(self, cluster: int) -> None:
+        """Launch one cluster: only that tells whether this part of a GPU can place it.
+
+        Here, since later a graph records the launches, and an error would end it.
+        """
+        shape = (1, self._order.shape[1])
+        source, out = (self._gpu.allocate(shape, self.output_storage) for _ in range(2))
+        self._gpu.poison(source)
+        assert self._function is not None
+        self._function(cluster, self.launch.block, (source, out, *self._sizes(1)))
+        self._gpu.synchronize()
+
+    def _sizes(self, rows: int) -> tuple[object, ...]:
+        """Return the arguments behind the arrays."""
         import numpy as np
 
-        if self._function is None:
-            defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self._launch.defines}
-            self._function = self._gpu.compile(source_text(), self._launch.name, defines)
-            rows, columns = self._order.shape
-            factor = np.float32(LOG2_E / self._order.request.temperature)
-            stride = np.int64(columns)
-            self._sizes = (np.int64(rows), np.int64(columns), factor, stride, stride)
+        factor = np.float32(LOG2_E / self._order.request.temperature)
+        columns = np.int64(self._order.shape[1])
+        return (np.int64(rows), columns, factor, columns, columns)
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one launch; `compile` comes first."""
         assert self._function is not None
-        self._function(self._launch.grid, self._launch.block, (inputs[0], out, *self._sizes))
+        sizes = self._sizes(self._order.shape[0])
+        self._function(self.launch.grid, self.launch.block, (inputs[0], out, *sizes))
 
 
 class LibrarySoftmax(_GpuSoftmax):
@@ -280,7 +315,7 @@ def source_text() -> str:
     return Path(__file__).with_name("softmax.cu").read_text(encoding="utf-8")
 
 
-def launch_for(order: CaseOrder, gpu: GpuDevice) -> SoftmaxLaunch:
+def launch_for(order: CaseOrder, gpu: GpuDevice, *, clusters: bool = True) -> SoftmaxLaunch:
     """Return how an order's rows, one after the other in arrays of their own, are launched."""
     rows, columns = order.shape
     itemsize = FORMATS[order.dtype].itemsize
@@ -288,7 +323,8 @@ def launch_for(order: CaseOrder, gpu: GpuDevice) -> SoftmaxLaunch:
     aligned = columns * itemsize % PACK_BYTES == 0
     problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
     major, _, minor = gpu.facts.compute_capability.partition(".")
-    return choose_softmax(problem, (int(major), int(minor)), gpu.facts.sm_count)
+    capability = (int(major), int(minor))
+    return choose_softmax(problem, capability, gpu.facts.sm_count, clusters=clusters)
 
 
 def draw_input(order: CaseOrder) -> HostArray:

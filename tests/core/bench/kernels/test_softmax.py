@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ from numpy.typing import NDArray
 
 from gpucheck.core.bench.cpu_case import row_parts
 from gpucheck.core.bench.formats import FORMATS, encode
+from gpucheck.core.bench.gpu_case import ResidentCase
 from gpucheck.core.bench.kernels.softmax import (
     BlockedSoftmax,
+    GpuSoftmax,
     NaiveSoftmax,
     Softmax,
     launch_for,
@@ -23,7 +27,9 @@ from gpucheck.core.bench.softmax_rows import (
     rows_per_block,
     softmax_rows,
 )
+from gpucheck.models.errors import MissingError
 from gpucheck.probes.clock import MonotonicClock
+from gpucheck.probes.gpu import GpuFunction
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 HostArray = NDArray[Any]
@@ -209,6 +215,53 @@ def test_gpu_cases_compile_once_and_are_checked() -> None:
     # row of 100, so that a block of 128 threads takes sixteen rows.
     assert gpu.launches == [(4, 128)] * 6
     assert gpu.captured == 1
+
+
+class Slice(FakeGpu):
+    """A part of a GPU that has no eight SMs side by side."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.compiled: list[str] = []
+
+    def compile(
+        self, source: str, name: str, defines: Mapping[str, int] = MappingProxyType({})
+    ) -> GpuFunction:
+        self.compiled.append(name)
+        launch = super().compile(source, name, defines)
+
+        def refuse(grid: int, block: int, args: tuple[object, ...]) -> None:
+            raise MissingError(code="cluster-not-placed", message="CUDA_ERROR_INVALID_CLUSTER_SIZE")
+
+        return refuse if name == "softmax_cluster" else launch
+
+
+def test_clusters_that_cannot_be_placed_give_way_to_a_kernel_that_needs_none() -> None:
+    gpu, long = Slice(), order((2, 131_072))
+    case = ResidentCase(gpu, GpuSoftmax(long, gpu))
+    case.prepare()
+    case.poison()
+
+    case.run(2)
+
+    assert gpu.compiled == ["softmax_cluster", "softmax_online"]
+    assert case.check().ok
+    # A launch that somebody asked for is not replaced by another.
+    asked = ResidentCase(gpu, GpuSoftmax(long, gpu, launch_for(long, gpu)))
+    asked.prepare()
+    with pytest.raises(MissingError):
+        asked.run(2)
+
+
+def test_a_cluster_is_tried_once_and_not_while_a_graph_records() -> None:
+    gpu = FakeGpu(FakeClock())
+    operation = GpuSoftmax(order((2, 131_072)), gpu)
+
+    operation.compile()
+    operation.compile()
+
+    launch = operation.launch
+    assert gpu.launches == [(launch.defines["CLUSTER"], launch.block)]
 
 
 def test_a_graph_is_captured_once_for_each_place_in_the_rotation() -> None:
