@@ -18,6 +18,9 @@ _SOURCE = Path(__file__).with_name("timing.cu")
 #: How long the GPU is kept waiting: what the host needed the last time, so many times, and between
 #: these two. A longer wait than the longest cannot help: the driver's queue is full before it ends.
 _MARGIN, _SHORTEST_HOLD_S, _LONGEST_HOLD_S = 1.5, 50e-6, 50e-3
+#: A clock is told where the GPU's timer made so many steps meanwhile: each end may be off by one,
+#: so that it is known to 1 %. Many timers step by a microsecond, and the shortest spans take 500.
+_LEAST_STEPS = 250
 
 
 class SpanTimer:
@@ -39,10 +42,14 @@ class SpanTimer:
         self._stream = stream
         self._sm_count = sm_count
         self._clock = clock or MonotonicClock()
-        self._hold, self._tick = compile_kernel(source, "hold"), compile_kernel(source, "tick")
+        self._hold, self._tick, step = (
+            compile_kernel(source, name) for name in ("hold", "tick", "step")
+        )
         self._ticks = cupy.empty((2, 2), dtype="uint64")
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
         self._hold_s = _SHORTEST_HOLD_S
+        step(1, 1, (self._ticks[0],))
+        self._step_ns = int(self._ticks.get(stream=stream)[0, 0])
 
     def span(self, enqueue: Callable[[], None], *, held: bool) -> Span:
         """Run what `enqueue` enqueues, wait for it, and return its time by the events.
@@ -80,14 +87,19 @@ class SpanTimer:
         self._tick(self._sm_count, 1, (self._ticks[1],))
         self._stream.synchronize()
         elapsed_ms = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
-        clock_mhz = _clock_mhz(self._ticks.get(stream=self._stream))
+        clock_mhz = _clock_mhz(self._ticks.get(stream=self._stream), self._step_ns)
         span = Span(seconds=elapsed_ms / 1e3, starved=starved, sm_clock_mhz=clock_mhz)
         return span, enqueued_s
 
 
-def _clock_mhz(ticks: HostArray) -> float | None:
-    """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0."""
+def _clock_mhz(ticks: HostArray, step_ns: int) -> float | None:
+    """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0.
+
+    None where they were not read, or where the timer steps too coarsely for the time between them.
+    """
     (start_ns, start_cycles), (end_ns, end_cycles) = ticks.tolist()
     if not start_ns or end_ns <= start_ns or end_cycles <= start_cycles:
+        return None
+    if not step_ns or end_ns - start_ns < _LEAST_STEPS * step_ns:
         return None
     return float(1e3 * (end_cycles - start_cycles) / (end_ns - start_ns))

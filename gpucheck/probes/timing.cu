@@ -1,4 +1,5 @@
-// What the timing itself runs on a GPU: a kernel that only waits, and one that reads two clocks.
+// What the timing itself runs on a GPU: a kernel that only waits, one that reads two clocks, and one
+// that measures how finely the first of them counts.
 // No header is included, so NVRTC alone compiles this.
 
 // Keep the stream busy, so that the host can queue work up behind it.
@@ -22,4 +23,22 @@ extern "C" __global__ void tick(unsigned long long* out)
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     out[0] = now;
     out[1] = clock64();
+}
+
+// Write the least number of nanoseconds by which the timer steps: 32 on some GPUs, a thousand on
+// others, a million under some virtual machines; 0 where it does not step within some 30 ms.
+extern "C" __global__ void step(unsigned long long* out)
+{
+    const long long begun = clock64();
+    unsigned long long last, now, least = 0;
+    int steps = 0;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(last));
+    while (steps < 4 && clock64() - begun < (1LL << 26)) {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+        if (now == last) continue;
+        if (least == 0 || now - last < least) least = now - last;
+        last = now;
+        ++steps;
+    }
+    out[0] = least;
 }

@@ -150,7 +150,7 @@ def timing_without_special_registers() -> str:
     text = SOURCES["timing"].read_text(encoding="utf-8")
     calls = {"globaltimer": "global_timer", "smid": "sm_number"}
     found, count = re.subn(pattern, lambda one: f"{one[2]} = {calls[one[1]]}();", text)
-    assert count == 4
+    assert count == 6
     return found
 
 
@@ -163,6 +163,9 @@ def test_the_timing_kernels_wait_and_write_once(emulator: Emulators) -> None:
         "tick", [Memory(values=np.zeros(2, np.uint64))], [], grid=3, block=1
     )
 
+    (stepped,) = timing.launch("step", [Memory(values=np.zeros(1, np.uint64))], [], grid=1, block=1)
+
+    assert stepped.tolist() == [1000]
     assert ticks[0] > 50_000
     assert ticks[1] == 2 * ticks[0]
     assert not untouched.any()

@@ -19,5 +19,9 @@ int main()
          [](Launch& asked) {
              return asked.run([&] { tick(asked.buffer<unsigned long long>(0)); });
          }},
+        {"step",
+         [](Launch& asked) {
+             return asked.run([&] { step(asked.buffer<unsigned long long>(0)); });
+         }},
     });
 }

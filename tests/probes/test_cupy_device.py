@@ -179,6 +179,7 @@ class FakeCupy(ModuleType):
         self.launched: list[tuple[Any, ...]] = []
         self.ticks = 0
         self.ticks_move = True
+        self.step_ns = 1000
         self.properties: dict[str, Any] = {
             "name": b"NVIDIA H100 80GB HBM3",
             "major": 9,
@@ -241,6 +242,8 @@ class FakeCupy(ModuleType):
 
             def __call__(_, *launch: Any) -> None:
                 self.launched.append((name, *launch))
+                if name == "step":
+                    launch[2][0][0] = self.step_ns
                 if name == "tick":
                     self.ticks += self.ticks_move
                     launch[2][0][...] = (1_000_000 * self.ticks, 1_980_000 * self.ticks)
@@ -482,9 +485,9 @@ def test_a_span_is_in_seconds_and_behind_the_hold_kernel(cupy: FakeCupy) -> None
     assert span.seconds == 2.5e-3
     assert not span.starved
     assert span.sm_clock_mhz == pytest.approx(1980.0)
-    assert calls == [2]
-    assert [launch[0] for launch in cupy.launched] == ["hold", "tick", "tick"]
-    assert cupy.launched[0][3] == (np.uint64(50_000),)
+    assert calls == [3]
+    assert [launch[0] for launch in cupy.launched] == ["step", "hold", "tick", "tick"]
+    assert cupy.launched[1][3] == (np.uint64(50_000),)
 
 
 def test_a_starved_span_is_run_again_behind_a_longer_hold(cupy: FakeCupy) -> None:
@@ -518,7 +521,7 @@ def test_work_that_the_host_does_itself_is_not_held(cupy: FakeCupy) -> None:
     span = CupyDevice(0).span(lambda: None, held=False)
 
     assert not span.starved
-    assert [launch[0] for launch in cupy.launched] == ["tick", "tick"]
+    assert [launch[0] for launch in cupy.launched] == ["step", "tick", "tick"]
 
 
 def test_a_host_that_never_keeps_up_is_given_up_on_and_said(cupy: FakeCupy) -> None:
@@ -533,6 +536,18 @@ def test_a_clock_that_was_not_written_is_none(cupy: FakeCupy, monkeypatch: Any) 
     device = CupyDevice(0)
 
     assert device.span(lambda: None).sm_clock_mhz is None
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "known"), [(32, True), (4000, True), (4001, False), (0, False)]
+)
+def test_a_timer_that_steps_too_coarsely_tells_no_clock(
+    cupy: FakeCupy, step_ns: int, known: bool
+) -> None:
+    cupy.step_ns = step_ns
+
+    # A millisecond passes between two ticks.
+    assert (CupyDevice(0).span(lambda: None).sm_clock_mhz is not None) == known
 
 
 @pytest.fixture(name="cublas")
