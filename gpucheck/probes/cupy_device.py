@@ -347,9 +347,8 @@ def open_gpus(
 ) -> OpenedGpus:
     """Open the GPUs with these CUDA indices, all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them: CUDA's runtime
-    hands them out cut at a zero byte. Never raises: the reasons stand in the result, and a GPU that
-    cannot be opened leaves the others.
+    `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them. Never raises: the
+    reasons stand in the result, and a GPU that cannot be opened leaves the others.
     """
     version = None
     known = uuids or {}

@@ -14,11 +14,11 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
     """Return what CUDA says of a GPU, which must be the current one."""
     properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-    major = int(properties["major"])
+    major, name = int(properties["major"]), _text(properties["name"])
     return BenchGpu(
         cuda_index=cuda_index,
-        uuid=known_uuid or _uuid_text(properties.get("uuid")),
-        name=_text(properties["name"]),
+        uuid=known_uuid or _uuid_of(cuda_index, name, properties.get("uuid")),
+        name=name,
         compute_capability=f"{major}.{int(properties['minor'])}",
         sm_count=int(properties["multiProcessorCount"]),
         l2_bytes=int(properties["l2CacheSize"]),
@@ -41,11 +41,32 @@ def _text(name: bytes | str) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
-def _uuid_text(raw: object) -> str | None:
-    """Return `GPU-…` for CUDA's sixteen bytes, None if they were cut at a zero byte."""
-    if not isinstance(raw, bytes) or len(raw) != 16:
+def _uuid_of(cuda_index: int, name: str, raw: object) -> str | None:
+    """Return a device's UUID as NVML writes it; `raw` is what CUDA's runtime says, cut at a zero.
+
+    CUDA puts a MIG instance's profile behind the name of its GPU.
+    """
+    whole = _driver_uuid(cuda_index) or raw
+    if not isinstance(whole, bytes) or len(whole) != 16:
         return None
-    return f"GPU-{uuid.UUID(bytes=raw)}"
+    return f"{'MIG' if ' MIG ' in name else 'GPU'}-{uuid.UUID(bytes=whole)}"
+
+
+def _driver_uuid(cuda_index: int) -> bytes | None:
+    """Return all sixteen bytes (cuDeviceGetUuid_v2, CUDA 11.4 and later), None without a word.
+
+    The first version names a MIG instance's GPU.
+    """
+    import ctypes
+
+    device, found = ctypes.c_int(), (ctypes.c_char * 16)()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        refused = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), cuda_index)
+        refused = refused or driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
+    except (OSError, AttributeError):
+        return None
+    return None if refused else found.raw
 
 
 def _tf32_asked(environment: Mapping[str, str]) -> bool:

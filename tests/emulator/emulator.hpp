@@ -66,6 +66,8 @@ struct Fiber {
     unsigned int thread = 0, block = 0;  // block: its number in the cluster
     unsigned int exchanges = 0;
     Waits waits = Waits::nothing;
+    bool arrived = false;  // at the cluster's barrier, and has not waited there yet
+    unsigned int arrived_in = 0;  // the barrier's phase then
     bool done = false;
 };
 
@@ -97,7 +99,8 @@ struct Run {
     std::vector<Fiber> fibers;
     std::vector<Block> blocks;
     std::deque<unsigned int> ready;
-    unsigned int cluster_arrived = 0, cluster_epoch = 0;
+    // cluster_phases counts all barriers of the cluster, cluster_epoch those that order memory.
+    unsigned int cluster_arrived = 0, cluster_phases = 0, cluster_epoch = 0;
     Fiber* running = nullptr;
     ucontext_t scheduler;
     void* scheduler_fake = nullptr;
@@ -179,16 +182,42 @@ inline void block_barrier()
     step_back();
 }
 
-inline void whole_cluster_barrier()
+// The first half of the cluster's barrier: `ordering` says that what was written before is seen by
+// all behind the second.
+inline void cluster_arrive(bool ordering)
 {
     Run& all = run();
+    Fiber& fiber = self();
+    if (fiber.arrived) return all.complain("arrived twice at the cluster's barrier");
+    fiber.arrived = true;
+    fiber.arrived_in = all.cluster_phases;
     const unsigned int threads = all.block_threads * all.cluster_blocks;
-    if (++all.cluster_arrived < threads) return pause(Waits::cluster);
+    if (++all.cluster_arrived < threads) return;
     all.cluster_arrived = 0;
-    ++all.cluster_epoch;
-    for (Block& block : all.blocks) ++block.epoch;
+    ++all.cluster_phases;
+    if (ordering) {
+        ++all.cluster_epoch;
+        for (Block& block : all.blocks) ++block.epoch;
+    }
     wake(0, threads, Waits::cluster);
-    step_back();
+}
+
+// The second half: a card that waits without having arrived hangs, or is a barrier ahead.
+inline void cluster_wait()
+{
+    Run& all = run();
+    Fiber& fiber = self();
+    if (!fiber.arrived) return all.complain("waits at the cluster's barrier without an arrival");
+    const bool open = all.cluster_phases == fiber.arrived_in;
+    if (open) pause(Waits::cluster);
+    fiber.arrived = false;
+    if (!open) step_back();
+}
+
+inline void whole_cluster_barrier()
+{
+    cluster_arrive(true);
+    cluster_wait();
 }
 
 template <typename T>
@@ -317,7 +346,7 @@ void send_to(typename Shared<T>::Place place, unsigned int rank, T value)
 {
     Run& all = run();
     if (rank >= all.cluster_blocks) return all.complain("sent to a block that is not there");
-    if (all.cluster_epoch == 0) all.complain("sent to a block that may not have begun");
+    if (all.cluster_phases == 0) all.complain("sent to a block that may not have begun");
     for (auto& [line, held] : own_block().shared) {
         if (held.get() != place.memory) continue;
         auto& target = all.blocks[rank].shared[line];
@@ -383,7 +412,7 @@ inline void run_cluster()
     all.blocks.assign(all.cluster_blocks, Block());
     for (Block& block : all.blocks) block.warps.resize((all.block_threads + 31) / 32);
     all.ready.clear();
-    all.cluster_arrived = all.cluster_epoch = 0;
+    all.cluster_arrived = all.cluster_phases = all.cluster_epoch = 0;
     for (unsigned int i = 0; i < count; ++i) {
         Fiber& fiber = all.fibers[i];
         fiber.thread = i % all.block_threads;

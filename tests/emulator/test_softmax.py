@@ -276,6 +276,8 @@ MISTAKES = {
         "held.raise(top, factor), tops)",
     ),
     "no barrier in a cluster": ("        cluster_barrier(); \\\n", " \\\n"),
+    "nobody says that he has begun": ("    cluster_begun();\n", ""),
+    "somebody says it twice": ("    cluster_begun();\n", "    cluster_begun(); cluster_begun();\n"),
     "a block of the cluster that has not begun": ("if (row == first) cluster_all_begun();", ""),
     "one element too many": ("first + PER_PACK <= columns;", "first + PER_PACK <= columns + 1;"),
     "an element in front": ("first >= 0 && first + PER_PACK", "first >= -1 && first + PER_PACK"),

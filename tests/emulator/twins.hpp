@@ -51,8 +51,8 @@ inline unsigned short float_to_half(float value)
 
 inline unsigned int cluster_rank() { return emulator::self().block; }
 inline void cluster_barrier() { emulator::whole_cluster_barrier(); }
-inline void cluster_begun() {}
-inline void cluster_all_begun() { emulator::whole_cluster_barrier(); }
+inline void cluster_begun() { emulator::cluster_arrive(false); }
+inline void cluster_all_begun() { emulator::cluster_wait(); }
 inline void send(emulator::Shared<float>::Place place, unsigned int rank, float value)
 {
     emulator::send_to<float>(place, rank, value);

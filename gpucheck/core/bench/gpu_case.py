@@ -83,6 +83,14 @@ def set_count(set_bytes: int, gpu: GpuDevice) -> int:
     return max(1, min(wanted, affordable, _MOST_SETS))
 
 
+def pinned_bytes(size_bytes: int) -> int:
+    """Return what a page-locked array of so many bytes takes: CuPy's pool hands out powers of two.
+
+    Source: cupy/cuda/pinned_memory.pyx, PinnedMemoryPool.malloc.
+    """
+    return 1 << max(9, (size_bytes - 1).bit_length())
+
+
 class GpuTimer:
     """Runs batches between two events, as a graph's replay where that is possible.
 

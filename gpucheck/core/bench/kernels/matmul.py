@@ -18,7 +18,7 @@ from gpucheck.core.bench.block_sums import block_count
 from gpucheck.core.bench.cpu_case import CpuCase, cpu_label
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, canonical, output_bytes
-from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
+from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.core.bench.product_check import CHECKED_ROWS, draw_inputs, verify_product
 from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest, Verified
@@ -124,9 +124,11 @@ class Matmul(KernelBase):
         m, k, n = shape
         wide = 8 if dtype == "float64" else 4
         drawn = wide * (m * k + 2 * k * n)
-        one_set = self.work(shape, dtype).bytes_moved
+        form = FORMATS[dtype]
+        sides = (form.itemsize * m * k, form.itemsize * k * n, output_bytes(form) * m * n)
+        pinned = gpu_count * sum(map(pinned_bytes, sides))
         checked = 16 * CHECKED_ROWS * (k + n) + 8 * (2 * k + 3 * m) * block_count(n)
-        return drawn + (2 + gpu_count) * one_set + 2 * wide * m * n + checked
+        return drawn + 2 * sum(sides) + pinned + 2 * wide * m * n + checked
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return three sets of matrices: one for each variant, and the end-to-end case's."""

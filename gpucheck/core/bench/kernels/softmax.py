@@ -27,7 +27,7 @@ from gpucheck.core.bench.block_sums import (
 from gpucheck.core.bench.cpu_case import TeamCase, cpu_label, row_parts
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, decode, encode
-from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label
+from gpucheck.core.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
 from gpucheck.core.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.core.bench.softmax_launch import (
     PACK_BYTES,
@@ -111,9 +111,11 @@ class Softmax(KernelBase):
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return input, outputs, the naive version's temporaries, each GPU's pinned copies."""
         rows, columns = shape
-        arrays = 1 + 3 + 3 + 3 * gpu_count
+        one = 4 * rows * columns
+        stored = FORMATS[dtype].itemsize * rows * columns
+        pinned = gpu_count * (2 * pinned_bytes(stored) + one)
         checked = 4 * 8 * min(rows, _SUMMED_ROWS) * columns + 16 * rows * block_count(columns)
-        return arrays * 4 * rows * columns + checked
+        return (1 + 3 + 3) * one + pinned + checked
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return three sets of buffers, one for each case, and the plain version's temporaries."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.core.bench.formats import FORMATS
-from gpucheck.core.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.core.bench.gpu_case import GpuTimer, gpu_label, pinned_bytes
 from gpucheck.core.bench.kernel import (
     EVENT_SPAN_S,
     CacheFit,
@@ -52,7 +52,8 @@ class Transfer(KernelBase):
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the source, and a pinned and a pageable pair for each GPU."""
-        return 4 * math.prod(shape) * (1 + 5 * gpu_count) + 1
+        one = 4 * math.prod(shape)
+        return one * (1 + 3 * gpu_count) + gpu_count * 2 * pinned_bytes(one) + 1
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return two arrays for each case of the largest size, and as much for the smaller ones."""

@@ -6,6 +6,7 @@ import pytest
 
 from gpucheck.core.bench import kernels
 from gpucheck.core.bench.formats import FORMATS
+from gpucheck.core.bench.gpu_case import pinned_bytes
 from gpucheck.core.bench.kernels import KERNELS
 from gpucheck.models.bench import BenchMode, BenchRequest
 from tests.fakes.bench import FakeClock, FakeGpu, order
@@ -93,3 +94,19 @@ def test_no_two_rows_of_a_device_have_one_id_and_every_gpu_has_the_same(name: st
         assert all(one.startswith(f"{name}/") and one.count("/") == 6 for one in found)
     if name not in ("p2p", "towers"):  # those name their peers, or only the first GPU has rows
         assert by_device["gpu:1"] == by_device["gpu:2"]
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "transfer"])
+def test_page_locked_arrays_count_as_cupys_pool_rounds_them(name: str) -> None:
+    kernel = KERNELS[name]
+
+    def of_a_gpu(size: int) -> int:
+        shape = kernel.shape(size)
+        return kernel.host_bytes(shape, "float32", 1) - kernel.host_bytes(shape, "float32", 0)
+
+    # 36 MiB take 64: as much as 4096 x 4096, but for what is not page-locked.
+    assert pinned_bytes(4 * 3072**2) == pinned_bytes(4 * 4096**2) == 64 * 2**20
+    assert pinned_bytes(1) == 512
+    # A transfer has a pageable pair besides, and each of the others a copy for its check.
+    pinned, others = {"matmul": (3, 0), "softmax": (2, 1), "transfer": (2, 3)}[name]
+    assert of_a_gpu(3072) == pinned * 64 * 2**20 + others * 36 * 2**20
