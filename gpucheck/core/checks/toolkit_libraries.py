@@ -16,13 +16,15 @@ from gpucheck.core.cuda_versions import (
     too_old_for,
 )
 from gpucheck.core.inventory import cuda_version
-from gpucheck.models.evidence import LibraryReading
+from gpucheck.models.evidence import LibraryReading, ToolkitReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Layer
 
 ID = "toolkit-libraries"
 LAYER = Layer.TOOLKIT
 REQUIRES: tuple[str, ...] = ()
 
+#: Where the toolkit in use is looked for by habit.
+LINK = "/usr/local/cuda"
 REQUIRE = "NVIDIA_REQUIRE_CUDA"
 _REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
 #: Kind of library -> the cause, and what it is.
@@ -41,9 +43,10 @@ ABOUT = About(
     rules=(
         "warn: a stub libcuda comes first, or a compat one by which CUDA does not work",
         "warn: on WSL2 there are the libraries of a Linux driver",
-        "warn: a toolkit's major version needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13,"
+        "warn: a toolkit that a variable leads to (LD_LIBRARY_PATH, CUDA_HOME) needs a newer"
+        " driver (CUDA 11: 450.80.02, 12: 525.60.13,"
         " 13: 580; of Windows' drivers 11: 452.39, 12: 528.33), or a container's image does",
-        "warn: a toolkit has no code for a GPU that is here (CUDA 13: below 7.5)",
+        "warn: such a toolkit has no code for a GPU that is here (CUDA 13: below 7.5)",
     ),
     sources=(
         "NVIDIA, CUDA Compatibility: minimum driver versions",
@@ -123,6 +126,21 @@ def _of_linux(machine: Machine) -> Iterator[Reason]:
         )
 
 
+def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
+    """Return the variable that leads programs to a toolkit; one that only lies there is no task.
+
+    `/usr/local/cuda` is a link to one of them, and nobody recorded to which.
+    """
+    for name, text in machine.environment.items():
+        for entry in text.split(":"):
+            folder = entry.rstrip("/")
+            if any(
+                folder == path or folder.startswith(f"{path}/") for path in (toolkit.path, LINK)
+            ):
+                return Evidence(source=name, value=repr(text))
+    return None
+
+
 def _toolkits(machine: Machine) -> Iterator[Reason]:
     driver = machine.nvml.driver_version
     oldest = min(
@@ -131,7 +149,10 @@ def _toolkits(machine: Machine) -> Iterator[Reason]:
         default=None,
     )
     for toolkit in machine.system.libraries.toolkits:
-        evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"),)
+        used_by = _used_by(machine, toolkit)
+        if used_by is None:
+            continue
+        evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"), used_by)
         if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
             least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
             yield Reason(
@@ -176,17 +197,24 @@ def _summary(machine: Machine) -> str:
     return "CUDA toolkit " + ", ".join(each.version or f"in {each.path}" for each in toolkits)
 
 
+def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
+    """Return a toolkit's version, and what would not run that is built with it."""
+    value = toolkit.version or "?"
+    driver = machine.nvml.driver_version
+    if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
+        least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+        return f"{value}; not in use: what it builds needs driver {least} or newer"
+    mine = None if machine.is_wsl else parse_version(driver)
+    version = parse_version(toolkit.version)
+    matching = MATCHING_DRIVER.get(version[:2]) if version else None
+    if mine and matching and mine < matching:
+        value += f"; came with driver {show_version(matching)}: newer code may not compile (222)"
+    return value
+
+
 def _remarks(machine: Machine) -> Iterator[Evidence]:
     first = next(iter(machine.system.libraries.found), None)
     if first is not None and first.kind == "compat":
         yield Evidence(source=first.path, value="a compatibility library, and CUDA works by it")
-    driver = None if machine.is_wsl else parse_version(machine.nvml.driver_version)
     for toolkit in machine.system.libraries.toolkits:
-        value = toolkit.version or "?"
-        version = parse_version(toolkit.version)
-        matching = MATCHING_DRIVER.get(version[:2]) if version else None
-        if driver and matching and driver < matching:
-            value += (
-                f"; came with driver {show_version(matching)}: newer code may not compile (222)"
-            )
-        yield Evidence(source=toolkit.path, value=value)
+        yield Evidence(source=toolkit.path, value=_remark(machine, toolkit))

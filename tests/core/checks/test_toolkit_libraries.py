@@ -53,10 +53,34 @@ def look(
     ],
 )
 def test_toolkits(toolkit: ToolkitReading, driver: str, capability: str, cause: str | None) -> None:
-    found = look(toolkit, driver=driver, capability=capability)
+    used = {"LD_LIBRARY_PATH": f"/opt/other:{toolkit.path}/lib64"}
+    found = look(toolkit, driver=driver, capability=capability, variables=used)
+    lying_there = look(toolkit, driver=driver, capability=capability)
 
     assert found.cause == cause
     assert found.status is (CheckStatus.OK if cause is None else CheckStatus.WARN)
+    assert (lying_there.status, lying_there.remedy) == (CheckStatus.OK, ())
+
+
+@pytest.mark.parametrize(
+    ("variables", "used"),
+    [
+        ({}, False),
+        ({"CUDA_HOME": "/usr/local/cuda-13.0"}, True),
+        ({"CUDA_PATH": "/usr/local/cuda/"}, True),
+        ({"LD_LIBRARY_PATH": "/lib:/usr/local/cuda/lib64"}, True),
+        ({"CUDA_HOME": "/usr/local/cuda-13.0-old"}, False),
+        ({"LD_LIBRARY_PATH": "/usr/local/cuda-12.4/lib64"}, False),
+    ],
+)
+def test_a_toolkit_that_nothing_leads_to_is_no_task(
+    variables: dict[str, str], *, used: bool
+) -> None:
+    found = look(CUDA_13, driver="550.163.01", variables=variables)
+
+    assert found.status is (CheckStatus.WARN if used else CheckStatus.OK)
+    if not used:
+        assert "needs driver 580 or newer" in found.evidence[0].value
 
 
 def test_a_driver_older_than_the_toolkit_s_own_is_a_remark() -> None:
@@ -70,11 +94,13 @@ def test_a_driver_older_than_the_toolkit_s_own_is_a_remark() -> None:
     ("driver", "cause"), [("528.33", None), ("527.41", "toolkit-newer-than-driver")]
 )
 def test_windows_drivers_have_numbers_of_their_own(driver: str, cause: str | None) -> None:
-    assert look(CUDA_12, driver=driver, kind=Wsl).cause == cause
+    used = {"CUDA_HOME": CUDA_12.path}
+    assert look(CUDA_12, driver=driver, kind=Wsl, variables=used).cause == cause
 
 
 def test_of_no_windows_driver_is_it_known_that_cuda_13_needs_more() -> None:
-    assert look(CUDA_13, driver="576.88", kind=Wsl).cause is None
+    used = {"CUDA_HOME": CUDA_13.path}
+    assert look(CUDA_13, driver="576.88", kind=Wsl, variables=used).cause is None
 
 
 @pytest.mark.parametrize(
