@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -85,7 +86,9 @@ cupy.empty(1); jax.devices()
     def test_behind_a_shell_pytorch_is_capped_by_the_hook(
         self, program: Program, machine: dict[str, str]
     ) -> None:
-        ended = limited(program, machine, "--", "sh", "-c", f'{sys.executable} -c "{TORCH}"')
+        ended = limited(
+            program, machine, "--", "sh", "-c", f'{shlex.quote(sys.executable)} -c "{TORCH}"'
+        )
 
         assert (ended.code, ended.text) == (0, "done\n")
         assert "by the import hook in every Python that reads PYTHONPATH\n" in ended.said

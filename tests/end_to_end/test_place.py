@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from tests.end_to_end.conftest import Pretend, Program
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "configs" / "place"
+#: As a shell's word: the checkout may lie anywhere.
+PYTHON = shlex.quote(sys.executable)
 
 
 @pytest.fixture
@@ -185,7 +188,7 @@ class TestChoosing:
         self, program: Program, h100s: dict[str, str], words: list[str]
     ) -> None:
         """Each card once, though it is named twice: a second time would empty the whole list."""
-        place = f"{sys.executable} -m gpucheck place {' '.join(words)} --quiet --format"
+        place = f"{PYTHON} -m gpucheck place {' '.join(words)} --quiet --format"
         script = (
             f'(found=$({place} shell) && eval "$found" && echo "$CUDA_VISIBLE_DEVICES"); '
             f"{place} uuid; env $({place} index) sh -c 'echo $CUDA_VISIBLE_DEVICES'"
@@ -281,7 +284,7 @@ class TestCommands:
     def test_the_command_holds_what_it_was_given(
         self, program: Program, h100s: dict[str, str]
     ) -> None:
-        inside = f"echo $CUDA_VISIBLE_DEVICES; {sys.executable} -m gpucheck place --claims --json"
+        inside = f"echo $CUDA_VISIBLE_DEVICES; {PYTHON} -m gpucheck place --claims --json"
         ended = program("place", "--count", "1", "--", "sh", "-c", f"{inside}; exit 7", env=h100s)
         uuid, document = ended.text.splitlines()
 
@@ -338,7 +341,7 @@ class TestCommands:
             os.kill(int(ended.text), signal.SIGKILL)
 
     def test_two_never_get_the_same(self, program: Program, h100s: dict[str, str]) -> None:
-        inner = f"{sys.executable} -m gpucheck place --count 1 -q"
+        inner = f"{PYTHON} -m gpucheck place --count 1 -q"
         outside = f"unset GPUCHECK_CLAIM_IDS CUDA_VISIBLE_DEVICES; {inner}"
         ended = program(
             "place", "--count", "2", "--", "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {outside}",
@@ -349,7 +352,7 @@ class TestCommands:
         assert other not in held.split(",")
 
     def test_a_named_card_that_is_held(self, program: Program, h100s: dict[str, str]) -> None:
-        again = f"unset GPUCHECK_CLAIM_IDS CUDA_VISIBLE_DEVICES; {sys.executable} -m gpucheck place"
+        again = f"unset GPUCHECK_CLAIM_IDS CUDA_VISIBLE_DEVICES; {PYTHON} -m gpucheck place"
         ended = program(
             "place", "/gpu:5", "--", "sh", "-c",
             f"{again} /gpu:5 -- true; echo $?; {again} /gpu:5 --no-claim -- true; echo $?",
