@@ -118,6 +118,8 @@ def look(
     them itself.
     """
     loader = shared_objects_child.Loader()
+    if build["unchecked"]:
+        return None
     if loader.path is None:
         build["unchecked"] = "no loader of the GNU C library runs this Python"
         return None
@@ -140,8 +142,8 @@ def note_toolkits(build: dict[str, Any]) -> None:
             return
 
 
-def ask_pathfinder(*names: str) -> dict[str, Any]:
-    """Return what this Python's cuda-pathfinder finds; nothing where there is none."""
+def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return what this Python's cuda-pathfinder finds, and note where it cannot be asked."""
     start, script = (
         os.path.join(OWN_FOLDER, name)  # noqa: PTH118
         for name in ("start_child.py", "pathfinder_child.py")
@@ -151,8 +153,11 @@ def ask_pathfinder(*names: str) -> dict[str, Any]:
         _, written, _ = shared_objects_child.run(command, os.environ)
         answer = json.loads(written.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        build["unchecked"] = "cuda-pathfinder did not answer"
         return {}
-    return answer if isinstance(answer, dict) else {}
+    if not answer:
+        build["notes"].append("cuda-pathfinder, by which it looks for libraries, is not installed")
+    return dict(answer)
 
 
 def harmed_files(names: list[str], *, cut: bool) -> list[str]:
@@ -169,7 +174,7 @@ def harmed_files(names: list[str], *, cut: bool) -> list[str]:
             continue
         for line in recorded.splitlines():
             path, _, rest = line.partition(",")
-            if not RECORDED.search(path):
+            if not RECORDED.search(path) or path.startswith('"'):  # as a comma in it is written
                 continue
             try:
                 size = os.stat(str(package.locate_file(path))).st_size  # noqa: PTH116
@@ -236,7 +241,7 @@ def describe_tensorflow(build: dict[str, Any], folder: str) -> None:
     build["architectures"] = [str(name) for name in said.get("cuda_compute_capabilities", ())]
     if not build["gpu_build"]:
         return
-    names = OPENED_BY_NAME.get(major(said.get("cuda_version")), ())
+    names = names_of_cuda(build)
     cudnn = major(str(said.get("cudnn_version", "")))
     libraries = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
     look(
@@ -253,6 +258,7 @@ def describe_jax(build: dict[str, Any], folder: str) -> None:
     plugins = [name for name in parts if name.endswith("-plugin") and "cuda" in name]
     build["gpu_build"] = bool(plugins)
     if not plugins:
+        describe_conda_s_jax(build)
         return
     plugin = plugins[-1]
     cuda = re.sub(r"\D", "", plugin)
@@ -264,12 +270,33 @@ def describe_jax(build: dict[str, Any], folder: str) -> None:
         # JAX compares the numbers: 0.10.2.dev1 and 0.10.2+local fit 0.10.2.
         if name in parts and numbers(parts[name]) != numbers(parts[plugin]):
             build["notes"].append(f"{plugin} {parts[plugin]} does not fit {name} {parts[name]}")
-    names = (*OPENED_BY_NAME.get(cuda, ()), f"libcupti.so.{cuda}", "libcudnn.so.9")
+    names = (*names_of_cuda(build), f"libcupti.so.{cuda}", "libcudnn.so.9")
     site = os.path.dirname(folder)  # noqa: PTH120
     objects = glob.glob(os.path.join(glob.escape(site), f"jax_plugins/xla_cuda{cuda}/*.so"))  # noqa: PTH118, PTH207
     objects += glob.glob(os.path.join(glob.escape(site), f"jax_cuda{cuda}_plugin/_versions*.so"))  # noqa: PTH118, PTH207
     # It loads them from NVIDIA's wheels, wherever these are, before anything looks for them.
     look(build, objects, names, tuple(shared_objects_child.wheel_folders()))
+
+
+def names_of_cuda(build: dict[str, Any]) -> tuple[str, ...]:
+    """Return what TensorFlow and JAX open of this CUDA; note where that is not known."""
+    cuda = major(build["cuda_build"])
+    if cuda and cuda not in OPENED_BY_NAME:
+        build["unchecked"] = f"which libraries it opens of CUDA {cuda} is not known"
+    return OPENED_BY_NAME.get(cuda, ())
+
+
+def describe_conda_s_jax(build: dict[str, Any]) -> None:
+    """Look whether conda installed a jaxlib for CUDA: it needs no plugin of its own.
+
+    Source: the names of conda-forge's builds of jaxlib, such as jaxlib-0.4.34-cuda126py312_0.
+    """
+    records = os.path.join(glob.escape(sys.prefix), "conda-meta", "jaxlib-*cuda*.json")  # noqa: PTH118
+    for path in glob.glob(records):  # noqa: PTH207
+        found = re.search(r"cuda_?(\d\d)", path)
+        build["gpu_build"] = True
+        build["cuda_build"] = found.group(1) if found else None
+        build["unchecked"] = "which files of conda's jaxlib need them is not known"
 
 
 def numbers(version: str) -> str:
@@ -296,27 +323,28 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
         return
     home = os.environ.get("CUDA_PATH") or os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     headers = [os.path.join(home, "include")]  # noqa: PTH118
-    if cuda in NVRTC:
-        wanted = {"nvrtc": NVRTC[cuda], "cublas": f"libcublas.so.{cuda}"}
-        # From 14 on it asks cuda-pathfinder; before, the loader and nobody else.
-        numbered = major(build["version"])
-        asked = (
-            ask_pathfinder(*wanted) if numbered.isdigit() and int(numbered) >= PATHFINDER_SINCE
-            else {}
-        )  # fmt: skip
-        if asked:
-            found = {name: os.path.basename(path or "") for name, path in asked["found"].items()}  # noqa: PTH119
-            build["missing_libraries"] += [
-                library
-                for name, library in wanted.items()
-                if not found.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
-            ]
-            headers.append(asked["headers"] or "")
-        else:
-            look(build, [], tuple(wanted.values()))
+    if cuda not in NVRTC:
+        build["unchecked"] = "which CUDA it is built for is not known"
+        return
+    wanted = {"nvrtc": NVRTC[cuda], "cublas": f"libcublas.so.{cuda}"}
+    # From 14 on it asks cuda-pathfinder; before, the loader and nobody else.
+    numbered = major(build["version"])
+    if numbered.isdigit() and int(numbered) >= PATHFINDER_SINCE:
+        asked = ask_pathfinder(build, *wanted)
+        if not asked:
+            return
+        found = {name: os.path.basename(path or "") for name, path in asked["found"].items()}  # noqa: PTH119
+        build["missing_libraries"] += [
+            library
+            for name, library in wanted.items()
+            if not found.get(name, "").startswith(library.rpartition(".so")[0] + f".so.{cuda}")
+        ]
+        headers.append(asked["headers"] or "")
+    else:
+        look(build, [], tuple(wanted.values()))
     for site in sys.path:
         headers += glob.glob(os.path.join(glob.escape(site), "nvidia/*/include"))  # noqa: PTH118, PTH207
-    if cuda and not any(headers_cuda(place) == cuda for place in headers):
+    if not any(headers_cuda(place) == cuda for place in headers):
         # A header, without which its compiler gets nowhere either.
         build["missing_libraries"].append("vector_types.h")
 
@@ -337,12 +365,14 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
     """Look for NVVM, with which Numba compiles for GPUs; numba-cuda wants NVRTC as well."""
     build["gpu_build"] = True
     if any(name.startswith("numba-cuda ") for name in build["distributions"]):
-        asked = ask_pathfinder("nvvm", "nvrtc")
-        found = asked.get("found") or {}
+        asked = ask_pathfinder(build, "nvvm", "nvrtc")
+        if not asked:
+            return
+        found = asked["found"]
         for name, library in (("nvvm", "libnvvm.so"), ("nvrtc", "libnvrtc.so")):
             if not found.get(name):
                 build["missing_libraries"].append(library)
-        numbered = re.search(r"libnvrtc\.so\.(\d+)", found.get("nvrtc") or "")
+        numbered = re.search(r"libnvrtc\.so\.(\d+)", found["nvrtc"] or "")
         build["cuda_build"] = numbered.group(1) if numbered else None
         return
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"

@@ -404,6 +404,28 @@ def test_numba_cuda_wants_nvvm_and_nvrtc(
 
 
 @pytest.mark.parametrize(
+    ("pathfinder", "said"),
+    [
+        ("raise ImportError\n", "is not installed"),
+        ("import os; os._exit(1)\n", "did not answer"),
+    ],
+)
+def test_without_cuda_pathfinder_nothing_is_called_well(
+    tmp_path: Path, pathfinder: str, said: str
+) -> None:
+    files = {
+        "numba/__init__.py": "",
+        "numba_cuda-0.30.4.dist-info/METADATA": "Name: numba-cuda\nVersion: 0.30.4\n",
+        "cuda/pathfinder/__init__.py": pathfinder,
+    }
+
+    found = read_builds(sys.executable, site_with(tmp_path, files))
+
+    (build,) = [each for each in found.builds or () if each.name == "numba"]
+    assert said in f"{build.notes} {build.unchecked}"
+
+
+@pytest.mark.parametrize(
     ("paths", "version", "missing"),
     [
         ({}, 12090, {"libnvrtc.so.12", "libcublas.so.12"}),
@@ -433,6 +455,30 @@ def test_cupy_wants_a_compiler_cublas_and_headers_of_its_cuda(
     build = site.look("cupy", str(bare), CUDA_PATH="/nobody")
 
     assert set(build.missing_libraries) == missing
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "jax", "cupy"])
+def test_what_is_not_known_is_not_looked_at(tmp_path: Path, name: str) -> None:
+    files = {
+        f"{name}/__init__.py": "",
+        "tensorflow/python/platform/build_info.py":
+            "build_info = {'is_cuda_build': True, 'cuda_version': '99.1'}\n",
+    }  # fmt: skip
+    if name == "jax":
+        prefix = tmp_path / "prefix"
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "bin/python").symlink_to(sys.executable)
+        (prefix / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
+        (prefix / "conda-meta").mkdir()
+        (prefix / "conda-meta/jaxlib-0.4.34-cuda126py312_0.json").touch()
+    python = str(tmp_path / "prefix/bin/python") if name == "jax" else sys.executable
+
+    found = read_builds(python, site_with(tmp_path / "site", files))
+
+    (build,) = [each for each in found.builds or () if each.name == name]
+    assert build.gpu_build is True
+    assert "not known" in (build.unchecked or "")
+    assert build.missing_libraries == ()
 
 
 def test_without_the_gnu_loader_the_libraries_were_not_looked_at(

@@ -89,6 +89,15 @@ def test_a_real_installation_is_judged_as_it_turned_out(name: str) -> None:
     assert bool(finding.remedy) is (cause is not None)
 
 
+def test_what_was_not_looked_at_is_not_well() -> None:
+    build = BuildReading(name="cupy", version="14.2.0", gpu_build=True, unchecked="no loader")
+
+    finding = told(machine("9.0"), build)
+
+    assert finding.status is CheckStatus.UNKNOWN
+    assert "its libraries were not looked at" in finding.summary
+
+
 # ------------------------------------------------------------------------------ which build
 
 
