@@ -122,8 +122,10 @@ def devices() -> tuple[Gpu, ...]:
         probes.close()
 
 
-def limit_memory(amount: str, *, include_overhead: bool = False) -> LimitedMemory:
+def limit_memory(amount: str | float, *, include_overhead: bool = False) -> LimitedMemory:
     """Limit the GPU memory that this program takes: `30%`, `0.3`, `8GiB` of each visible GPU.
+
+    A float above 0 and up to 1 is a share, as the text `0.3` is.
 
     Frameworks that are imported are capped now, others when they are. Used as a context manager
     the limit ends with the block, for CuPy and for what was not imported before.

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gpucheck.models import errors
 from gpucheck.models.bench import BenchResult
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
+from gpucheck.models.units import Amount
 from tests.architecture.house import ROOT
 from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import build_libraries, cupy_environment
@@ -233,3 +235,75 @@ def test_ctrl_c_ends_the_program_that_called(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(KeyboardInterrupt):
         gpucheck.bench("copy", device="cpu", mode="quick", size=64)
+
+
+# ---------------------------------------------------------------------------------- wrong kinds
+
+
+@pytest.mark.parametrize("amount", [30, 1, True, None, 0.0, -0.3, 1.5, float("nan"), b"30%"])
+def test_an_amount_of_another_kind_is_wrong_use(amount: object) -> None:
+    with pytest.raises(gpucheck.WrongUseError, match="limit_memory takes a text such as '30%'"):
+        gpucheck.limit_memory(amount)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("amount", "share"), [(0.3, "3/10"), (1.0, "1"), (0.05, "1/20")])
+def test_a_float_is_a_share(monkeypatch: pytest.MonkeyPatch, amount: float, share: str) -> None:
+    from gpucheck.core.memlimit import api
+
+    seen: list[Amount] = []
+
+    def plan(wanted: Amount, *_: object, **__: object) -> None:
+        seen.append(wanted)
+        raise MissingError(code="enough", message="Seen.")
+
+    monkeypatch.setattr(api, "plan_limit", plan)
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)))
+
+    with pytest.raises(MissingError):
+        api.limit_memory(amount, probes=probes)
+
+    assert [item.share for item in seen] == [Fraction(share)]
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((0,), {}),
+        ((None,), {}),
+        ((), {"count": "2"}),
+        ((), {"count": 1, "min_free": 8}),
+        ((), {"count": 1, "max_utilization_percent": "10"}),
+        ((), {"count": 1, "name": 7}),
+        ((), {"count": 1, "exclude": "0"}),
+        ((), {"count": 1, "exclude": (0,)}),
+        ((), {"count": 1, "share": 1.5}),
+    ],
+    ids=str,
+)
+def test_a_device_of_another_kind_is_wrong_use(
+    words: tuple[object, ...], options: dict[str, object]
+) -> None:
+    with pytest.raises(gpucheck.WrongUseError, match=r"takes .*, not "):
+        gpucheck.place(*words, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "options"),
+    [
+        (("matmul",), {"size": "big"}),
+        (("matmul",), {"size": 3.5}),
+        ((7,), {}),
+        ((), {"device": 0}),
+        ((), {"device": [0]}),
+        ((), {"dtype": 32}),
+        ((), {"budget_s": "10"}),
+        ((), {"seed": None, "temperature": "hot"}),
+        ((), {"data_file": 3}),
+    ],
+    ids=str,
+)
+def test_a_measurement_of_another_kind_is_wrong_use(
+    kernels: tuple[object, ...], options: dict[str, object]
+) -> None:
+    with pytest.raises(gpucheck.WrongUseError, match=r"takes .*, not "):
+        gpucheck.bench(*kernels, **options)  # type: ignore[arg-type]

@@ -187,7 +187,7 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
     from gpucheck.core.device_strings import parse_device
     from gpucheck.core.graph import towers
     from gpucheck.core.picking import hold_named
-    from gpucheck.core.placement import place_devices
+    from gpucheck.core.placement import place_devices, prohibited
 
     for spec in options.specs:
         try:
@@ -206,6 +206,9 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
         with _saying_why(lack):
             named = place_devices(options.specs, gpus, soft=options.soft)
         answer = _with_notice(answer, named, lack)
+        taken = {device.index for device in named.devices if device.kind == "GPU"}
+        said = prohibited(gpu for gpu in gpus if gpu.index in taken)
+        answer = answer._replace(warnings=(*answer.warnings, *said))
         if context.child is not None:
             wish = _wish(options, shared, context)
             picked.append(hold_named(answer, gpus, wish, os.environ, on_wait=reporter(shared)))

@@ -25,7 +25,9 @@ from gpucheck.models.snapshot import (
 )
 
 _SAME_NAME = set(Gpu._fields) & set(GpuReading._fields)
-_COPIED = tuple(sorted(_SAME_NAME - {"processes", "unavailable", "numa_node", "cpu_affinity"}))
+_MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
+_APART = {"processes", "unavailable", "numa_node", "cpu_affinity", *_MEMORY}
+_COPIED = tuple(sorted(_SAME_NAME - _APART))
 #: Fields of a reading that stand nested in the document.
 _NESTED = {
     "pcie_generation": "pcie.generation",
@@ -45,7 +47,9 @@ def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
     failure = reading.failure
     if failure is None or reading.gpu_count is None:
         return reading.gpus
-    reasons = dict.fromkeys({*_COPIED, *_NESTED, "processes"} - {"index"}, failure.message)
+    reasons = dict.fromkeys(
+        {*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index"}, failure.message
+    )
     told = {gpu.index: gpu for gpu in reading.gpus}
     return tuple(
         told.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
@@ -85,8 +89,20 @@ def describe_gpu(
         if instance.cuda_index is None:
             reason = visibility.open_question or hidden or "CUDA does not enumerate it"
             unavailable[f"mig.instances[{position}].cuda_index"] = reason
+    memory = {name: getattr(row, name) for name in _MEMORY}
+    source = "driver"
+    if _shares_memory(row, kernel):
+        total, free = kernel.memory_total_bytes, kernel.memory_available_bytes
+        used = None if total is None or free is None else total - free
+        memory = dict(zip(_MEMORY, (total, used, free), strict=True))
+        source = "system"
+        for name, value in memory.items():
+            if value is not None:
+                unavailable.pop(name, None)
     return Gpu(
         **{name: getattr(row, name) for name in _COPIED},
+        **memory,
+        memory_source=source,
         cuda_index=cuda_index,
         visible=visible,
         hidden_reason=hidden,
@@ -103,6 +119,16 @@ def describe_gpu(
         error=_trouble(row),
         unavailable=unavailable,
     )
+
+
+def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
+    """Return whether the GPU has no memory of its own (GB10, Jetson, integrated boards).
+
+    NVML answers "not supported" to its size there, and there alone.
+    """
+    reason = row.unavailable.get("memory_total_bytes", "")
+    offered = row.memory_total_bytes is not None or "(NVML 3)" not in reason
+    return row.failure is None and not offered and kernel.memory_total_bytes is not None
 
 
 def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]:

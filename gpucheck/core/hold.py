@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any
 
+from gpucheck.core.arguments import check_argument
 from gpucheck.core.choice import check_request
 from gpucheck.core.device_strings import parse_device
 from gpucheck.core.inventory import ListRequest, take_inventory
@@ -65,6 +67,9 @@ def hold_devices(
 
 def _check(wish: Wish) -> None:
     problem = None
+    check_argument("share", wish.share, "a whole number", Integral)
+    if wish.timeout_s is not None:
+        check_argument("timeout_s", wish.timeout_s, "seconds", Real)
     if not 1 <= wish.share <= MOST_SHARES:
         problem = f"share takes 1 to {MOST_SHARES} claims on a card, not {wish.share}."
     elif wish.timeout_s is not None and not wish.wait:
@@ -88,6 +93,13 @@ def request_of(
     Raises:
         WrongUseError: both are asked for, or a value makes no sense.
     """
+    for spec in specs:
+        check_argument("place", spec, "names such as '/gpu:0' or '0'", str)
+    if count is not None:
+        check_argument("count", count, "a whole number", Integral)
+    if min_free is not None:
+        check_argument("min_free", min_free, "a text such as '8GiB' or '30%'", str)
+    _check_criteria(criteria)
     if specs and count is not None:
         raise WrongUseError(
             code="usage", message="Name devices or give a count of GPUs to choose: not both."
@@ -109,6 +121,23 @@ def request_of(
     )
     check_request(request)
     return request
+
+
+def _check_criteria(criteria: Mapping[str, Any]) -> None:
+    texts, numbers = ("min_compute_capability", "name"), ("max_utilization_percent",)
+    for key, value in criteria.items():
+        if value is None:
+            continue
+        if key in texts:
+            check_argument(key, value, "a text", str)
+        elif key in numbers:
+            check_argument(key, value, "a number", Real)
+        elif key == "share":
+            check_argument(key, value, "a whole number", Integral)
+        elif key == "exclude":
+            check_argument(key, value, "a tuple or list of texts", tuple, list)
+            for item in value:
+                check_argument(key, item, "a tuple or list of texts", str)
 
 
 def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Picked:

@@ -6,7 +6,7 @@ task are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpucheck.core.device_strings import malformed, parse_device, quoted, shown
 from gpucheck.core.visibility import bus_place, digits_of
@@ -23,6 +23,7 @@ from gpucheck.models.placement import (
     PlacedDevice,
     Placement,
 )
+from gpucheck.models.report import Notice
 from gpucheck.models.snapshot import CudaReading
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
@@ -68,6 +69,7 @@ def _devices_of(gpu: Gpu) -> list[CudaDevice]:
             name=gpu.name,
             pci_bus_id=gpu.pci_bus_id,
             memory_total_bytes=gpu.memory_total_bytes,
+            memory_source=gpu.memory_source,
         )
     ]
 
@@ -444,3 +446,14 @@ def check_nameable(devices: Sequence[PlacedDevice], *, by_uuid: bool) -> None:
             message=f"The UUID of GPU {nameless[0].index} cannot be read.",
             remedy=("Take the index: --format index.", "Run: gpucheck detect"),
         )
+
+
+def prohibited(gpus: Iterable[Gpu]) -> Iterator[Notice]:
+    """Yield a warning for each of these cards on which the compute mode forbids every program."""
+    for gpu in gpus:
+        if gpu.compute_mode == "prohibited":
+            message = (
+                f"GPU {gpu.index} takes no program: its compute mode is prohibited"
+                f" (sudo nvidia-smi -i {gpu.index} -c DEFAULT allows them)."
+            )
+            yield Notice(code="compute-mode-prohibited", message=message)

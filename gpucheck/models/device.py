@@ -79,7 +79,11 @@ class GpuProcess(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """One GPU with both of its numbers and its state; `unavailable` says why a reading is null."""
+    """One GPU with both of its numbers and its state; `unavailable` says why a reading is null.
+
+    `memory_source` is `driver`, or `system` where the GPU shares the processor's memory and the
+    driver has no figures: they are then those of the whole system.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     cuda_index: int | None = None
@@ -94,6 +98,7 @@ class Gpu(NamedTuple):
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None
+    memory_source: str = "driver"
     utilization_gpu_percent: int | None = None
     utilization_memory_percent: int | None = None
     temperature_c: int | None = None

@@ -84,6 +84,7 @@ class GpuMemoryLimit:
     index: int | None = None
     name: str | None = None
     mig_instance: bool = False
+    memory_source: str = "driver"
     unavailable: dict[str, str] = field(default_factory=dict)
 
 

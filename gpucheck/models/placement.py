@@ -64,6 +64,7 @@ class CudaDevice:
     pci_bus_id: str | None
     memory_total_bytes: int | None
     mig_instance: bool = False
+    memory_source: str = "driver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,13 +173,18 @@ class PciDeviceReading(NamedTuple):
 
 
 class KernelReading(NamedTuple):
-    """The kernel's side: PCI devices and nvidia modules; null `pci_devices` means unreadable."""
+    """The kernel's side: PCI devices and nvidia modules; null `pci_devices` means unreadable.
+
+    The memory is the system's, MemTotal and MemAvailable of /proc/meminfo.
+    """
 
     pci_devices: tuple[PciDeviceReading, ...] | None = None
     pci_unavailable: str | None = None
     module_loaded: bool | None = None
     module_version: str | None = None
     uvm_loaded: bool | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
 
 
 class ProcessIdentity(NamedTuple):

@@ -75,4 +75,16 @@ def read_kernel(root: Path) -> KernelReading:
         module_loaded=loaded,
         module_version=read_text(modules / "nvidia/version"),
         uvm_loaded=(modules / "nvidia_uvm").is_dir() if can_tell else None,
+        **_read_memory(root),
     )
+
+
+def _read_memory(root: Path) -> dict[str, int]:
+    """Read the system's memory; proc(5): in units of 1024 bytes."""
+    names = {"MemTotal:": "memory_total_bytes", "MemAvailable:": "memory_available_bytes"}
+    found = {}
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] in names and words[1].isdecimal() and len(words[1]) < 16:
+            found[names[words[0]]] = int(words[1]) << 10
+    return found

@@ -18,8 +18,8 @@ from tests.end_to_end.documents import assert_document, only_document
 from tests.fakes.machine import Machine, Process, load_machine, machine_names
 
 ANSWERING = (
-    "a100-mig", "busy", "geforce", "gpu-lost", "h100x8", "mixed-order", "old-driver",
-    "p2p-bridge", "t4", "wsl2",
+    "a100-mig", "busy", "gb10", "geforce", "gpu-lost", "h100x8", "jetson-thor", "mixed-order",
+    "old-driver", "p2p-bridge", "t4", "wsl2",
 )  # fmt: skip
 NOT_ANSWERING = {
     "no-driver": (4, "nvml-library-not-found"),
@@ -53,7 +53,13 @@ def test_readings_are_those_of_the_machine(pretend: Pretend, program: Program, n
         assert row["pci_bus_id"] == gpu.pci_bus_id
         assert row["serial"] == gpu.serial
         assert row["compute_capability"] == gpu.compute_capability
-        assert row["memory_total_bytes"] == gpu.memory_total_bytes
+        shared = name in ("gb10", "jetson-thor")
+        total = machine.host.memory_total_kib << 10 if shared else gpu.memory_total_bytes
+        assert row["memory_total_bytes"] == total
+        assert row["memory_source"] == ("system" if shared else "driver")
+        if shared:
+            assert row["memory_free_bytes"] == machine.host.memory_available_kib << 10
+            assert row["memory_used_bytes"] == total - row["memory_free_bytes"]
         assert row["temperature_c"] == gpu.temperature_c
         assert row["power_w"] == (None if gpu.power_mw is None else gpu.power_mw / 1000)
         assert row["ecc_mode"] == gpu.ecc_mode
@@ -581,3 +587,19 @@ def test_where_every_card_is_lost_the_answer_is_a_bad_one(
     assert document["error"]["code"] == "no-gpu-answers"
     assert "None of the 2 GPUs answers" in document["error"]["message"]
     assert document["status"] == "fail"
+
+
+def test_a_limit_of_shared_memory_is_one_of_the_systems(pretend: Pretend, program: Program) -> None:
+    machine = load_machine("gb10")
+    env = pretend(machine)
+
+    document = program("memlimit", "30%", "--json", env=env).document("memlimit")
+    table = program("list", env=env)
+
+    (limit,) = document["result"]["gpus"]
+    total = machine.host.memory_total_kib << 10
+    assert limit["memory_total_bytes"] == total
+    assert limit["limit_bytes"] == total * 30 // 100
+    assert limit["memory_source"] == "system"
+    assert [notice["code"] for notice in document["warnings"]] == ["memory-shared"]
+    assert "GPU 0: its memory is shared with the processor" in table.text

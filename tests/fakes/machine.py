@@ -342,6 +342,8 @@ class Host:
     """One CPU list for each NUMA node."""
     boot_time_s: int = 1_760_000_000
     """Seconds since 1970."""
+    memory_total_kib: int = 263_856_124
+    memory_available_kib: int = 209_715_200
     secure_boot: bool | None = None
     """None = the firmware does not say."""
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -93,8 +93,9 @@ def _write_system(tree: _Tree, machine: Machine) -> None:
     tree.file("proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz root=/dev/sda1 ro\n")
     tree.file("proc/uptime", "86400.00 86400.00\n")
     tree.file("proc/loadavg", "0.10 0.08 0.07 1/200 1234\n")
-    tree.file("proc/meminfo", "MemTotal: 263856124 kB\nMemFree: 201326592 kB\n"
-              "MemAvailable: 209715200 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")  # fmt: skip
+    available_kib = host.memory_available_kib
+    tree.file("proc/meminfo", f"MemTotal: {host.memory_total_kib} kB\nMemFree: 201326592 kB\n"
+              f"MemAvailable: {available_kib} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")  # fmt: skip
     container = host.environment == "container"
     if container:
         tree.file(".dockerenv")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import TypeVar
 
+from gpucheck.core.arguments import check_argument
 from gpucheck.core.bench.outcome import conclude
 from gpucheck.core.bench.session import open_session
 from gpucheck.models.bench import BenchMode, BenchRequest, BenchResult, Fill
@@ -33,13 +35,23 @@ def request_of(
     """Return the request that these words mean.
 
     Raises:
-        WrongUseError: a mode or fill that there is not.
+        WrongUseError: a mode or fill that there is not, or an argument of the wrong kind.
     """
+    for kernel in kernels:
+        check_argument("bench", kernel, "names of kernels such as 'matmul'", str)
+    for name, whole in (("size", size), ("seed", seed), ("towers", towers)):
+        if whole is not None:
+            check_argument(name, whole, "a whole number", Integral)
+    for name, number in (("budget_s", budget_s), ("temperature", temperature)):
+        if number is not None:
+            check_argument(name, number, "a number", Real)
+    if data_file is not None:
+        check_argument("data_file", data_file, "a path", str, os.PathLike)
     return BenchRequest(
         kernels=tuple(kernels),
-        devices=_words(device) or ("all",),
+        devices=_words("device", device) or ("all",),
         size=size,
-        dtypes=_words(dtype),
+        dtypes=_words("dtype", dtype),
         mode=_member(BenchMode, "mode", mode),
         budget_s=budget_s,
         seed=seed,
@@ -74,9 +86,13 @@ def bench_here(
     return result
 
 
-def _words(given: str | Iterable[str]) -> tuple[str, ...]:
+def _words(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """Return words given as a list, or as the command line takes them: with commas."""
-    texts = [given] if isinstance(given, str) else given
+    wants = "a text, or several in a list"
+    check_argument(name, given, wants, str, Iterable)
+    texts = [given] if isinstance(given, str) else list(given)
+    for text in texts:
+        check_argument(name, text, wants, str)
     return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
 
 

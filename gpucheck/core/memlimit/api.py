@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from fractions import Fraction
 from types import TracebackType
 from typing import Any
 
+from gpucheck.core.arguments import check_argument
 from gpucheck.core.inventory import list_gpus
 from gpucheck.core.memlimit.hooking import hook_document
 from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import MemoryLimit
-from gpucheck.models.units import parse_amount
+from gpucheck.models.units import Amount, parse_amount
 from gpucheck.probes import open_probes
 from gpucheck.probes.cupy_pools import active_devices, limit_pools, restore_pools
 from gpucheck.probes.frameworks import FrameworksReading
@@ -86,14 +89,14 @@ class LimitedMemory:
 
 
 def limit_memory(
-    amount: str, *, include_overhead: bool = False, probes: Probes | None = None
+    amount: str | float, *, include_overhead: bool = False, probes: Probes | None = None
 ) -> LimitedMemory:
     """Work the limit out for the visible GPUs and put it in force in this process.
 
     Raises:
         GpucheckError: a WrongUseError for the amount, a MissingError without a GPU.
     """
-    wanted = parse_amount(amount)
+    wanted = _amount_of(amount)
     opened = open_probes() if probes is None else probes
     try:
         gpus = list_gpus(opened, sure=True)
@@ -107,6 +110,23 @@ def limit_memory(
         frameworks=_own_frameworks(),
     )
     return LimitedMemory(plan)
+
+
+def _amount_of(amount: str | float) -> Amount:
+    """Return the amount that a text, or a share above 0 and up to 1 as a float, means.
+
+    Raises:
+        WrongUseError: for everything else; an integer has no unit.
+    """
+    if isinstance(amount, str):
+        return parse_amount(amount)
+    wants = "a text such as '30%' or '8GiB', or a share above 0 and up to 1 such as 0.3"
+    check_argument("limit_memory", amount, wants, float)
+    if not 0 < amount <= 1:
+        raise WrongUseError(
+            code="bad-amount", message=f"limit_memory takes {wants}, not {amount!r}."
+        )
+    return Amount(text=repr(amount), share=Fraction(repr(amount)))
 
 
 def _own_frameworks() -> FrameworksReading:

@@ -152,6 +152,7 @@ def _limit(
         index=device.index,
         name=device.name,
         mig_instance=device.mig_instance,
+        memory_source=device.memory_source,
         unavailable=unavailable,
     )
 

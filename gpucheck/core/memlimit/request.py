@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.core.inventory import ListRequest, take_inventory
@@ -13,10 +13,11 @@ from gpucheck.core.memlimit.folklore import warn_of_folklore
 from gpucheck.core.memlimit.hooking import hook_state
 from gpucheck.core.memlimit.plan import PlanRequest, plan_limit
 from gpucheck.core.memlimit.situation import HookState
+from gpucheck.core.placement import prohibited
 from gpucheck.models.device import Gpu, Inventory
 from gpucheck.models.errors import WrongUseError
 from gpucheck.models.memory import MemoryLimit
-from gpucheck.models.report import Answer
+from gpucheck.models.report import Answer, Notice
 from gpucheck.models.units import Amount
 from gpucheck.probes.cpu import LinuxCpu
 from gpucheck.probes.frameworks import FrameworksReading, find_interpreter, read_frameworks
@@ -54,7 +55,11 @@ def find_limit(request: LimitRequest, probes: Probes) -> Answer:
     if request.code is not None:
         plan = dataclasses.replace(plan, code=write_code(request.code, plan))
     inherited = request.environment if request.environment is not None else probes.environment()
-    warnings = (*answer.warnings, *warn_of_folklore(inherited))
+    warnings = (
+        *answer.warnings,
+        *_warn_of_cards(plan, answer.result.gpus),
+        *warn_of_folklore(inherited),
+    )
     answer = answer._replace(result=plan, warnings=warnings)
     if not request.proofs:
         return answer
@@ -63,6 +68,19 @@ def find_limit(request: LimitRequest, probes: Probes) -> Answer:
     root = Path(inherited.get(ROOT_VARIABLE) or "/")
     shared = shared_memory(probes.cuda(), LinuxCpu(root).facts().memory_available_bytes)
     return prove(answer, plan, request.proofs, inherited, hook=request.hook, shared=shared)
+
+
+def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
+    """Yield what the limited GPUs have that a limit does not show."""
+    limited = {limit.index for limit in plan.gpus}
+    for limit in plan.gpus:
+        if limit.memory_source == "system":
+            message = (
+                f"GPU {limit.index} shares its memory with the processor: the limit is a part of"
+                " the whole system's memory, from which every other program takes as well."
+            )
+            yield Notice(code="memory-shared", message=message)
+    yield from prohibited(gpu for gpu in gpus if gpu.index in limited)
 
 
 def _plan(

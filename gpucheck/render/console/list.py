@@ -75,7 +75,7 @@ def build(report: Report, view: View) -> RenderableType:
         parts += [table, *_silent(gpus)]
     else:
         parts += _blocks(gpus, view) if view.columns is None else _lists(gpus, view.columns)
-    parts += _hidden(gpus)
+    parts += [*_hidden(gpus), *_shared(gpus)]
     if view.processes:
         parts += processes.build(gpus, view)
     return Group(*parts)
@@ -272,3 +272,13 @@ def _hidden(gpus: Sequence[Gpu]) -> Iterator[Text]:
     for reason, which in said_once(hidden):
         verb = "are" if "," in which else "is"
         yield Text(f"{which} {verb} hidden from CUDA: {printable(reason)}", style="dim")
+
+
+def _shared(gpus: Sequence[Gpu]) -> Iterator[Text]:
+    """Say of which GPUs the memory is the processor's too."""
+    from rich.text import Text
+
+    said = "its memory is shared with the processor: the figures are the whole system's"
+    shared = [(said, gpu.index) for gpu in gpus if gpu.memory_source == "system"]
+    for reason, which in said_once(shared):
+        yield Text(f"{which}: {reason}", style="dim")
