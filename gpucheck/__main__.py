@@ -15,6 +15,7 @@ else:
 #: The command that asks NVML first thing, unless it answers from a file or only explains itself.
 #: Others read the kernel's files before: NVML may load modules and create device nodes.
 ASKS_NVML = "list"
+INTERRUPTED = 130
 NOT_NOW = frozenset({"--from", "--help", "-h"})
 
 
@@ -46,6 +47,15 @@ def main() -> None:
     finally:
         _end_what_was_started()
     REQUESTS.let_go()
+    if code == INTERRUPTED:
+        # An interrupt in the middle of exec() (every dataclass is made by one) has Python end by
+        # SIGINT at its very end, though it was caught and answered.
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(code)
     sys.exit(code)
 
 

@@ -14,7 +14,7 @@ from tests.conftest import scrubbed_environment
 
 #: Is interrupted while a module is imported, at a place from which no exception comes out.
 PROGRAM = """
-import contextlib, os, signal, sys
+import contextlib, io, os, signal, sys
 wanted = sys.argv.pop(1)
 class Finder:
     def find_spec(self, name, path=None, target=None):
@@ -67,3 +67,40 @@ def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
     assert finished.returncode == 130
     answered(finished.stdout, "detect")
     assert finished.stderr == "gpucheck: interrupted\n"
+
+
+#: Is interrupted in the middle of exec(), as when a module that is imported late makes a dataclass.
+IN_EXEC = """
+import contextlib, io, os, signal, sys
+from gpucheck.cli import output
+from gpucheck.probes.interrupts import REQUESTS
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gpucheck.probes.live":
+            with contextlib.redirect_stdout(io.StringIO()):
+                # Later text that runs would make Python forget what it remembers.
+                output.interrupted(output.Context(command="detect", json=True))
+            REQUESTS.heed()
+            exec("os.kill(os.getpid(), signal.SIGTERM)\\nfor _ in range(10_000): pass", globals())
+sys.meta_path.insert(0, Finder())
+from gpucheck.__main__ import main
+main()
+"""
+
+
+def test_while_python_runs_text(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(IN_EXEC, encoding="ascii")
+
+    # Only with -m does Python look at its end for what happened in such a text.
+    finished = subprocess.run(
+        [sys.executable, "-m", "program", "detect", "--json"],
+        env=scrubbed_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    answered(finished.stdout, "detect")
+    assert (finished.returncode, "Traceback" in finished.stderr) == (130, False)
