@@ -48,6 +48,9 @@ READINGS = (
 
 FACTS = (
     ("clock_sm_max_mhz", (("nvmlDeviceGetMaxClockInfo", (1,)),)),
+    # Of the graphics clock: what somebody has set, and what the card comes with.
+    ("clock_application_mhz", (("nvmlDeviceGetApplicationsClock", (0,)),)),
+    ("clock_application_default_mhz", (("nvmlDeviceGetDefaultApplicationsClock", (0,)),)),
     ("power_limit_mw", (("nvmlDeviceGetEnforcedPowerLimit", ()),)),
     ("power_limit_default_mw", (("nvmlDeviceGetPowerManagementDefaultLimit", ()),)),
     ("pcie_generation_max", (("nvmlDeviceGetMaxPcieLinkGeneration", ()),)),

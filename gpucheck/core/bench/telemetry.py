@@ -181,7 +181,7 @@ class Observer:
         seconds = max(counted.seconds, 1e-9)
         return GpuState(
             reading_count=len(samples),
-            reasons=reason_shares(samples),
+            reasons=reason_shares(samples, gpu.facts),
             limited_share={name: value / seconds for name, value in counted.limited_s.items()},
             new_errors=dict(counted.new_errors),
             other_processes=tuple(sorted(counted.others)),
@@ -222,14 +222,22 @@ def samples_within(
     return found
 
 
-def reason_shares(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the share of the readings in which each reason was among those set."""
+def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of the readings in which each reason was among those set.
+
+    Cards for data centres come with application clocks: at the default nobody has set them.
+    """
     masks = [int(sample.values["reasons"]) for sample in samples if "reasons" in sample.values]
     shares = {
         name: sum(1 for mask in masks if mask & bit) / len(masks)
         for bit, name in REASONS.items()
         if masks
     }
+    application_mhz = facts.get("clock_application_mhz")
+    if application_mhz is not None and application_mhz == facts.get(
+        "clock_application_default_mhz"
+    ):
+        shares.pop("application-clocks", None)
     return {name: share for name, share in shares.items() if share > 0}
 
 
@@ -309,7 +317,7 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
         energy_j=energy,
         pcie_generation=link[0] if link else None,
         pcie_width=link[1] if link else None,
-        reasons=reason_shares(gpu.samples),
+        reasons=reason_shares(gpu.samples, gpu.facts),
         limited_s=limited_s(gpu.first, gpu.last),
         new_errors=grown(gpu.first, gpu.last),
         other_processes=tuple(sorted(gpu.others)),

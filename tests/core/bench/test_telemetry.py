@@ -25,19 +25,36 @@ def sample(**values: float) -> Sample:
 
 
 def test_several_reasons_at_once_are_all_counted() -> None:
-    shares = reason_shares([sample(reasons=0x24), sample(reasons=0x4), sample(reasons=0)])
+    shares = reason_shares([sample(reasons=0x24), sample(reasons=0x4), sample(reasons=0)], {})
 
     assert shares == {"power-cap": pytest.approx(2 / 3), "software-thermal": pytest.approx(1 / 3)}
 
 
 def test_readings_without_reasons_are_no_readings_of_none() -> None:
-    assert reason_shares([sample(power_mw=1.0)]) == {}
-    assert reason_shares([]) == {}
+    assert reason_shares([sample(power_mw=1.0)], {}) == {}
+    assert reason_shares([], {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "locked"),
+    [
+        ({}, True),
+        ({"clock_application_mhz": 1095, "clock_application_default_mhz": 1095}, False),
+        ({"clock_application_mhz": 900, "clock_application_default_mhz": 1095}, True),
+        ({"clock_application_mhz": 900}, True),
+    ],
+)
+def test_the_application_clocks_that_a_card_comes_with_are_nobodys_choice(
+    facts: dict[str, int], *, locked: bool
+) -> None:
+    shares = reason_shares([sample(reasons=0x2)], facts)
+
+    assert shares == ({"application-clocks": 1.0} if locked else {})
 
 
 @given(st.lists(st.integers(0, 0xFFF), min_size=1))
 def test_each_share_is_that_of_its_bit(masks: list[int]) -> None:
-    shares = reason_shares([sample(reasons=mask) for mask in masks])
+    shares = reason_shares([sample(reasons=mask) for mask in masks], {})
 
     for bit, name in REASONS.items():
         assert shares.get(name, 0.0) == sum(1 for mask in masks if mask & bit) / len(masks)
