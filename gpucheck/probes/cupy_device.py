@@ -343,12 +343,16 @@ def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def open_gpus(
-    asked: Sequence[int] | None = None, *, uuids: Mapping[int, str] | None = None
+    asked: Sequence[int] | None = None,
+    *,
+    uuids: Mapping[int, str] | None = None,
+    ask_cublas: bool = True,
 ) -> OpenedGpus:
     """Open the GPUs with these CUDA indices, all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them. Never raises: the
-    reasons stand in the result, and a GPU that cannot be opened leaves the others.
+    `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them. `ask_cublas` makes
+    a handle of cuBLAS', for its version. Never raises: the reasons stand in the result, and a GPU
+    that cannot be opened leaves the others.
     """
     version = None
     known = uuids or {}
@@ -376,5 +380,5 @@ def open_gpus(
         refused={index: error.message for index, error in refused.items()},
         busy=bool(refused) and all(error.code == BUSY for error in refused.values()),
         cupy_version=version,
-        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index),
+        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index) if ask_cublas else None,
     )

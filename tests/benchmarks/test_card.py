@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu
+from benchmarks.card.children import CHECKOUT
 from benchmarks.card.figures import (
     LOST,
     NO_TIME,
@@ -29,6 +33,7 @@ from benchmarks.card.report import (
     table,
     text_of,
 )
+from benchmarks.card.softmax import sampled_rows
 from gpucheck.models.errors import InconclusiveError
 
 
@@ -300,3 +305,67 @@ def test_the_end_of_a_run_fits_what_terminals_and_logs_keep(tmp_path: Path) -> N
 
     assert report.text.splitlines()[-1] == "70 at their bar, 0 below, 0 wrong, 0 failed"
     assert len(report.text) < 12_000
+
+
+PROCEDURE = CHECKOUT / "docs" / "measurements" / "README.md"
+
+
+def procedure() -> list[str]:
+    """Return the commands for a card that is there for half an hour."""
+    part = PROCEDURE.read_text(encoding="utf-8").partition("half an hour")[2]
+    return part.partition("```sh")[2].partition("```")[0].strip().splitlines()
+
+
+def test_the_procedure_for_a_card_fits_into_25_minutes_and_the_best_comes_first() -> None:
+    commands = procedure()
+
+    found = re.findall(r"timeout (?:-s INT )?(\d+)", " ".join(commands))
+    limits = [int(seconds) for seconds in found]
+    assert len(limits) == len(commands) == 4
+    assert sum(limits) <= 25 * 60
+    assert max(limits) <= 10 * 60
+    first, _, _, last = (shlex.split(line.partition(";")[0]) for line in commands)
+    assert "benchmarks.gpu" in first
+    assert "--only" not in first
+    assert limits[0] > gpu.SECONDS
+    assert set(last[last.index("--only") + 1].split(",")) <= set(gpu.BUDGETS)
+    # What is killed writes nothing: the command's own time ends before.
+    assert int(last[last.index("--seconds") + 1]) < limits[-1]
+
+
+def test_no_command_of_the_procedure_loses_anothers_figures() -> None:
+    for line in procedure():
+        if "benchmarks.gpu" in line:
+            # Into the checkout, where the committed figures are, and all of them out again.
+            assert "--output docs/measurements" in line
+            assert line.endswith('; cp docs/measurements/* "$OUT"')
+        else:
+            assert '--junitxml "$OUT/' in line
+
+
+@pytest.mark.parametrize(("noted", "longest_s"), [(False, 100), (True, 60)])
+def test_libraries_may_take_longer_to_load_than_a_figure_to_be_taken(
+    noted: bool, longest_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
+    notes = tmp_path / "part.jsonl"
+    if noted:
+        notes.write_text('{"begun": "copy", "unit": "B/s"}\n')
+    watch = gpu.Watch(Report(tmp_path, dict(CARD), ["softmax"]), "softmax", notes)
+
+    assert not watch()
+    now[0] = longest_s
+    assert not watch()
+    now[0] = longest_s + 1
+    assert watch()
+
+
+def test_large_results_are_checked_by_rows_that_no_pattern_keeps_out_of() -> None:
+    few, many = sampled_rows(1000, 2**20), sampled_rows(4096, 2**30)
+
+    assert few.tolist() == list(range(1000))
+    assert 256 <= len(many) <= 257
+    assert many[-1] == 4095
+    assert len(set(many % 132)) > 100
+    assert sampled_rows(1, 2**40).tolist() == [0]

@@ -93,3 +93,29 @@ def test_a_snapshot_answers_like_the_machine(gpucheck_command, tmp_path) -> None
 
     assert recorded.code == 0
     assert [gpu["uuid"] for gpu in from_file] == [gpu["uuid"] for gpu in live]
+
+
+def test_bench_works_without_a_home_and_leaves_nothing_there(gpucheck_command) -> None:
+    pytest.importorskip("cupy")
+    words = ("bench", "copy", "--quick", "--budget", "5", "--device", "gpu:0", "--json")
+
+    finished = gpucheck_command(*words, env={"HOME": "/proc/nowhere"}, timeout_s=240)
+
+    rows = finished.document["result"]["measurements"]
+    assert finished.code == 0, finished.stderr
+    assert [row["error"] for row in rows] == [None] * len(rows)
+
+
+def test_the_uuid_that_bench_finds_is_nvmls() -> None:
+    pytest.importorskip("cupy")
+    from gpucheck.probes.cupy_device import open_gpus
+
+    nvml = pytest.importorskip("pynvml")
+    opened = open_gpus((0,))
+    if not opened.devices:
+        pytest.skip(f"no GPU can be measured: {opened.unavailable}")
+    nvml.nvmlInit()
+
+    handle = nvml.nvmlDeviceGetHandleByUUID(opened.devices[0].facts.uuid)
+
+    assert nvml.nvmlDeviceGetUUID(handle) == opened.devices[0].facts.uuid

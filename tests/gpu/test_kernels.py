@@ -18,7 +18,7 @@ from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.core.bench.kernel import Case, CaseOrder
 from gpucheck.core.bench.kernels.copy import DriverCopy, KernelCopy
 from gpucheck.core.bench.kernels.matmul import Matmul, missing_format
-from gpucheck.core.bench.kernels.softmax import GpuSoftmax, source_text
+from gpucheck.core.bench.kernels.softmax import GpuSoftmax, launch_for, source_text
 from gpucheck.core.bench.kernels.transfer import TransferCase
 from gpucheck.core.bench.kernels.triad import GpuTriad
 from gpucheck.core.bench.softmax_launch import SoftmaxRows, choose_softmax
@@ -128,6 +128,52 @@ def test_the_same_softmax_twice_is_the_same_bit_for_bit(gpu: GpuDevice) -> None:
         values = np.random.default_rng(2).standard_normal((64, columns), dtype=np.float32)
         found = {softmax_on(gpu, values, "float32", 1.0).tobytes() for _ in range(5)}
         assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_without_clusters_the_same_rows_are_right(gpu: GpuDevice, dtype: str) -> None:
+    """What a MIG instance without eight SMs side by side falls back to."""
+    long = order((8, 131_072), dtype=dtype)
+    launch = launch_for(long, gpu, clusters=False)
+    case = ResidentCase(gpu, GpuSoftmax(long, gpu, launch))
+    try:
+        case.prepare()
+        case.poison()
+        case.run(1)
+        assert case.check().ok
+    finally:
+        case.release()
+    assert launch.name == "softmax_online"
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32", "float64", "uint16", "int32", "int8"])
+def test_what_is_poisoned_cannot_be_taken_for_a_result(gpu: GpuDevice, storage: str) -> None:
+    array = gpu.upload(np.zeros(1000, dtype=storage))
+
+    gpu.poison(array)
+
+    found = gpu.download(array)
+    if found.dtype.kind == "f":
+        assert np.isnan(found).all()
+    elif storage == "uint16":  # bfloat16 as its bits
+        assert np.isnan(decode(found, "bfloat16")).all()
+    else:
+        assert (found < -100).all()
+
+
+def test_the_clock_of_the_sms_is_read_where_the_timer_is_fine_enough(gpu: GpuDevice) -> None:
+    operation = KernelCopy(order((4096, 4096)), gpu)
+    case = ResidentCase(gpu, operation)
+    try:
+        case.prepare()
+        case.run(100)
+        clock = case.sm_clock_mhz
+    finally:
+        case.release()
+
+    if clock is None:
+        pytest.skip("the GPU's timer steps too coarsely for 100 copies")
+    assert 100 < clock < 5000
 
 
 def square(dtype: str) -> CaseOrder:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +34,10 @@ def test_a_cap_holds(framework: str, amount: str, gpucheck_command) -> None:
     assert finished.code == 0, found
     assert found["held"] is True
     assert found["allocated_bytes"] <= found["limit_bytes"]
+    # The real limit is known to 16 MiB, and NVML's figure was judged where the driver tells it.
+    assert found["refused_bytes"] == 16 << 20
+    assert found["deviation_bytes"] == found["allocated_bytes"] - found["limit_bytes"]
+    assert found["nvml_bytes"] is None or found["nvml_bytes"] <= found["nvml_most_bytes"]
 
 
 def test_a_plan_is_within_the_card(gpucheck_command) -> None:
@@ -55,3 +64,59 @@ def test_what_a_command_takes_is_seen(gpucheck_command, tmp_path) -> None:
         pytest.skip(run["unavailable"]["peak_bytes"])
     assert 1 << 30 <= run["peak_bytes"] <= (2 << 30) + run["gpus"][0]["allowance_bytes"]
     assert run["exceeded"] is False
+
+
+#: Takes memory through the driver alone, 16 MiB at a time, and says how much it got.
+TAKE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, place, taken = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), 0
+assert cuda.cuInit(0) == 0
+cuda.cuDeviceGet(ctypes.byref(device), 0)
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+cuda.cuCtxSetCurrent(context)
+while taken < 1 << 31 and cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(1 << 24)) == 0:
+    taken += 1 << 24
+print(taken)
+"""
+
+
+@pytest.fixture(name="daemon")
+def _daemon(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Start an MPS daemon of this test's own, and yield the variables of its clients."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        pytest.skip("nvidia-cuda-mps-control is not here")
+    folders = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(tmp_path / "log"),
+    }
+    environment = {**os.environ, **folders}
+    if subprocess.run([control, "-d"], env=environment, check=False).returncode:
+        pytest.skip("the MPS daemon does not start here")
+    yield environment
+    subprocess.run([control], input="quit\n", text=True, env=environment, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["uuid", "ordinal"])
+def test_mps_takes_limits_by_uuid_and_by_ordinal(
+    key: str, daemon: dict[str, str], gpucheck_command
+) -> None:
+    gpus = gpucheck_command("list", "--json").document["result"]["gpus"]
+    first = next(gpu for gpu in gpus if gpu["cuda_index"] == 0)
+    device = first["uuid"] if key == "uuid" else "0"
+    limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}=1G"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", TAKE],
+        env={**daemon, **limit},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    # It counts the context too.
+    assert int(done.stdout) < 1 << 30
