@@ -102,6 +102,7 @@ class FakeCase:
     shortest_span_s = 1e-3
     starved_share = 0.0
     sm_clock_mhz: float | None = None
+    loop_step = 1
     cache_fit: CacheFit | None = None
     facts: Mapping[str, Fact] = MappingProxyType({})
 

@@ -49,11 +49,11 @@ def block_weights(columns: int) -> HostArray:
     return weights
 
 
-def sums_over_columns(rows: HostArray, weights: HostArray) -> HostArray:
+def sums_over_columns(rows: HostArray, weights: HostArray, width: int) -> HostArray:
     """Return the weighted sums of each row's blocks, (rows, blocks); all in float64."""
     import numpy as np
 
-    width, whole = block_width(len(weights)), len(weights) // block_width(len(weights))
+    whole = len(weights) // width
     edge = whole * width
     inner = np.einsum(
         "rbw,bw->rb",

@@ -26,6 +26,7 @@ class CpuCase:
     shortest_span_s = HOST_SPAN_S
     starved_share = 0.0
     sm_clock_mhz: float | None = None
+    loop_step = 1
     walks_memory = True
 
     def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:

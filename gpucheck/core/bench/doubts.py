@@ -28,6 +28,18 @@ _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
 _BY_BLAS = frozenset({"matmul", "batch", "train", "towers"})
 #: Below this share of its highest clock a GPU is held down by something.
 _LOW_CLOCK = 0.8
+#: Transfers a second on a lane, and the share of the bits that is data: 8b/10b, from generation 3
+#: on 128b/130b, and FLITs in generation 6 (PCI-SIG's specifications).
+_PCIE = {
+    1: (2.5e9, 0.8),
+    2: (5e9, 0.8),
+    3: (8e9, 128 / 130),
+    4: (16e9, 128 / 130),
+    5: (32e9, 128 / 130),
+    6: (64e9, 242 / 256),
+}
+#: Kernels whose end-to-end rows move just the bytes that they count.
+_WHOLE_TRANSFERS = ("transfer", "matmul", "softmax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +61,9 @@ class Around:
     """What else is known of a row's surroundings; `gpu` is None without sensors.
 
     `far` says that this process may run on no CPU that is next to the row's GPU, `integrated` that
-    the GPU shares the host's memory. `clock_max_mhz` is the highest clock of its SMs. `old_blas`
-    says which older instructions than the processor's the BLAS computes with.
+    the GPU shares the host's memory, `chip_to_chip` that its link to the host is NVLink and not
+    PCIe (Grace). `clock_max_mhz` is the highest clock of its SMs. `old_blas` says which older
+    instructions than the processor's the BLAS computes with.
     """
 
     host: HostState
@@ -58,6 +71,7 @@ class Around:
     fill: Fill = Fill.NORMAL
     far: bool = False
     integrated: bool = False
+    chip_to_chip: bool = False
     clock_max_mhz: float | None = None
     old_blas: str | None = None
 
@@ -252,6 +266,36 @@ def _link_narrow(record: Record, around: Around) -> Doubt | None:
     )
 
 
+def _above_link(record: Record, around: Around) -> Doubt | None:
+    """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
+    label, gpu = record.case.label, around.gpu
+    crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
+    if not crossing or label.kernel not in _WHOLE_TRANSFERS or gpu is None:
+        return None
+    links = [link for link in (gpu.link, gpu.link_max) if link is not None]
+    if not links or around.integrated or around.chip_to_chip:
+        return None
+    generation, width = max(links, key=lambda link: _lane_bytes_per_s(link[0]) * link[1])
+    ways = 2 if label.variant.startswith("both-ways") else 1
+    possible = ways * width * _lane_bytes_per_s(generation)
+    reached = record.case.work.bytes_moved / stats.median(record.medians_s)
+    if not possible or reached <= possible:
+        return None
+    return Doubt(
+        code="above-link",
+        message=f"{reached / 1e9:.3g} GB/s are more than PCIe generation {generation} x{width} can "
+        f"carry ({possible / 1e9:.3g} GB/s)",
+        next="look at how it is timed: the copies cannot have ended when the clock was read",
+        facts={"bytes_per_s": reached, "link_bytes_per_s": possible},
+    )
+
+
+def _lane_bytes_per_s(generation: int) -> float:
+    """Return what a lane of PCIe carries one way: transfers a second times the share of data."""
+    transfers, share = _PCIE.get(generation, _PCIE[max(_PCIE)])
+    return transfers * share / 8
+
+
 def _zeros(record: Record, around: Around) -> Doubt | None:
     if around.fill is Fill.NORMAL:
         return None
@@ -334,12 +378,14 @@ _DOUBTS: tuple[_Question, ...] = (
     _blas_older,
     _by_samples(sample_doubts.rounds_differ),
     _by_samples(sample_doubts.bimodal),
+    _by_samples(sample_doubts.loops_missing),
     _by_samples(sample_doubts.drifting),
     _by_samples(sample_doubts.autocorrelated),
     _starved,
     _cache_resident,
     _power_capped,
     _link_narrow,
+    _above_link,
     _far_from_gpu,
     _energy_window_short,
     _zeros,

@@ -50,6 +50,8 @@ from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 #: Share of the free memory that inputs may keep between their rounds.
 _ROOMY_SHARE = 0.25
 _LARGE_BYTES = 32 * 2**20
+#: Boards whose link to the host is NVLink-C2C: NVML tells a PCIe link that the data does not take.
+_GRACE = ("GH200", "GB200", "GB300")
 
 
 def run_bench(
@@ -358,6 +360,7 @@ class _Bench:
                 fill=self._request.fill,
                 far=uuid in self._around.far,
                 integrated=bool(board and board.integrated),
+                chip_to_chip=bool(board and any(name in board.name for name in _GRACE)),
                 clock_max_mhz=_highest_clock(board, gpu),
                 old_blas=old_blas,
             )

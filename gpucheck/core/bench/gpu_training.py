@@ -24,6 +24,7 @@ class _GpuTraining:
 
     starved_share = 0.0
     sm_clock_mhz: float | None = None
+    loop_step = 1
     cache_fit: CacheFit | None = None
 
     def __init__(
@@ -142,6 +143,13 @@ class GpuTraining(_GpuTraining):
     def facts(self) -> Mapping[str, Fact]:
         """Return what all training tells, and how the launches reached the GPU."""
         return {**super().facts, "launched_as": "graph" if self._fused else "stream"}
+
+    @property
+    def loop_step(self) -> int:  # type: ignore[override]
+        """Return the batches where steps are replayed as a graph, so that one graph does."""
+        if not self._fused:
+            return 1
+        return regression.batch_count(self._training.load(), self._plan.batch)
 
     def step(self) -> None:
         """Enqueue one step."""

@@ -117,6 +117,11 @@ class Case(Protocol):
         ...
 
     @property
+    def loop_step(self) -> int:
+        """Return what the operations of a sample should be a multiple of; 1 where it is all one."""
+        ...
+
+    @property
     def cache_fit(self) -> CacheFit | None:
         """Return how the walked memory compares with the cache, where it matters."""
         ...

@@ -18,6 +18,9 @@ def doubts_about_limits(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, 
     above = row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT
     if above and not in_cache(row):
         doubts.append(_above_peak(row))
+    above_copy = row.percent_of_copy is not None and row.percent_of_copy > _ABOVE_PERCENT
+    if above_copy and not in_cache(row):
+        doubts.append(_above_copy(row))
     unsure = _uncertainty(row, gpu)
     if unsure is not None and row.percent_of_peak is not None:
         doubts.append(
@@ -53,6 +56,17 @@ def _above_peak(row: Measurement) -> Doubt:
         "nominal one, or another precision ran",
         next="see the percent at the measured clock and the arithmetic (-v)",
         facts={"percent_of_peak": percent},
+    )
+
+
+def _above_copy(row: Measurement) -> Doubt:
+    percent = row.percent_of_copy or 0.0
+    return Doubt(
+        code="above-copy",
+        message=f"{percent:.0f} % of the fastest copy or triad of this run: those were disturbed, "
+        "or this row moves less than it counts",
+        next="run it again when the machine is idle; choose a larger --size",
+        facts={"percent_of_copy": percent},
     )
 
 

@@ -6,6 +6,7 @@ copy and the best matrix product of the same run, since nobody publishes a peak 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -14,12 +15,12 @@ from gpucheck.models.bench import BenchGpu, Board, Measurement, Roofline, Scope
 
 
 def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
-    """Return the limits that good rows of `copy` and `matmul` show, by device and threads.
+    """Return the limits that good rows of `copy`, `triad` and `matmul` show, by device and threads.
 
-    The fastest sample counts, as in STREAM: what was reached once is possible.
+    The fastest sample of all counts, as in STREAM: what was reached once is possible.
     """
     good = [row for row in rows if _is_good(row)]
-    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel == "copy")
+    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in _STREAMS)
     places |= dict.fromkeys(
         (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
     )
@@ -33,11 +34,11 @@ def _is_good(row: Measurement) -> bool:
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if (row.device, row.threads) == (device, threads)]
-    copies = [row for row in here if row.kernel == "copy" and not in_cache(row)]
+    copies = [row for row in here if row.kernel in _STREAMS and not in_cache(row)]
     # A small one shows what its launch costs, not what the memory does.
-    largest = max((row.bytes_moved or 0 for row in copies), default=0)
-    copies = [row for row in copies if row.bytes_moved == largest]
-    cached = any(row.kernel == "copy" for row in here) and not copies
+    largest = max((math.prod(row.shape) for row in copies), default=0)
+    copies = [row for row in copies if math.prod(row.shape) == largest]
+    cached = any(row.kernel in _STREAMS for row in here) and not copies
     # float32 is what the other kernels compute in.
     products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
     return Roofline(
@@ -50,6 +51,8 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     )
 
 
+#: Kernels that do nothing but move memory.
+_STREAMS = ("copy", "triad")
 #: Why there is no limit although a copy was measured.
 _CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
 
@@ -61,7 +64,7 @@ def in_cache(row: Measurement) -> bool:
 
 def _fastest(row: Measurement) -> float:
     """Return the throughput of a row's fastest sample, in what its bytes or operations count."""
-    amount = row.bytes_moved if row.kernel == "copy" else row.flops
+    amount = row.bytes_moved if row.kernel in _STREAMS else row.flops
     return (amount or 0) / row.summary.min_s if row.summary is not None else 0.0
 
 
@@ -107,7 +110,7 @@ def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in _LINKS:
         reason = "its speed is not the memory's"
         return replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
-    limits = row.limits | {"copy": "the best copy of this run"}
+    limits = row.limits | {"copy": "the best copy or triad of this run"}
     percent = _share(row.throughput.value, copy)
     return replace(
         row, percent_of_copy=percent, limits=limits, unavailable=_without(row, "percent_of_copy")

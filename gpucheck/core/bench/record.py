@@ -29,6 +29,7 @@ class Record:
     its GPU, on which the host's part of its turns runs; None where all are. `reference` marks a row
     beside its group's first one on a device, `limit` one that nobody asked for.
     `expected_operation_s` and `expected_overhead_s` are estimates from before the first turn.
+    `single_s` is the shortest of a few operations run one by one, where samples hold several.
     `precision` is half the interval that is wanted, as a share of the median.
     """
 
@@ -43,6 +44,7 @@ class Record:
     rounds: list[list[float]] = field(default_factory=list)
     warmup_s: list[float] = field(default_factory=list)
     cold_s: float | None = None
+    single_s: float | None = None
     verified: Verified | None = None
     facts: dict[str, Fact] = field(default_factory=dict)
     sm_clocks_mhz: list[float] = field(default_factory=list)

@@ -23,6 +23,8 @@ from gpucheck.models.report import Failure
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import running_on
 
+#: Operations run one by one, to be held against those of a batch.
+_SINGLES = 5
 #: More operations than this in one sample: the clock does not move, or the operation does nothing.
 _MOST_LOOPS = 2**24
 #: An operation that takes so long at first is taken for a long one.
@@ -150,6 +152,10 @@ class Runner:
         if not long and self._find_loops(record) < turn.warmup_s:
             self._run_for(record, record.warmup_s, turn.warmup_s, turn)
         record.loops = max(1, record.loops)
+        if record.loops > 1:
+            singles = [record.case.run(1) for _ in range(_SINGLES)]
+            self.ran_s += sum(singles)
+            record.single_s = min(singles)
 
     def _verify(self, record: Record) -> None:
         start_s = self._clock.now_s()
@@ -163,7 +169,8 @@ class Runner:
 
     def _find_loops(self, record: Record) -> float:
         """Double the loops until a sample is long enough for the case's clock; return its time."""
-        record.loops = 1
+        # A case may want whole rounds of its buffers.
+        step = record.loops = record.case.loop_step
         while True:
             elapsed_s = self._sample(record, record.warmup_s)
             if elapsed_s >= record.case.shortest_span_s:
@@ -172,7 +179,8 @@ class Runner:
                 raise _Failed(stuck_clock(elapsed_s))
             # Straight to the goal with a margin, but never more than tenfold on one short look.
             goal = 1.2 * record.case.shortest_span_s / elapsed_s if elapsed_s > 0 else 10.0
-            record.loops *= max(2, min(10, int(goal) + 1))
+            wanted = record.loops * max(2, min(10, int(goal) + 1))
+            record.loops = -(-wanted // step) * step
 
     def _run_for(self, record: Record, into: list[float], seconds: float, turn: Turn) -> None:
         """Run at least once, until the time is over by the clock or by the case's own account."""

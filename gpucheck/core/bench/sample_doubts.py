@@ -21,6 +21,10 @@ _LENGTHS_IN_A_ROUND, _FEWEST_FOR_CORRELATION = 8.0, 12
 _FEWEST_FOR_TREND = 6
 #: Rounds that differ by more than this, and by so many times what their noise explains.
 _ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
+#: Half of the operations left out makes a factor of two, a colder start much less.
+_FEWER_LOOPS = 1.6
+#: What it takes to start an operation, and to wake a thread for it and wait for it.
+_STARTING_S, _MEETING_S = 20e-6, 50e-6
 #: Standard deviations of Kendall's tau from which rounds have a trend, with 99 % certainty.
 _TREND = 2.576
 #: A gap between two groups of samples, as a share of the median.
@@ -84,6 +88,28 @@ def rounds_differ(record: Record) -> Doubt | None:
         "where the memory lay, the clock or other programs made the rest",
         next="run it again when the machine is idle",
         facts={"between_rounds_share": apart, "noise_share": noise},
+    )
+
+
+def loops_missing(record: Record) -> Doubt | None:
+    """Doubt a batch of operations that takes much less than as many single ones.
+
+    Nothing else tells that a batch does less than it should: its result is right all the same.
+    Starting one operation takes its time too, on threads for each of them.
+    """
+    if record.single_s is None or not record.samples_s:
+        return None
+    batched_s = stats.median(record.samples_s)
+    threads = record.case.label.threads or 1
+    start_s = _STARTING_S if threads == 1 else _MEETING_S * threads
+    if record.single_s - start_s < _FEWER_LOOPS * batched_s:
+        return None
+    return Doubt(
+        code="loops-missing",
+        message=f"an operation takes {record.single_s:.2g} s by itself and {batched_s:.2g} s in a "
+        f"batch of {record.loops}: the batch may do less than it should",
+        next="run it again when the machine is idle; if it stays, do not trust this row",
+        facts={"single_s": record.single_s, "batched_s": batched_s, "loops": record.loops},
     )
 
 

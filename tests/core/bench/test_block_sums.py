@@ -22,14 +22,14 @@ def test_both_ways_of_summing_agree_and_one_wrong_number_moves_one_sum(
     values = source.standard_normal((rows, columns))
     weights = block_weights(columns)
 
-    sums = sums_over_columns(values, weights)
+    sums = sums_over_columns(values, weights, block_width(columns))
 
     assert sums.shape == (rows, block_count(columns))
     transposed = sums_over_rows(values.T, weights, block_width(columns))
     np.testing.assert_allclose(transposed.T, sums, rtol=0, atol=1e-12)
     row, column = int(source.integers(rows)), int(source.integers(columns))
     values[row, column] += 1.0
-    moved = np.abs(sums_over_columns(values, weights) - sums)
+    moved = np.abs(sums_over_columns(values, weights, block_width(columns)) - sums)
     assert 0.75 - 1e-9 <= moved[row, column // block_width(columns)] <= 1.25 + 1e-9
     assert np.count_nonzero(moved > 1e-9) == 1
 

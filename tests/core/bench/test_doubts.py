@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.core.bench import doubts
+from gpucheck.core.bench import doubts, stats
 from gpucheck.core.bench.doubts import (
     Around,
     HostState,
     doubts_about,
 )
-from gpucheck.core.bench.kernel import CacheFit
+from gpucheck.core.bench.kernel import CacheFit, Work
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.telemetry import GpuState
 from gpucheck.models.bench import Fill, Scope
@@ -289,6 +289,36 @@ def test_a_narrow_link_matters_to_transfers() -> None:
 
     assert codes(on_gpu("transfer"), gpu=state) == ["pcie-narrow"]
     assert codes(on_gpu("matmul"), gpu=state) == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "bytes_per_s", "link", "expected"),
+    [
+        ("to-gpu-pinned", 138e9, (5, 16), ["above-link"]),
+        ("to-gpu-pinned", 55e9, (5, 16), []),
+        ("both-ways-pinned", 110e9, (5, 16), []),
+        ("both-ways-pinned", 138e9, (5, 16), ["above-link"]),
+        ("from-gpu-pinned", 55e9, (4, 16), ["above-link"]),
+        ("from-gpu-pinned", 110e9, (6, 16), []),
+        ("from-gpu-pinned", 5e12, None, []),
+    ],
+)
+def test_transfers_faster_than_the_link_are_doubted(
+    variant: str, bytes_per_s: float, link: tuple[int, int] | None, expected: list[str]
+) -> None:
+    moved = on_gpu("transfer")
+    assert isinstance(moved.case, FakeCase)
+    moved.case.label = replace(moved.case.label, variant=variant)
+    seconds = stats.median(moved.medians_s)
+    moved.case.work = Work(flops=0, bytes_moved=int(bytes_per_s * seconds), unit="B/s")
+
+    # An idle link trains down: what NVML names as the most counts as well.
+    state = GpuState(link=(1, 16) if link else None, link_max=link)
+    found = {doubt.code for doubt in doubts_about(moved, Around(host=IDLE, gpu=state))}
+
+    assert ("above-link" in found) is bool(expected)
+    grace = Around(host=IDLE, gpu=state, chip_to_chip=True)
+    assert "above-link" not in {doubt.code for doubt in doubts_about(moved, grace)}
 
 
 def test_zeros_are_doubted() -> None:

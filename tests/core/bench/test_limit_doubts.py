@@ -65,3 +65,19 @@ def test_the_uncertainty_is_that_of_what_the_row_is_held_against() -> None:
 
     assert "half the chips were faster" in doubt.message
     assert doubts_about_limits(row(70.0, dtype=TF32), GPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(97.0, []), (100.9, []), (124.0, ["above-copy"]), (None, [])]
+)
+def test_more_than_the_fastest_copy_is_doubted(percent: float | None, expected: list[str]) -> None:
+    moved = row(None, kernel="triad", percent_of_copy=percent)
+
+    assert [doubt.code for doubt in doubts_about_limits(moved, None)] == expected
+
+
+def test_more_than_a_copy_is_no_news_for_a_row_in_the_cache() -> None:
+    cached = Doubt(code="cache-resident", message="it may stay there", next="take a larger one")
+    moved = row(None, kernel="softmax", percent_of_copy=300.0, doubts=(cached,))
+
+    assert doubts_about_limits(moved, None) == ()

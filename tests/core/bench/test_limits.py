@@ -78,7 +78,7 @@ def test_a_copy_that_stayed_in_a_cache_is_no_limit_and_that_is_said() -> None:
 
 
 def test_the_largest_copy_counts_not_the_fastest() -> None:
-    small = replace(GPU_COPY, bytes_moved=2**20, summary=summarise([1e-9]))
+    small = replace(GPU_COPY, shape=(2, 2), bytes_moved=2**20, summary=summarise([1e-9]))
 
     (limit,) = rooflines_of([small, GPU_COPY])
 
@@ -185,3 +185,14 @@ def test_a_row_without_an_interval_is_a_share_of_nothing() -> None:
 
     assert found.percent_of_peak is found.percent_of_copy is None
     assert found.unavailable["percent_of_peak"] == "an interval needs 3 rounds"
+
+
+def test_a_triad_faster_than_every_copy_is_the_limit() -> None:
+    triad = row("triad", "B/s", 15e9)
+
+    (limit,) = rooflines_of([COPY, triad])
+
+    assert limit.copy_bytes_per_s == 30e9
+    # So that its own median is no more than what its fastest sample showed to be possible.
+    found = held_against(triad, (limit,), [])
+    assert found.percent_of_copy == pytest.approx(50.0)

@@ -13,6 +13,7 @@ import pytest
 from gpucheck.core.bench import stats
 from gpucheck.core.bench.record import Record
 from gpucheck.core.bench.rounds import Settings, Slot, measure
+from gpucheck.core.bench.sample_doubts import loops_missing
 from gpucheck.models.bench import Verified
 from gpucheck.models.errors import InconclusiveError
 from tests.fakes.bench import RIGHT, WRONG, FakeCase, FakeClock, label
@@ -88,6 +89,31 @@ def test_a_short_operation_is_repeated_until_the_clock_can_measure_it() -> None:
 
     assert record.loops * 3e-6 >= 1e-3
     assert stats.median(record.samples_s) == pytest.approx(3e-6, rel=0.01)
+
+
+def test_a_kernel_that_does_half_of_its_loops_is_doubted() -> None:
+    class Half(FakeCase):
+        def run(self, loops: int) -> float:
+            return super().run(max(1, loops // 2))
+
+    for kind, expected in ((FakeCase, False), (Half, True)):
+        clock = FakeClock()
+        (record,) = run(kind(noise(2e-4, 1e-6), clock), clock=clock)
+        assert record.loops > 1
+        assert (loops_missing(record) is not None) is expected
+
+
+def test_samples_hold_whole_rounds_of_a_case_s_buffers() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(1e-4, 1e-6), clock)
+    case.loop_step = 7
+
+    (record,) = run(case, clock=clock)
+
+    assert record.loops > 1
+    assert record.loops % 7 == 0
+    # One by one it is run at first, and to see what a single operation takes.
+    assert {loops % 7 for loops in case.runs} == {0, 1}
 
 
 def test_a_first_run_that_loads_libraries_says_nothing_of_the_repetitions() -> None:

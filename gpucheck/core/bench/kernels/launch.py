@@ -82,6 +82,7 @@ class LaunchCase:
     shortest_span_s = HOST_SPAN_S
     starved_share = 0.0
     sm_clock_mhz: float | None = None
+    loop_step = 1
     cache_fit: CacheFit | None = None
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice, way: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.core.bench.block_sums import block_count
+from gpucheck.core.bench.block_sums import NARROWEST, block_count
 from gpucheck.core.bench.cpu_case import CpuCase, cpu_label
 from gpucheck.core.bench.data import fresh_array
 from gpucheck.core.bench.formats import FORMATS, STORAGES, Format, canonical, output_bytes
@@ -127,7 +127,8 @@ class Matmul(KernelBase):
         form = FORMATS[dtype]
         sides = (form.itemsize * m * k, form.itemsize * k * n, output_bytes(form) * m * n)
         pinned = gpu_count * sum(map(pinned_bytes, sides))
-        checked = 16 * CHECKED_ROWS * (k + n) + 8 * (2 * k + 3 * m) * block_count(n)
+        blocks = -(-n // NARROWEST) if dtype == "float8" else block_count(n)
+        checked = 16 * CHECKED_ROWS * (k + n) + 8 * (2 * k + 3 * m) * blocks
         return drawn + 2 * sum(sides) + pinned + 2 * wide * m * n + checked
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:

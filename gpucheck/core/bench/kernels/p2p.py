@@ -54,6 +54,7 @@ class PeerCase:
     """Copies from a peer's memory into this GPU's, timed by this GPU's events."""
 
     shortest_span_s = EVENT_SPAN_S
+    loop_step = 1
     cache_fit: CacheFit | None = None
     sm_clock_mhz: float | None = None
 

@@ -363,15 +363,15 @@ def right_sums(source: HostArray, temperature: float, dtype: str = "float32") ->
     import numpy as np
 
     columns = source.shape[1]
-    weights, ones = block_weights(columns), np.ones(columns)
+    weights, ones, width = block_weights(columns), np.ones(columns), block_width(columns)
     sums, sizes = [], []
     for low in range(0, len(source), _SUMMED_ROWS):
         raised = decode(source[low : low + _SUMMED_ROWS], dtype).astype(np.float64) / temperature
         raised = np.exp(raised - raised.max(axis=1, keepdims=True))
         raised /= raised.sum(axis=1, keepdims=True)
-        sums.append(sums_over_columns(raised, weights))
-        squares = sums_over_columns(np.square(raised), ones)
-        even = squares.sum(axis=1, keepdims=True) * block_width(columns) / columns
+        sums.append(sums_over_columns(raised, weights, width))
+        squares = sums_over_columns(np.square(raised), ones, width)
+        even = squares.sum(axis=1, keepdims=True) * width / columns
         sizes.append(np.sqrt(np.maximum(squares, _SMALLEST**2 * even)))
     return SoftmaxSums(np.concatenate(sums), np.concatenate(sizes))
 
@@ -392,15 +392,18 @@ def verify_softmax(
     import numpy as np
 
     right = right or right_sums(source, temperature, dtype)
-    weights = block_weights(source.shape[1])
+    weights, width = block_weights(source.shape[1]), block_width(source.shape[1])
     parts = (out[low : low + _SUMMED_ROWS] for low in range(0, len(out), _SUMMED_ROWS))
     found = np.concatenate(
-        [sums_over_columns(decode(part, dtype).astype(np.float64), weights) for part in parts]
+        [
+            sums_over_columns(decode(part, dtype).astype(np.float64), weights, width)
+            for part in parts
+        ]
     )
     bound = _BOUND + 3 * FORMATS[dtype].roundoff * (dtype != "float32")
     # Below its normal numbers float16 keeps a step, where a long row's numbers lie.
     step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
-    least = 3 * step * math.sqrt(block_width(source.shape[1])) / bound
+    least = 3 * step * math.sqrt(width) / bound
     worst = float(np.max(np.abs(found - right.sums) / (right.sizes + least)))
     finite = math.isfinite(worst)
     return Verified(

@@ -132,6 +132,7 @@ class TransferCase:
     """Copies in one direction, or in both at once, timed by events behind the blocking kernel."""
 
     shortest_span_s = EVENT_SPAN_S
+    loop_step = 1
     cache_fit: CacheFit | None = None
 
     def __init__(

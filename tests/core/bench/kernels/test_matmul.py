@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from gpucheck.core.bench.kernels.matmul import (
     CpuMatmul,
     Matmul,
 )
+from gpucheck.core.bench.kernels.softmax import Softmax
 from gpucheck.core.bench.product_check import product_bound
+from gpucheck.core.bench.record import Record
+from gpucheck.core.bench.rounds import Settings, Slot, measure
 from gpucheck.models.bench import BenchMode, BenchRequest, DtypeSpec
 from gpucheck.models.errors import WrongUseError
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
@@ -275,3 +279,46 @@ def test_release_works_before_prepare() -> None:
 
     for case in [*Matmul().cpu_cases(given), *Matmul().gpu_cases(given, FakeGpu(clock))]:
         case.release()
+
+
+@pytest.mark.parametrize("skipping", [False, True])
+def test_every_set_of_buffers_must_be_written_so_that_half_of_the_loops_does_not_pass(
+    skipping: bool,
+) -> None:
+    class Half(FakeGpu):
+        """A GPU that leaves out every second product of a batch."""
+
+        calls = 0
+
+        def multiply(self, *arguments: Any, **options: Any) -> None:
+            self.calls += 1
+            if not (skipping and self.calls % 2 == 0):
+                super().multiply(*arguments, **options)
+
+    clock = FakeClock()
+    gpu = Half(clock)
+    case = Matmul().gpu_cases(order((64, 64, 64), clock=clock), gpu)[0]
+    case.prepare()
+    case.poison()
+    case.run(1)
+
+    assert case.check().ok is not skipping
+    case.release()
+
+
+def test_a_graph_is_captured_once_for_each_number_of_operations() -> None:
+    clock = FakeClock()
+    gpu = FakeGpu(clock)
+    record = Record(case=Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0])
+
+    measure(
+        [Slot(records=[record])],
+        Settings(budget_s=1.0, warmup_s=0.01),
+        clock,
+        lambda label, fraction, seconds_left: None,
+    )
+
+    # 62 sets: without whole rounds of them each sample would begin at another one.
+    assert record.error is None
+    assert record.loops % 62 == 0
+    assert gpu.captured <= 12 + 2 * len(record.rounds)

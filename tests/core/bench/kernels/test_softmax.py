@@ -211,10 +211,11 @@ def test_gpu_cases_compile_once_and_are_checked() -> None:
         assert case.check().ok
         case.release()
 
-    # Three for the graph, three end to end; the library's way launches its own. Eight lanes hold a
-    # row of 100, so that a block of 128 threads takes sixteen rows.
-    assert gpu.launches == [(4, 128)] * 6
-    assert gpu.captured == 1
+    # Three for the graph, one for each of 62 sets of buffers to be checked, three end to end; the
+    # library's way launches its own. Eight lanes hold a row of 100, so that a block of 128 threads
+    # takes sixteen rows.
+    assert gpu.launches == [(4, 128)] * (3 + 62 + 3)
+    assert gpu.captured == 2
 
 
 class Slice(FakeGpu):
