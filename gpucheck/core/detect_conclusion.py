@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpucheck.core.checks import CHECKS, cuda_driver, gpu_lost, launch, xid
+from gpucheck.core.checks import CHECKS, cuda_driver, framework, gpu_lost, launch, xid
 from gpucheck.core.detect_judgement import CHAIN, GOOD, is_unreached
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.evidence import BuildsReading
@@ -171,7 +171,9 @@ def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> La
     # The first check of a layer is the one that names it; of frameworks each is as good.
     summary = well[0]
     if layer is Layer.FRAMEWORK:
-        where = f" (in {looked_at.python}{_named_by(looked_at)})" if looked_at.python else ""
+        where = (
+            f" (in {looked_at.python}{framework.named_by(looked_at)})" if looked_at.python else ""
+        )
         summary = f"{'; '.join(well)}{where}"
     return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
 
@@ -183,15 +185,7 @@ def _no_framework(looked_at: BuildsReading) -> str:
     another = "--python PATH names another"
     if looked_at.python is None:
         return f"none in this Python ({another})"
-    return f"none in {looked_at.python}{_named_by(looked_at)} ({another})"
-
-
-def _named_by(looked_at: BuildsReading) -> str:
-    """Return what made it the Python to look at, after a comma; nothing where that is not known."""
-    if looked_at.named_by is None:
-        return ""
-    own = looked_at.named_by == "gpucheck"
-    return ", gpucheck's own" if own else f", by {looked_at.named_by}"
+    return f"none in {looked_at.python}{framework.named_by(looked_at)} ({another})"
 
 
 def _first_of(summaries: Sequence[str]) -> str:

@@ -65,7 +65,8 @@ def test_an_installed_framework_is_described_truly(
         true = subprocess.run(
             [python, "-I", "-c", version, MODULES[name]], capture_output=True, text=True, check=True
         )
-        assert entry["version"] == true.stdout
+        # PyPI's wheel of 2.15.0 calls itself 2.15.0+cu132 in its own file.
+        assert entry["version"].partition("+")[0] == true.stdout.partition("+")[0]
     assert entry["sees_gpu"] in (None, False)
     assert (entry["reason"] is None) == (finding["status"] == "ok")
 

@@ -91,9 +91,23 @@ def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
 def judge(machine: Machine, name: str, advice: Advice) -> Finding:
     """Judge one framework; what it did when it was tried counts for more than what it is."""
     finding = _judge(machine, name, advice)
-    return finding._replace(
-        remedy=tuple(_in_that_python(machine.builds, step) for step in finding.remedy)
+    builds = machine.builds
+    looked_at = (
+        (Evidence(source="looked at", value=f"{builds.python}{named_by(builds)}"),)
+        if builds.python is not None and machine.build(name) is not None
+        else ()
     )
+    return finding._replace(
+        evidence=tuple(dict.fromkeys((*finding.evidence, *looked_at))),
+        remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
+    )
+
+
+def named_by(builds: BuildsReading) -> str:
+    """Return what made it the Python to look at, after a comma; nothing where that is not known."""
+    if builds.named_by is None:
+        return ""
+    return ", gpucheck's own" if builds.named_by == "gpucheck" else f", by {builds.named_by}"
 
 
 def _in_that_python(builds: BuildsReading, step: str) -> str:
@@ -261,7 +275,7 @@ def _tried(
         # Some frameworks call a driver that is not there an insufficient one.
         missing = driver.code == "library-not-found"
         said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
-        below = ("Mend what is broken below it: gpucheck detect",)
+        below = ("Fix what is broken below it: gpucheck detect",)
         problems = [*problems, Reason(driver.code, f"CUDA does not start: {said}", (), below)]
     if not problems:
         cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"

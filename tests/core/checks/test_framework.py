@@ -232,6 +232,13 @@ def test_of_two_packages_with_the_same_files_both_are_removed_first(
     assert finding.remedy[0].endswith(step)
 
 
+def test_a_problem_names_the_python_that_has_it() -> None:
+    finding = told(machine("9.0"), FOR_CPUS[0], named_by="CONDA_PREFIX")
+
+    (where,) = [each.value for each in finding.evidence if each.source == "looked at"]
+    assert where == "/some where/python, by CONDA_PREFIX"
+
+
 def test_missing_libraries_are_installed_for_the_build_that_is_there() -> None:
     (build,) = [each for each in LACKING if each.name == "pytorch"]
     build = build._replace(distributions=("torch 2.13.0+cu126",))
