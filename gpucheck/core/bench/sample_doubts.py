@@ -176,9 +176,11 @@ def bimodal(record: Record) -> Doubt | None:
     needed = max(_LEAST_GAP, _FEW_GAP / count)
     if gap < _MODE_GAP or gap * stats.median(samples) < needed * noise:
         return None
+    # As a share of what is small, a large distance says nothing.
+    apart = f"{gap:.0%} apart" if gap < 1 else f"a factor of {1 + gap:.2g} apart"
     return Doubt(
         code="bimodal",
-        message=f"the samples fall into two groups {gap:.0%} apart: the median is one of them",
+        message=f"the samples fall into two groups {apart}: the median is one of them",
         next="look at p10 and p90 (-v); run it again when the machine is idle",
         facts={"gap_share": gap},
     )

@@ -9,7 +9,14 @@ import pytest
 from gpucheck.core.bench.gates.facts import Facts
 from gpucheck.core.bench.gates.verdict import judge
 from gpucheck.models.gate import GateClass, GateStatus, Severity
-from tests.fakes.bench_results import product_runs
+from tests.fakes.bench_results import (
+    measurement,
+    product,
+    product_runs,
+    result_of,
+    run_of,
+    sensors,
+)
 from tests.fakes.gates import COMPANY, GOOD, NODE, SLOW, facts, gate, node, profile_of
 
 
@@ -95,3 +102,23 @@ def test_a_node_is_as_fast_as_its_slowest() -> None:
     slowest = gate(found, "matmul", "node")
     assert slowest.status is GateStatus.FAIL
     assert "gpu:1 is the slowest" in (slowest.reason or "")
+
+
+def test_a_noisy_check_does_not_hide_one_that_surely_fails() -> None:
+    noisy = NODE[NODE.index("[[check]]") :].replace('id = "matmul"', 'id = "copy"')
+    noisy = noisy.replace('kernel = "matmul"\ndtype = "bfloat16"', 'kernel = "copy"')
+    noisy = noisy.replace('value = 700\nunit = "TFLOP/s"', 'value = 2000\nunit = "GB/s"')
+    runs = []
+    for at in range(8):
+        device = f"gpu:{at}"
+        factors = (0.5, 1.4, 0.6, 1.3, 0.2) if at == 7 else (1.0,) * 5
+        for number, (value, factor) in enumerate(zip(GOOD, factors, strict=True)):
+            slow = 0.9 * value if at == 7 else value
+            copy = measurement("copy", 2e12 * factor, device=device)
+            result = result_of(product(slow, device), copy, telemetry=sensors(device))
+            runs.append(run_of(result, number, device))
+
+    found = gate(facts(runs, COMPANY + noisy), "straggler", "gpu:7")
+
+    assert (found.status, found.severity) == (GateStatus.FAIL, Severity.ERROR)
+    assert "in matmul" in (found.reason or "")
