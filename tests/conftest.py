@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -31,6 +32,17 @@ LEAKING = re.compile(
 
 #: Which Pythons have frameworks to hold ours against: the tests' own options, see CONTRIBUTING.
 ASKED_OF_THE_TESTS = re.compile(r"GPUCHECK_(\w+_PYTHONS?|TEST_\w+)")
+
+#: Source: linux/prctl.h and linux/capability.h.
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+
+#: Whole folders are `slow`, since they start processes or compile, but for these files of theirs:
+#: one look at each command and at what the documents show.
+SLOW_FOLDERS = ("emulator", "end_to_end")
+QUICK_FILES = ("test_documents.py", "test_every_command.py", "test_tables.py")
+#: Elsewhere a test that takes more of a processor than this is named at the end of the run: it
+#: wants the mark, or less work. It is no failure, since machines differ.
+MOST_CPU_S = 2.0
 
 #: More workers of a parallel run take memory and are hardly faster: many tests start processes.
 MOST_WORKERS = 4
@@ -77,6 +89,17 @@ def scrubbed_environment(extra: Mapping[str, str] | None = None) -> dict[str, st
     """
     kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {**kept, "VIRTUAL_ENV": sys.prefix, "LANG": "C.UTF-8", **(extra or {})}
+
+
+def drop_root_rights() -> None:
+    """Take from the program that is executed next what lets root pass over permissions.
+
+    For `preexec_fn`. Other users have no such rights and nothing to lose.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) and os.geteuid() == 0:
+            raise OSError(ctypes.get_errno(), "root's rights cannot be dropped here")
 
 
 @pytest.fixture(autouse=True, scope="session", name="leaking_variables")
@@ -152,6 +175,37 @@ def c_compiler() -> str:
     return found
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Note how much of a processor a test took, with the children that it waited for."""
+    before = os.times()
+    try:
+        yield
+    finally:
+        taken_s = sum(os.times()[:4]) - sum(before[:4])
+        item.user_properties.append(("cpu_s", round(taken_s, 2)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line each what was left out for want of a compiler, and what took long."""
+    stats = terminalreporter.stats
+    reasons = [str(report.longrepr) for report in stats.get("skipped", [])]
+    count = sum("no C compiler" in reason or "no C++ compiler" in reason for reason in reasons)
+    if count:
+        terminalreporter.write_line(
+            f"{count} tests were left out: there is no compiler for the pretended drivers and the "
+            "emulated kernels. Install gcc and g++ (build-essential), and run them again.",
+            yellow=True,
+        )
+    for report in stats.get("passed", []):
+        taken_s = dict(report.user_properties).get("cpu_s", 0.0)
+        if taken_s > MOST_CPU_S and "slow" not in report.keywords:
+            terminalreporter.write_line(
+                f"{report.nodeid} took {taken_s} s of a processor: mark it slow, or do less",
+                yellow=True,
+            )
+
+
 def has_gpu() -> bool:
     """Return whether there is an NVIDIA device node."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
@@ -177,8 +231,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             option.dist = "worksteal"
 
 
+def is_slow(path: Path) -> bool:
+    """Return whether all tests of a file are slow."""
+    return path.parent.name in SLOW_FOLDERS and path.name not in QUICK_FILES
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where there is no NVIDIA device node."""
+    """Mark whole folders `slow`, and skip tests marked `gpu` where there is no NVIDIA device."""
+    for item in items:
+        if is_slow(item.path):
+            item.add_marker(pytest.mark.slow)
     if has_gpu():
         return
     skip = pytest.mark.skip(reason="no NVIDIA GPU: neither /dev/nvidia0 nor /dev/dxg exists")

@@ -157,7 +157,6 @@ def wait_for_work(pid: int, seconds: float) -> None:
         ticks = int(fields[11]) + int(fields[12])
 
 
-@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     options = ("--device", "cpu", "--budget", "60", "--json", "--output", str(path))

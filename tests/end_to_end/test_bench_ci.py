@@ -23,8 +23,6 @@ from tests.fakes.machine import Machine, load_machine
 from tests.render.junit_rules import violations
 from tests.render.schemas import validator
 
-pytestmark = pytest.mark.slow
-
 #: No product is measured, so that a fault of `gemm` meets the repeated products.
 PROFILE = """
 [profile]

@@ -62,7 +62,6 @@ def card(pretend: Pretend) -> dict[str, str]:
     return with_script(pretend)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "beside_torch"),
     [
@@ -97,7 +96,6 @@ def test_the_suite_measures_writes_and_prints(
     assert page.count("\n| ") == len(figures) + 1
 
 
-@pytest.mark.slow
 def test_long_rows_reach_the_kernels_of_clusters(card: dict[str, str], tmp_path: Path) -> None:
     finished = suite(tmp_path, "--only", "softmax", env=card, share=0.0005)
 

@@ -71,7 +71,6 @@ def test_an_installed_framework_is_described_truly(
     assert (entry["reason"] is None) == (finding["status"] == "ok")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(has_gpu(), reason="this is about a machine without a GPU")
 @pytest.mark.parametrize("name", MODULES)
 def test_without_a_gpu_each_says_so_itself(

@@ -13,8 +13,6 @@ from tests.end_to_end.test_bench_gpu import quiet
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import Machine, load_machine
 
-pytestmark = pytest.mark.slow
-
 #: 60 % of the H100's float32 peak; the model reaches a little more at this size.
 PROFILE = """
 [profile]
