@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 #: Documented exit codes (README).
 CODES: Mapping[str, frozenset[int]] = {
     "detect": frozenset({0, 1, 3}),
-    "list": frozenset({0, 3, 4}),
+    "list": frozenset({0, 1, 3, 4}),
     "place --count": frozenset({0, 1, 3, 4}),
     "place /gpu:0": frozenset({0, 1, 3, 4}),
     "memlimit": frozenset({0, 1, 3, 4}),
@@ -61,7 +61,7 @@ CODES: Mapping[str, frozenset[int]] = {
 #: Without these no program runs a kernel; the others describe a device, or give something back.
 DECISIVE = frozenset(
     {
-        "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuLaunchKernel",
+        "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuLaunchKernel",
         "cuCtxSynchronize", "cuModuleLoadData", "cuModuleGetFunction", "cuMemAlloc_v2",
         "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuCtxSetCurrent", "cuDevicePrimaryCtxRetain",
     }

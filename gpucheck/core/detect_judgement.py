@@ -203,6 +203,8 @@ def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
 def _outweighed(finding: Finding, observation: str) -> Finding:
     if finding.status is not CheckStatus.FAIL:
         return finding
+    if finding.id == nvml.ID and finding.cause in gpu_lost.WORDS:
+        return finding  # every GPU is lost, whatever a program saw of them before
     if finding.layer in MADE_ON_DEMAND:
         summary = f"{finding.summary} as far as could be seen at first, {observation}"
         return finding._replace(status=CheckStatus.OK, summary=summary, remedy=(), cause=None)

@@ -157,6 +157,10 @@ OK, BAD, OPEN = ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE
             id="one of two lost",
         ),
         pytest.param(
+            ON_BUS, reading_of(gpu_reading(0, failure=LOST)), CUDA, BAD, "unusable", "nvml",
+            "ok ok fail ok", id="the only one lost, which CUDA still counts",
+        ),
+        pytest.param(
             ON_BUS, reading_of(gpu_reading(0, failure=LOST)), NO_DEVICE, BAD, "unusable", "nvml",
             "ok ok fail skip", id="the only one lost",
         ),
