@@ -27,7 +27,7 @@ def without_time(document: dict[str, Any]) -> dict[str, Any]:
 
 def take(program: Program, env: dict[str, str], file: Path, *arguments: str) -> Any:
     """Record a machine to a file, and return the document in it."""
-    ended = program("snapshot", file, *arguments, env=env)
+    ended = program("snapshot", file, "--overwrite", *arguments, env=env)
     assert ended.code == 0
     assert ended.stdout == b""
     text = file.read_text(encoding="ascii")
