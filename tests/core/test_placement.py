@@ -15,6 +15,7 @@ from gpucheck.core.placement import (
     check_nameable,
     environment_by_index,
     place_devices,
+    prohibited,
     resolve,
     visible_devices,
 )
@@ -310,3 +311,13 @@ class TestVariables:
             check_nameable([nameless], by_uuid=True)
         with pytest.raises(BadAnswerError, match="UUID of GPU 3"):
             check_nameable([replace(nameless, mig_instance=True)], by_uuid=False)
+
+
+def test_a_card_that_takes_no_program_is_said() -> None:
+    gpus = (card(0, 0), card(1, 1, compute_mode="prohibited"), card(2, 2, compute_mode="default"))
+
+    (notice,) = prohibited(gpus)
+
+    assert notice.code == "compute-mode-prohibited"
+    assert "GPU 1 takes no program" in notice.message
+    assert "sudo nvidia-smi -i 1 -c DEFAULT" in notice.message

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
+from tests.fakes.machine import load_machine
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "configs" / "place"
@@ -78,6 +79,16 @@ class TestDevices:
         assert "libnvidia-ml.so.1 was not found" in ended.said
         assert (soft.code, "warning: The GPUs cannot be listed" in soft.said) == (0, True)
         assert (cpu.code, cpu.said) == (0, "")
+
+    def test_a_card_that_takes_no_program_is_a_warning(
+        self, program: Program, pretend: Pretend
+    ) -> None:
+        env = pretend(load_machine("t4").with_gpu(0, compute_mode="prohibited"))
+
+        for words, name in ((("place", "/gpu:0"), "place"), (("memlimit", "30%"), "memlimit")):
+            document = program(*words, "--json", env=env).document(name)
+            codes = [notice["code"] for notice in document["warnings"]]
+            assert "compute-mode-prohibited" in codes
 
     @pytest.mark.parametrize("unbuffered", ["", "1"])
     def test_a_full_device_is_one_sentence(
