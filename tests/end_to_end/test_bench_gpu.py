@@ -262,7 +262,7 @@ def test_a_gpu_that_cannot_be_opened_is_named_and_the_others_measured(bench: Ben
 
 def test_memory_that_runs_out_fails_its_rows_only(bench: Bench) -> None:
     document = bench.document(
-        *("copy", "matmul", "--device", "gpu:0", "--quick", *BRIEF),
+        *("copy", "matmul", "--device", "cpu,gpu:0", "--quick", *BRIEF),
         script="oom after=10",
     )
 

@@ -20,7 +20,8 @@ from gpucheck.core.bench.stats import FEWEST_FOR_INTERVAL
 #: A first turn runs an operation to warm up, to see how long it takes, and for its sample; and it
 #: draws the inputs and checks the result twice, which later turns do once at most.
 _FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
-_LEAST_S = 3.0
+#: Seconds that rows have for their first three rounds however small the budget is.
+_LEAST_S = 10.0
 #: Rows that a sentence names; more than these are counted.
 _MOST_NAMED = 4
 
@@ -69,10 +70,7 @@ def _rank(need: Need) -> tuple[bool, bool, float]:
 
 
 def least_budget_s(budget_s: float) -> float:
-    """Return the time in which rows may begin: three seconds at least.
-
-    Preparing and checking take their time however small the budget is.
-    """
+    """Return the time in which rows may begin, since preparing and checking take theirs."""
     return max(budget_s, _LEAST_S)
 
 

@@ -72,19 +72,19 @@ def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kin
 
 
 def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None:
-    first, naive = waiting(1.0), waiting(0.6, reference=True, variant="naive")
+    first, naive = waiting(2.0), waiting(1.2, reference=True, variant="naive")
     cheap = waiting(0.01, reference=True)
 
-    note = leave_out([first, naive, cheap], 6.0)
+    note = leave_out([first, naive, cheap], 12.0)
 
     assert first.error is cheap.error is None
     assert naive.error is not None
     assert naive.error.code == "no-time"
-    assert "3 s" in naive.error.message
+    assert "6 s" in naive.error.message
     assert note is not None
-    assert "6 s are too short" in note
+    assert "12 s are too short" in note
     assert "fake float32 naive on cpu" in note
-    assert "--budget 15 would do" in note
+    assert "--budget 25 would do" in note
 
 
 def test_the_budget_that_is_named_does_for_every_row() -> None:
@@ -96,7 +96,7 @@ def test_the_budget_that_is_named_does_for_every_row() -> None:
 
 
 def test_where_nothing_fits_the_cheapest_first_row_is_measured_all_the_same() -> None:
-    costly, cheap, other = waiting(100.0), waiting(50.0), waiting(1.0, reference=True)
+    costly, cheap, other = waiting(100.0), waiting(50.0), waiting(10.0, reference=True)
 
     leave_out([costly, cheap, other], 1e-3)
 
