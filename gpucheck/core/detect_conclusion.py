@@ -171,9 +171,8 @@ def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> La
     # The first check of a layer is the one that names it; of frameworks each is as good.
     summary = well[0]
     if layer is Layer.FRAMEWORK:
-        where = (
-            f" (in {looked_at.python}{framework.named_by(looked_at)})" if looked_at.python else ""
-        )
+        where = ", ".join(filter(None, (looked_at.python, framework.named_by(looked_at))))
+        where = f" (in {where})" if where else ""
         summary = f"{'; '.join(well)}{where}"
     return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
 
@@ -182,10 +181,9 @@ def _no_framework(looked_at: BuildsReading) -> str:
     """Say where none was found, or why that Python could not be asked."""
     if looked_at.unavailable is not None:
         return f"not checked: {looked_at.unavailable}"
-    another = "--python PATH names another"
-    if looked_at.python is None:
-        return f"none in this Python ({another})"
-    return f"none in {looked_at.python}{framework.named_by(looked_at)} ({another})"
+    where = looked_at.python or "this Python"
+    by = framework.named_by(looked_at)
+    return f"none in {where} ({f'{by}; ' if by else ''}--python PATH names another)"
 
 
 def _first_of(summaries: Sequence[str]) -> str:

@@ -92,8 +92,9 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
     """Judge one framework; what it did when it was tried counts for more than what it is."""
     finding = _judge(machine, name, advice)
     builds = machine.builds
+    by = named_by(builds)
     looked_at = (
-        (Evidence(source="looked at", value=f"{builds.python}{named_by(builds)}"),)
+        (Evidence(source="looked at", value=", ".join(filter(None, (builds.python, by)))),)
         if builds.python is not None and machine.build(name) is not None
         else ()
     )
@@ -104,10 +105,10 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
 
 
 def named_by(builds: BuildsReading) -> str:
-    """Return what made it the Python to look at, after a comma; nothing where that is not known."""
+    """Return what made it the Python to look at, empty where that is not known."""
     if builds.named_by is None:
         return ""
-    return ", gpucheck's own" if builds.named_by == "gpucheck" else f", by {builds.named_by}"
+    return "gpucheck's own" if builds.named_by == "gpucheck" else f"by {builds.named_by}"
 
 
 def _in_that_python(builds: BuildsReading, step: str) -> str:
@@ -214,12 +215,13 @@ def _finding(
 
 def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
     where = machine.builds.python or "this Python"
+    by = named_by(machine.builds)
     if machine.wish.framework != name:
         return _finding(name, CheckStatus.SKIP, f"{advice.title} is not installed")
     return _finding(
         name,
         CheckStatus.FAIL,
-        f"{advice.title} is not installed in {where}",
+        f"{advice.title} is not installed in {where}{f' ({by})' if by else ''}",
         Evidence(source=where, value="no such package"),
         remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
         cause="not-installed",

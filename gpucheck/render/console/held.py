@@ -108,8 +108,8 @@ def _heading(software: Software | None, found: Sequence[Holder]) -> str:
 
 def software_name(software: Software) -> str:
     """Return the Python of a plan, and what made it that one."""
-    named = {None: "", "gpucheck": ", gpucheck's own"}
-    by = named.get(software.named_by, f", by {software.named_by}")
+    named = {None: "", "gpucheck": " (gpucheck's own)"}
+    by = named.get(software.named_by, f" (by {software.named_by})")
     return f"{software.interpreter or 'an unknown Python'}{by}"
 
 

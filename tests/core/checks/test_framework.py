@@ -277,7 +277,7 @@ def test_the_layer_names_the_python() -> None:
     for builds, said in (
         (reading, "(in /v/bin/python, by VIRTUAL_ENV)"),
         (reading._replace(named_by="gpucheck"), "(in /v/bin/python, gpucheck's own)"),
-        (reading._replace(builds=()), "none in /v/bin/python, by VIRTUAL_ENV (--python PATH"),
+        (reading._replace(builds=()), "none in /v/bin/python (by VIRTUAL_ENV; --python PATH"),
     ):
         probes.builds_reading = builds
         answer = detect(probes, DetectRequest(only=("framework",)))
