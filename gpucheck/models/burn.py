@@ -94,8 +94,9 @@ class BurnGlance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnMoment:
-    """The whole burn at one moment."""
+    """The whole burn at one moment; `opening_s` is how long it opens devices, 0 from then on."""
 
     elapsed_s: float
     asked_s: float
     devices: tuple[BurnGlance, ...]
+    opening_s: float = 0.0

@@ -365,6 +365,7 @@ class _Burn:
             elapsed_s=self._elapsed_s() if loaded else 0.0,
             asked_s=self._plan.seconds,
             devices=tuple(glances),
+            opening_s=0.0 if self._began else self._elapsed_s(),
         )
 
 

@@ -34,12 +34,15 @@ def live_table(moment: BurnMoment, *, unicode: bool) -> Table:
     from rich.table import Table
 
     left_s = max(0.0, moment.asked_s - moment.elapsed_s)
+    title = f"burn: {moment.elapsed_s:.0f} s of {moment.asked_s:g} s, {left_s:.0f} s left"
+    if moment.opening_s:
+        title = f"burn: opening the devices for {moment.opening_s:.0f} s, then {moment.asked_s:g} s"
     table = Table(
         box=None,
         padding=(0, 2, 0, 0),
         pad_edge=False,
         header_style="dim",
-        title=f"burn: {moment.elapsed_s:.0f} s of {moment.asked_s:g} s, {left_s:.0f} s left",
+        title=title,
         title_justify="left",
     )
     for heading in ("DEVICE", "STATE", "SPEED", "PRODUCTS", "WRONG", "TEMP", "POWER", "SM CLOCK"):

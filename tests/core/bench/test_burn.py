@@ -564,6 +564,8 @@ def test_who_watches_sees_every_device() -> None:
     assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)
     assert glance.products > 0
     assert moments[0].devices[0].state == "ready"
+    assert moments[0].opening_s > 0
+    assert moments[10].opening_s == 0
     assert moments[10].elapsed_s > 0
 
 

@@ -122,3 +122,10 @@ def repeated(**changes: Any) -> str:
 )
 def test_bench_says_what_its_repeated_products_showed(changes: dict[str, Any], said: str) -> None:
     assert said in repeated(**changes)
+
+
+def test_while_devices_open_the_live_table_says_for_how_long() -> None:
+    glances = (BurnGlance(device="gpu:0", state="opening"),)
+    moment = BurnMoment(elapsed_s=0.0, asked_s=20.0, devices=glances, opening_s=45.0)
+
+    assert "burn: opening the devices for 45 s, then 20 s" in drawn(moment, unicode=True)
