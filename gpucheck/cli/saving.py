@@ -121,7 +121,8 @@ class Saving:
 
         write_file(path, to_text(run))
         if shared.verbosity >= 0:
-            write_stderr(f"Saved. Compare a later run with: gpucheck compare {path} LATER")
+            done = f"Added as session {1 + len(run.further_times)}" if self.extends else "Saved"
+            write_stderr(f"{done}. Compare a later run with: gpucheck compare {path} LATER")
 
     def _about_the_baseline(self) -> list[Notice]:
         """Return what speaks against the baseline itself."""

@@ -298,7 +298,9 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
     elif open_rows:
         code = ExitCode.INCONCLUSIVE
         message = _sentence(open_rows, "not decided")
-        failure = Failure(code="undecided", message=message, remedy=_remedy(comparison))
+        first = open_rows[0]
+        steps = first.next if first.class_ is GateClass.ENVIRONMENT else _remedy(comparison)
+        failure = Failure(code="undecided", message=message, remedy=steps)
     warnings = tuple(_failed_sides(comparison))
     return Answer(result=comparison, exit_code=code, host=host, error=failure, warnings=warnings)
 

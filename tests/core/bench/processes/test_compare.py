@@ -288,6 +288,16 @@ def test_undecided_single_runs_are_told_to_be_repeated() -> None:
     assert answer.error.remedy == ("Save runs of more processes: gpucheck bench --save FILE",)
 
 
+def test_undecided_since_others_were_at_work_is_told_to_wait_for_them() -> None:
+    second = run(5e14, doubts=("gpu-shared",))
+
+    answer = conclude_comparison(compared(run(), second), Host())
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert answer.error is not None
+    assert answer.error.remedy == compared(run(), second).rows[0].next
+
+
 def test_a_processor_is_not_called_defective() -> None:
     (only,) = compared(run(1e11, "cpu"), run(8e10, "cpu")).rows
 
