@@ -127,7 +127,7 @@ def run(
     problems += [f"left in TMPDIR: {path.name}" for path in (folder / "tmp").iterdir()]
     problems += _bad_files(work, started)
     if b"Traceback" in stderr:
-        problems.append(stderr.decode(errors="replace").strip().splitlines()[-1])
+        problems.append(stderr.decode(errors="replace").strip())
     outcome, said = _judge(name, process.returncode, number, stdout.decode())
     return Ended(process.returncode, outcome, (*problems, *said))
 

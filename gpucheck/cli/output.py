@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
-from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.models.errors import (
     ExitCode,
@@ -92,7 +92,8 @@ def emit(report: Report, shared: Shared, view: View) -> Report:
         write_stdout(render(report, view))
         return report
     try:
-        write_file(shared.output, render(report, view))
+        mode = PRIVATE if shared.private else None
+        write_file(shared.output, render(report, view), mode=mode)
     except WrongUseError as error:
         failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
         code = error.exit_code

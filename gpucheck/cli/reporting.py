@@ -18,7 +18,7 @@ import typer
 
 from gpucheck.cli.output import wrap
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.streams import write_stderr
+from gpucheck.cli.streams import write_stderr, write_workflow_command
 from gpucheck.models.errors import ExitCode, GpucheckError
 from gpucheck.models.report import Answer, Failure, Report
 from gpucheck.probes.interrupts import REQUESTS
@@ -79,7 +79,7 @@ class Outlets:
         from gpucheck.render.github import render, workflow_commands
 
         for line in workflow_commands(report):
-            write_stderr(line)
+            write_workflow_command(line)
         if self.summary is None:
             return
         try:

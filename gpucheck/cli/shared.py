@@ -16,6 +16,8 @@ class Shared(NamedTuple):
     deadline_s: float | None = None
     strict: bool = False
     verbosity: int = 0
+    #: The file of --output is for its owner alone.
+    private: bool = False
 
 
 def split_words(values: Sequence[str] | None) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def command(
     if file is not None and shared.output is not None:
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)
-    shared = shared._replace(output=file or shared.output)
+    shared = shared._replace(output=file or shared.output, private=not redact)
     if shared.output is not None and shared.output.is_file() and not overwrite:
         raise WrongUseError(
             code="snapshot-exists",
@@ -44,4 +44,9 @@ def command(
     code = deliver("snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact))
     if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
+    if not redact and shared.verbosity >= 0 and code == ExitCode.OK:
+        write_stderr(
+            "It names this host, its users and their processes with their command lines, paths,"
+            " serial numbers and UUIDs: give others one made with --redact."
+        )
     return code

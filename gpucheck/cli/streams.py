@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from gpucheck.cli.shared import Shared
 
 STDOUT = "standard output"
+#: Source: GitHub's and Azure's runner, ActionCommand.cs and CommandStringConvertor.cs.
+_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:vso)?\[)", re.M)
 
 
 def unwritable(place: str, problem: str) -> WrongUseError:
@@ -39,6 +42,7 @@ def write_stdout(text: str) -> None:
         raise unwritable(STDOUT, "it is closed")
     encoding = stream.encoding or "ascii"
     try:
+        text = without_workflow_commands(text)
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
@@ -50,6 +54,20 @@ def write_stdout(text: str) -> None:
 
 def write_stderr(line: str) -> None:
     """Write one line of comment; a closed or full stderr never ends the program."""
+    write_workflow_command(without_workflow_commands(line))
+
+
+def without_workflow_commands(text: str) -> str:
+    """Make visible what a CI runner would obey: it reads both streams, and names come from outside.
+
+    `::` commands begin a line, `##[` ones stand anywhere. The stand-ins are JSON's own escapes,
+    so that a document stays what it is.
+    """
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\u{ord(found[0].lstrip()[0]):04x}", text)
+
+
+def write_workflow_command(line: str) -> None:
+    """Write a line to stderr as it is."""
     stream: TextIO | None = sys.stderr
     if stream is None:
         return

@@ -337,4 +337,6 @@ def own_command(words: Sequence[str]) -> str:
     """Return a command line as the record of a claim shows it."""
     import shlex
 
-    return shlex.join(words)
+    from gpucheck.probes.processes import without_secrets
+
+    return shlex.join(without_secrets(words))

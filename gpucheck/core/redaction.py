@@ -12,6 +12,7 @@ from typing import Any
 
 from gpucheck.core.visibility import digits_of, gpu_uuid
 from gpucheck.core.visibility_entries import looks_like_uuid
+from gpucheck.models.evidence import SystemReading
 from gpucheck.models.recording import Snapshot
 from gpucheck.models.snapshot import (
     CudaReading,
@@ -35,6 +36,27 @@ _PLAIN = re.compile(
     "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
     "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
 )
+#: What their values are made of: numbers, sizes, ranges, and the words that these settings know.
+_VALUE_PARTS = re.compile(r"[\s,:;=<>\[\]]+")
+_VALUE_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[+-]?[0-9]{1,3})?(?:[kmgt]i?b?|b|%)?"
+    r"|[0-9]{1,4}-[0-9]{1,4}",
+    re.ASCII | re.I,
+)
+_VALUE_WORDS = frozenset(
+    {
+        "true", "false", "yes", "no", "on", "off", "default", "none", "all", "void",
+        "fastest_first", "pci_bus_id", "lazy", "eager", "compute", "utility", "graphics",
+        "video", "display", "compat32", "ngx", "cpu", "cuda", "gpu", "rocm", "tpu", "metal",
+        "bfc", "platform", "cuda_async", "cuda_malloc_async", "vmm", "backend", "native",
+        "cudamallocasync", "max_split_size_mb", "roundup_power2_divisions",
+        "garbage_collection_threshold", "expandable_segments", "per_process_memory_fraction",
+        "max_non_split_rounding_mb", "pinned_use_cuda_host_register",
+        "pinned_num_register_threads", "pinned_use_background_threads",
+        "pinned_reserve_segment_size_mb", "release_lock_on_cudamalloc",
+        "graph_capture_record_stream_reuse",
+    }
+)  # fmt: skip
 REDACTED = "redacted"
 #: Words that mean something in lists of devices.
 _LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
@@ -42,10 +64,26 @@ _NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)
 _HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
 _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
 #: A path in a message, up to where messages go on. Those of the system itself tell nothing.
-_PATH = re.compile(r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr)\b)[^:'\"\n]+")
+_PATH = re.compile(
+    r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
+    r"[^:'\"\n]+"
+    r"|~[\w.-]*/[^:'\"\n]*|\b[A-Za-z]:\\[^'\"\n]*|\\\\[\w.$-]+\\[^'\"\n]*"
+)
 #: What lines of the kernel log name: processes that have ended, GPUs and boards.
-_LOGGED_PROCESS = re.compile(r"\bname=[^,\s]+")
-_LOGGED_SERIAL = re.compile(r"(?i)(serial number:?\s*)\S+")
+#: A process's name may hold spaces and commas: of what follows it only a known end stays.
+_LOGGED_PROCESS = re.compile(
+    r"\bname=.*?(?P<end>, (?:GPU has fallen off the bus|Ch(?:annel)? [0-9a-fA-Fx]{1,10})\.?)?$",
+    re.S,
+)
+_LOGGED_SERIAL = re.compile(r"(?i)(\bserial(?: number)?\b[:=\s]*)[^\s,;]+")
+#: Addresses of a network card, of the network and of people; a bus id has fewer colons.
+_LOGGED_ADDRESS = re.compile(
+    r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b"
+    r"|(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})(?![\w:.])"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){1,6}:(?:[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6})?(?![\w:])"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*"
+)
 _LOGGED_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 #: Shorter names occur in our own sentences.
 _SHORTEST_NAME = 3
@@ -131,7 +169,8 @@ class _Redactor:
     def variable(self, name: str, value: str) -> str:
         if name in _DEVICE_LISTS:
             return ",".join(self._entry(entry) for entry in value.split(","))
-        return value if _PLAIN.fullmatch(name) and self.text(value) == value else REDACTED
+        known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
+        return value if known and self.text(value) == value else REDACTED
 
     def _entry(self, entry: str) -> str:
         """Replace a UUID or the beginning of one; ordinals and words of the grammar stay."""
@@ -193,18 +232,35 @@ class _Redactor:
             text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
         return _PATH.sub("(path)", text)
 
+    def system(self, reading: SystemReading) -> SystemReading:
+        """Return the surroundings; lines of the log can hold what any driver and program says."""
+        reading = self.everything(reading)
+        lines = reading.log.lines
+        if lines is None:
+            return reading
+        return reading._replace(log=reading.log._replace(lines=tuple(map(_redact_line, lines))))
+
     def everything(self, value: Any) -> Any:
         """Return a record of evidence with every text in it redacted."""
         if isinstance(value, str):
-            text = _LOGGED_UUID.sub(lambda found: self._uuid(found[0]), value)
-            text = _LOGGED_SERIAL.sub(r"\1redacted", _LOGGED_PROCESS.sub("name=redacted", text))
-            return self.text(text)
+            return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), value))
         if isinstance(value, Mapping):
             return {key: self.everything(item) for key, item in value.items()}
         if not isinstance(value, tuple):
             return value
         items = [self.everything(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def _redact_line(line: str) -> str:
+    """Return a line of the kernel log without processes, serial numbers and addresses."""
+    line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
+    return _LOGGED_ADDRESS.sub("(address)", _LOGGED_SERIAL.sub(rf"\1{REDACTED}", line))
+
+
+def _is_setting(part: str) -> bool:
+    """Return whether a part of a value is a number or a word that settings know."""
+    return not part or part.lower() in _VALUE_WORDS or _VALUE_NUMBER.fullmatch(part) is not None
 
 
 def redact(snapshot: Snapshot) -> Snapshot:
@@ -229,7 +285,7 @@ def redact(snapshot: Snapshot) -> Snapshot:
         cuda=cuda and _redact_cuda_reasons(cuda, redactor),
         processes=processes,
         redacted=True,
-        system=redactor.everything(snapshot.system),
+        system=snapshot.system and redactor.system(snapshot.system),
         cuda_unrestricted=unrestricted and _redact_cuda_reasons(unrestricted, redactor),
         health=redactor.everything(snapshot.health),
         builds=redactor.everything(snapshot.builds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +11,42 @@ from pathlib import Path
 from gpucheck.models.report import Host
 from gpucheck.probes.sysfs import read_text
 
-#: Only these are read or recorded: the rest of an environment may hold secrets.
-PREFIXES = ("CUDA_", "NVIDIA_", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "XLA_")
+#: Only these are read or recorded: another may hold a secret, whatever it is called.
 NAMES = frozenset(
     {
         "COMPUTE_PROFILE",
+        "CUDA_AUTO_BOOST",
+        "CUDA_CACHE_DISABLE",
+        "CUDA_CACHE_MAXSIZE",
+        "CUDA_CACHE_PATH",
+        "CUDA_COREDUMP_FILE",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_DEVICE_MEMORY_LIMIT",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_DEVICE_SM_LIMIT",
+        "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+        "CUDA_DISABLE_PTX_JIT",
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+        "CUDA_FORCE_PTX_JIT",
+        "CUDA_HOME",
+        "CUDA_INJECTION32_PATH",
+        "CUDA_INJECTION64_PATH",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MANAGED_FORCE_DEVICE_ALLOC",
+        "CUDA_MEMORY_LIMIT",
+        "CUDA_MODULE_DATA_LOADING",
+        "CUDA_MODULE_LOADING",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_CLIENT_PRIORITY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_PATH",
+        "CUDA_PROFILE",
+        "CUDA_ROOT",
+        "CUDA_SCALE_LAUNCH_QUEUES",
+        "CUDA_VERSION",
+        "CUDA_VISIBLE_DEVICES",
         "CUPY_GPU_MEMORY_LIMIT",
         "JAX_CUDA_VISIBLE_DEVICES",
         "JAX_PLATFORMS",
@@ -24,13 +56,27 @@ NAMES = frozenset(
         "NSIGHT_CUDA_DEBUGGER",
         "NUMBA_DISABLE_CUDA",
         "NUMBA_ENABLE_CUDASIM",
+        "NVIDIA_CUDA_END_OF_LIFE",
+        "NVIDIA_DISABLE_REQUIRE",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_PRODUCT_NAME",
+        "NVIDIA_REQUIRE_CUDA",
+        "NVIDIA_REQUIRE_DRIVER",
+        "NVIDIA_TF32_OVERRIDE",
+        "NVIDIA_VISIBLE_DEVICES",
         "OPENCL_PROFILE",
         "PER_PROCESS_GPU_MEMORY_FRACTION",
         "PYTORCH_ALLOC_CONF",
         "PYTORCH_CUDA_ALLOC_CONF",
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "PYTORCH_NVML_BASED_CUDA_CHECK",
+        "SLURM_GPUS",
+        "SLURM_JOB_GPUS",
         "SLURM_JOB_ID",
+        "SLURM_STEP_GPUS",
         "TF_CPP_MIN_LOG_LEVEL",
         "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
         "TF_FORCE_GPU_ALLOW_GROWTH",
@@ -41,11 +87,16 @@ NAMES = frozenset(
         "TF_MEMORY_ALLOCATION",
         "TF_PER_DEVICE_MEMORY_LIMIT_MB",
         "THEANO_FLAGS",
+        "XLA_CLIENT_MEM_FRACTION",
+        "XLA_FLAGS",
+        "XLA_PYTHON_CLIENT_ALLOCATOR",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "XLA_PYTHON_CLIENT_PREALLOCATE",
         "per_process_gpu_memory_fraction",
     }
 )
-#: Parts of names whose values are nobody's business, NVIDIA_API_KEY for one.
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
+#: A limit for each device. Source: HAMi, which shares GPUs out in Kubernetes.
+_NUMBERED = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_[0-9]{1,3}")
 
 
 def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -54,8 +105,7 @@ def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_ours(name: str) -> bool:
-    known = name in NAMES or name.startswith(PREFIXES)
-    return known and not any(word in name for word in SECRETS)
+    return name in NAMES or _NUMBERED.fullmatch(name) is not None
 
 
 def _os_name(root: Path, release: str) -> str:

@@ -6,6 +6,7 @@ of PID namespaces. There an id is only believed if that process holds an NVIDIA 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from gpucheck.probes.sysfs import read_text
 
 #: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+
+MASK = "***"
+_SECRET_NAME = re.compile(
+    r"(?:.*[-_])?(?:pass(?:word|wd|phrase|code)?|pwd|pat|token|secret|credentials?|bearer|auth"
+    r"|api-?key|key)(?:[-_].*)?",
+    re.I | re.S,
+)
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
 #: From a user id to its name; KeyError where it has none.
 Users = Callable[[int], str]
@@ -104,4 +113,25 @@ def _command(directory: Path) -> str | None:
 
     # Programs that write their own title pad it with zeros.
     words = (read_text(directory / "cmdline") or "").rstrip("\0")
-    return shlex.join(words.split("\0")) if words else None
+    return shlex.join(without_secrets(words.split("\0"))) if words else None
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line with what looks like a password masked.
+
+    Any user may read another's command line, but nobody expects it in a report: the value of an
+    option or variable that is called a password, token, key or secret, and that of a URL.
+    """
+    shown: list[str] = []
+    masks_next = False
+    for word in words:
+        if masks_next and not word.startswith("-"):
+            shown.append(MASK)
+            masks_next = False
+            continue
+        name, equals, _ = word.partition("=")
+        secret = _SECRET_NAME.fullmatch(name) is not None
+        masks_next = secret and not equals and name.startswith("-")
+        hidden = f"{name}={MASK}" if secret and equals else word
+        shown.append(_URL_PASSWORD.sub(rf"\g<1>{MASK}@", hidden))
+    return shown

@@ -29,4 +29,9 @@ def _cell(value: str | int | float | bool | None) -> str | int | float:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return printable(value) if isinstance(value, str) else value
+    return _as_text(printable(value)) if isinstance(value, str) else value
+
+
+def _as_text(text: str) -> str:
+    """Mark a text that a spreadsheet would take for a formula, as it marks one itself."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

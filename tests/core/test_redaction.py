@@ -189,6 +189,15 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
             "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=train.py, GPU has fallen off the bus.",
             "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=redacted, GPU has fallen off the bus.",
         ),
+        (
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=my train, annas data, Ch 00000008, intr 0",
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=redacted",
+        ),
+        ("NVRM: GPU serial 04711 at 0000:1a:00.0", "NVRM: GPU serial redacted at 0000:1a:00.0"),
+        (
+            "nvidia: anna@example.org 10.1.2.3 fe80::1:2 00:1b:44:11:3a:b7 at 12:34:56 v535.129.03",
+            "nvidia: (address) (address) (address) (address) at 12:34:56 v535.129.03",
+        ),
         (f"NVRM: GPU at PCI:0000:1a:00: {A}", f"NVRM: GPU at PCI:0000:1a:00: {ALIAS_A}"),
         (f"NVRM: GPU at PCI:0000:1b:00: {LOST}", "NVRM: GPU at PCI:0000:1b:00: GPU-ffffffff-0001"),
         ("NVRM: GPU Board Serial Number: 04711", "NVRM: GPU Board Serial Number: redacted"),
@@ -197,17 +206,42 @@ def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
         ("/opt/anna/lib/libcuda.so.1", "(path)"),
     ],
 )
-def test_evidence_loses_names_and_paths(before: str, after: str | None) -> None:
+def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -> None:
     system = SystemReading(log=KernelLogReading(lines=(before,)))
-    reading = cuda(A)._replace(library_path=before)
 
-    found = redact(snapshot(*SPLIT, system=system, cuda_unrestricted=reading, cuda=reading))
+    found = redact(snapshot(*SPLIT, system=system))
 
     expected = before if after is None else after
     assert found.system == SystemReading(log=KernelLogReading(lines=(expected,)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
+        ("/usr/local/cuda-12.4/lib64/libcudart.so.12", None),
+        ("/opt/anna/lib/libcuda.so.1", "(path)"),
+        ("/usr/local/anna/lib/libcuda.so.1", "(path)"),
+        ("~anna/lib/libcuda.so.1", "(path)"),
+        ("~/lib/libcuda.so.1", "(path)"),
+        ("C:\\Users\\Anna\\nvcuda.dll", "(path)"),
+        ("\\\\server\\anna\\nvcuda.dll", "(path)"),
+    ],
+)
+def test_evidence_loses_paths(before: str, after: str | None) -> None:
+    reading = cuda(A)._replace(library_path=before)
+
+    found = redact(snapshot(*SPLIT, cuda_unrestricted=reading, cuda=reading))
+
     assert found.cuda_unrestricted == found.cuda
     assert found.cuda is not None
-    assert found.cuda.library_path == expected
+    assert found.cuda.library_path == (before if after is None else after)
+
+
+def test_a_version_of_four_numbers_is_no_address() -> None:
+    builds = BuildsReading(python="/usr/bin/python3", python_version="12.4.5.8")
+
+    assert redact(snapshot(builds=builds)).builds == builds
 
 
 # ------------------------------------------------------------------------------------ variables
@@ -255,6 +289,13 @@ def test_lists_of_devices_keep_their_meaning(before: str, after: str) -> None:
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".30"),
         ("SLURM_JOB_GPUS", "0,3"),
+        ("SLURM_JOB_GPUS", "0-3"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync,roundup_power2_divisions:[256:1,>:2]"),
+        ("PYTORCH_ALLOC_CONF", "max_split_size_mb:512, garbage_collection_threshold:0.8"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
+        ("TF_GPU_MEMORY_LIMIT", "8192MiB"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "4g"),
     ],
 )
 def test_settings_stay(name: str, value: str) -> None:
@@ -272,6 +313,11 @@ def test_settings_stay(name: str, value: str) -> None:
         ("XLA_FLAGS", "--xla_dump_to=/home/anna"),
         ("CUDA_DEVICE_ORDER", "annas-box"),
         ("JAX_PLATFORMS", "/home/anna/plugin.so"),
+        ("JAX_PLATFORMS", "cpu,anna"),
+        ("SLURM_JOB_GPUS", "annas-gpu"),
+        ("COMPUTE_PROFILE", "s3cret"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,anna:1"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "annas_allocator"),
     ],
 )
 def test_other_values_go(name: str, value: str) -> None:

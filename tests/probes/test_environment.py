@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from gpucheck.probes.environment import gpu_variables, read_host
+from tests.architecture.house import modules
 from tests.fakes.machine import load_machine
 from tests.fakes.tree import write_tree
 
@@ -17,7 +19,8 @@ from tests.fakes.tree import write_tree
     [
         "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "LD_LIBRARY_PATH",
         "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS", "XLA_FLAGS",
-        "TF_FORCE_GPU_ALLOW_GROWTH", "PYTORCH_ALLOC_CONF", "JAX_PLATFORMS", "SLURM_JOB_ID",
+        "CUDA_DEVICE_MEMORY_LIMIT_7", "TF_FORCE_GPU_ALLOW_GROWTH", "PYTORCH_ALLOC_CONF",
+        "JAX_PLATFORMS", "SLURM_JOB_ID",
     ],
 )  # fmt: skip
 def test_variables_of_gpu_programs(name: str) -> None:
@@ -29,11 +32,25 @@ def test_variables_of_gpu_programs(name: str) -> None:
     [
         "HOME", "PATH", "AWS_SECRET_ACCESS_KEY", "TF_VAR_password", "SLURM_JWT", "cuda_visible",
         "MY_CUDA_HOME", "NVIDIA_API_KEY", "NVIDIA_NGC_TOKEN", "CUDA_REGISTRY_PASSWORD",
-        "XLA_AUTH_SECRET",
+        "XLA_AUTH_SECRET", "NVIDIA_PASSPHRASE", "CUDA_Pwd", "CUDA_PAT", "XLA_BEARER",
+        "CUDA_DEVICE_MEMORY_LIMIT_KEY",
     ],
 )  # fmt: skip
 def test_other_variables_may_be_secrets(name: str) -> None:
     assert gpu_variables({name: "x"}) == {}
+
+
+def test_every_variable_that_the_program_speaks_of_is_read() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in modules()]
+    words = {
+        word
+        for source in sources
+        for word in re.findall(r"[\"'`](?:CUDA|NVIDIA|XLA)_[A-Z0-9_]*[A-Z0-9](?=[\"'`=])", source)
+    }
+    spoken_of = {word[1:] for word in words if "_ERROR_" not in word}
+
+    assert len(spoken_of) > 20
+    assert spoken_of - gpu_variables(dict.fromkeys(spoken_of, "x")).keys() == set()
 
 
 def test_an_empty_value_is_not_an_absent_one() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.probes.processes import INITIAL_PID_NAMESPACE, identify
+from gpucheck.probes.processes import INITIAL_PID_NAMESPACE, identify, without_secrets
 
 OTHER_NAMESPACE = "pid:[4026532001]"
 
@@ -157,3 +157,31 @@ def test_several_at_once(root: Path) -> None:
 
     assert set(found) == {1, 2, 3}
     assert [found[pid].user for pid in (1, 2, 3)] == ["alice", "root", None]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["mysql", "--password=S3CRET", "db"], ["mysql", "--password=***", "db"]),
+        (["serve", "--api-key", "hf_S3CRET", "--port", "80"],
+         ["serve", "--api-key", "***", "--port", "80"]),
+        (["run", "--hf-token", "S3CRET"], ["run", "--hf-token", "***"]),
+        (["env", "WANDB_API_KEY=S3CRET", "python"], ["env", "WANDB_API_KEY=***", "python"]),
+        (["curl", "https://anna:S3CRET@host/x"], ["curl", "https://anna:***@host/x"]),
+        (["x", "--secret", "--verbose"], ["x", "--secret", "--verbose"]),
+        (["x", "--token"], ["x", "--token"]),
+        (["train.py", "--tokenizer", "gpt2", "--keyboard=de", "key.txt", "a=b"],
+         ["train.py", "--tokenizer", "gpt2", "--keyboard=de", "key.txt", "a=b"]),
+    ],
+)  # fmt: skip
+def test_passwords_are_masked(words: list[str], shown: list[str]) -> None:
+    assert without_secrets(words) == shown
+
+
+def test_a_command_line_is_read_without_its_passwords(tmp_path: Path) -> None:
+    folder = tmp_path / "proc" / "7"
+    folder.mkdir(parents=True)
+    (folder / "comm").write_bytes(b"serve\n")
+    (folder / "cmdline").write_bytes(b"serve\0--token\0S3CRET\0")
+
+    assert identify([7], tmp_path)[7].command == "serve --token '***'"

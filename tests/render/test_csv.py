@@ -78,3 +78,15 @@ def test_a_row_is_a_line_without_control_characters(report: Report) -> None:
 
     assert len(text.splitlines()) == len(inventory.gpus) + 1
     assert [char for char in text if not char.isprintable() and char != "\n"] == []
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)"])
+def test_no_name_is_a_spreadsheets_formula(name: str) -> None:
+    report = list_report()
+    assert isinstance(report.result, Inventory)
+    gpu = report.result.gpus[0]._replace(name=name, temperature_c=-5)
+    report = report._replace(result=report.result._replace(gpus=(gpu,)))
+
+    [row] = read(render(report, View(columns=("name", "temperature_c"))))
+
+    assert row == {"name": f"'{name}", "temperature_c": "-5"}

@@ -1,0 +1,34 @@
+"""The file of a recording: who may read it, and what is said of it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpucheck.cli import main
+
+
+def test_a_recording_with_names_is_its_owners_alone_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text("older, and open to all")
+
+    assert main(["snapshot", str(path), "--overwrite"]) == 0
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "give others one made with --redact" in capsys.readouterr().err
+
+
+def test_a_redacted_one_is_an_ordinary_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "machine.json"
+    path.touch(0o644)
+
+    assert main(["snapshot", str(path), "--redact", "--overwrite"]) == 0
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert "--redact" not in capsys.readouterr().err
