@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
 MIB = 1 << 20
+_OPENED_FOR_US = re.compile(r"/dev/stdin|(?:/dev/fd|/proc/self/fd)/[0-9]+")
 #: A snapshot of 64 GPUs is about 200 KB, a report of bench some megabytes: no JSON of ours is
 #: larger. What takes little room in a file can take a hundred times that in memory.
 MOST_JSON_BYTES = 8 * MIB
@@ -18,18 +20,23 @@ MOST_TOML_BYTES = 1 * MIB
 def read_file(path: Path | str, most_bytes: int) -> bytes:
     """Return what a regular file holds.
 
-    A device or a pipe is not even opened: that can hang, start something, and never end.
+    A device or a pipe is not even opened: that can hang, start something, and never end. But what
+    our caller has opened for us (/dev/stdin, `<(...)`) is read, up to the limit, whatever it is.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
     """
     try:
-        _check_regular(os.stat(path))  # noqa: PTH116 - a name may come from anywhere
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        given = _OPENED_FOR_US.fullmatch(str(path)) is not None
+        if not given:
+            _check_regular(os.stat(path))  # noqa: PTH116 - a name may come from anywhere
+        waits = 0 if given else os.O_NONBLOCK
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC | waits)
     except ValueError as error:  # a NUL character
         raise OSError(errno.EINVAL, f"its name is impossible: {error}") from None
     with os.fdopen(descriptor, "rb") as file:
-        _check_regular(os.fstat(descriptor))  # another one may have taken the name
+        if not given:  # another one may have taken the name
+            _check_regular(os.fstat(descriptor))
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes} bytes"

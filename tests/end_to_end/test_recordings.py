@@ -381,7 +381,9 @@ def test_what_was_recorded_is_said_on_stderr(
     loud = program("snapshot", file, env=pretend("t4"))
     quiet = program("snapshot", file, "--quiet", "--overwrite", env=pretend("t4"))
 
-    assert loud.said == f"Recorded. Look at it with: gpucheck list --from {file}\n"
+    first, second = loud.said.splitlines()
+    assert first == f"Recorded. Look at it with: gpucheck list --from {file}"
+    assert second.endswith("give others one made with --redact.")
     assert quiet.said == ""
 
 

@@ -44,3 +44,15 @@ def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
 def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError, match=r"impossible|too long|No such file"):
         read_file(tmp_path / name, 10)
+
+
+def test_what_our_caller_opened_for_us_is_read_up_to_the_limit() -> None:
+    read_end, write_end = os.pipe()
+    try:
+        os.write(write_end, b"abc")
+        os.close(write_end)
+        assert read_file(f"/dev/fd/{read_end}", 3) == b"abc"
+    finally:
+        os.close(read_end)
+    with Path("/dev/zero").open("rb") as endless, pytest.raises(OSError, match="larger than"):
+        read_file(f"/proc/self/fd/{endless.fileno()}", 100)
