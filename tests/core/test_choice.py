@@ -186,6 +186,20 @@ class TestVisibleSet:
 
         assert target.instance == "MIG-0-1"
 
+    @pytest.mark.parametrize("unread", ["uuid of the instance", "uuid of the card"])
+    def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
+        whole = split_card(0)
+        if unread == "uuid of the card":
+            options = options_of([whole._replace(uuid=None)])
+        else:
+            first, second = whole.mig.instances
+            mig = whole.mig._replace(instances=(first._replace(uuid=None), second))
+            options = options_of([whole._replace(mig=mig)])
+
+        named = [option.target is not None for option in options]
+
+        assert named == ([False, False] if unread == "uuid of the card" else [False, True])
+
     def test_an_instance_tells_no_load(self) -> None:
         found = chooser(split_card(0), max_utilization_percent=100)
 

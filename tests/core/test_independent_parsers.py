@@ -1,7 +1,9 @@
 """Our parsers against TensorFlow's DeviceSpec and PyTorch's parser of CUDA_VISIBLE_DEVICES.
 
-Neither library is needed otherwise: the tests skip unless one can be imported here, or by the
-interpreter that GPUCHECK_TENSORFLOW_PYTHON or GPUCHECK_TORCH_PYTHON names.
+What they answer to seeded texts is kept in tests/data/parsers, so that ours are held against it
+always. Where a library can be imported, here or by the interpreter that GPUCHECK_TENSORFLOW_PYTHON
+or GPUCHECK_TORCH_PYTHON names, the file is held against the library; with UPDATE_SNAPSHOTS=1 too it
+is written anew.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,13 +35,15 @@ def read(text):
         return DeviceSpecV2.from_string(text).to_string()
     except ValueError as error:
         return {"error": str(error)}
-json.dump([read(text) for text in json.load(sys.stdin)], sys.stdout)
+import tensorflow
+json.dump([tensorflow.__version__, [read(text) for text in json.load(sys.stdin)]], sys.stdout)
 """
 
 #: The same count and the same list as its functions give for a machine with these UUIDs.
 TORCH = """
 import json, os, sys
-import torch.cuda as cuda
+import torch
+cuda = torch.cuda
 uuids, texts = json.load(sys.stdin)
 cuda._raw_device_count_nvml = lambda: len(uuids)
 cuda._raw_device_uuid_nvml = lambda: uuids
@@ -54,12 +59,22 @@ def read(text):
         return entries[:count]
     except (ValueError, RuntimeError) as error:
         return {"error": repr(error)}
-json.dump([read(text) for text in texts], sys.stdout)
+json.dump([torch.__version__, [read(text) for text in texts]], sys.stdout)
 """
 
 
-def answers(library: str, program: str, question: object) -> Any:
-    """Ask the library in its interpreter, or skip."""
+DATA = Path(__file__).resolve().parent.parent / "data" / "parsers"
+
+
+def kept_answers(library: str, texts: list[str]) -> list[Any]:
+    """Return what the library answered to the texts, from the file."""
+    document = json.loads((DATA / f"{library}.json").read_text(encoding="utf-8"))
+    assert list(document["answers"]) == texts, "the texts have changed: write the file anew"
+    return list(document["answers"].values())
+
+
+def live_answers(library: str, program: str, question: object) -> Any:
+    """Ask the library in its interpreter for its version and answers, or skip."""
     named = os.environ.get(f"GPUCHECK_{library.upper()}_PYTHON")
     if named is None and importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed, and GPUCHECK_{library.upper()}_PYTHON not set")
@@ -91,6 +106,10 @@ DEVICE_PIECES = [
 ]  # fmt: skip
 
 
+def device_texts() -> list[str]:
+    return mixed(DEVICE_PIECES, 1000, seed=1, longest=8)
+
+
 def is_foreign(text: str) -> bool:
     """Return whether another library's grammar takes this text, which TensorFlow refuses.
 
@@ -104,9 +123,12 @@ def is_foreign(text: str) -> bool:
 
 
 def test_device_strings_mean_what_they_mean_to_tensorflow() -> None:
-    """Known difference 2: after TensorFlow's words we add which text a bad number stands in."""
-    texts = mixed(DEVICE_PIECES, 3000, seed=1, longest=8)
-    theirs = answers("tensorflow", TENSORFLOW, texts)
+    """Known difference 2: after TensorFlow's words we add which text a bad number stands in.
+
+    And what begins as UUIDs do (`gpu-1`) is refused as one, in words of our own.
+    """
+    texts = device_texts()
+    theirs = kept_answers("tensorflow", texts)
 
     differing = []
     for text, said in zip(texts, theirs, strict=True):
@@ -117,6 +139,8 @@ def test_device_strings_mean_what_they_mean_to_tensorflow() -> None:
         if is_foreign(text):
             assert isinstance(said, dict), text
         elif isinstance(said, dict) and isinstance(ours, dict):
+            if text.lower().startswith("gpu-") and "UUID" in str(ours["error"]):
+                continue
             if not str(ours["error"]).startswith(said["error"].rstrip(".")[:60]):
                 differing.append((text, said, ours))
         elif ours != said:
@@ -137,6 +161,13 @@ VISIBLE_PIECES = [
 ]  # fmt: skip
 
 
+def visible_texts() -> list[str]:
+    lists = [",".join(item) for item in itertools.product(VISIBLE_PIECES, repeat=2)]
+    chance = random.Random(2)
+    lists += [",".join(chance.choices(VISIBLE_PIECES, k=chance.randint(3, 5))) for _ in range(1000)]
+    return list(dict.fromkeys([*VISIBLE_PIECES, *lists]))
+
+
 def known_difference(text: str, theirs: object) -> bool:
     """Return whether PyTorch is known to differ from the driver, or leaves it to the runtime.
 
@@ -150,11 +181,8 @@ def known_difference(text: str, theirs: object) -> bool:
 
 
 def test_visible_devices_are_those_of_pytorch() -> None:
-    lists = [",".join(item) for item in itertools.product(VISIBLE_PIECES, repeat=2)]
-    chance = random.Random(2)
-    lists += [",".join(chance.choices(VISIBLE_PIECES, k=chance.randint(3, 5))) for _ in range(2000)]
-    texts = list(dict.fromkeys([*VISIBLE_PIECES, *lists]))
-    theirs = answers("torch", TORCH, [UUIDS, texts])
+    texts = visible_texts()
+    theirs = kept_answers("torch", texts)
     gpus = [gpu_reading(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
     differing, compared = [], 0
@@ -168,3 +196,22 @@ def test_visible_devices_are_those_of_pytorch() -> None:
             differing.append((text, said, ours))
     assert differing == []
     assert compared > len(texts) / 4
+
+
+# ------------------------------------------------------------------------------- the file is true
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["tensorflow", "torch"])
+def test_what_is_kept_is_what_the_library_answers(library: str) -> None:
+    of_torch = library == "torch"
+    texts = visible_texts() if of_torch else device_texts()
+    question: object = [UUIDS, texts] if of_torch else texts
+    version, answers = live_answers(library, TORCH if of_torch else TENSORFLOW, question)
+    kept = DATA / f"{library}.json"
+
+    if os.environ.get("UPDATE_SNAPSHOTS") == "1":
+        given = dict(zip(texts, answers, strict=True))
+        document = {"version": version, "answers": given}
+        kept.write_text(json.dumps(document, indent=0) + "\n", encoding="utf-8")
+    assert kept_answers(library, texts) == answers

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.models.claim import Holder, Slot, Step, Target
+from gpucheck.models.claim import Holder, ProcessState, Slot, Step, Target
 from gpucheck.models.errors import InconclusiveError, MissingError
 from gpucheck.probes import claim_files, claim_records, claims
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
@@ -599,3 +599,25 @@ class TestTickets:
 
         assert not (store.directory / ticket.name).exists()
         assert not store.is_live(ticket)
+
+
+@pytest.mark.parametrize(
+    ("said", "alive"), [(PermissionError(), True), (ProcessLookupError(), False)]
+)
+def test_a_holder_that_proc_hides_lives_where_it_may_not_be_signalled(
+    monkeypatch: pytest.MonkeyPatch, said: OSError, alive: bool
+) -> None:
+    """Another user's process is hidden where /proc has the option hidepid."""
+
+    def refuse(pid: int, number: int) -> None:
+        assert number == 0
+        raise said
+
+    monkeypatch.setattr(claim_records, "_started", lambda _: None)
+    monkeypatch.setattr(os, "kill", refuse)
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    record = {"pid": os.getpid(), "namespace": namespace, "started": 1, "command": "train"}
+
+    found = claim_records.holder_of(record, os.getuid())
+
+    assert found.process is (ProcessState.RUNNING if alive else ProcessState.ENDED)

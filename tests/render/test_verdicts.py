@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from gpucheck.models.corruption import Corruption
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.gate import Direction, Gate, GateStatus
+from gpucheck.models.report import Failure
 from gpucheck.models.saved_run import ComparedRow, ComparedRun, RunComparison
 from gpucheck.render.verdicts import Kind, verdicts_of
 from tests.fakes.verdicts import report, result
@@ -66,3 +69,25 @@ def test_a_comparison_shows_both_sides() -> None:
         ("measured", "801.5 GB/s"),
         ("ratio", "0.3936"),
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "class_"),
+    [
+        ({}, Kind.PASS, None),
+        ({"mismatches": 1}, Kind.FAILURE, "hardware"),
+        ({"reference_ok": False}, Kind.FAILURE, "hardware"),
+        ({"failure": Failure(code="gpu-lost", message="it is gone")}, Kind.ERROR, "gpu-lost"),
+    ],
+)
+def test_a_check_for_corruption_without_a_profile_has_its_verdict(
+    changes: dict[str, Any], kind: Kind, class_: str | None
+) -> None:
+    checked = Corruption(
+        device="gpu:0", gpu_uuid="GPU-1", products=9, words=64, digest="ab", reference_ok=True
+    )
+    found = replace(result(), profile=None, gates=(), corruption=(replace(checked, **changes),))
+
+    (verdict,) = [one for one in verdicts_of(report(found)) if one.check == "corruption"]
+
+    assert (verdict.kind, verdict.class_) == (kind, class_)

@@ -49,6 +49,14 @@ from tests.core.checks.healthy import judge
             "warn",
             "memory at 96 C",
         ),
+        # Hot memory counts on a card that says nothing of its own limits too.
+        (
+            {"temperature_c": 41},
+            {"temperature_slowdown_c": None, "temperature_gpu_max_c": None,
+             "temperature_memory_c": 96, "temperature_memory_max_c": 95},
+            "warn",
+            "memory at 96 C",
+        ),
         (
             {"temperature_c": 41},
             {"temperature_memory_c": 95, "temperature_memory_max_c": 95},
