@@ -105,12 +105,14 @@ class TestProof:
     ) -> None:
         assert limited(program, machine, "--verify-with", "caffe").code == 2
 
-    def test_without_a_python_there_is_nothing_to_try_with(
+    def test_without_a_python_in_path_gpuchecks_own_is_tried_and_named(
         self, program: Program, machine: dict[str, str]
     ) -> None:
-        ended = limited(program, machine | {"PATH": "/nonexistent"}, "--verify")
+        ended = limited(program, machine | {"PATH": "/nonexistent"}, "--verify", "--json")
 
-        assert ended.code == 4
+        result = ended.document("memlimit")["result"]
+        assert result["software"]["named_by"] == "gpucheck"
+        assert (ended.code, result["verification"]["held"]) == (0, True)
 
 
 class TestPretendedCupy:
@@ -212,3 +214,22 @@ time.sleep(2.5)
         run = json.loads(report.read_text())["result"]["run"]
         assert (ended.code, ended.text) == (0, "8\n")
         assert (run["peak_bytes"], run["exceeded"]) == ((2 << 30) + (500 << 20), False)
+
+
+@pytest.mark.parametrize(("amount", "code"), [("70%", 0), ("90%", 3)])
+def test_a_board_whose_memory_is_the_systems_is_never_filled(
+    program: Program, pretend: Pretend, amount: str, code: int
+) -> None:
+    env = pretend("gb10") | cupy_environment()
+
+    ended = program("memlimit", amount, "--verify", "--json", "--python", sys.executable, env=env)
+
+    document = ended.document("memlimit")
+    (found,) = document["result"]["verifications"]
+    assert ended.code == code, document["error"]
+    if code:
+        assert "it shares the system's memory" in found["reason"]
+        assert "would stop the whole machine" in document["error"]["message"]
+    else:
+        # A fifth of 112 GiB stays free.
+        assert found["allocated_bytes"] + found["refused_bytes"] <= 112 * GIB * 4 // 5

@@ -165,6 +165,8 @@ class Gpu:
     core_count: int | None = None
     memory_bus_width_bits: int | None = None
     l2_bytes: int = 0
+    integrated: bool | None = None
+    """Without memory of its own, by CUDA."""
 
     memory_total_bytes: int
     memory_used_bytes: int = 0

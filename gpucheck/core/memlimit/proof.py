@@ -49,8 +49,8 @@ class SharedMemory:
     spare_bytes: int | None = None
 
     def has(self, gpu: GpuMemoryLimit) -> bool:
-        """Return whether a GPU has no memory of its own."""
-        return gpu.cuda_index in self.cuda_indices
+        """Return whether a GPU has no memory of its own: CUDA's word, or that NVML has no size."""
+        return gpu.cuda_index in self.cuda_indices or gpu.memory_source == "system"
 
     def refusal(self, needed: int) -> str | None:
         """Return why so many bytes are not taken of the system's memory, None if they may be."""

@@ -21,7 +21,7 @@ from gpucheck.core.memlimit.proof import (
 )
 from gpucheck.models.device import Gpu
 from gpucheck.models.errors import MissingError, WrongUseError
-from gpucheck.models.memory import MemoryLimit, Verification
+from gpucheck.models.memory import GpuMemoryLimit, MemoryLimit, Verification
 from gpucheck.models.report import Answer
 from gpucheck.models.snapshot import CudaDeviceReading, CudaReading
 from gpucheck.models.units import parse_amount
@@ -234,6 +234,22 @@ class TestRoom:
 
         assert started == ([] if asked is None else [asked])
         assert why in (found.reason or "")
+
+    def test_where_nvml_has_no_size_of_its_own_it_is_shared_too(self) -> None:
+        own, shared = (
+            GpuMemoryLimit(
+                uuid=None,
+                memory_total_bytes=LIMIT,
+                limit_bytes=LIMIT,
+                allocator_limit_bytes=LIMIT,
+                memory_source=source,
+            )
+            for source in ("driver", "system")
+        )
+
+        assert [NOTHING_SHARED.has(gpu) for gpu in (own, shared)] == [False, True]
+        # What is available of it was not read: nothing is taken.
+        assert NOTHING_SHARED.refusal(1) is not None
 
     def test_which_gpus_share_it_is_cudas_word(self) -> None:
         devices = tuple(

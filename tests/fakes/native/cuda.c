@@ -500,7 +500,7 @@ API int cuDeviceGetAttribute(int *out, int attribute, int device)
         return SUCCESS;
     case 18: { /* integrated, as the pretended CuPy's script says too */
         const char *script = getenv("FAKE_GPU_SCRIPT");
-        *out = script && strstr(script, "unified");
+        *out = card_number(at, "integrated") > 0 || (script && strstr(script, "unified"));
         return SUCCESS;
     }
     case 20: /* compute mode */

@@ -203,7 +203,7 @@ def _card(ordinal: int, uuid: bytes) -> Card:
         efficiency_memory=SCRIPT.factor("efficiency", "memory", gpu, 0.92),
         efficiency_gemm=SCRIPT.factor("efficiency", "gemm", gpu, 0.78),
         efficiency_link=SCRIPT.factor("efficiency", "link", gpu, 0.88),
-        integrated=any(SCRIPT.about("unified", gpu)),
+        integrated=bool(number(f"{base}.integrated", 0)) or any(SCRIPT.about("unified", gpu)),
     )
 
 
