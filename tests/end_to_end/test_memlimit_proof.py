@@ -108,7 +108,9 @@ class TestProof:
     def test_without_a_python_in_path_gpuchecks_own_is_tried_and_named(
         self, program: Program, machine: dict[str, str]
     ) -> None:
-        ended = limited(program, machine | {"PATH": "/nonexistent"}, "--verify", "--json")
+        ended = limited(
+            program, machine | {"PATH": "/nonexistent", "VIRTUAL_ENV": ""}, "--verify", "--json"
+        )
 
         result = ended.document("memlimit")["result"]
         assert result["software"]["named_by"] == "gpucheck"
