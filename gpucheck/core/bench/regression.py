@@ -216,12 +216,15 @@ def sums_vanish(weights: HostArray, steps: int) -> bool:
     """Return whether each input's weights add up to zero after so many steps from zero.
 
     The classes' errors of an image add up to zero, so every step keeps the sum; a weight that went
-    wrong at any step keeps it off zero ever after. NaN and infinity do not vanish either.
+    wrong at any step keeps it off zero ever after. NaN and infinity do not vanish either. Rounding
+    goes with the weights' size: several towers' steps together may be too long to converge.
     """
     import numpy as np
 
     sums = np.sum(weights, axis=1, dtype=np.float64)
-    return bool(np.all(np.abs(sums) <= _SUM_BOUND + steps * _SUM_BOUND_A_STEP))
+    size = max(1.0, float(np.max(np.abs(weights), initial=0.0)))
+    bound = size * (_SUM_BOUND + steps * _SUM_BOUND_A_STEP)
+    return math.isfinite(size) and bool(np.all(np.abs(sums) <= bound))
 
 
 def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:
