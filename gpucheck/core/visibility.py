@@ -267,6 +267,12 @@ def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | Non
     ruled = visibility.visible
     if visibility.open_question is not None or ruled is None or ruled == visible:
         return None
+    left_out = [uuid for uuid in ruled if uuid not in visible]
+    if visible and left_out and [uuid for uuid in ruled if uuid in visible] == list(visible):
+        return (
+            f"By NVIDIA's documented rules CUDA sees {len(ruled)} devices; the driver leaves out"
+            f" {', '.join(left_out)}."
+        )
     said, told = (", ".join(uuids) or "no device" for uuids in (ruled, visible))
     return f"By NVIDIA's documented rules CUDA sees {said}; the driver enumerates {told}."
 

@@ -164,7 +164,7 @@ def test_a_driver_that_disagrees_is_a_finding() -> None:
     notice = advise(joined, ALIKE, {})[-1]
     assert notice.code == "driver-disagrees-with-rules"
     assert str(ALIKE[0].uuid) in notice.message
-    assert notice.message.endswith(f"the driver enumerates {ALIKE[1].uuid}.")
+    assert notice.message.endswith(f"sees 2 devices; the driver leaves out {ALIKE[0].uuid}.")
 
 
 @pytest.mark.parametrize("text", ["0,1", "0,"])
