@@ -22,7 +22,7 @@ def command(
     *,
     expect_gpus: Annotated[
         int | None,
-        typer.Option("--expect-gpus", metavar="N", help="Fail unless N GPUs answer."),
+        typer.Option("--expect-gpus", metavar="N", help="Fail unless programs can use N GPUs."),
     ] = None,
     framework: Annotated[
         str | None,
