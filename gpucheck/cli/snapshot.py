@@ -9,6 +9,7 @@ import typer
 
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
+from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import write_stderr
 from gpucheck.core.snapshot import take_snapshot
@@ -34,6 +35,8 @@ def command(
         message = "Give the snapshot's file once: as FILE or with --output."
         raise WrongUseError(code="two-files", message=message)
     shared = shared._replace(output=file or shared.output, private=not redact)
+    if shared.output is not None:
+        check_writable(shared.output)
     if shared.output is not None and shared.output.is_file() and not overwrite:
         raise WrongUseError(
             code="snapshot-exists",

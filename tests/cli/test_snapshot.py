@@ -32,3 +32,11 @@ def test_a_redacted_one_is_an_ordinary_file(
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert "--redact" not in capsys.readouterr().err
+
+
+def test_a_name_that_no_file_can_have_is_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["snapshot", str(tmp_path / ("n" * 300))]) == 2
+
+    assert "File name too long" in capsys.readouterr().err
