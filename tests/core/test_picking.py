@@ -14,7 +14,7 @@ from gpucheck.models.errors import BadAnswerError, ExitCode, InconclusiveError, 
 from gpucheck.models.evidence import HealthReading
 from gpucheck.models.placement import ChoiceRequest, Placement, Preference
 from gpucheck.models.report import Answer
-from gpucheck.models.snapshot import NvmlReading, ProbeFailure
+from gpucheck.models.snapshot import MigReading, NvmlReading, ProbeFailure
 from gpucheck.probes.claim_files import DIRECTORY_VARIABLE
 from gpucheck.probes.claims import LockDirectory
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
@@ -236,3 +236,29 @@ def test_a_preference_that_cannot_be_honoured_is_said(
 
     (notice,) = [item for item in answer.warnings if item.code == "preference-not-honoured"]
     assert reason in notice.message
+
+
+@pytest.mark.parametrize(("driver", "found"), [("550.54.15", 0), ("570.86.10", 2)])
+def test_before_driver_570_a_program_sees_one_mig_instance(
+    environment: dict[str, str], driver: str, found: int
+) -> None:
+    """The version is that of the machine that was looked at."""
+    instances = tuple(
+        MigReading(
+            uuid=f"MIG-0000000{number}-0000-0000-0000-000000000000",
+            gpu_instance_id=number,
+            compute_instance_id=0,
+            memory_total_bytes=10 << 30,
+            memory_used_bytes=0,
+        )
+        for number in (1, 2)
+    )
+    card = gpu_reading(0, mig_enabled=True, mig_instances=instances)
+    probes = FakeProbes(readings=reading_of(card, driver_version=driver))
+
+    answer = pick_gpus(ChoiceRequest(count=2), HOLD, probes, environment).answer
+
+    assert len(placement_of(answer).devices) == found
+    assert (answer.exit_code is ExitCode.OK) is (found == 2)
+    reasons = {candidate.reason for candidate in placement_of(answer).candidates}
+    assert any("one MIG instance alone" in (reason or "") for reason in reasons) is (found == 0)
