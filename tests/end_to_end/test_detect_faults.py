@@ -58,9 +58,8 @@ KINDS_OF_CODES = (3, 4, 13, 15, 999)
 SPECIAL_CUDA_CODES = (2, 100, 214, 803, 999)
 #: The older name of a function is asked after these.
 OLDER_NAME = {"nvmlDeviceGetCurrentClocksEventReasons": {13}}
-#: NVML's codes of a GPU that is lost or needs a reset, and what is asked before there is one.
+#: NVML's codes of a GPU that is lost or needs a reset.
 LOST = frozenset({15, 16})
-COUNT = "nvmlDeviceGetCount_v2"
 #: A refusal that is an answer.
 ANSWERS = {"nvmlDeviceValidateInforom": {14}}
 
@@ -147,7 +146,7 @@ def wrongly_ok(forks: ForkServers, function: str, codes: Iterable[int]) -> list[
         broken = machine.broken(fail=[f"{function} {code}"])
         nvml, health = server.nvml(broken, PLAIN), server.health(broken)
         result, exit_code = judged(machine, nvml=nvml, health=health, cuda=cuda)
-        if code in LOST and function.startswith("nvmlDevice") and function != COUNT:
+        if code in LOST and function.startswith(("nvmlInit", "nvmlDevice")):
             # Every GPU is lost: that counts, whatever CUDA still sees of them.
             assert (result.usable, exit_code) == (False, ExitCode.BAD), (function, code)
             continue
