@@ -123,6 +123,7 @@ COLUMNS: dict[str, Column] = {
     "memory_total_bytes": _bytes("memory_total_bytes", "Total"),
     "memory_used_bytes": _bytes("memory_used_bytes", "Used"),
     "memory_free_bytes": _bytes("memory_free_bytes", "Free"),
+    "memory_source": _column("memory_source", "Memory of", right=False),
     "utilization_gpu_percent": _column("utilization_gpu_percent", "Util", "%"),
     "utilization_memory_percent": _column("utilization_memory_percent", "Mem util", "%"),
     "temperature_c": _column("temperature_c", "Temp", " C"),

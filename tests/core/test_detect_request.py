@@ -251,7 +251,7 @@ def test_a_driver_that_stops_answering_about_health_is_warned_of_once() -> None:
         Verdict.DEGRADED,
         "driver-not-answering",
     )
-    assert [notice.code for notice in answer.warnings] == ["recovery-action"]
+    assert [notice.code for notice in answer.warnings] == ["gpu-lost"]
     assert status(answer, "ecc-errors") is CheckStatus.SKIP
 
 

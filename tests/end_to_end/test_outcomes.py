@@ -192,7 +192,7 @@ def test_a_missing_file_and_a_directory(program: Program, tmp_path: Path) -> Non
     folder = wrong_use(program("list", "--json", f"--from={tmp_path}", env={}))
 
     assert "No such file or directory" in missing["message"]
-    assert "Is a directory" in folder["message"]
+    assert "it is a directory" in folder["message"]
 
 
 def test_a_file_that_is_too_large(program: Program, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_file_that_is_too_large(program: Program, tmp_path: Path) -> None:
 
     error = wrong_use(program("list", "--json", "--from", file, env={}))
 
-    assert "is too large" in error["message"]
+    assert "it is larger than 8 MiB" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/dev/stdin"])

@@ -183,11 +183,11 @@ def _wiring() -> TopologyReading:
 
 
 def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
-    """Return what `gpucheck list` finds on a machine."""
+    """Return what `gpucheck list --ask-driver` finds: beside a lost card only CUDA has numbers."""
     machine = probes or eventful_machine()
     if not request.get("topology"):
         machine.readings = machine.readings._replace(topology=None)
-    return wrap("list", take_inventory(ListRequest(**request), machine))
+    return wrap("list", take_inventory(ListRequest(**{"ask_driver": True, **request}), machine))
 
 
 # ------------------------------------------------------------------------------- any report

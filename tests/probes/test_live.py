@@ -27,7 +27,7 @@ class FakeSession:
         self.closed = False
         self.made.append(self)
 
-    def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
+    def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str) -> NvmlReading:
         self.deadlines.append(deadline_s)
         return next(self.readings)
 

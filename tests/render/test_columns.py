@@ -53,6 +53,7 @@ SHOWN = {
     "memory_total_bytes": (85899345920, "80.0 GiB"),
     "memory_used_bytes": (1073741824, "1.0 GiB"),
     "memory_free_bytes": (84825604096, "79.0 GiB"),
+    "memory_source": ("driver", "driver"),
     "utilization_gpu_percent": (7, "7%"),
     "utilization_memory_percent": (3, "3%"),
     "temperature_c": (41, "41 C"),
@@ -93,7 +94,9 @@ def test_every_field_of_the_document_is_a_column() -> None:
     assert set(Gpu._fields) - ELSEWHERE <= set(COLUMNS)
 
 
-@pytest.mark.parametrize("name", sorted(set(COLUMNS) - {"index", "processes", "state"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(COLUMNS) - {"index", "memory_source", "processes", "state"})
+)
 def test_an_absent_reading_is_absent(name: str) -> None:
     empty = Gpu(index=0)
 
