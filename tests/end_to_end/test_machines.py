@@ -340,12 +340,14 @@ def test_no_hung_child_is_left_behind(
     assert dies(child)
 
 
-#: gpucheck on a kernel that does not let go of the child: SIGKILL has no effect there.
+#: gpucheck on a kernel that does not let go of the child: SIGKILL has no effect there, neither ours
+#: nor the one that the kernel sends for us.
 UNKILLABLE = textwrap.dedent(
-    """
+    f"""
     import sys
-    from gpucheck.probes.child import Child
-    Child._kill = staticmethod(lambda pid: None)
+    from gpucheck.probes import child
+    child.START = {str(Path(__file__).with_name("untied_child.py"))!r}
+    child.Child._kill = staticmethod(lambda pid: None)
     from gpucheck.__main__ import main
     main()
     """
