@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.core.bench.gates.causes import class_of_failure
@@ -34,7 +34,7 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
         yield _alive(device, result)
         yield _bits(device)
         if len(model_of) > 1 and device.device in model_of:
-            yield _twins(device, odd.get(device.device))
+            yield _twins(device, result.devices, odd.get(device.device))
         if device.telemetry is not None:
             yield from _heat(device, device.telemetry)
             yield _throttling(device, device.telemetry)
@@ -147,13 +147,26 @@ def _bits(device: BurnDevice) -> Gate:
     )
 
 
-def _twins(device: BurnDevice, odd: str | None) -> Gate:
+def _twins(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
     """Say whether the first product is that of the identical GPUs."""
-    if odd is None:
-        return _gate(device, "digest", GateStatus.PASS)
-    return _gate(
-        device, "digest", GateStatus.FAIL, reason=odd, class_=GateClass.HARDWARE, next_=_SWAP
-    )
+    if odd is not None:
+        return _gate(
+            device, "digest", GateStatus.FAIL, reason=odd, class_=GateClass.HARDWARE, next_=_SWAP
+        )
+    if _digest_key(device) is None:
+        return _gate(device, "digest", GateStatus.SKIP, reason="it has no product to compare")
+    if not any(one is not device and _digest_key(one) == _digest_key(device) for one in devices):
+        reason = "no identical GPU has the same product to compare"
+        return _gate(device, "digest", GateStatus.SKIP, reason=reason)
+    return _gate(device, "digest", GateStatus.PASS)
+
+
+def _digest_key(device: BurnDevice) -> tuple[object, ...] | None:
+    """Return what devices must share for their digests to be compared, None without a digest."""
+    check = device.corruption
+    if check.digest is None or device.gpu_uuid is None:
+        return None
+    return device.name, check.dtype, check.shape
 
 
 def _heat(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:

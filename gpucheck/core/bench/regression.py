@@ -212,8 +212,8 @@ def verify_weights(found: HostArray, expected: HostArray) -> Verified:
     )
 
 
-def sums_vanish(weights: HostArray, steps: int) -> bool:
-    """Return whether each input's weights add up to zero after so many steps from zero.
+def verify_sums(weights: HostArray, steps: int) -> Verified:
+    """Hold each input's weights after so many steps from zero against a sum of zero.
 
     The classes' errors of an image add up to zero, so every step keeps the sum; a weight that went
     wrong at any step keeps it off zero ever after. NaN and infinity do not vanish either. Rounding
@@ -221,10 +221,16 @@ def sums_vanish(weights: HostArray, steps: int) -> bool:
     """
     import numpy as np
 
-    sums = np.sum(weights, axis=1, dtype=np.float64)
     size = max(1.0, float(np.max(np.abs(weights), initial=0.0)))
+    error = float(np.max(np.abs(np.sum(weights, axis=1, dtype=np.float64)), initial=0.0))
     bound = size * (_SUM_BOUND + steps * _SUM_BOUND_A_STEP)
-    return math.isfinite(size) and bool(np.all(np.abs(sums) <= bound))
+    finite = math.isfinite(size) and math.isfinite(error)
+    return Verified(
+        error=error if finite else None,
+        bound=bound if finite else _SUM_BOUND,
+        ok=finite and error <= bound,
+        reference="the sum of zero that every step keeps",
+    )
 
 
 def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:

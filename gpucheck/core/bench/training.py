@@ -72,19 +72,12 @@ class Training:
         zero: Callable[[], None],
         walk: Callable[[int], None],
         weights: Callable[[], HostArray],
-        *,
-        with_sums: bool = False,
     ) -> Verified:
-        """Train from zero and compare; the weights that the timed steps left must be finite.
+        """Train from zero and compare; the weights that the timed steps left must add up to zero.
 
-        With `with_sums` each input's must add up to zero; `turn` counts the steps since they did.
+        `turn` counts the steps since they were zero.
         """
-        import numpy as np
-
-        left = weights()
-        kept = bool(np.all(np.isfinite(left)))
-        if with_sums:
-            kept = regression.sums_vanish(left, self.turn)
+        kept = regression.verify_sums(weights(), self.turn)
         dataset = self.load()
         expected = regression.expected_weights(self._order, dataset, self._plan.batch)
         self.turn = 0
@@ -99,9 +92,7 @@ class Training:
             batches = regression.batch_count(dataset, self._plan.batch)
             self._facts["trained_images"] = batches * self._plan.batch
             self._facts["tested_images"] = len(dataset.test_labels)
-        if not kept:
-            return replace(found, error=None, ok=False)
-        return found
+        return found if kept.ok else kept
 
 
 class CpuTraining(CpuCase):
@@ -187,7 +178,7 @@ class CpuTraining(CpuCase):
                     self.step()
 
         return self._training.check(
-            lambda: self._weights.fill(0), walk, lambda: self._weights.copy(), with_sums=True
+            lambda: self._weights.fill(0), walk, lambda: self._weights.copy()
         )
 
     def release(self) -> None:

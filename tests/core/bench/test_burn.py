@@ -248,6 +248,28 @@ def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
     assert verdicts(result, GateStatus.FAIL) == {("gpu:2", "burn.digest"): GateClass.HARDWARE}
 
 
+def test_a_digest_that_nothing_was_compared_with_is_no_pass() -> None:
+    none = Failure(code="gpu-out-of-memory", message="the GPU has not enough free memory")
+
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:2":
+            yield said(device, "end", digest=None, reference_ok=None, failure=none)
+        # Of its shape there is no other.
+        shape = (16, 16, 16) if device == "gpu:3" else (8, 8, 8)
+        yield said(device, "ready", shape=shape)
+        for turn in range(1, 1000):
+            yield {"products": turn, "shape": shape}
+
+    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+
+    found = {one.device: one for one in result.gates if one.id == "burn.digest"}
+    passed = [device for device, one in found.items() if one.status is GateStatus.PASS]
+    assert passed == ["gpu:0", "gpu:1"]
+    assert {found[device].status for device in ("gpu:2", "gpu:3")} == {GateStatus.SKIP}
+    assert found["gpu:2"].reason == "it has no product to compare"
+    assert found["gpu:3"].reason == "no identical GPU has the same product to compare"
+
+
 def test_a_gpu_lost_in_mid_run_fails_and_the_others_go_on() -> None:
     lost = Failure(code="gpu-lost", message="the GPU stopped answering")
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpucheck.core.bench import regression
 from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
+from gpucheck.core.bench.record import off_by
 from gpucheck.core.bench.training import CpuTraining, Plan
 from gpucheck.models.bench import BenchMode, BenchRequest, Fill, Scope
 from gpucheck.models.errors import WrongUseError
@@ -231,17 +232,17 @@ def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_lef
     typical = float(np.sqrt(np.mean(np.square(expected))))
     found = expected.astype(np.float32)
     assert regression.verify_weights(found, expected).ok
-    assert regression.sums_vanish(found, 20)
+    assert regression.verify_sums(found, 20).ok
 
     found[300, 4] += np.float32(0.01 * typical)
 
     assert not regression.verify_weights(found, expected).ok
-    assert not regression.sums_vanish(found, 20)
+    assert not regression.verify_sums(found, 20).ok
     # A quarter of the typical weight still shows after a hundred thousand steps.
     found[300, 4] += np.float32(0.25 * typical)
-    assert not regression.sums_vanish(found, int(0.2 * typical / 1e-7))
+    assert not regression.verify_sums(found, int(0.2 * typical / 1e-7)).ok
     found[0, 0] = np.nan
-    assert not regression.sums_vanish(found, 20)
+    assert not regression.verify_sums(found, 20).ok
 
 
 def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
@@ -255,14 +256,17 @@ def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
     case._weights[300, 4] += np.float32(0.05)
     case.run(50)
 
-    assert not case.check().ok
+    found = case.check()
+
+    assert not found.ok
+    assert off_by(found).startswith("its deviation from the sum of zero that every step keeps is ")
 
 
 def test_rounding_of_large_weights_is_no_wrong_step() -> None:
     # Several towers' steps may not converge: thousands of them leave weights of hundreds.
     weights = np.array([[420.0, -419.98], [1.0, -1.0]], dtype=np.float32)
 
-    assert regression.sums_vanish(weights, 5800)
-    assert not regression.sums_vanish(weights, 20)
+    assert regression.verify_sums(weights, 5800).ok
+    assert not regression.verify_sums(weights, 20).ok
     for broken in (np.nan, np.inf):
-        assert not regression.sums_vanish(np.array([[broken, 1.0]], dtype=np.float32), 5800)
+        assert not regression.verify_sums(np.array([[broken, 1.0]], dtype=np.float32), 5800).ok

@@ -257,7 +257,8 @@ def _corruption(facts: Facts, device: str) -> Gate:
     """Return whether repeated products were the same bits, here and on identical GPUs."""
     own = [one for one in facts.corruption if one.device == device]
     compared = [one for one in own if one.products]
-    wrong = [one for one in compared if is_corrupt(one)]
+    # The first product is held against float64 even where nothing was repeated after it.
+    wrong = [one for one in own if is_corrupt(one)]
     odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):
         none = Failure(code=worker.NO_DOCUMENT, message="no process compared any")
@@ -273,7 +274,7 @@ def _corruption(facts: Facts, device: str) -> Gate:
         reason=corruption_sentence(wrong[0]) if wrong else odd or "",
         evidence=tuple(
             Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
-            for one in compared[:5]
+            for one in (wrong or compared)[:5]
         ),
         next=_SWAP,
     )

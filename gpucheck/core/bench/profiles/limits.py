@@ -64,7 +64,9 @@ def _what(check: Check) -> str:
 
 def is_computed(check: Check, board: Board | None) -> bool:
     """Return whether a check's limit on a board follows from a peak that nobody published."""
-    return board is not None and board.computed and check.expectation.value is None
+    expectation = check.expectation
+    of_peak = expectation.value is None and not expectation.baseline
+    return board is not None and board.computed and of_peak
 
 
 def share_of(check: Check, board: Board | None) -> float | None:

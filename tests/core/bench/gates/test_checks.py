@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from gpucheck.core.bench.gates.facts import Facts
-from gpucheck.core.bench.gates.verdict import judge, settled, warnings
+from gpucheck.core.bench.gates.verdict import judge, series_of, settled, warnings
 from gpucheck.core.bench.peaks import board_of
 from gpucheck.core.bench.profiles.store import load_profile
 from gpucheck.models.bench import BenchGpu, Scope
 from gpucheck.models.bench_run import Baseline
 from gpucheck.models.errors import ExitCode
 from gpucheck.models.gate import GateClass, GateStatus
+from gpucheck.models.profile import Profile
 from tests.fakes.bench_results import (
     doubt,
     environment,
@@ -235,7 +236,7 @@ H20 = BenchGpu(
 )
 
 
-def on_a_computed_board(tflops: float, profile: str) -> Facts:
+def on_a_computed_board(tflops: float, profile: Profile, baseline: Baseline | None = None) -> Facts:
     """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
     gpu = replace(H20, board=board_of(H20))
     runs = [
@@ -245,12 +246,12 @@ def on_a_computed_board(tflops: float, profile: str) -> Facts:
     ]
     machine = node()
     gpus = (replace(machine.gpus[0], pci_device_id="ffff10de"),)
-    return Facts(profile=load_profile(profile), node=replace(machine, gpus=gpus), runs=runs)
+    return Facts(profile=profile, node=replace(machine, gpus=gpus), runs=runs, baseline=baseline)
 
 
 @pytest.mark.parametrize("profile", ["default", "acceptance"])
 def test_a_share_of_a_computed_peak_never_fails_a_board(profile: str) -> None:
-    found = on_a_computed_board(148.0, profile)
+    found = on_a_computed_board(148.0, load_profile(profile))
 
     slow = gate(found, "matmul-bfloat16")
 
@@ -263,7 +264,19 @@ def test_a_share_of_a_computed_peak_never_fails_a_board(profile: str) -> None:
 
 
 def test_a_computed_peak_can_be_reached() -> None:
-    assert gate(on_a_computed_board(500.0, "default"), "matmul-bfloat16").status is GateStatus.PASS
+    found = on_a_computed_board(500.0, load_profile("default"))
+
+    assert gate(found, "matmul-bfloat16").status is GateStatus.PASS
+
+
+def test_a_baseline_fails_a_board_whose_peak_is_computed() -> None:
+    text = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"\nbaseline = true')
+    profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
+    before = Baseline(path="a.json", time="", series=series_of(on_a_computed_board(500.0, profile)))
+
+    slow = gate(on_a_computed_board(400.0, profile, before), "matmul")
+
+    assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
 
 
 def test_a_board_of_which_nothing_is_expected_is_skipped_by_its_name() -> None:

@@ -97,6 +97,16 @@ def test_a_flipped_bit_counts_although_the_gpu_was_lost_afterwards() -> None:
     assert gate(found, "corruption").measured == 1
 
 
+def test_a_wrong_first_product_counts_though_nothing_was_repeated_after_it() -> None:
+    lost = Failure(code="gpu-lost", message="the GPU stopped answering")
+    found = corruption_facts([corrupt(products=0, reference_ok=False, failure=lost)])
+
+    wrong = gate(found, "corruption")
+
+    assert (wrong.status, wrong.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+    assert wrong.measured == 1
+
+
 def test_a_gpu_that_others_fill_is_undecided_for_its_environment() -> None:
     taken = Failure("gpu-memory-taken", "the memory is taken", ("see who",))
     found = corruption_facts([corrupt(products=0, digest=None, reference_ok=None, failure=taken)])
