@@ -79,9 +79,9 @@ def _of_report(report: Report) -> Verdict:
 
 
 def _of_gate(gate: Gate) -> Verdict:
-    figures = [(name, _number(value, gate.unit)) for name, value in _numbers(gate)]
+    figures = [(name, with_unit(value, gate.unit)) for name, value in _numbers(gate)]
     if gate.interval is not None:
-        low, high = (_number(value, gate.unit) for value in gate.interval)
+        low, high = (with_unit(value, gate.unit) for value in gate.interval)
         figures.append(("interval", f"{low} to {high}"))
     return Verdict(
         device=gate.device,
@@ -131,7 +131,7 @@ def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
             kind, message = Kind.ERROR, "interrupted before it was measured"
         figures = []
         if row.throughput is not None:
-            figures.append(("measured", _number(row.throughput.value, row.throughput.unit)))
+            figures.append(("measured", with_unit(row.throughput.value, row.throughput.unit)))
         yield Verdict(
             device=row.device,
             check=f"{check} threads={row.threads}" if row.threads else check,
@@ -165,9 +165,9 @@ def _of_compared(row: ComparedRow) -> Verdict:
     kinds = {GateStatus.PASS: Kind.PASS, GateStatus.FAIL: Kind.FAILURE}
     figures = []
     if row.first is not None:
-        figures.append(("before", _number(row.first, row.unit)))
+        figures.append(("before", with_unit(row.first, row.unit)))
     if row.second is not None:
-        figures.append(("measured", _number(row.second, row.unit)))
+        figures.append(("measured", with_unit(row.second, row.unit)))
     if row.ratio is not None:
         figures.append(("ratio", f"{row.ratio:.4f}"))
     if row.interval is not None:
@@ -182,7 +182,7 @@ def _of_compared(row: ComparedRow) -> Verdict:
     )
 
 
-def _number(value: float, unit: str) -> str:
+def with_unit(value: float, unit: str) -> str:
     """Return a figure with its unit, large ones with a prefix: 7.394e14 FLOP/s as 739 TFLOP/s."""
     if unit in PLAIN_UNITS:
         for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

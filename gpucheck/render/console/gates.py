@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.models.gate import Direction, Gate, GateStatus, ProfileUse, Severity
 from gpucheck.render.base import printable
+from gpucheck.render.verdicts import PLAIN_UNITS, with_unit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -191,6 +192,9 @@ def _figures(gate: Gate) -> str:
     if gate.measured is None:
         return "not measured"
     side = "at least" if gate.direction is Direction.HIGHER else "at most"
+    if gate.unit in PLAIN_UNITS:
+        limit = f", {side} {with_unit(gate.limit, gate.unit)}" if gate.limit is not None else ""
+        return printable(f"{with_unit(gate.measured, gate.unit)}{limit}")
     limit = f", {side} {_number(gate.limit)}" if gate.limit is not None else ""
     return printable(f"{_number(gate.measured)} {gate.unit}{limit}")
 
@@ -200,6 +204,9 @@ def _range(gates: Sequence[Gate]) -> str:
     known = [gate.measured for gate in gates if gate.measured is not None]
     if gates[0].unit in ("match", "on") or not known:
         return ""
+    if gates[0].unit in PLAIN_UNITS:
+        low, high = (with_unit(value, gates[0].unit) for value in (min(known), max(known)))
+        return printable(low if low == high else f"{low} to {high}")
     low, high = _number(min(known)), _number(max(known))
     span = low if low == high else f"{low} to {high}"
     limits = {gate.limit for gate in gates}
@@ -210,6 +217,8 @@ def _range(gates: Sequence[Gate]) -> str:
 
 
 def _list(gate: Gate) -> str:
+    if gate.unit in PLAIN_UNITS:
+        return ", ".join(with_unit(value, gate.unit) for value in gate.values)
     return f"{', '.join(_number(value) for value in gate.values)} {printable(gate.unit)}"
 
 

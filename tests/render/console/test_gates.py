@@ -52,6 +52,14 @@ def test_what_failed_comes_first_with_figure_limit_class_reason_and_step() -> No
     assert lines[-1] == "FAIL: 1 failed, 1 passed"
 
 
+def test_a_figure_without_a_prefix_of_its_own_gets_one() -> None:
+    raw = replace(GOOD, unit="FLOP/s", measured=5.9e14, limit=6.1e14)
+
+    assert "590 TFLOP/s, at least 610 TFLOP/s" in drawn(raw)
+    two = drawn(raw, replace(raw, device="gpu:8", measured=6e14))
+    assert "590 TFLOP/s to 600 TFLOP/s" in two
+
+
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_a_command_to_copy_is_never_broken(width: int) -> None:
     assert f"next: {BAD.next[0]}\n" in drawn(BAD, width=width)

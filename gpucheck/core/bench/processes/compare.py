@@ -47,6 +47,7 @@ def compare_runs(
     wrong fail is that of all rows together.
     """
     before = {device.device: device.fingerprint for device in first.devices}
+    failures = {device.device: device.failures for device in first.devices}
     pairs: list[_Pair] = []
     told: dict[str, tuple[str, ...]] = {}
     held_against: set[str | None] = set()
@@ -58,7 +59,8 @@ def compare_runs(
             told[device.device] = tuple(found.values())
         old = renamed(first.series, twin, device.device) if twin is not None else []
         new = [one for one in second.series if one.device == device.device]
-        pairs.extend(_pairs(old, new, device, not_allowed(found, allowed)))
+        missing = failures[twin] if twin is not None else {}
+        pairs.extend(_pairs(old, new, device, missing, not_allowed(found, allowed)))
     gone = [one for one in first.series if one.device not in held_against]
     pairs.extend(_Pair(first=one, second=None) for one in gone)
     return RunComparison(
@@ -83,11 +85,15 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """One row's series on both sides, the second run's device, and what forbids to compare them."""
+    """One row's series on both sides, the second run's device, and what forbids to compare them.
+
+    `failure` says why one side has none.
+    """
 
     first: Series | None
     second: Series | None
     device: SavedDevice | None = None
+    failure: Failure | None = None
     forbidding: Sequence[str] = ()
 
     @property
@@ -99,15 +105,30 @@ class _Pair:
 
 
 def _pairs(
-    old: Sequence[Series], new: Sequence[Series], device: SavedDevice, forbidding: Sequence[str]
+    old: Sequence[Series],
+    new: Sequence[Series],
+    device: SavedDevice,
+    missing: Mapping[str, Failure],
+    forbidding: Sequence[str],
 ) -> list[_Pair]:
-    """Return the series of both sides by id, second first; what it lacks last."""
+    """Return the series of both sides by id, second first; what it lacks last.
+
+    `missing` says of the first side's rows why they have no figure.
+    """
     known: Mapping[str, Series] = {one.id: one for one in old}
     there = {one.id for one in new}
     sides: list[tuple[Series | None, Series | None]] = [(known.get(one.id), one) for one in new]
     sides += [(one, None) for one in old if one.id not in there]
     return [
-        _Pair(first=first, second=second, device=device, forbidding=forbidding)
+        _Pair(
+            first=first,
+            second=second,
+            device=device,
+            failure=device.failures.get(first.id)
+            if first is not None
+            else missing.get(second.id if second is not None else ""),
+            forbidding=forbidding,
+        )
         for first, second in sides
     ]
 
@@ -185,15 +206,16 @@ def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
 
 def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
     """Return the row of a figure that one side lacks, or has in another unit."""
-    first, second = pair.first, pair.second
+    first, second, failure = pair.first, pair.second, pair.failure
     if first is not None and second is not None:
-        return replace(row, reason=f"measured in {first.unit} and in {second.unit}")
-    failure = pair.device.failures.get(row.id) if pair.device is not None else None
-    if first is None or failure is None:
-        which = "first" if first is None else "second"
-        return replace(row, reason=f"the {which} run has no such row")
-    reason = f"the second run has no figure of it: {failure.message}"
-    return replace(row, reason=reason, class_=class_of_failure(failure), next=failure.remedy)
+        reason = f"measured in {first.unit} and in {second.unit}"
+        return replace(row, reason=reason, next=(_RENEW,))
+    which = "first" if first is None else "second"
+    if failure is None:
+        return replace(row, reason=f"the {which} run has no such row", next=(_ALIKE,))
+    steps = (_RENEW,) if first is None else failure.remedy
+    reason = f"the {which} run has no figure of it: {failure.message}"
+    return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
 
 
 def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
@@ -207,20 +229,23 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
         by_repeat=found.stands and found.factor is not None,
     )
     if pair.forbidding:
-        return replace(row, reason=f"not comparable: {'; '.join(pair.forbidding)}")
+        reason = f"not comparable: {'; '.join(pair.forbidding)}"
+        return replace(
+            row, reason=reason, next=(f"{_RENEW}, or allow it: {_allowing(pair.forbidding)}",)
+        )
     if not found.stands:
         reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
-        return replace(row, reason=reason, class_=GateClass.NOISE)
+        return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
     reason = _reason(decision, row.tolerance_percent, row.direction, found.factor)
     if decision.status is GateStatus.PASS:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
     said = ruling(decision.status, _figures(second, pair.device), limit)
-    steps = said.cause.next
-    if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
-        steps = (*steps, FURTHER_SESSIONS)
     # What one side's rounds left open is noise by its own word, said in the reason already.
     silent = said.cause.class_ is GateClass.NOISE
+    steps = (_MORE,) if silent else said.cause.next
+    if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
+        steps = (*steps, FURTHER_SESSIONS)
     return replace(
         row,
         status=said.status,
@@ -254,7 +279,11 @@ def _figures(series: Series, device: SavedDevice | None) -> Figures:
 
 #: A change that is shown as 0.0 % has no direction.
 _NOTHING_PERCENT = 0.05
-#: What settles a row of a file that does not say more.
+#: What settles a row: of noise, of runs that differ, of runs that were asked for other rows, and of
+#: a file that does not say more.
+_MORE = "repeat it with more processes: gpucheck bench --processes 10"
+_RENEW = "save a new baseline with --save FILE"
+_ALIKE = "measure both with the same kernels, --dtype and --size, and with as much time"
 _IDLE = "run it again when the machine is idle"
 
 
@@ -335,17 +364,22 @@ def _sentence(rows: Sequence[ComparedRow], what: str) -> str:
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:
-    keys = dict.fromkeys(
-        text.partition(":")[0]
+    told = [
+        text
         for texts in comparison.differences.values()
         for text in texts
         if text.partition(":")[0] not in comparison.allowed
-    )
-    if not keys:
+    ]
+    if not told:
         few = any(
             min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
         )
         count = "" if few else " --processes 10"
         return (f"Save runs of more processes: gpucheck bench --save FILE{count}",)
-    options = " ".join(f"--allow-difference {key}" for key in keys)
-    return (f"If the difference does not matter: {options}",)
+    return (f"If the difference does not matter: {_allowing(told)}",)
+
+
+def _allowing(differences: Sequence[str]) -> str:
+    """Return the options that allow these differences, each of which begins with its key."""
+    keys = dict.fromkeys(text.partition(":")[0] for text in differences)
+    return " ".join(f"--allow-difference {key}" for key in keys)

@@ -33,7 +33,7 @@ from gpucheck.models.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.models.gate import Gate, GateClass, GateStatus
+from gpucheck.models.gate import Gate, GateStatus
 from gpucheck.models.profile import InventoryDemands, Match, Profile, RunPlan, Stability, Target
 from gpucheck.models.report import Answer, Failure
 from gpucheck.models.saved_run import ComparedRow, SavedRun
@@ -132,11 +132,6 @@ def run_repeated(
 _INTERRUPTED = Failure(
     code="interrupted", message="Interrupted: what was measured until then is in the report."
 )
-#: What settles a row that is undecided, by where the cause is.
-_NEXT = {
-    GateClass.NOISE: ("repeat it with more processes: --processes 10",),
-    GateClass.CONFIG: ("save a new baseline, or allow it with --allow-difference KEY",),
-}
 #: Nothing is demanded but that the processes answer, and rightly.
 _NO_PROFILE = Profile(
     name="none",
@@ -170,9 +165,6 @@ def _compared(
 
 
 def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
-    steps = row.next
-    if row.status is GateStatus.INCONCLUSIVE and row.class_ in _NEXT:
-        steps = _NEXT[row.class_]
     scale = row.first or 1.0
     better = 1 - row.tolerance_percent / 100
     if row.direction.value == "lower":
@@ -190,7 +182,7 @@ def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
         reason=row.reason,
         class_=row.class_,
         repeat_helps=row.repeat_helps,
-        next=steps,
+        next=row.next,
     )
 
 

@@ -115,6 +115,7 @@ def test_rows_that_one_side_lacks_are_open() -> None:
         "the first run has no such row",
         "the second run has no such row",
     ]
+    assert all("allow-difference" not in step for one in found.rows for step in one.next)
     assert code(found) is ExitCode.INCONCLUSIVE
 
 
@@ -186,6 +187,12 @@ def test_a_row_without_a_figure_says_why_it_has_none(code_: str, expected: GateC
     (open_,) = [one for one in found.rows if one.second is None]
     assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, expected)
     assert open_.reason == "the second run has no figure of it: it came to nothing"
+
+    # The same where it is the earlier run that has none.
+    found = compared(run(rows=[row("gpu:0", 7e14), nothing]), run(rows=[row("gpu:0", 7e14), copy]))
+    (open_,) = [one for one in found.rows if one.first is None]
+    assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, expected)
+    assert open_.reason == "the first run has no figure of it: it came to nothing"
 
 
 def test_of_many_rows_one_that_is_slow_by_chance_does_not_fail() -> None:
