@@ -14,6 +14,7 @@ from gpucheck.core.bench.room import (
     beyond_cache,
     check_fits,
     largest_fitting,
+    long_enough,
     power_of_two,
     reduced_size,
     taken_by_others,
@@ -248,7 +249,7 @@ class _Planning:
         if request.size is not None:
             check_fits(kernel, dtype, request.size, gpus, self._machine)
             return request.size
-        size = kernel.sizes[request.mode]
+        size = long_enough(kernel, dtype, request.mode, gpus)
         reduced = reduced_size(kernel, dtype, size, gpus, self._machine)
         if reduced != size:
             self.notes.append(

@@ -9,7 +9,7 @@ from gpucheck.core.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.core.bench.kernel import Kernel
 from gpucheck.core.bench.record import memory_taken
 from gpucheck.core.unified_memory import RESERVED_BYTES, spare_bytes
-from gpucheck.models.bench import BenchGpu
+from gpucheck.models.bench import BenchGpu, BenchMode
 from gpucheck.models.errors import InconclusiveError, WrongUseError
 from gpucheck.models.report import Failure
 
@@ -18,6 +18,9 @@ _HOST_SHARE, _GPU_SHARE = 0.5, 0.8
 #: A GPU whose free memory does not hold this part of the size is left out: it would make the others
 #: small too.
 _LEAST_PART = 1 / 16
+#: Kernels that move a GPU's memory, and how long one of their operations should take at least: to
+#: start the next one of a graph takes about a microsecond.
+_OF_MEMORY, _LEAST_OPERATION_S = frozenset({"copy", "triad", "softmax"}), 100e-6
 #: The copy that shows a processor's limit is made larger than its caches, up to this edge (2 GiB).
 _LARGEST_LIMIT = 16384
 
@@ -126,6 +129,24 @@ def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence
         return False
     sharing = sum(bool(gpu.integrated) for gpu in gpus)
     return not sharing or host + sharing * needed <= spare_bytes(machine.host_bytes or 0)
+
+
+def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[BenchGpu]) -> int:
+    """Return the edge to measure where nobody named one: the mode's, doubled for fast memory.
+
+    Until an operation takes a tenth of a millisecond at the bandwidth of the fastest board. The
+    quick mode has no time for that, and the default mode goes as far as the full one's edge.
+    """
+    edge, most = kernel.sizes[mode], kernel.sizes[BenchMode.FULL]
+    if kernel.id not in _OF_MEMORY or mode is BenchMode.QUICK:
+        return edge
+    if mode is BenchMode.FULL:
+        most *= 2
+    fastest = max((gpu.board.bytes_per_s or 0.0 for gpu in gpus if gpu.board), default=0.0)
+    wanted = _LEAST_OPERATION_S * fastest
+    while 2 * edge <= most and kernel.work(kernel.shape(edge), dtype).bytes_moved < wanted:
+        edge *= 2
+    return edge
 
 
 def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:

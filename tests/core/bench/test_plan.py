@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.core.bench.kernels import KERNELS
+from gpucheck.core.bench.peaks import board_of
 from gpucheck.core.bench.plan import make_plan
 from gpucheck.core.bench.room import Machine, fits
 from gpucheck.core.unified_memory import spare_bytes
@@ -89,6 +90,35 @@ def test_wrong_use_is_refused_before_anything_is_measured(
 
 def test_the_temperature_does_not_matter_to_matmul() -> None:
     assert make_plan(BenchRequest(kernels=("matmul",), temperature=0.0), KERNELS, PLENTY).groups
+
+
+@pytest.mark.parametrize(
+    ("device_id", "mode", "edge"),
+    [
+        ("1eb8", BenchMode.DEFAULT, 4096),  # T4: 134 MB take 0.4 ms
+        ("2330", BenchMode.DEFAULT, 8192),  # H100: 40 us, so 0.16 ms
+        ("2330", BenchMode.QUICK, 4096),
+        ("2901", BenchMode.DEFAULT, 8192),  # B200
+        ("2901", BenchMode.FULL, 16384),  # 0.07 ms, so 0.28 ms
+    ],
+)
+def test_one_copy_takes_long_beside_what_it_takes_to_start_it(
+    device_id: str, mode: BenchMode, edge: int
+) -> None:
+    gpu = replace(card(0), pci_device_id=f"{device_id}10de")
+    machine = replace(PLENTY, gpus=(replace(gpu, board=board_of(gpu)),))
+    kernels = ("copy", "triad", "softmax", "transfer")
+
+    plan = make_plan(BenchRequest(mode=mode, kernels=kernels), KERNELS, machine)
+
+    shapes = {group.kernel.id: group.shape for group in plan.groups if group.dtype == "float32"}
+    assert shapes["copy"] == (edge, edge)
+    if mode is not BenchMode.QUICK:
+        assert shapes["softmax"] == (edge, edge)
+        # A triad moves half as much again.
+        assert shapes["triad"] == (min(edge, 8192), min(edge, 8192))
+    # What crosses a link is another matter.
+    assert set(shapes["transfer"]) == {KERNELS["transfer"].sizes[mode]}
 
 
 @pytest.mark.parametrize(
