@@ -262,6 +262,20 @@ def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
     assert off_by(found).startswith("its deviation from the sum of zero that every step keeps is ")
 
 
+def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> None:
+    class Broken(CpuTraining):
+        def step(self) -> None:
+            super().step()
+            if self._training.turn == 500:
+                self._weights[300, 4] += np.float32(0.05)
+
+    case = Broken(order((100,)), Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case.prepare()
+    case.poison()
+
+    assert not case.check().ok
+
+
 def test_rounding_of_large_weights_is_no_wrong_step() -> None:
     # Several towers' steps may not converge: thousands of them leave weights of hundreds.
     weights = np.array([[420.0, -419.98], [1.0, -1.0]], dtype=np.float32)
