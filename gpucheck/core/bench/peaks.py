@@ -21,6 +21,10 @@ TABLE = Path(__file__).parents[2] / "data" / "peaks.toml"
 #: Formats that run on tensor cores, whose clock is the lower one on some boards.
 TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 
+#: PCI device ids of TU116 and TU117, compute capability 7.5 without tensor cores. Ids: names of
+#: NVIDIA's open kernel modules (g_nv_name_released.h); the chips: techpowerup's review of GTX 1660.
+_WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -164,6 +168,12 @@ def board_from(entry: Entry) -> Board:
     )
 
 
+def _lacks_tensor_cores(gpu: BenchGpu) -> bool:
+    """Return whether a GPU's compute capability promises tensor cores that its chip lacks."""
+    device = int((gpu.pci_device_id or "0")[:4], 16)
+    return "GTX 16" in gpu.name or any(device in ids for ids in _WITHOUT_TENSOR_CORES)
+
+
 def _computed(gpu: BenchGpu) -> Board | None:
     """Return the range of all boards of this compute capability, at this GPU's own clock."""
     capability, clock = gpu.compute_capability, gpu.clock_sm_max_mhz
@@ -179,6 +189,7 @@ def _computed(gpu: BenchGpu) -> Board | None:
         values = {
             key: flops_by_formula(gpu.sm_count, clock, choose(row[key] for row in rows))
             for key in rows[0]
+            if key not in TENSOR_FORMATS or not _lacks_tensor_cores(gpu)
         }
         values["float64"] = max(values["float64"], values.pop("float64_tensor", 0.0))
         return values

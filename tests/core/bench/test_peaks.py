@@ -131,6 +131,31 @@ def test_the_name_helps_only_where_there_is_no_id() -> None:
     assert other.source.startswith("computed")
 
 
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("2182", "NVIDIA GeForce GTX 1660 Ti"),
+        ("1fb9", "Quadro T1000"),
+        ("1f0a", "NVIDIA GeForce GTX 1650"),  # TU106: what it has left of them is not known
+    ],
+)
+def test_a_turing_without_tensor_cores_is_held_against_none(device: str, name: str) -> None:
+    gpu = replace(
+        GPU,
+        name=name,
+        pci_device_id=f"{device}10de",
+        compute_capability="7.5",
+        clock_sm_max_mhz=2100.0,
+    )
+    board = board_of(gpu)
+
+    assert board is not None
+    assert board.flops_per_s.keys() == {"float64", "float32"}
+    turing = board_of(replace(gpu, name="NVIDIA GeForce RTX 2060", pci_device_id="1f0310de"))
+    assert turing is not None
+    assert turing.flops_per_s.keys() > {"float16", "int8"}
+
+
 @pytest.mark.parametrize(("capability", "wide"), [("8.6", True), ("8.9", True), ("9.0", False)])
 def test_an_unknown_board_gets_a_range_where_the_capability_does_not_tell(
     capability: str, wide: bool
