@@ -68,7 +68,7 @@ struct Launch {
     }
 };
 
-inline bool read_launch(Launch& made)
+ONCE bool read_launch(Launch& made)
 {
     char name[64];
     unsigned int buffers = 0, scalars = 0;
@@ -92,7 +92,7 @@ inline bool read_launch(Launch& made)
 
 using Kernels = std::map<std::string, std::function<std::string(Launch&)>>;
 
-inline int serve(const Kernels& kernels)
+ONCE int serve(const Kernels& kernels)
 {
     for (;;) {
         Launch asked;

@@ -9,6 +9,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,19 +45,56 @@ class Memory:
 
 def build(driver: str, source: Path, options: Sequence[str] = SANITIZERS) -> Path:
     """Compile `driver` with the CUDA source in it, or find that compiled before."""
-    # The place of a text that a test made changes; what it says is what counts.
-    command = ["c++", *FLAGS, *options, f"-I{FOLDER}", str(FOLDER / driver)]
+    header, code = shared_by_all(tuple(one for one in options if one.startswith("-f")))
+    return made_once(
+        Path(driver).stem,
+        ["c++", *FLAGS, *options, f"-I{FOLDER}", str(FOLDER / driver)],
+        # The place of a text that a test made changes; what it says is what counts.
+        ["-include", str(header), f'-DSOURCE="{source}"', str(code)],
+        (source, FOLDER / driver),
+    )
+
+
+def shared_by_all(options: Sequence[str]) -> tuple[Path, Path]:
+    """Return the emulator as a header, read beforehand where the compiler is GCC, and as code."""
+    command = ["c++", *FLAGS, *options, f"-I{FOLDER}"]
+    whole = FOLDER / "whole.hpp"
+    code = made_once(
+        "emulator",
+        [*command, "-DCOMPILED_HERE", "-include", str(whole), "-c", "-x", "c++", os.devnull],
+    )
+    if "Free Software Foundation" not in compiler_version():
+        return whole, code
+    read = made_once("whole", [*command, "-x", "c++-header", str(whole)], suffix=".hpp.gch")
+    # GCC takes it in place of the header beside it, as long as it fits.
+    header = read.with_suffix("")
+    if not header.exists():
+        scratch = header.with_name(f"{header.name}.{os.getpid()}-{threading.get_ident()}")
+        scratch.write_bytes(whole.read_bytes())
+        scratch.replace(header)
+    return header, code
+
+
+def made_once(
+    name: str,
+    command: Sequence[str],
+    places: Sequence[str] = (),
+    files: Sequence[Path] = (),
+    *,
+    suffix: str = "",
+) -> Path:
+    """Return what a compiler makes of files and the emulator's headers, or has made before."""
     digest = hashlib.sha256(repr((command, compiler_version())).encode())
-    for file in (source, FOLDER / driver, *sorted(FOLDER.glob("*.hpp"))):
+    for file in (*files, *sorted(FOLDER.glob("*.hpp"))):
         digest.update(file.read_bytes())
-    target = programs() / f"{Path(driver).stem}-{digest.hexdigest()[:24]}"
+    target = programs() / f"{name}-{digest.hexdigest()[:24]}{suffix}"
     # Another test process may be at it: one compiles, the others wait for it.
-    with target.with_suffix(".lock").open("w") as lock:
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            scratch = target.with_suffix(".new")
+            scratch = target.with_name(f"{target.name}.new")
             finished = subprocess.run(
-                [*command, f'-DSOURCE="{source}"', "-o", str(scratch)],
+                [*command, *places, "-o", str(scratch)],
                 capture_output=True,
                 text=True,
                 check=False,

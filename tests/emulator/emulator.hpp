@@ -34,6 +34,13 @@
 #define ASAN_UNPOISON_MEMORY_REGION(place, size) ((void)(place), (void)(size))
 #endif
 
+// What is compiled once for all programs (`shared_by_all` in emulated.py), which are linked with it.
+#ifdef COMPILED_HERE
+#define ONCE
+#else
+#define ONCE extern inline __attribute__((gnu_inline))
+#endif
+
 #define EMULATED 1
 #define __global__
 #define __device__
@@ -116,7 +123,7 @@ struct Run {
     }
 };
 
-inline Run& run()
+ONCE Run& run()
 {
     static Run the_run;
     return the_run;
@@ -125,7 +132,7 @@ inline Run& run()
 inline Fiber& self() { return *run().running; }
 inline Block& own_block() { return run().blocks[self().block]; }
 
-inline void arrive_at_fiber(void* fake)
+ONCE void arrive_at_fiber(void* fake)
 {
 #if defined(__SANITIZE_ADDRESS__)
     Run& all = run();
@@ -136,7 +143,7 @@ inline void arrive_at_fiber(void* fake)
 }
 
 // Let another thread run until this one is ready again.
-inline void pause(Waits why)
+ONCE void pause(Waits why)
 {
     Fiber& fiber = self();
     fiber.waits = why;
@@ -148,7 +155,7 @@ inline void pause(Waits why)
     arrive_at_fiber(fake);
 }
 
-inline void wake(unsigned int first, unsigned int count, Waits why)
+ONCE void wake(unsigned int first, unsigned int count, Waits why)
 {
     Run& all = run();
     for (unsigned int i = first; i < first + count; ++i) {
@@ -159,19 +166,19 @@ inline void wake(unsigned int first, unsigned int count, Waits why)
     }
 }
 
-inline unsigned int own_number()
+ONCE unsigned int own_number()
 {
     return self().block * run().block_threads + self().thread;
 }
 
 // Go on only after the others: the one that came last has no advantage.
-inline void step_back()
+ONCE void step_back()
 {
     run().ready.push_back(own_number());
     pause(Waits::nothing);
 }
 
-inline void block_barrier()
+ONCE void block_barrier()
 {
     Run& all = run();
     Block& block = own_block();
@@ -184,7 +191,7 @@ inline void block_barrier()
 
 // The first half of the cluster's barrier: `ordering` says that what was written before is seen by
 // all behind the second.
-inline void cluster_arrive(bool ordering)
+ONCE void cluster_arrive(bool ordering)
 {
     Run& all = run();
     Fiber& fiber = self();
@@ -203,7 +210,7 @@ inline void cluster_arrive(bool ordering)
 }
 
 // The second half: a card that waits without having arrived hangs, or is a barrier ahead.
-inline void cluster_wait()
+ONCE void cluster_wait()
 {
     Run& all = run();
     Fiber& fiber = self();
@@ -214,7 +221,7 @@ inline void cluster_wait()
     if (!open) step_back();
 }
 
-inline void whole_cluster_barrier()
+ONCE void whole_cluster_barrier()
 {
     cluster_arrive(true);
     cluster_wait();
@@ -243,14 +250,14 @@ T exchange(T value, unsigned int other_lane)
     return found;
 }
 
-inline Touch touch_here()
+ONCE Touch touch_here()
 {
     return {static_cast<int>(self().thread), static_cast<int>(self().block), own_block().epoch,
             run().cluster_epoch};
 }
 
 // Whether nothing orders two touches: no barrier of the block, or of the cluster between blocks.
-inline bool unordered(const Touch& before, const Touch& now)
+ONCE bool unordered(const Touch& before, const Touch& now)
 {
     if (before.thread < 0) return false;
     if (before.block != now.block) return before.cluster_epoch == now.cluster_epoch;
@@ -354,7 +361,7 @@ void send_to(typename Shared<T>::Place place, unsigned int rank, T value)
     }
 }
 
-inline void start()
+ONCE void start()
 {
     arrive_at_fiber(nullptr);
     (*run().kernel)();
@@ -365,7 +372,7 @@ inline void start()
     setcontext(&run().scheduler);
 }
 
-inline void resume(Fiber& fiber)
+ONCE void resume(Fiber& fiber)
 {
     Run& all = run();
     all.running = &fiber;
@@ -379,7 +386,7 @@ inline void resume(Fiber& fiber)
     all.running = nullptr;
 }
 
-inline char* stack_number(size_t number)
+ONCE char* stack_number(size_t number)
 {
     static std::vector<char*> stacks;
     while (stacks.size() <= number) {
@@ -392,7 +399,7 @@ inline char* stack_number(size_t number)
     return stacks[number];
 }
 
-inline unsigned int next_ready()
+ONCE unsigned int next_ready()
 {
     Run& all = run();
     if (all.order == Order::random)
@@ -404,7 +411,7 @@ inline unsigned int next_ready()
     return number;
 }
 
-inline void run_cluster()
+ONCE void run_cluster()
 {
     Run& all = run();
     const unsigned int count = all.block_threads * all.cluster_blocks;
@@ -437,7 +444,7 @@ inline void run_cluster()
 }
 
 // Run a kernel over the whole grid, block by block (or cluster by cluster); return what went wrong.
-inline std::string launch(unsigned int grid, unsigned int block, unsigned int cluster, Order order,
+ONCE std::string launch(unsigned int grid, unsigned int block, unsigned int cluster, Order order,
                           unsigned int seed, const std::function<void()>& kernel)
 {
     Run& all = run();

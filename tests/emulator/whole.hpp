@@ -1,0 +1,3 @@
+// All of the emulator: what the compiler reads once for all programs.
+#include "driver.hpp"
+#include "twins.hpp"
