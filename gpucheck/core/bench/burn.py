@@ -337,7 +337,11 @@ class _Burn:
                 continue
             limit, now = self._limit_c(device), sample.values.get("temperature_c")
             margin = self._margin_c(device)
-            if (now is not None and now >= limit) if limit is not None else not (margin or 0.0) > 0:
+            if limit is None:
+                hot = margin is not None and margin <= 0
+            else:
+                hot = now is not None and now >= limit
+            if hot:
                 device.state = "too hot" if device.state == "loaded" else device.state
                 return True
         return False

@@ -260,7 +260,10 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
         grown = sensors.new_errors.get(name, 0)
         fatal = name in _FATAL_ERRORS
         if not grown:
-            if fatal:
+            unread = sensors.unavailable.get(f"new_errors.{name}")
+            if fatal and unread is not None:
+                yield _gate(device, name, GateStatus.SKIP, limit=0.0, reason=unread)
+            elif fatal:
                 yield _gate(device, name, GateStatus.PASS, measured=0.0, limit=0.0)
             continue
         yield _gate(

@@ -86,6 +86,15 @@ def held_down(gpu: GpuState) -> dict[str, float]:
     return counted | seen
 
 
+def why_unread(gpu: GpuTelemetry, reason: str) -> str | None:
+    """Return why nobody knows whether a reason held the clock down, None if it was looked at."""
+    key = f"limited_s.{reason}"
+    counted = reason in _COUNTED.values() and key not in gpu.unavailable
+    if counted or ("reasons" not in gpu.unavailable and gpu.reading_count):
+        return None
+    return gpu.unavailable.get("reasons") or gpu.unavailable.get(key) or "it was never read"
+
+
 def is_clock_change(reasons: Iterable[str]) -> bool:
     """Return whether a hardware slowdown stands alone, so that a change of clocks explains it."""
     names = set(reasons)

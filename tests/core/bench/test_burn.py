@@ -108,6 +108,7 @@ class FakeTelemeter:
         self._facts = facts
         self._uuids: Sequence[str] = ()
         self.counters: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
         self.clock = FakeClock()
         self.closed = False
 
@@ -122,7 +123,11 @@ class FakeTelemeter:
         values = next(self._looks, {"temperature_c": 50.0})
         now_s = self.clock.now_s()
         samples = [Sample(time_s=now_s, uuid=uuid, values=values) for uuid in self._uuids]
-        return Window(samples=samples, counters=dict.fromkeys(self._uuids, self.counters))
+        return Window(
+            samples=samples,
+            counters=dict.fromkeys(self._uuids, self.counters),
+            unavailable=dict.fromkeys(self._uuids, self.refused),
+        )
 
     def joules(self, uuid: str) -> float | None:
         """Return nothing."""
@@ -435,6 +440,19 @@ def test_a_limit_that_is_given_ends_it_earlier() -> None:
     result, _ = burn(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
 
     assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 70.0)
+
+
+def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
+    telemeter = cool()
+    telemeter.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
+
+    result, _ = burn(telemeter=telemeter)
+
+    found = {gate.id: gate for gate in result.gates if gate.device == "gpu:0"}
+    assert found["burn.ecc_uncorrected"].status is GateStatus.SKIP
+    assert found["burn.ecc_uncorrected"].reason == "not supported by this GPU (NVML 3)"
+    assert found["burn.remapped_rows"].status is GateStatus.PASS
+    assert code(result) is ExitCode.OK
 
 
 def test_a_card_without_a_threshold_has_ours() -> None:

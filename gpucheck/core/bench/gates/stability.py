@@ -10,7 +10,7 @@ from gpucheck.core.bench.corruption import corruption_sentence, deviating_digest
 from gpucheck.core.bench.gates.causes import class_of_failure, leaves_open
 from gpucheck.core.bench.gates.facts import Facts, Otherwise, at_most, undecided
 from gpucheck.core.bench.record import off_by
-from gpucheck.core.bench.telemetry import is_clock_change
+from gpucheck.core.bench.telemetry import is_clock_change, why_unread
 from gpucheck.models import worker
 from gpucheck.models.bench import GpuTelemetry, Measurement
 from gpucheck.models.bench_run import ProcessRun
@@ -39,6 +39,8 @@ _STEPS = {
     GateClass.CONFIG: ("nvidia-smi -q -d CLOCK shows who set the clocks",),
     GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
 }
+#: How a reading's reason ends where the GPU does not have it (NVML_ERROR_NOT_SUPPORTED).
+_NOT_SUPPORTED = "(NVML 3)"
 _SWAP = ("take the card out of service", "repeat it with the same seed to be sure")
 
 
@@ -168,7 +170,25 @@ def _throttling(facts: Facts, device: str) -> Iterator[Gate]:
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
         seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
         bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
-        yield at_most(facts, name, device, seconds, most_s, "s", bad)
+        gate = at_most(facts, name, device, seconds, most_s, "s", bad)
+        yield _if_read(gate, [why_unread(gpu, reason) for gpu in telemetry])
+
+
+def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
+    """Return a gate that passes only by what was read; what the GPU does not have is skipped."""
+    reason = next((one for one in unread if one is not None), None)
+    if reason is None or gate.status is not GateStatus.PASS:
+        return gate
+    if _NOT_SUPPORTED in reason:
+        return replace(gate, status=GateStatus.SKIP, measured=None, reason=reason)
+    return replace(
+        gate,
+        status=GateStatus.INCONCLUSIVE,
+        measured=None,
+        reason=f"it was not read: {reason}",
+        class_=GateClass.SOFTWARE,
+        next=("gpucheck detect",),
+    )
 
 
 def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Otherwise:
@@ -247,7 +267,9 @@ def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
             reason=f"the counter {counter.replace('_', ' ')} grew during the run",
             next=("gpucheck detect --only health", "dmesg | grep -i xid"),
         )
-        yield at_most(facts, name, device, grown[counter], most, "errors", bad)
+        gate = at_most(facts, name, device, grown[counter], most, "errors", bad)
+        key = f"new_errors.{counter}"
+        yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
 
 # ---------------------------------------------------------------------------------- corruption

@@ -188,6 +188,31 @@ def test_error_counters_that_nobody_read_are_no_pass() -> None:
         assert gate(found, name).status is GateStatus.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("not supported by this GPU (NVML 3)", GateStatus.SKIP),
+        ("the GPU is lost (NVML 15)", GateStatus.INCONCLUSIVE),
+    ],
+)
+def test_what_a_gpu_does_not_tell_is_no_pass(reason: str, status: GateStatus) -> None:
+    names = ("reasons", "limited_s.hardware-thermal", "new_errors.ecc_uncorrected")
+    silent = sensors(unavailable=dict.fromkeys(names, reason))
+    runs = [run_of(result_of(product(700), telemetry=silent), at, "gpu:0") for at in range(5)]
+    found = facts(runs, CALM)
+
+    for name in ("throttle-hardware-thermal", "new-ecc-uncorrected"):
+        unread = gate(found, name)
+        assert (unread.status, unread.measured) == (status, None)
+        assert reason in (unread.reason or "")
+    # What the driver counts is known, though nothing was read in between.
+    assert gate(found, "throttle-power-brake").status is GateStatus.PASS
+    # And what was seen counts.
+    seen = replace(silent, new_errors={"ecc_uncorrected": 1})
+    runs[0] = run_of(result_of(product(700), telemetry=seen), 0, "gpu:0")
+    assert gate(facts(runs, CALM), "new-ecc-uncorrected").status is GateStatus.FAIL
+
+
 SLOWDOWN = "\n[stability.throttle_s]\nhardware-slowdown = 0\n"
 
 
