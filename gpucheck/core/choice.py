@@ -212,12 +212,13 @@ class Chooser:
         are = "fits" if fits == 1 else "fit"
         what = "GPU is" if count == 1 else "GPUs are"
         company = [ALLOW_COMPANY] if self.choice.has_company else []
-        later = "Ask for less, or wait with --wait."
+        less = "Ask for less, or wait" if self.request != ChoiceRequest() else "Wait"
+        later = f"{less} with --wait."
         if len(self.possible) < count:
             hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
-            more = ", or for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)" if hides else ""
-            none = not self.possible and not more
-            advice = "none of them can be given" if none else f"ask for less{more}"
+            more = "for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)"
+            ways = ["for less"] * bool(self.possible) + [more] * hides
+            advice = f"ask {', or '.join(ways)}" if ways else "none of them can be given"
             later = f"Waiting would not help: {advice}."
         return BadAnswerError(
             code="nothing-fits",
@@ -270,7 +271,7 @@ def _ruled_out(
     """Say why a card can never be given to this request."""
     gpu = option.gpu
     if gpu.state is not GpuState.OK:
-        return "lost" if gpu.state is GpuState.LOST else "no answer to NVML"
+        return "lost" if gpu.state is GpuState.LOST else gpu.error or "no answer to NVML"
     if option.target is None:
         return "its UUID cannot be read, so nothing can name it for sure"
     if gpu.mig.enabled and option.instance is None:

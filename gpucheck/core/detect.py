@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpucheck.core.checks import (
     CHECKS,
@@ -17,7 +17,7 @@ from gpucheck.core.checks import (
 )
 from gpucheck.core.checks.advice import fit
 from gpucheck.core.checks.machine import Machine, Wish, say_nothing
-from gpucheck.core.detect_conclusion import conclude, exit_code_of
+from gpucheck.core.detect_conclusion import conclude, exit_code_of, is_health_unknown
 from gpucheck.core.detect_judgement import (
     GOOD,
     KNOWN_BY_SIGNS,
@@ -61,12 +61,17 @@ def detect(
         result=detection._replace(frameworks=_frameworks(machine, findings)),
         exit_code=exit_code_of(detection, machine.wish.framework),
         host=complete_host(machine.host, machine.nvml) if _looked_at_nvml(checks) else machine.host,
-        warnings=tuple(
-            Notice(code=finding.id, message=f"{finding.id}: {finding.summary}.")
-            for finding in findings
-            if finding.status is CheckStatus.WARN
-        ),
+        warnings=tuple(_notices(findings)),
     )
+
+
+def _notices(findings: Sequence[Finding]) -> Iterator[Notice]:
+    for finding in findings:
+        if finding.status is CheckStatus.WARN:
+            yield Notice(code=finding.id, message=f"{finding.id}: {finding.summary}.")
+    if is_health_unknown(findings):
+        # A gate with --strict must not pass what nobody has looked at.
+        yield Notice(code="health-not-known", message="The health of the GPUs is not known.")
 
 
 def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:

@@ -104,7 +104,7 @@ def _sentence(
             return "What was asked for is well; whether a GPU is usable was not asked"
         return "Nothing of what was asked for could be looked at"
     if cause is None:
-        unknown = verdict is Verdict.USABLE and _is_health_unknown(findings)
+        unknown = verdict is Verdict.USABLE and is_health_unknown(findings)
         return SENTENCES[verdict] + "; its health is not known" * unknown
     failed = cause.status is CheckStatus.FAIL
     if verdict is Verdict.DEGRADED and cause.id == gpu_lost.ID:
@@ -118,9 +118,9 @@ def _sentence(
     return f"{SENTENCES[verdict]}: {cause.summary}"
 
 
-def _is_health_unknown(findings: Sequence[Finding]) -> bool:
+def is_health_unknown(findings: Sequence[Finding]) -> bool:
     """Return whether all that was to be said of the health is that it could not be read."""
-    found = {finding.status for finding in findings if finding.layer is Layer.HEALTH}
+    found = {f.status for f in findings if f.layer is Layer.HEALTH and f.id != xid.ID}
     return CheckStatus.UNKNOWN in found and CheckStatus.OK not in found
 
 

@@ -17,7 +17,6 @@ from gpucheck.models.device import (
 from gpucheck.models.errors import ExitCode, InconclusiveError, MissingError
 from gpucheck.models.report import Answer, Failure, Host, Notice
 from gpucheck.models.snapshot import (
-    CudaReading,
     GpuReading,
     KernelReading,
     NvmlReading,
@@ -165,11 +164,14 @@ def see_visibility(
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
     if silent and not (wanted or hung):
         return visibility._replace(open_question=f"{question} (list --ask-driver starts CUDA)")
-    cuda = CudaReading(failure=hung) if hung else probes.cuda()
+    if hung:
+        unasked = "CUDA was not asked, which may wait for it as well"
+        return visibility._replace(open_question=f"{question}; {unasked}" if question else unasked)
+    cuda = probes.cuda()
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined
-    said = cuda.failure.message if cuda.failure else "it does not name its devices"
+    said = cuda.failure.message if cuda.failure else "its devices cannot be told apart"
     silence = f"the driver gave no answer: {said}"
     return visibility._replace(open_question=f"{question}; {silence}" if question else silence)
 

@@ -81,10 +81,15 @@ def _instance_is_open(gpu: Gpu) -> bool:
 def _order_unknown(gpus: Sequence[Gpu]) -> InconclusiveError:
     reasons = (gpu.unavailable.get("visible") or gpu.unavailable.get("cuda_index") for gpu in gpus)
     reason = next((reason for reason in reasons if reason), "the rules leave it open")
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
+    # No variable helps beside a card that does not answer, or two of one name.
+    broken = len(set(uuids)) < len(uuids) or any(gpu.state is not GpuState.OK for gpu in gpus)
     return InconclusiveError(
         code="cuda-order-unknown",
         message=f"Which GPU has which CUDA number is not known: {reason}.",
-        remedy=("Set CUDA_DEVICE_ORDER=PCI_BUS_ID.", "Run it where the CUDA driver can be asked."),
+        remedy=("Run: gpucheck detect",)
+        if broken
+        else ("Set CUDA_DEVICE_ORDER=PCI_BUS_ID.", "Run it where the CUDA driver can be asked."),
     )
 
 
@@ -171,7 +176,10 @@ def _check_numbers(spec: DeviceSpec) -> None:
 
 
 def _check_task(spec: DeviceSpec) -> None:
-    """Only this process can be meant; soft placement does not change that."""
+    """Only this process can be meant; soft placement does not change that.
+
+    The words are those of TensorFlow 2.21's eager mode, which takes `CPU:0` for what is left out.
+    """
     here = spec.job in (None, "localhost", "*") and not spec.replica and not spec.task
     if here:
         return
@@ -180,8 +188,8 @@ def _check_task(spec: DeviceSpec) -> None:
         job="localhost" if spec.job in (None, "*") else spec.job,
         replica=spec.replica or 0,
         task=spec.task or 0,
-        kind=spec.kind,
-        index=spec.index,
+        kind=spec.kind or "CPU",
+        index=spec.index or 0,
     )
     raise BadAnswerError(
         code="no-such-task",
@@ -304,8 +312,15 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
         return "the CPU, which every process has"
     if len(devices) == 1:
         return f"{what}, the only visible one"
+    if _has_gap(devices):
+        return f"{what}, one of {len(devices)} that answer"
     rank = "the lowest" if spec.index is None and spec.uuid is None else "one"
     return f"{what}, {rank} of {len(devices)} visible ones"
+
+
+def _has_gap(devices: Sequence[CudaDevice]) -> bool:
+    """Return whether CUDA counts more devices than these: one below does not answer."""
+    return any((device.cuda_index or 0) >= len(devices) for device in devices)
 
 
 def gpu_names(ordinal: int, index: int | None, uuid: str | None) -> dict[str, str]:

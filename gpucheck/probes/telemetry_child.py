@@ -102,7 +102,7 @@ class Sensors:
     A MIG device has clocks, temperature, link and errors of the GPU that it is a part of.
     """
 
-    def __init__(self, door: Any, refusal: type[Exception], uuid: str) -> None:
+    def __init__(self, door: Any, refusal: Any, uuid: str) -> None:
         self._door = door
         self._refusal = refusal
         self.uuid = uuid
@@ -117,7 +117,7 @@ class Sensors:
         except refusal as error:
             # Of a MIG device only its parent is missing then, and its own answers stand.
             key = "gpu" if self._handle is None else "parent"
-            self.unavailable[key] = error.reason()  # type: ignore[attr-defined]
+            self.unavailable[key] = error.reason()
 
     def read(self, table: Any) -> dict[str, Any]:
         """Return the values of a table's keys that the driver gives."""
@@ -140,9 +140,7 @@ class Sensors:
             value = self._field(f"limited-{name}", field)
             if value is not None:
                 limited[name] = value
-        found["temperature_memory_c"] = self._field(
-            "temperature_memory_c", MEMORY_TEMPERATURE_FIELD
-        )
+        found["temperature_memory_c"] = self._memory_temperature("temperature_memory_c")
         remapped = self._ask("remapped_rows", (("nvmlDeviceGetRemappedRows", ()),))
         if remapped is not None:
             found["remapped_rows"] = int(remapped[0]) + int(remapped[1])
@@ -159,6 +157,16 @@ class Sensors:
         value = self._ask("energy_mj", COUNTERS[0][1])
         return None if value is None else float(value) / 1000
 
+    def _memory_temperature(self, key: str) -> int | None:
+        value = self._field(key, MEMORY_TEMPERATURE_FIELD)
+        if value is None:
+            return None
+        try:
+            return int(self._door.celsius(value, "nvmlDeviceGetFieldValues"))
+        except self._refusal as error:
+            self.unavailable[key] = error.reason()
+            return None
+
     def _field(self, key: str, field: int) -> int | None:
         values = self._ask(key, (("nvmlDeviceGetFieldValues", ([field],)),))
         if not values:
@@ -169,7 +177,8 @@ class Sensors:
         # nvmlValueType_t: 0 is a double, all others are whole numbers.
         value = values[0].value
         kind = values[0].valueType
-        return int((value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal)[kind])
+        kinds = (value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal, value.siVal)
+        return int(kinds[kind])
 
     def _ask(self, key: str, forms: Any) -> Any:
         """Ask the first form that the driver knows; None if it knows none."""
@@ -183,7 +192,7 @@ class Sensors:
                 try:
                     return self._door.ask(function, handle, *arguments)
                 except self._refusal as error:
-                    reason = error.reason()  # type: ignore[attr-defined]
+                    reason = error.reason()
         self.unavailable[key] = reason
         return None
 

@@ -101,6 +101,7 @@ class TestEligibility:
         [
             (card(0, state=GpuState.LOST), {}, "lost"),
             (card(0, state=GpuState.ERROR), {}, "no answer to NVML"),
+            (card(0, state=GpuState.ERROR, error="it needs a reset"), {}, "it needs a reset"),
             (card(0, uuid=None), {}, "UUID cannot be read"),
             (card(0, mig=MigState(enabled=True)), {}, "no instance"),
             (card(0, compute_mode="prohibited"), {}, "forbids"),
@@ -306,6 +307,8 @@ def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
         "Ask for less, or wait with --wait.",
     )
     assert failure(3).remedy[-1] == "Waiting would not help: ask for less."
+    # There is less than one only of what was asked for besides.
+    assert failure(1).remedy[-1] == "Wait with --wait."
 
 
 def test_what_is_hidden_may_be_shown_again() -> None:
@@ -315,7 +318,9 @@ def test_what_is_hidden_may_be_shown_again() -> None:
     chooser.survey()
     chooser.choose({})
 
-    assert "for more in CUDA_VISIBLE_DEVICES" in chooser.failure().remedy[-1]
+    assert chooser.failure().remedy[-1] == (
+        "Waiting would not help: ask for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)."
+    )
 
 
 def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:

@@ -171,11 +171,29 @@ class TestResolve:
         gpus = (card(0, 0), card(1, 1), card(2, None, uuid=None, state=GpuState.LOST), card(3, 3))
 
         assert at("/gpu:3", gpus).index == 3
+        assert at("/gpu:3", gpus).reason == "CUDA device 3, one of 3 that answer"
         with pytest.raises(BadAnswerError, match="'/gpu:2' may only be GPU 2, which is lost") as it:
             at("/gpu:2", gpus)
         assert "/cpu:0 and /gpu:0, /gpu:1, /gpu:3" in it.value.remedy[0]
         with pytest.raises(BadAnswerError, match="There is no '/gpu:4' here"):
             at("/gpu:4", gpus)
+
+    @pytest.mark.parametrize(
+        ("others", "step"),
+        [
+            ({}, "Set CUDA_DEVICE_ORDER=PCI_BUS_ID."),
+            ({"state": GpuState.LOST}, "Run: gpucheck detect"),
+            ({"uuid": "GPU-0"}, "Run: gpucheck detect"),
+        ],
+    )
+    def test_an_order_that_no_variable_can_settle(
+        self, others: dict[str, object], step: str
+    ) -> None:
+        gpus = (card(0, None, visible=None), card(1, None, visible=None, **others))
+
+        with pytest.raises(InconclusiveError) as caught:
+            visible_devices(gpus)
+        assert caught.value.remedy[0] == step
 
     def test_two_cards_with_one_uuid_are_not_told_apart(self) -> None:
         gpus = (card(0, 0, uuid="GPU-abcd"), card(1, 1, uuid="GPU-abcd"))
@@ -203,7 +221,9 @@ class TestResolve:
         [
             ("/job:worker/cpu:0", "/job:worker/replica:0/task:0/device:CPU:0"),
             ("/task:3/cpu:0", "/job:localhost/replica:0/task:3/device:CPU:0"),
-            ("/replica:1", "/job:localhost/replica:1/task:0"),
+            ("/replica:1", "/job:localhost/replica:1/task:0/device:CPU:0"),
+            ("/job:worker/task:1", "/job:worker/replica:0/task:1/device:CPU:0"),
+            ("/job:worker/gpu", "/job:worker/replica:0/task:0/device:GPU:0"),
         ],
     )
     def test_another_task_is_never_here(self, text: str, full: str, soft: bool) -> None:

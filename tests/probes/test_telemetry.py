@@ -40,6 +40,12 @@ class Door:
             raise answer
         return answer
 
+    @staticmethod
+    def celsius(value: int, function: str) -> int:
+        if value == 0xFFFFFFFF - 300:
+            raise Refused
+        return value - (1 << 32) if value >= 1 << 31 else value
+
 
 @pytest.fixture(name="child", scope="module")
 def _child() -> Any:
@@ -116,7 +122,7 @@ def test_counters_of_every_kind(child: Any) -> None:
         if wanted[0] not in fields:
             return [SimpleNamespace(nvmlReturn=3)]
         kind, value = fields[wanted[0]]
-        names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
+        names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
         values = SimpleNamespace(**dict.fromkeys(names, -1) | {names[kind]: value})
         return [SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)]
 
@@ -144,6 +150,23 @@ def test_counters_of_every_kind(child: Any) -> None:
     assert (counters["ecc_corrected"], counters["ecc_uncorrected"]) == (10, 11)
     assert counters["remapped_rows"] == 3
     assert counters["processes"] == [4, 9]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "degrees"),
+    [(1, 0xFFFFFFFF - 4, -5), (5, -5, -5), (1, 0xFFFFFFFF - 300, None)],
+)
+def test_a_memory_below_zero_is_not_four_billion_degrees_hot(
+    child: Any, kind: int, value: int, degrees: int | None
+) -> None:
+    names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+    values = SimpleNamespace(**dict.fromkeys(names, 7) | {names[kind]: value})
+    field = SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)
+    watch, _ = started(child, Door(nvmlDeviceGetFieldValues=[field]))
+
+    counters = watch.answer({"ask": "window"})["counters"]["GPU-a"]
+
+    assert counters["temperature_memory_c"] == degrees
 
 
 def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own(child: Any) -> None:

@@ -83,9 +83,13 @@ def _usable(machine: Machine, answering: list[GpuReading]) -> int:
 
 
 def _steps(machine: Machine, answering: int, expected: int) -> tuple[str, ...]:
-    first = "See which one is missing: gpucheck list"
+    # Plain `list` does not start CUDA: it shows as visible what CUDA leaves out.
+    first = "See which ones CUDA sees: gpucheck list --ask-driver"
     if VISIBLE in machine.environment and answering >= expected:
         return (first, f"Unset {VISIBLE}, or expect as many as it names.")
     if answering >= expected:
-        return (first, "See what CUDA sees: gpucheck list --ask-driver")
-    return (first, "Power the machine off and on again; check seating and cables.")
+        return (first,)
+    return (
+        "See which one is missing: gpucheck list",
+        "Power the machine off and on again; check seating and cables.",
+    )

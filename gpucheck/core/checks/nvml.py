@@ -98,7 +98,7 @@ ABOUT = About(
     why="It is how every tool learns of the GPUs; its error codes tell most broken drivers apart.",
     rules=(
         "fail: it cannot be loaded or refuses, or no GPU answers",
-        "warn: some GPUs do not answer, or the PCI bus has more than it lists",
+        "warn: some GPUs do not answer, the PCI bus has more than it lists, or two have one UUID",
         "unknown: no answer within the deadline",
     ),
     sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
@@ -113,6 +113,7 @@ ABOUT = About(
         "device-cgroup",
         "slurm-without-gpus",
         "gpus-missing",
+        "same-uuid",
         *TOLD_CAUSES,
     ),
 )
@@ -331,6 +332,21 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
         )
     if len(on_bus) > count and not machine.is_container:
         return _fewer(machine, count, len(on_bus))
+    uuids = [gpu.uuid for gpu in reading.gpus if gpu.uuid]
+    same = [gpu for gpu in reading.gpus if uuids.count(gpu.uuid or "") > 1]
+    if same:
+        names = " and ".join(str(gpu.index) for gpu in same)
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.WARN,
+            summary=f"GPUs {names} say that they have the same UUID: no program can name one",
+            evidence=tuple(
+                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same
+            ),
+            remedy=("Ask the vendor: a UUID is made from the serial number.",),
+            cause="same-uuid",
+        )
     return Finding(
         id=ID,
         layer=LAYER,

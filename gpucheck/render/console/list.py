@@ -102,10 +102,10 @@ def _counts(report: Report, gpus: Sequence[Gpu]) -> tuple[str, ...]:
         return ("GPUs not known" if undecided else "no GPU listed",)
     seen = sum(gpu.visible is True for gpu in gpus)
     unknown = sum(gpu.visible is None for gpu in gpus)
-    return (
-        f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s"),
-        f"{seen} visible to CUDA" + (f", {unknown} not known" if unknown else ""),
-    )
+    visible = f"{seen} visible to CUDA" + (f", {unknown} not known" if unknown else "")
+    if unknown == len(gpus):
+        visible = "not known what CUDA sees"
+    return (f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s"), visible)
 
 
 # ---------------------------------------------------------------------------------- the table

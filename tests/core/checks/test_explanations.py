@@ -186,6 +186,18 @@ def test_the_driver_s_own_folder_is_not_taken_out_of_the_path() -> None:
     assert found.remedy == ("Reboot, so that the kernel module of the installed driver is loaded.",)
 
 
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("driver-mismatch", "Reboot, so that the kernel module of the installed driver is loaded."),
+        ("compat-not-supported", "Or upgrade the driver: then no compatibility library is needed."),
+        ("stub-library", "Take /opt/copied out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d)."),
+    ],
+)
+def test_each_wrong_library_has_its_own_last_step(code: str, last: str) -> None:
+    assert cuda_says(code, path="/opt/copied/libcuda.so.1").remedy[-1] == last
+
+
 def test_mig_instances_that_this_user_may_not_use() -> None:
     cap = NodeReading(path="/dev/nvidia-caps/nvidia-cap12", mode="0400", accessible=False)
     nodes = FakeProbes().system_reading.nodes._replace(caps=(cap,))

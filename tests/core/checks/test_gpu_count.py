@@ -95,3 +95,9 @@ def test_the_variable_that_hides_the_others_is_named() -> None:
 
     assert found.status is CheckStatus.FAIL
     assert "Unset CUDA_VISIBLE_DEVICES, or expect as many as it names." in found.remedy
+
+
+def test_who_misses_a_gpu_that_cuda_leaves_out_is_sent_to_what_shows_it() -> None:
+    found = count(3, reading_of(*THREE), cuda_of(*THREE[:2]))
+
+    assert found.remedy == ("See which ones CUDA sees: gpucheck list --ask-driver",)

@@ -49,6 +49,15 @@ def test_some_gpus_are_silent() -> None:
     assert found.remedy == REMEDIES["gpu-is-lost"]
 
 
+def test_two_gpus_of_one_uuid_are_no_healthy_machine() -> None:
+    twins = (gpu_reading(0), gpu_reading(1, uuid="GPU-a"), gpu_reading(2, uuid="GPU-a"))
+
+    found = look(reading_of(*twins))
+
+    assert (found.status, found.cause) == (CheckStatus.WARN, "same-uuid")
+    assert found.summary.startswith("GPUs 1 and 2 say that they have the same UUID")
+
+
 def test_every_gpu_is_silent() -> None:
     found = look(reading_of(gpu_reading(0, failure=LOST)))
 

@@ -20,7 +20,7 @@ from tests.fakes.reports import any_list, eventful_machine, list_report
 from tests.render.console.recorded import recorded
 
 WIDTHS = (40, 64, 80, 110, 140, 160)
-EVENTFUL = list_report()
+EVENTFUL = list_report(ask_driver=True)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -53,7 +53,7 @@ def test_whole_list_in_colour() -> None:
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_whole_topology(width: int) -> None:
-    text = render(list_report(topology=True), View(width=width))
+    text = render(list_report(topology=True, ask_driver=True), View(width=width))
 
     assert text == recorded(f"topology-{width}", text)
 
@@ -284,3 +284,10 @@ def test_every_gpu_is_told(report: Report, width: int) -> None:
 
     for gpu in report.result.gpus:  # type: ignore[union-attr]
         assert re.search(rf"^ *(GPU ?)?{gpu.index}\b", text, re.MULTILINE)
+
+
+def test_no_number_stands_for_what_is_not_known() -> None:
+    gone = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
+    report = list_report(FakeProbes(readings=reading_of(gpu_reading(0, uuid=None, failure=gone))))
+
+    assert "1 GPU · not known what CUDA sees" in " ".join(lines(report))
