@@ -462,7 +462,7 @@ def test_a_float8_product_that_is_wrong_is_caught(bench: Bench) -> None:
 @pytest.mark.parametrize(("script", "doubted"), [("", False), ("slow compute=0.03", True)])
 def test_tensor_cores_that_do_not_run_are_doubted(bench: Bench, script: str, doubted: bool) -> None:
     document = bench.document(
-        *("matmul", "--dtype", "tf32,float16,bfloat16,int8,float8", "--size", "2048"),
+        *("matmul", "--dtype", "tf32,float16,bfloat16,int8,float8", "--size", "1536"),
         *("--device", "gpu:0", "--quick", *BRIEF),
         script=script,
     )
