@@ -507,6 +507,15 @@ def test_the_driver_s_versions_stand_in_the_envelope() -> None:
     assert (answer.host.driver_version, answer.host.cuda_driver_version) == ("580.95.05", "13.0")
 
 
+def test_a_sign_that_is_outweighed_does_not_read_like_a_fault() -> None:
+    probes = FakeProbes(readings=NVML, cuda_reading=CUDA, kernel_reading=MASKED)
+
+    signs = [f for f in detection(detect(probes)).checks if f.id in SPINE[:2]]
+
+    assert [(f.remedy, f.cause) for f in signs] == [((), None), ((), None)]
+    assert all("as far as can be seen here, yet" in f.summary for f in signs)
+
+
 def test_what_was_not_recorded_is_not_guessed() -> None:
     empty = Snapshot(time="2026-01-02T03:04:05Z", host=Host(), environment={})
 

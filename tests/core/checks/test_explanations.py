@@ -53,6 +53,13 @@ def cuda_says(
     return cuda_driver.check(Machine(kind(cuda_reading=reading, **changes)))  # type: ignore[arg-type]
 
 
+def test_a_mismatch_of_two_versions_that_read_alike_is_nvml_s_word() -> None:
+    found = nvml_says("version-mismatch", kernel_reading=KernelReading(module_version="580.95.05"))
+
+    assert "NVML says" in found.summary
+    assert found.summary.endswith("though both read as 580.95.05")
+
+
 def test_a_mismatch_names_both_versions() -> None:
     kernel = KernelReading(module_version="575.64.05")
 

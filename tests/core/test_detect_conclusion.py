@@ -1,0 +1,51 @@
+"""detect_conclusion: what a person reads of the findings, and what says that all is well."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.core.detect_conclusion import conclude, is_health_unknown
+from gpucheck.models.finding import CheckStatus, Finding, Layer
+
+OK, UNKNOWN, SKIP = CheckStatus.OK, CheckStatus.UNKNOWN, CheckStatus.SKIP
+
+
+def health(**found: CheckStatus) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(
+            id=name.replace("_", "-"), layer=Layer.HEALTH, status=status, summary=f"{name} says"
+        )
+        for name, status in found.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "summary"),
+    [
+        (health(fan=OK), OK, "1 check finds nothing wrong"),
+        (health(fan=OK, xid=OK), OK, "2 checks find nothing wrong"),
+        (health(fan=OK, xid=UNKNOWN), OK, "1 check finds nothing wrong; not checked: xid"),
+        # The log alone makes no GPU well.
+        (health(fan=UNKNOWN, xid=OK), UNKNOWN, "fan says"),
+    ],
+)
+def test_the_line_of_health(
+    findings: tuple[Finding, ...], status: CheckStatus, summary: str
+) -> None:
+    (layer,) = conclude(findings).layers
+
+    assert (layer.status, layer.summary) == (status, summary)
+
+
+@pytest.mark.parametrize(
+    ("findings", "unknown"),
+    [
+        (health(fan=UNKNOWN), True),
+        (health(fan=UNKNOWN, xid=OK), True),
+        (health(fan=OK, xid=UNKNOWN), False),
+        (health(fan=SKIP), False),
+        ((), False),
+    ],
+)
+def test_health_that_nobody_read_is_not_known(findings: tuple[Finding, ...], unknown: bool) -> None:
+    assert is_health_unknown(findings) is unknown
