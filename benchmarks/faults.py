@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -104,9 +105,14 @@ class Outcome(NamedTuple):
 
 
 def machines() -> dict[str, Machine]:
-    """Return a machine with two whole GPUs, and one with MIG instances."""
+    """Return a machine with two whole GPUs that are free, and one with MIG instances."""
+    whole = load_machine("h100x8").with_gpus(2)
+    free = tuple(
+        dataclasses.replace(gpu, processes=(), memory_used_bytes=0, utilization_gpu_percent=0)
+        for gpu in whole.gpus
+    )
     return {
-        "whole": load_machine("h100x8").with_gpus(2),
+        "whole": dataclasses.replace(whole, gpus=free),
         "split": load_machine("a100-mig").with_gpus(2),
     }
 
@@ -130,7 +136,8 @@ class Bench:
             name: str(write_tree(machine, folder / f"root-{name}"))
             for name, machine in self.machines.items()
         }
-        (folder / "claims").mkdir(mode=0o700)
+        (folder / "claims").mkdir()
+        (folder / "claims").chmod(0o1777)
 
     def environment(self, name: str, machine: Machine | None = None) -> dict[str, str]:
         """Return the variables under which a program sees a machine, or a broken one instead."""

@@ -31,7 +31,7 @@ MACHINES = ("h100x8", "a100-mig", "gpu-lost", "mixed-order", "wsl2", "busy", "ol
 # ------------------------------------------------------------------------------------------ pipes
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("snapshot",)])
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("snapshot", "--redact")])
 def test_a_reader_that_leaves_early(
     pretend: Pretend, program: Program, arguments: tuple[str, ...]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_reader_that_leaves_early(
 def test_head_of_a_long_report(pretend: Pretend, program: Program) -> None:
     # More than a pipe holds, so that the writer meets the closed end in the middle.
     env = pretend("h100x8", gpus=64)
-    with program.start("snapshot", env=env) as process:
+    with program.start("snapshot", "--redact", env=env) as process:
         assert process.stdout is not None
         head = process.stdout.read(10)
         process.stdout.close()
