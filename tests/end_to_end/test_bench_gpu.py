@@ -204,6 +204,10 @@ def test_towers_are_gpus_where_there_are_several(bench: Bench, gpus: int, simula
     assert all(row["verified"]["ok"] for row in rows)
     assert {row["facts"].get("simulated") for row in rows} == {None, simulated}
     assert len(rows) == gpus + 1
+    if gpus == 2:
+        assert [row["variant"] for row in rows] == ["1-tower", "2-towers", "1-tower"]
+        # Alone or together, they are timed in the same way.
+        assert {row["facts"]["timed_by"] for row in rows} == {"host"}
 
 
 @pytest.mark.parametrize(

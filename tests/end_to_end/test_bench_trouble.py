@@ -112,13 +112,6 @@ def test_tf32_is_refused_where_the_environment_forbids_it(
         assert found["NVIDIA_TF32_OVERRIDE"] == "1"
 
 
-def test_towers_are_timed_like_the_gpus_alone(bench: Bench) -> None:
-    rows = bench("towers", gpus=2).document("bench")["result"]["measurements"]
-
-    assert {row["facts"]["timed_by"] for row in rows} == {"host"}
-    assert [row["variant"] for row in rows] == ["1-tower", "2-towers", "1-tower"]
-
-
 @pytest.mark.skipif(
     (LinuxCpu().facts().memory_available_bytes or 0) < 12 * 2**30,
     reason="8 GiB of this machine would stay free beside such a GPU, and it has hardly more",
