@@ -47,8 +47,7 @@ class ListRequest(NamedTuple):
     """What to find out beyond the GPUs themselves.
 
     CUDA is started with `ask_driver`, and else only where the documents leave its numbers open.
-    `sure` starts it too where a mistake would name another card: with more than one GPU, and beside
-    one that does not answer.
+    `sure` starts it too: its caller names a device that a program is then to use.
     """
 
     ask_driver: bool = False
@@ -157,7 +156,7 @@ def see_visibility(
         driver_version=driver_version,
     )
     silent = any(is_silent(row) for row in rows)
-    wanted = ask_driver or (sure and (silent or len(rows) > 1))
+    wanted = ask_driver or sure
     question = visibility.open_question
     if not rows or not (wanted or question):
         return visibility

@@ -190,8 +190,9 @@ class TestPretendedCupy:
         assert ended.code == 3
         assert "bytes are free, and the proof would take" in ended.said
         assert "--gpu" in ended.said
-        # Whether it has memory of its own was asked, and nobody took the last bytes of others.
-        assert call_log.read_text().count("\ncuInit") == 1
+        # Which card it is was asked, and whether it has memory of its own; nobody took the last
+        # bytes of others.
+        assert call_log.read_text().count("\ncuInit") == 2
 
     def test_an_unmodified_program_is_capped_and_its_peak_is_read(
         self, program: Program, cupy: dict[str, str], tmp_path: Path

@@ -58,7 +58,10 @@ class TestDevices:
         env = pretend("t4") | {"FAKE_CALL_LOG": str(call_log)}
 
         assert program("place", "/gpu:0", env=env).code == 0
-        assert "\ncu" not in call_log.read_text(encoding="ascii")
+        called = call_log.read_text(encoding="ascii")
+        assert "\ncuInit" in called  # which card has the number
+        assert not [name for name in ("Ctx", "Mem", "Module", "Launch") if f"\ncu{name}" in called]
+        assert "cuDevicePrimaryCtx" not in called
 
     def test_a_missing_device(self, program: Program, pretend: Pretend) -> None:
         ended = program("place", "/gpu:2", "--json", env=pretend("t4"))
