@@ -243,7 +243,7 @@ def _look(probes: Probes) -> _Look:
     from gpucheck.core.placement import check_agreement
     from gpucheck.models.device import Inventory
 
-    answer = take_inventory(ListRequest(sure=True), probes)
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
         return _Look(answer._replace(result=None), None)
     check_agreement(answer.result.visibility)

@@ -143,7 +143,7 @@ def _check_criteria(criteria: Mapping[str, Any]) -> None:
 def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Picked:
     for spec in specs:
         parse_device(spec)
-    answer = take_inventory(ListRequest(sure=True), probes)
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
     failure = answer.error
     if failure is not None and answer.exit_code is ExitCode.INCONCLUSIVE:
         raise InconclusiveError(code=failure.code, message=failure.message, remedy=failure.remedy)

@@ -47,11 +47,10 @@ class ListRequest(NamedTuple):
     """What to find out beyond the GPUs themselves.
 
     CUDA is started with `ask_driver`, and else only where the documents leave its numbers open.
-    `sure` starts it too: its caller names a device that a program is then to use.
+    Whoever names a device that a program is then to use asks it.
     """
 
     ask_driver: bool = False
-    sure: bool = False
     topology: bool = False
     process_utilization: bool = False
 
@@ -70,7 +69,6 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
         environment,
         probes,
         ask_driver=request.ask_driver,
-        sure=request.sure,
         driver_version=reading.driver_version,
     )
     kernel = probes.kernel() if rows else KernelReading()
@@ -103,16 +101,16 @@ def judge_list(answer: Answer) -> Answer:
     return answer._replace(exit_code=ExitCode.BAD, error=failure)
 
 
-def list_gpus(probes: Probes, *, sure: bool = False) -> tuple[Gpu, ...]:
+def list_gpus(probes: Probes, *, ask_driver: bool = False) -> tuple[Gpu, ...]:
     """Return the GPUs, for programs that want an exception instead of an answer without any.
 
-    `sure` as in ListRequest.
+    `ask_driver` as in ListRequest.
 
     Raises:
         InconclusiveError: the driver did not answer.
         MissingError: there is no GPU, or no driver to list it.
     """
-    answer = take_inventory(ListRequest(sure=sure), probes)
+    answer = take_inventory(ListRequest(ask_driver=ask_driver), probes)
     failure = answer.error
     if failure is not None:
         undecided = answer.exit_code is ExitCode.INCONCLUSIVE
@@ -142,12 +140,11 @@ def see_visibility(
     probes: Probes,
     *,
     ask_driver: bool,
-    sure: bool = False,
     driver_version: str | None = None,
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to.
 
-    A card that does not answer may keep CUDA waiting, so only who has to be `sure` asks beside it.
+    A card that does not answer may keep CUDA waiting: beside one only `ask_driver` asks it.
     """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
@@ -156,12 +153,11 @@ def see_visibility(
         driver_version=driver_version,
     )
     silent = any(is_silent(row) for row in rows)
-    wanted = ask_driver or sure
     question = visibility.open_question
-    if not rows or not (wanted or question):
+    if not rows or not (ask_driver or question):
         return visibility
     hung = next((row.failure for row in rows if row.failure and row.failure.code == HUNG), None)
-    if silent and not (wanted or hung):
+    if silent and not (ask_driver or hung):
         return visibility._replace(open_question=f"{question} (list --ask-driver starts CUDA)")
     if hung:
         unasked = "CUDA was not asked, which may wait for it as well"

@@ -79,7 +79,7 @@ def test_every_command_states_the_same_numbers(
     probes = LiveProbes(deadline_s=10.0 if not any("hang" in str(f) for f in machine.faults) else 2)
     try:
         plain = inventory_of(ListRequest(), probes)
-        sure = inventory_of(ListRequest(sure=True), probes)
+        sure = inventory_of(ListRequest(ask_driver=True), probes)
         cuda = probes.cuda()
     finally:
         probes.close()
@@ -110,7 +110,7 @@ def test_place_names_the_card_behind_a_lost_one(
     probes = LiveProbes(deadline_s=10.0)
     try:
         plain = inventory_of(ListRequest(), probes)
-        sure = inventory_of(ListRequest(sure=True), probes)
+        sure = inventory_of(ListRequest(ask_driver=True), probes)
     finally:
         probes.close()
 

@@ -99,7 +99,7 @@ def limit_memory(
     wanted = _amount_of(amount)
     opened = open_probes() if probes is None else probes
     try:
-        gpus = list_gpus(opened, sure=True)
+        gpus = list_gpus(opened, ask_driver=True)
     finally:
         opened.close()
     plan = plan_limit(

@@ -48,7 +48,7 @@ def find_limit(request: LimitRequest, probes: Probes) -> Answer:
     Raises:
         GpucheckError: the amount, a GPU or a framework cannot be had.
     """
-    answer = take_inventory(ListRequest(sure=True), probes)
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
     plan = _plan(request, probes, answer, answer.result.gpus)
