@@ -2,31 +2,125 @@
 
 from __future__ import annotations
 
+import sys
+
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
     from os import PathLike
+    from types import ModuleType
 
     from gpucheck.core.memlimit.api import LimitedMemory
-    from gpucheck.models.bench import BenchResult
-    from gpucheck.models.device import Gpu
+    from gpucheck.models.bench import (
+        BenchEnvironment,
+        BenchGpu,
+        BenchMode,
+        BenchResult,
+        Board,
+        Comparison,
+        ComparisonSide,
+        Conclusion,
+        Doubt,
+        DtypeSpec,
+        Extent,
+        GpuTelemetry,
+        Measurement,
+        Roofline,
+        SampleSummary,
+        Scope,
+        Telemetry,
+        Throughput,
+        Verified,
+    )
+    from gpucheck.models.corruption import Corruption
+    from gpucheck.models.device import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
     from gpucheck.models.errors import (
         BadAnswerError,
+        ExitCode,
         GpucheckError,
         InconclusiveError,
         MissingError,
         WrongUseError,
     )
+    from gpucheck.models.finding import Evidence
+    from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, ProfileUse, Severity
+    from gpucheck.models.memory import (
+        Culprit,
+        GpuMemoryLimit,
+        LimitedRun,
+        Mechanism,
+        MemoryLimit,
+        MemoryRequest,
+        Overhead,
+        RunGpu,
+        Software,
+        Strength,
+        Verification,
+        Way,
+    )
     from gpucheck.models.placement import PlacedDevice
+    from gpucheck.models.report import Failure, Host
+else:
+    ModuleType = type(sys)
 
 __all__ = (
     "BadAnswerError",
+    "BenchEnvironment",
+    "BenchGpu",
+    "BenchMode",
+    "BenchResult",
+    "Board",
+    "Comparison",
+    "ComparisonSide",
+    "Conclusion",
+    "Corruption",
+    "Culprit",
+    "Direction",
+    "Doubt",
+    "DtypeSpec",
+    "Evidence",
+    "ExitCode",
+    "Extent",
+    "Failure",
+    "Gate",
+    "GateClass",
+    "GateStatus",
+    "Gpu",
+    "GpuMemoryLimit",
+    "GpuProcess",
+    "GpuState",
+    "GpuTelemetry",
     "GpucheckError",
+    "Host",
     "InconclusiveError",
+    "LimitedMemory",
+    "LimitedRun",
+    "Measurement",
+    "Mechanism",
+    "MemoryLimit",
+    "MemoryRequest",
+    "MigInstance",
+    "MigState",
     "MissingError",
+    "Overhead",
+    "PcieLink",
+    "PlacedDevice",
+    "ProfileUse",
+    "Roofline",
+    "RunGpu",
+    "SampleSummary",
+    "Scope",
+    "Severity",
+    "Software",
+    "Strength",
+    "Telemetry",
+    "Throughput",
+    "Verification",
+    "Verified",
+    "Way",
     "WrongUseError",
     "__version__",
     "bench",
@@ -35,15 +129,62 @@ __all__ = (
     "place",
 )
 
+#: Where each type and error is defined. Its module is loaded at its first use.
+_HOMES = {
+    "gpucheck.core.memlimit.api": "LimitedMemory",
+    "gpucheck.models.bench": (
+        "BenchEnvironment BenchGpu BenchMode BenchResult Board Comparison ComparisonSide "
+        "Conclusion Doubt DtypeSpec Extent GpuTelemetry Measurement Roofline SampleSummary Scope "
+        "Telemetry Throughput Verified"
+    ),
+    "gpucheck.models.corruption": "Corruption",
+    "gpucheck.models.device": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
+    "gpucheck.models.errors": (
+        "BadAnswerError ExitCode GpucheckError InconclusiveError MissingError WrongUseError"
+    ),
+    "gpucheck.models.finding": "Evidence",
+    "gpucheck.models.gate": "Direction Gate GateClass GateStatus ProfileUse Severity",
+    "gpucheck.models.memory": (
+        "Culprit GpuMemoryLimit LimitedRun Mechanism MemoryLimit MemoryRequest Overhead RunGpu "
+        "Software Strength Verification Way"
+    ),
+    "gpucheck.models.placement": "PlacedDevice",
+    "gpucheck.models.report": "Failure Host",
+}
 
-def __getattr__(name: str) -> object:
-    """Load the errors when they are asked for."""
-    if name not in __all__:
+
+class _Package(ModuleType):
+    """The package's module, in which a folder does not hide a function of the same name.
+
+    Python binds a subpackage to its name in the parent when it is imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in ("bench", "place") and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+if not TYPE_CHECKING:  # type checkers know every name
+
+    def __getattr__(name: str) -> object:
+        """Load a type or an error at its first use."""
+        from importlib import import_module
+
+        for module, names in _HOMES.items():
+            if name in names.split():
+                value = getattr(import_module(module), name)
+                globals()[name] = value
+                return value
         message = f"module 'gpucheck' has no attribute {name!r}"
         raise AttributeError(message)
-    from gpucheck.models import errors
 
-    return getattr(errors, name)
+
+def __dir__() -> list[str]:
+    """Return all names, also of what is not loaded yet."""
+    return sorted({*globals(), *__all__})
 
 
 def bench(

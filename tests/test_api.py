@@ -10,14 +10,15 @@ import sys
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import gpucheck
 from gpucheck.cli.commands import COMMANDS
+from gpucheck.core.bench.runner import Runner
 from gpucheck.core.inventory import list_gpus
-from gpucheck.models import errors
 from gpucheck.models.bench import BenchResult
 from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.models.snapshot import NvmlReading, ProbeFailure
@@ -81,15 +82,49 @@ def test_the_version_is_a_release() -> None:
 # -------------------------------------------------------------------------------------- names
 
 FUNCTIONS = ("bench", "devices", "limit_memory", "place")
-ERRORS = [name for name in gpucheck.__all__ if name.endswith("Error")]
+DOCUMENT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-def test_the_public_names_are_the_functions_and_their_errors() -> None:
-    assert {*FUNCTIONS, *ERRORS, "__version__"} == set(gpucheck.__all__)
-    assert [getattr(gpucheck, name) for name in ERRORS] == [
-        getattr(errors, name) for name in ERRORS
-    ]
-    assert not hasattr(gpucheck, "nonsense")
+def types_in(kind: Any, found: set[type] | None = None) -> set[type]:
+    """Return the types of ours that a type is, holds, or is annotated with, to any depth."""
+    found = set() if found is None else found
+    for argument in get_args(kind):
+        types_in(argument, found)
+    if isinstance(kind, type) and kind.__module__.startswith("gpucheck.") and kind not in found:
+        found.add(kind)
+        for annotation in get_type_hints(kind, localns={"Host": gpucheck.Host}).values():
+            types_in(annotation, found)
+    return found
+
+
+def test_each_type_of_a_result_has_a_public_name() -> None:
+    errors = [getattr(gpucheck, name) for name in gpucheck.__all__ if name.endswith("Error")]
+    results = (gpucheck.Gpu, gpucheck.PlacedDevice, gpucheck.LimitedMemory, gpucheck.BenchResult)
+    types = set[type]().union(
+        *(types_in(kind) for kind in (*results, gpucheck.MemoryLimit, *errors))
+    )
+
+    assert {kind.__name__ for kind in types} | {*FUNCTIONS, "__version__"} == set(gpucheck.__all__)
+    assert types == {getattr(gpucheck, kind.__name__) for kind in types}
+
+
+def test_each_public_name_is_in_the_documentation_and_no_other() -> None:
+    named = re.findall(r"`gpucheck\.(\w+)", DOCUMENT) + re.findall(r"^\| `(\w+)\(", DOCUMENT, re.M)
+
+    assert {*named, "__version__"} == set(gpucheck.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'nonsense'"):
+        gpucheck.nonsense  # noqa: B018
+
+
+def test_a_folder_does_not_hide_the_function_of_its_name() -> None:
+    for name in ("bench", "place"):
+        setattr(gpucheck, name, ModuleType(f"gpucheck.{name}"))
+
+    assert inspect.isfunction(gpucheck.bench)
+    assert inspect.isfunction(gpucheck.place)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -104,13 +139,6 @@ def test_bench_says_what_each_argument_is() -> None:
     words = set(re.findall(r"\w+", inspect.getdoc(gpucheck.bench) or ""))
 
     assert set(inspect.signature(gpucheck.bench).parameters) <= words
-
-
-@pytest.mark.parametrize("name", [*FUNCTIONS, *ERRORS])
-def test_each_public_name_is_in_the_documentation(name: str) -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-
-    assert re.search(rf"gpucheck\.{name}\b", text)
 
 
 def test_importing_the_package_loads_nothing_of_it_but_itself() -> None:
@@ -231,7 +259,7 @@ def test_ctrl_c_ends_the_program_that_called(monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpucheck.core.bench.runner.Runner.take_turn", interrupted)
+    monkeypatch.setattr(Runner, "take_turn", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
         gpucheck.bench("copy", device="cpu", mode="quick", size=64)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpucheck.core.bench import regression
+from gpucheck.core.bench import regression, training
 from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
 from gpucheck.core.bench.record import off_by
 from gpucheck.core.bench.training import CpuTraining, Plan
@@ -64,7 +64,7 @@ def test_training_learns_the_generated_classes() -> None:
 def test_a_step_with_another_learning_rate_is_caught(
     rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpucheck.core.bench.training.RATE", rate)
+    monkeypatch.setattr(training, "RATE", rate)
     case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
     case.prepare()
     case.poison()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.core.bench import session
+from gpucheck.core.bench.runner import Runner
 from gpucheck.core.bench.session import open_session
 from gpucheck.models.bench import BenchMode, BenchRequest
 from gpucheck.models.errors import MissingError, WrongUseError
@@ -157,7 +158,7 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpucheck.core.bench.runner.Runner.take_turn", interrupted)
+    monkeypatch.setattr(Runner, "take_turn", interrupted)
 
     with open_session(CPU, FakeProbes(), {}) as opened:
         result = opened.measure(corruption_s=10.0)
