@@ -28,13 +28,15 @@ def command(
         typer.Option(
             "--tolerance",
             metavar="PERCENT",
-            help="How much worse a row may be [default: as it was saved, else 5].",
+            help="How much worse a row may be [default: as saved, else 5].",
         ),
     ] = None,
     allow_difference: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-difference", metavar="KEY", help="Compare although this key differs (driver)."
+            "--allow-difference",
+            metavar="KEY",
+            help="Compare even if this key differs (such as driver).",
         ),
     ] = None,
     junit: Junit = None,
@@ -47,7 +49,7 @@ def command(
     from gpucheck.core.bench.processes.run_file import read_run
 
     if shared.recording is not None:
-        message = "compare reads two saved runs: a snapshot (--from) has no part in it."
+        message = "compare reads two saved runs, not a snapshot: leave --from out."
         raise WrongUseError(code="compare-from-snapshot", message=message)
     if tolerance is not None and not 0 < tolerance < 100:
         message = f"--tolerance takes percent between 0 and 100, not {tolerance:g}."

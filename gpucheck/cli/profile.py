@@ -31,21 +31,23 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[PROFILE...]",
-            help="Names or files; of record the file to write, and then saved runs.",
+            help="Names or files; for record, the file to write and then saved runs.",
         ),
     ] = None,
     board: Annotated[
         str | None,
-        typer.Option("--board", metavar="NAME", help="Explain for this board only (H100)."),
+        typer.Option("--board", metavar="NAME", help="Explain for this board only (such as H100)."),
     ] = None,
     base: Annotated[
         str | None,
         typer.Option(
-            "--base", metavar="PROFILE", help="What the runs to record were measured with."
+            "--base",
+            metavar="PROFILE",
+            help="The profile that the runs to record were measured with.",
         ),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Let record replace a file that exists.")
+        bool, typer.Option("--replace", help="Let record replace an existing file.")
     ] = False,
     shared: Shared,
 ) -> int:
@@ -74,15 +76,15 @@ def _check(
     """Refuse words that the action has no use for."""
     wrong = None
     if action is ProfileAction.LIST and names:
-        wrong = "list shows what comes with the program: it takes no names."
+        wrong = "list shows the built-in profiles and takes no names."
     elif action in (ProfileAction.LINT, ProfileAction.EXPLAIN) and not names:
-        wrong = f"{action} needs a profile: a name, or a file."
+        wrong = f"{action} needs a profile: a name or a file."
     elif action is ProfileAction.RECORD and (len(names) < 2 or base is None):
         wrong = "record needs the file to write, saved runs, and --base PROFILE."
     elif board is not None and action is not ProfileAction.EXPLAIN:
-        wrong = "--board is for explain."
+        wrong = "--board works only with explain."
     elif (base is not None or replace) and action is not ProfileAction.RECORD:
-        wrong = "--base and --replace are for record."
+        wrong = "--base and --replace work only with record."
     if wrong is not None:
         example = "gpucheck bench --profile default --save run.json"
         raise WrongUseError(
@@ -170,8 +172,8 @@ def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answe
     if path.exists() and not replace:
         raise WrongUseError(
             code="profile-exists",
-            message=f"The file {str(path)!r} exists: a profile is not replaced by itself.",
-            remedy=("Replace it on purpose with --replace, or name another file.",),
+            message=f"The file {str(path)!r} exists: a profile is replaced only on request.",
+            remedy=("Replace it with --replace, or name another file.",),
         )
     saved = [(run, read_saved_run(run)) for run in runs]
     text = record_profile(load_profile(base), saved, name=path.stem)
@@ -180,7 +182,7 @@ def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answe
         first = findings.problems[0]
         raise WrongUseError(
             code="bad-record",
-            message=f"These runs make no profile: {first.where}: {first.message}.",
+            message=f"These runs do not make a usable profile: {first.where}: {first.message}.",
             remedy=(first.mend, "Record on a machine that is known to be good."),
         )
     write_file(path, text)

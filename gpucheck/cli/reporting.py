@@ -27,7 +27,7 @@ from gpucheck.render.base import View
 Junit = Annotated[
     Path | None,
     typer.Option(
-        "--junit", metavar="FILE", help="Write a JUnit file too: a case for each GPU and check."
+        "--junit", metavar="FILE", help="Also write a JUnit file: a case for each GPU and check."
     ),
 ]
 Github = Annotated[

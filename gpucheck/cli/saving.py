@@ -17,27 +17,27 @@ from gpucheck.models.saved_run import SavedRun
 
 Save = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", help="Keep the run for --baseline and compare."),
+    typer.Option("--save", metavar="FILE", help="Save the run for --baseline and compare."),
 ]
 UpdateBaseline = Annotated[
-    bool, typer.Option("--update-baseline", help="Let --save replace a file that exists.")
+    bool, typer.Option("--update-baseline", help="Let --save replace an existing file.")
 ]
 Append = Annotated[
     bool, typer.Option("--append", help="Let --save add the run to the file as another session.")
 ]
 SaveFailed = Annotated[
-    bool, typer.Option("--save-failed", help="Let --save keep a run that did not pass, too.")
+    bool, typer.Option("--save-failed", help="Let --save also keep a run that did not pass.")
 ]
 AgainstBaseline = Annotated[
     Path | None,
-    typer.Option("--baseline", metavar="FILE", help="Hold the run against a saved one."),
+    typer.Option("--baseline", metavar="FILE", help="Compare the run with a saved one."),
 ]
 AllowDifference = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-difference",
         metavar="KEY",
-        help="Compare with the baseline although this key differs (driver).",
+        help="Compare with the baseline even if this key differs (such as driver).",
     ),
 ]
 Processes = Annotated[
@@ -103,7 +103,9 @@ class Saving:
             return "the run is not complete."
         if self.failed or (code is ExitCode.OK and not warned):
             return None
-        return f"the run {_how(code)}, and a baseline is a run that passed. --save-failed keeps it."
+        return (
+            f"the run {_how(code)}, and a baseline must have passed. --save-failed keeps it anyway."
+        )
 
     def _whole(self, path: Path, run: SavedRun) -> SavedRun:
         """Return what the file will hold: the run, or the saved one with it as another session.
@@ -161,21 +163,23 @@ def open_saving(
         if save.is_file() and not (update or append):
             raise WrongUseError(
                 code="baseline-exists",
-                message=f"The file {str(save)!r} exists: a baseline is never replaced by itself.",
+                message=f"The file {str(save)!r} exists: a baseline is replaced only on request.",
                 remedy=(
-                    "Replace it on purpose with --update-baseline, add to it with --append, or "
+                    "Replace it with --update-baseline, add to it with --append, or "
                     "name another file.",
                 ),
             )
     if append and (save is None or update):
         message = "--append adds a session to the file of --save"
-        message += ", and --update-baseline replaces it: choose one." if update else ": name that."
+        message += (
+            ", and --update-baseline replaces it: choose one." if update else ": name that file."
+        )
         raise WrongUseError(code="append-without-save", message=message)
     if processes is not None and not 1 <= processes <= 100:
         message = f"--processes takes a number from 1 to 100, not {processes}."
         raise WrongUseError(code="bad-processes", message=message)
     if allow_difference and baseline is None:
-        message = "--allow-difference is about the difference to a --baseline: name that too."
+        message = "--allow-difference needs a --baseline to compare with: name that too."
         raise WrongUseError(code="difference-without-baseline", message=message)
     extends = append and save is not None and save.is_file()
     if extends and save is not None:

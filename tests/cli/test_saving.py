@@ -52,7 +52,7 @@ def test_each_of_them_takes_processes(tmp_path: Path, file: Path) -> None:
 
 
 def test_a_file_is_never_replaced_by_itself(file: Path) -> None:
-    with pytest.raises(WrongUseError, match="never replaced") as raised:
+    with pytest.raises(WrongUseError, match="replaced only on request") as raised:
         opened(save=file)
 
     assert "--update-baseline" in raised.value.remedy[0]
@@ -115,7 +115,7 @@ def test_to_append_takes_a_file_and_excludes_replacing_it(file: Path) -> None:
     with pytest.raises(WrongUseError, match="choose one"):
         opened(save=file, append=True, update=True)
     file.write_text("{}", encoding="utf-8")
-    with pytest.raises(WrongUseError, match="no saved run"):
+    with pytest.raises(WrongUseError, match="not a saved run"):
         opened(save=file, append=True)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.core.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.core.bench.gates.causes import class_of_failure
+from gpucheck.core.bench.gates.verdict import failure_of
 from gpucheck.core.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.models import worker
 from gpucheck.models.bench import GpuTelemetry
@@ -314,9 +315,12 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
     bad = [gate for gate in result.gates if _counts(gate, GateStatus.FAIL)]
     unknown = [gate for gate in result.gates if _counts(gate, GateStatus.INCONCLUSIVE)]
     if bad:
-        code, failure = ExitCode.BAD, _failure("burn-failed", bad)
+        code, failure = ExitCode.BAD, failure_of("burn-failed", bad, "failed")
     elif unknown:
-        code, failure = ExitCode.INCONCLUSIVE, _failure("burn-undecided", unknown)
+        code, failure = (
+            ExitCode.INCONCLUSIVE,
+            failure_of("burn-undecided", unknown, "cannot be decided"),
+        )
     if result.ended_by is BurnEnd.INTERRUPTED:
         message = f"Interrupted after {result.duration_s:.0f} of {result.asked_s:g} s."
         code = ExitCode.INTERRUPTED
@@ -326,10 +330,3 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
 
 def _counts(gate: Gate, status: GateStatus) -> bool:
     return gate.status is status and gate.severity is Severity.ERROR
-
-
-def _failure(code: str, gates: list[Gate]) -> Failure:
-    first = gates[0]
-    more = f" ({len(gates)} verdicts in all)" if len(gates) > 1 else ""
-    message = f"{first.device}: {first.reason or first.id}{more}."
-    return Failure(code=code, message=message, remedy=first.next)

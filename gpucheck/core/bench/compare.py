@@ -139,7 +139,7 @@ def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
         Doubt(
             code=SIDE_IN_DOUBT,
             message=" and ".join(told),
-            next="see the doubts of the rows; run it again without what slowed them down",
+            next="see the doubts of the rows, remove what slowed them down, and run it again",
             facts={"codes": ", ".join(codes)},
         ),
     )
@@ -179,7 +179,7 @@ def sentence(
         first = f"for this size the GPU in {gpu} is {_times(resident, f' in {cpu}')}"
         first += " if the data stays there"
     if end_to_end is None:
-        return f"{first}; with transfers it was not measured"
+        return f"{first}; transfers were not measured"
     text = f"{first}, {_times(end_to_end)} if it moves every time"
     if end_to_end < 1 and break_even is not None:
         text += f"; moving pays from {break_even} operations on the same data"

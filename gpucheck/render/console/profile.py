@@ -66,7 +66,7 @@ def _problem(path: str, problem: Problem) -> Iterator[RenderableType]:
     yield Text.assemble((printable(place), "bold"), code, no_wrap=True, overflow="ignore")
     where = f"{problem.where}: " if problem.where else ""
     yield Padding(Text(printable(f"{where}{problem.message}")), (0, 0, 0, 4))
-    yield Padding(Text(printable(f"mend: {problem.mend}"), style="green"), (0, 0, 0, 4))
+    yield Padding(Text(printable(f"fix: {problem.mend}"), style="green"), (0, 0, 0, 4))
 
 
 def _limits(limits: tuple[Limit, ...], width: int) -> Iterator[RenderableType]:

@@ -110,7 +110,7 @@ def test_break_even_is_the_first_count_at_which_the_gpu_wins(
         (0.5, 0.1, None, "2.0 times slower if the data stays there, 10 times slower if it moves"),
         (1.02, 0.2, 40, "as fast as the CPU if the data stays there, 5.0 times slower"),
         (9.97, 0.5, 3, "moving pays from 3 operations on the same data"),
-        (314.2, None, None, "310 times faster if the data stays there; with transfers it was not"),
+        (314.2, None, None, "310 times faster if the data stays there; transfers were not"),
     ],
 )
 def test_the_sentence_says_slower_too(

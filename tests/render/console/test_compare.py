@@ -37,7 +37,7 @@ def test_a_row_shows_ratio_interval_and_verdict() -> None:
         *("700", "TFLOP/s", "630", "TFLOP/s", "-10.0", "%", "-10.8", "to", "-9.2", "%", "fail"),
     ]
     said = " ".join(text.split())
-    assert "10.0 % worse, 5 % are allowed; no load, no throttling and no limit was seen" in said
+    assert "10.0 % worse, 5 % is allowed; no load, no throttling and no limit explains it" in said
     assert "explains it (hardware)" in said
     assert text.rstrip().endswith("1 fail")
 

@@ -37,7 +37,7 @@ def test_a_mistake_is_told_as_compilers_do(width: int) -> None:
     text = drawn(ProfileResult(action=ProfileAction.LINT, files=(file(PROBLEM),)), width)
 
     assert f"{PATH}:17 mistake floor-too-low\n" in text
-    assert "mend: did you mean unit" in text
+    assert "fix: did you mean unit" in text
 
 
 def test_a_caution_keeps_nobody_from_using_it() -> None:

@@ -22,8 +22,8 @@ from gpucheck.models.report import Failure
 ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
 #: What else helps where a figure is worse than a baseline of one session.
 FURTHER_SESSIONS = (
-    "days may differ more than the processes of one: add sessions of the good state to the "
-    "baseline with --save FILE --append"
+    "add sessions from other days to the baseline with --save FILE --append: days can differ more "
+    "than the processes of one run"
 )
 #: What further processes can settle: the rest is as it is however often it is measured.
 _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
@@ -133,15 +133,18 @@ def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> C
     if figures.device == "cpu":
         return Cause(
             class_=GateClass.ENVIRONMENT,
-            sentence="nothing was seen that explains it; what shares a processor is out of sight",
+            sentence="nothing seen explains it; other users of the processor cannot be seen",
             evidence=_seen(figures),
-            next=("run it again when the machine is idle", "look at clock and heat of the host"),
+            next=(
+                "run it again when the machine is idle",
+                "check the host's clocks and temperature",
+            ),
         )
     return Cause(
         class_=GateClass.HARDWARE,
-        sentence="no load, no throttling and no limit was seen that explains it",
+        sentence="no load, no throttling and no limit explains it",
         evidence=_seen(figures),
-        next=("gpucheck detect", "run it again with this GPU alone", "swap the card with another"),
+        next=("gpucheck detect", "run it again with this GPU alone", "swap it with another card"),
     )
 
 
@@ -155,12 +158,15 @@ def doubt_of(figures: Figures) -> Cause:
         if cause is not None:
             return cause
     noisy = _with_codes(figures, NOISE, share=0.0)
-    sentence = "the processes differ too much among themselves"
+    sentence = "the results vary too much between processes"
     return Cause(
         class_=GateClass.NOISE,
         sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,
         evidence=_seen(figures),
-        next=("allow more processes (max_processes) or more seconds", "quieten the machine"),
+        next=(
+            "allow more processes (max_processes) or more seconds",
+            "stop other programs on the machine",
+        ),
     )
 
 
@@ -200,7 +206,7 @@ def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Caus
         now, default = gpu.power_limit_w, gpu.power_limit_default_w
         if now is not None and default is not None and now < _LOWERED * default:
             cause = _blamed(GateClass.POWER_CAP, doubt, figures)
-            text = f"its power limit is {now:.0f} W, and the board's own {default:.0f} W"
+            text = f"its power limit is {now:.0f} W; the board's default is {default:.0f} W"
             return Cause(
                 class_=cause.class_,
                 sentence=text,
@@ -213,7 +219,7 @@ def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Caus
         return None
     if measured * reference / own < limit:
         return None
-    text = f"its clock was {own:.0f} MHz at the power limit, and {reference:.0f} MHz is usual"
+    text = f"its clock was {own:.0f} MHz at the power limit; {reference:.0f} MHz is usual"
     cause = _blamed(GateClass.POWER_CAP, doubt, figures)
     return Cause(class_=cause.class_, sentence=text, evidence=cause.evidence, next=cause.next)
 

@@ -30,10 +30,10 @@ _OF_LACKING = {
 #: Why a share of a computed peak decides nothing against a board.
 _UNKNOWN = Cause(
     class_=GateClass.CONFIG,
-    sentence="its peak is computed from SMs and clock, and a board that was cut down for its "
-    "market has less: that fails no board",
+    sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
+    "so this fails no board",
     next=(
-        "compare it with its datasheet, or hold it against figures of your own: "
+        "compare it with its datasheet, or record a profile from your own machines: "
         "gpucheck profile record --help",
     ),
 )
@@ -107,7 +107,9 @@ class _Judging:
             number_expected = expected_of(check, board)
             if number_expected is None:
                 name = board.name if board is not None else figures.device
-                reason = f"nothing is expected of {name}: its peak or its share is not known"
+                reason = (
+                    f"nothing is expected of {name}: its peak, or the share to expect, is unknown"
+                )
                 return self._plain(GateStatus.SKIP, reason)
             expected = (number_expected,)
         return decide(
@@ -131,9 +133,9 @@ class _Judging:
             return self._passed(gate, decision)
         shortfall = _shortfall(decision)
         if decision.one_of is not None:
-            shortfall += f", which one of {decision.one_of} figures may be by chance"
+            shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
         elif status is GateStatus.INCONCLUSIVE:
-            shortfall += ", which reaches over the limit"
+            shortfall += ", an interval that includes the limit"
         found = ruling(status, self._figures, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
@@ -154,10 +156,12 @@ class _Judging:
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
         check, worse = self.check, _worse_percent(decision, self.check.direction)
         if check.warn_percent is not None and worse > check.warn_percent:
-            reason = f"{worse:.1f} % worse than expected, and {check.warn_percent:g} % is a warning"
+            reason = (
+                f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"
+            )
             return replace(gate, warning=True, reason=reason)
         if check.expectation.baseline and _surely_better(decision, check):
-            return replace(gate, reason=f"{-worse:.1f} % better than the baseline: renew it")
+            return replace(gate, reason=f"{-worse:.1f} % better than the baseline: save a new one")
         return gate
 
     def _missing(self) -> Gate:
@@ -186,18 +190,20 @@ class _Judging:
         check, device = self.check, self._figures.device
         middle = stats.median(self._figures.values)
         if baseline is None:
-            reason = "there is no baseline to hold it against"
+            reason = "there is no baseline to compare it with"
             gate = self._plain(GateStatus.SKIP, reason)
-            save = "keep this run with --save FILE, and give it with --baseline FILE"
+            save = "save a run with --save FILE, then pass it with --baseline FILE"
             return replace(gate, measured=middle, next=(save,))
         if baseline.differences.get(device):
             differences = "; ".join(baseline.differences[device])
-            gate = self._plain(GateStatus.INCONCLUSIVE, f"the baseline differs in {differences}")
-            renew = "save a new baseline, or allow it with --allow-difference KEY"
+            gate = self._plain(
+                GateStatus.INCONCLUSIVE, f"the baseline does not match: {differences}"
+            )
+            renew = "save a new baseline, or allow the difference with --allow-difference KEY"
             return replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
         found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
         if not found or found[0].unit != check.unit:
-            reason = f"the baseline {baseline.path} has no figure of this in {check.unit}"
+            reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
             renew = "save a new baseline with --save FILE"
             return self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
         return found[0]
@@ -248,7 +254,7 @@ def _shortfall(decision: Decision) -> str:
         f"{abs(change):.1f} % {'below' if change < 0 else 'above'} {number(decision.expected)}"
     )
     if not math.isfinite(low) or not math.isfinite(high):
-        return f"{against}, of one process"
+        return f"{against}, from one process"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"
 
 

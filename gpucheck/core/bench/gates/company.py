@@ -177,13 +177,13 @@ def _straggler(
         blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
         if blurred is None:
             return gate
-        text = f"the noise in {blurred.check.id} reaches over {tolerance:g} %"
+        text = f"the noise in {blurred.check.id} hides a difference of {tolerance:g} %"
         return _ruled(gate, text, ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0))
     found = ruling(GateStatus.FAIL, worst.own, _limit(worst, tolerance), worst.others)
     text = _text(worst, ones, tolerance)
     if not fails:
         gate = replace(gate, severity=Severity.WARN)
-        text += ", which healthy GPUs may differ by"
+        text += ", but healthy GPUs can differ by as much"
     return _ruled(gate, text, found)
 
 
@@ -207,7 +207,7 @@ def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     if more:
         text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.check.id}' for one in more)})"
     if len(worst.others) == 1:
-        text += ": which of the two is off cannot be told"
+        text += ": it is unknown which of the two is off"
     return text
 
 

@@ -206,5 +206,8 @@ def why_missing(check: Check, figures: Figures) -> NotMeasured:
     what = " ".join(filter(None, (check.kernel, check.dtype, check.variant)))
     return NotMeasured(
         reason=f"no process measured {what} on {figures.device}",
-        next=("run it with -v and look at the rows", "gpucheck profile explain shows the checks"),
+        next=(
+            "run it again with -v and look at the rows",
+            "gpucheck profile explain shows the checks",
+        ),
     )

@@ -22,7 +22,7 @@ from gpucheck.models.profile import Target
 
 _GIB = 1 << 30
 _NODE = "node"
-_SLOT = ("look at the slot, the riser and the BIOS settings",)
+_SLOT = ("check the slot, the riser and the BIOS settings",)
 
 
 def match_gates(facts: Facts) -> Iterator[Gate]:
@@ -74,7 +74,7 @@ def _count(facts: Facts, wanted: int) -> Gate:
     found = len(facts.node.gpus)
     bad = Otherwise(
         class_=GateClass.HARDWARE if found < wanted else GateClass.CONFIG,
-        reason=f"{found} GPUs answer, and the profile is for {wanted}",
+        reason=f"{found} GPUs answer; the profile is for {wanted}",
         next=("gpucheck detect", "look for GPUs that fell off the bus: dmesg | grep -i xid"),
     )
     return exactly(facts, "match-count", _NODE, found, wanted, "GPUs", bad)
@@ -89,11 +89,11 @@ def _board(facts: Facts, gpu: NodeGpu) -> Gate:
     wanted = ", ".join((*match.pci_device_ids, *match.names))
     found = f"{gpu.gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
-        reason = f"nobody knows what {found} is: the profile is for {wanted}"
+        reason = f"{found} cannot be identified; the profile is for {wanted}"
         return undecided(facts, "match-board", name_of(gpu), reason)
     bad = Otherwise(
         class_=GateClass.CONFIG,
-        reason=f"it is {found}, and the profile is for {wanted}",
+        reason=f"it is {found}; the profile is for {wanted}",
         next=("choose another profile: gpucheck profile list", "or another --device"),
     )
     return holds(facts, "match-board", name_of(gpu), good, bad)
@@ -108,8 +108,8 @@ def _flag(
         found = False
     if found is None:
         key = "ecc_mode" if what == "ECC" else what.replace(" ", "_")
-        why = gpu.gpu.unavailable.get(key, "the driver does not say")
-        return undecided(facts, name, device, f"{what} is not known: {why}")
+        why = gpu.gpu.unavailable.get(key, "the driver does not report it")
+        return undecided(facts, name, device, f"{what} is unknown: {why}")
     words = {True: "on", False: "off"}
     steps = {
         "ECC": f"nvidia-smi -e {int(wanted)} and a reboot (as root)",
@@ -118,7 +118,7 @@ def _flag(
     }
     bad = Otherwise(
         class_=GateClass.CONFIG,
-        reason=f"{what} is {words[found]}, and the profile wants it {words[wanted]}",
+        reason=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
         next=(steps[what],),
     )
     return exactly(facts, name, device, found, wanted, "on", bad)
@@ -129,10 +129,10 @@ def _driver(facts: Facts, wanted: str) -> Gate:
 
     found = facts.node.driver_version
     if found is None:
-        return undecided(facts, "match-driver", _NODE, "the driver's version is not known")
+        return undecided(facts, "match-driver", _NODE, "the driver version is unknown")
     bad = Otherwise(
         class_=GateClass.SOFTWARE,
-        reason=f"the driver is {found}, and the profile needs {wanted} or newer",
+        reason=f"the driver is {found}; the profile needs {wanted} or newer",
         next=("install a newer driver",),
     )
     return holds(facts, "match-driver", _NODE, version_key(found) >= version_key(wanted), bad)
@@ -141,7 +141,7 @@ def _driver(facts: Facts, wanted: str) -> Gate:
 def _memory(facts: Facts, gpu: NodeGpu, wanted: float) -> Gate:
     name, total = "inventory-memory", gpu.gpu.memory_total_bytes
     if total is None:
-        return undecided(facts, name, name_of(gpu), "its memory is not known", "GiB")
+        return undecided(facts, name, name_of(gpu), "its memory size is unknown", "GiB")
     bad = Otherwise(
         class_=GateClass.HARDWARE,
         reason="it has less memory than the board should have",
@@ -164,7 +164,7 @@ def _pcie(facts: Facts, gpu: NodeGpu) -> Iterator[Gate]:
             why = facts.why_no_telemetry(device)
             yield undecided(facts, name, device, f"the link was not read under load: {why}", unit)
             continue
-        bad = _slow_link(gpu, "the PCIe link was slower than that under load")
+        bad = _slow_link(gpu, "under load, the PCIe link was slower than required")
         yield at_least(facts, name, device, max(known), wanted, unit, bad)
 
 
@@ -182,14 +182,14 @@ def _pcie_full(facts: Facts, gpu: NodeGpu) -> Gate:
         if one.pcie_generation is not None and one.pcie_width is not None
     ]
     if not links or best.generation_max is None or best.width_max is None:
-        why = facts.why_no_telemetry(device) if not links else "its maximum is not known"
+        why = facts.why_no_telemetry(device) if not links else "its maximum is unknown"
         return undecided(facts, name, device, f"the link was not read under load: {why}", "%")
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
     reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
     bad = _slow_link(
         gpu,
-        f"the PCIe link ran at generation {generation} x{width} under load, of "
+        f"under load, the PCIe link ran at generation {generation} x{width} instead of "
         f"{best.generation_max} x{best.width_max}",
     )
     return at_least(facts, name, device, reached, 100.0, "%", bad)
@@ -198,11 +198,11 @@ def _pcie_full(facts: Facts, gpu: NodeGpu) -> Gate:
 def _nvlink(facts: Facts, gpu: NodeGpu, wanted: int) -> Gate:
     name = "inventory-nvlink"
     if gpu.nvlink_links is None:
-        reason = "how it is connected to the others is not known"
+        reason = "its connections to the other GPUs are unknown"
         return undecided(facts, name, name_of(gpu), reason, "links")
     bad = Otherwise(
         class_=GateClass.HARDWARE,
-        reason="it has fewer NVLink connections to one of the other GPUs",
+        reason="it has too few NVLink connections to one of the other GPUs",
         next=("gpucheck list --topology", "nvidia-smi nvlink -s shows each link"),
     )
     return at_least(facts, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
@@ -211,10 +211,10 @@ def _nvlink(facts: Facts, gpu: NodeGpu, wanted: int) -> Gate:
 def _power_limit(facts: Facts, gpu: NodeGpu, wanted: float) -> Gate:
     name, found = "inventory-power-limit", gpu.gpu.power_limit_w
     if found is None:
-        return undecided(facts, name, name_of(gpu), "its power limit is not known", "W")
+        return undecided(facts, name, name_of(gpu), "its power limit is unknown", "W")
     bad = Otherwise(
         class_=GateClass.POWER_CAP,
-        reason="somebody lowered its power limit",
+        reason="its power limit was lowered",
         next=(f"nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f} (as root)",),
     )
     return at_least(facts, name, name_of(gpu), found, wanted, "W", bad)

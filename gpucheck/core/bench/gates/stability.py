@@ -32,16 +32,16 @@ _OF_REASON = {
     "display": GateClass.CONFIG,
     "reliability": GateClass.HARDWARE,
 }
-_COOL = "look at the fans, the air and the neighbours of this card"
+_COOL = "check this card's fans, its airflow and the cards next to it"
 _STEPS = {
     GateClass.THERMAL: (_COOL, "gpucheck detect --only health"),
-    GateClass.POWER_CAP: ("look at the power supply and its cables", "nvidia-smi -q -d POWER"),
-    GateClass.CONFIG: ("nvidia-smi -q -d CLOCK shows who set the clocks",),
+    GateClass.POWER_CAP: ("check the power supply and its cables", "nvidia-smi -q -d POWER"),
+    GateClass.CONFIG: ("see the clock settings: nvidia-smi -q -d CLOCK",),
     GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
 }
 #: How a reading's reason ends where the GPU does not have it (NVML_ERROR_NOT_SUPPORTED).
 _NOT_SUPPORTED = "(NVML 3)"
-_SWAP = ("take the card out of service", "repeat it with the same seed to be sure")
+_SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
 def result_gates(facts: Facts) -> Iterator[Gate]:
@@ -98,7 +98,7 @@ def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
 def _fatal(run: ProcessRun) -> Failure | None:
     """Return why a process brought nothing, or that its GPU was lost on the way."""
     if run.result is None:
-        return run.failure or Failure(code=worker.NO_DOCUMENT, message="it gave no document")
+        return run.failure or Failure(code=worker.NO_DOCUMENT, message="it returned no document")
     errors = [row.error for row in run.result.measurements if row.error is not None]
     return next((error for error in errors if error.code == "gpu-lost"), None)
 
@@ -223,8 +223,8 @@ def _sensors(facts: Facts, device: str) -> Iterator[Gate]:
     heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
     clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
     drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
-    hot = _hot(telemetry, GateClass.THERMAL, "it got hotter than that")
-    below = "its clock under load was so far below the highest one seen"
+    hot = _hot(telemetry, GateClass.THERMAL, "it got hotter than allowed")
+    below = "under load, its clock fell too far below the highest reading"
     slow = _hot(telemetry, _class_of_drop(telemetry), below)
     for name, limit, values, unit, bad in (
         ("temperature", demands.max_temperature_c, heat, "C", hot),
@@ -283,7 +283,7 @@ def _corruption(facts: Facts, device: str) -> Gate:
     wrong = [one for one in own if is_corrupt(one)]
     odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):
-        none = Failure(code=worker.NO_DOCUMENT, message="no process compared any")
+        none = Failure(code=worker.NO_DOCUMENT, message="no process compared any products")
         why = next((one.failure for one in own if one.failure is not None), none)
         return undecided(
             *(facts, "corruption", device, why.message, "wrong numbers"),

@@ -50,21 +50,24 @@ def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
     undecided = [gate for gate in counted if gate.status is GateStatus.INCONCLUSIVE]
     passed = [gate for gate in gates if gate.status is GateStatus.PASS]
     if failed:
-        return ExitCode.BAD, _failure("gate-failed", failed, "failed")
+        return ExitCode.BAD, failure_of("gate-failed", failed, "failed")
     if undecided:
-        return ExitCode.INCONCLUSIVE, _failure("gate-undecided", undecided, "cannot be decided")
+        return ExitCode.INCONCLUSIVE, failure_of("gate-undecided", undecided, "cannot be decided")
     if not passed:
-        message = "Nothing that the profile asks for was measured, so nothing was found to be good."
+        message = "Nothing that the profile asks for was measured, so no gate passed."
         return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
     return ExitCode.OK, None
 
 
-def _failure(code: str, gates: Sequence[Gate], what: str) -> Failure:
+def failure_of(code: str, gates: Sequence[Gate], what: str) -> Failure:
+    """Return the error that names the first of some gates."""
     first = gates[0]
-    count = "1 gate" if len(gates) == 1 else f"{len(gates)} gates"
     where = f"{first.id} on {first.device}"
+    head = (
+        f"{where} {what}" if len(gates) == 1 else f"{len(gates)} gates {what}; the first is {where}"
+    )
     class_ = f" ({first.class_})" if first.class_ is not None else ""
-    message = f"{count} {what}, the first {where}{class_}: {_said(first)}."
+    message = f"{head}{class_}: {_said(first)}."
     return Failure(code=code, message=message, remedy=first.next)
 
 

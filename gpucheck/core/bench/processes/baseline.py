@@ -99,7 +99,7 @@ def saved_run(
         raise WrongUseError(
             code="nothing-to-save",
             message="No figure was measured, so there is nothing to save.",
-            remedy=("See why in the report, and repeat the run.",),
+            remedy=("See the report for the reason, then repeat the run.",),
         )
     uuids = {run.device: run.gpu_uuid for run in runs if run.result is not None}
     host = next((run.host.name for run in runs if run.host.name is not None), None)
@@ -176,7 +176,7 @@ def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
 def _joined(first: Series, second: Series) -> Series:
     """Return one row's series with the session of a later run."""
     if (first.unit, first.direction) != (second.unit, second.direction):
-        why = f"{first.id} is in {first.unit}, and now in {second.unit}"
+        why = f"{first.id} was in {first.unit} and is now in {second.unit}"
         raise _other_machine(why)
     factors = [one.repeat_factor for one in (first, second) if one.repeat_factor is not None]
     return replace(
@@ -204,8 +204,8 @@ def _all_doubts(
 
 
 def _other_machine(why: str) -> WrongUseError:
-    message = f"The run is no further session of the saved one, which stays as it was: {why}."
-    remedy = "Save it to a file of its own: --save FILE without --append."
+    message = f"The run cannot be added to the saved one, which is unchanged: {why}."
+    remedy = "Save it to another file: --save FILE without --append."
     return WrongUseError(code="other-machine", message=message, remedy=(remedy,))
 
 

@@ -208,13 +208,13 @@ def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
     """Return the row of a figure that one side lacks, or has in another unit."""
     first, second, failure = pair.first, pair.second, pair.failure
     if first is not None and second is not None:
-        reason = f"measured in {first.unit} and in {second.unit}"
+        reason = f"the first run has {first.unit}, the second {second.unit}"
         return replace(row, reason=reason, next=(_RENEW,))
     which = "first" if first is None else "second"
     if failure is None:
-        return replace(row, reason=f"the {which} run has no such row", next=(_ALIKE,))
+        return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
     steps = (_RENEW,) if first is None else failure.remedy
-    reason = f"the {which} run has no figure of it: {failure.message}"
+    reason = f"the {which} run has no figure for it: {failure.message}"
     return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
 
 
@@ -266,7 +266,9 @@ def _figures(series: Series, device: SavedDevice | None) -> Figures:
         on_host = needs_host(series.device, kernel, scope)
         doubts = tuple(
             CarriedDoubt(
-                doubt=Doubt(code=code, message=f"a row of it says {code}", next=_IDLE),
+                doubt=Doubt(
+                    code=code, message=f"a row of this device has the doubt {code}", next=_IDLE
+                ),
                 processes=len(series.values),
             )
             for code in (device.doubts if device is not None else ())
@@ -283,7 +285,7 @@ _NOTHING_PERCENT = 0.05
 #: a file that does not say more.
 _MORE = "repeat it with more processes: gpucheck bench --processes 10"
 _RENEW = "save a new baseline with --save FILE"
-_ALIKE = "measure both with the same kernels, --dtype and --size, and with as much time"
+_ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
 _IDLE = "run it again when the machine is idle"
 
 
@@ -295,13 +297,13 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
         text += " worse" if worse else " better"
     open_ = found.status is GateStatus.INCONCLUSIVE
     if factor is None and found.one_of is not None:
-        return f"{text}, which one of {found.one_of} rows may be by chance"
+        return f"{text}, but one of {found.one_of} rows may miss its limit by chance"
     if factor is None:
-        noise = f", and the noise reaches over the limit of {tolerance:g} %"
-        return text + (noise if open_ else f", {tolerance:g} % are allowed")
+        noise = f", but the noise spans the limit of {tolerance:g} %"
+        return text + (noise if open_ else f", {tolerance:g} % is allowed")
     # As a share of what is small, a large distance says nothing.
     far = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.3g}"
-    apart = f"two runs of the same may be {far} apart"
+    apart = f"two identical runs may be {far} apart"
     low, high = found.interval
     if low <= 1 <= high:
         return f"no difference shown: {text}, and {apart}"
@@ -326,7 +328,7 @@ def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
         failure = Failure(code="slower", message=message, remedy=failing[0].next)
     elif open_rows:
         code = ExitCode.INCONCLUSIVE
-        message = _sentence(open_rows, "not decided")
+        message = _sentence(open_rows, "undecided")
         first = open_rows[0]
         steps = first.next if first.class_ is GateClass.ENVIRONMENT else _remedy(comparison)
         failure = Failure(code="undecided", message=message, remedy=steps)
@@ -352,15 +354,20 @@ def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
     """Yield which run had failed: it is no measure for the other."""
     for name, side in (("first", comparison.first), ("second", comparison.second)):
         if side.exit_code == ExitCode.BAD:
-            message = f"the {name} run, {side.file!r}, is one that failed."
+            message = f"the {name} run, {side.file!r}, failed."
             yield Notice("run-failed", message)
 
 
 def _sentence(rows: Sequence[ComparedRow], what: str) -> str:
     first = rows[0]
-    many = f"{len(rows)} rows are" if len(rows) > 1 else "One row is"
+    where = f"{first.id} on {first.device}"
+    head = (
+        f"{len(rows)} rows are {what}; the first is {where}"
+        if len(rows) > 1
+        else f"{where} is {what}"
+    )
     class_ = f" ({first.class_})" if first.class_ is not None else ""
-    return f"{many} {what}, the first {first.id} on {first.device}{class_}: {first.reason}."
+    return f"{head}{class_}: {first.reason}."
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:
@@ -375,8 +382,8 @@ def _remedy(comparison: RunComparison) -> tuple[str, ...]:
             min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
         )
         count = "" if few else " --processes 10"
-        return (f"Save runs of more processes: gpucheck bench --save FILE{count}",)
-    return (f"If the difference does not matter: {_allowing(told)}",)
+        return (f"Save runs with more processes: gpucheck bench --save FILE{count}",)
+    return (f"If the difference does not matter, allow it: {_allowing(told)}",)
 
 
 def _allowing(differences: Sequence[str]) -> str:

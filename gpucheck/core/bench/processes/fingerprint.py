@@ -106,7 +106,7 @@ def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
         if key not in KEYS:
             raise WrongUseError(
                 code="unknown-difference",
-                message=f"--allow-difference knows no key {word!r}.",
+                message=f"--allow-difference has no key {word!r}.",
                 remedy=(f"Choose from: {', '.join(KEYS)}.",),
             )
     return keys

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpucheck.core.bench.gates.facts import Facts
 from gpucheck.core.bench.gates.stability import corruption_gates, result_gates
+from gpucheck.core.bench.gates.verdict import failure_of
 from gpucheck.core.bench.plan import BUDGETS_S
 from gpucheck.core.bench.processes.baseline import row_series, saved_run
 from gpucheck.core.bench.processes.compare import compare_runs
@@ -190,19 +191,13 @@ def _judged(gates: Sequence[Gate], answer: Answer, *, interrupted: bool) -> Answ
     """Return the answer with the code of its worst gate: 130 interrupted, 1 fail, 3 undecided."""
     if interrupted:
         return answer._replace(exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED)
-    for status, code, name in (
-        (GateStatus.FAIL, ExitCode.BAD, "gate-failed"),
-        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, "gate-undecided"),
+    for status, code, name, what in (
+        (GateStatus.FAIL, ExitCode.BAD, "gate-failed", "failed"),
+        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, "gate-undecided", "cannot be decided"),
     ):
         found = [gate for gate in gates if gate.status is status]
         if found:
-            first = found[0]
-            more = f" ({len(found)} in all)" if len(found) > 1 else ""
-            class_ = f" ({first.class_})" if first.class_ is not None else ""
-            said = first.reason or status.value
-            message = f"{first.device}: {first.id}{class_}: {said}{more}."
-            failure = Failure(code=name, message=message, remedy=first.next)
-            return answer._replace(exit_code=code, error=failure)
+            return answer._replace(exit_code=code, error=failure_of(name, found, what))
     return answer
 
 
@@ -210,7 +205,7 @@ def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
     """Return the error of a run that brought nothing, of the kind that its processes ended with."""
     failure = next((run.failure for run in runs if run.failure is not None), None)
     code = next((run.exit_code for run in runs if run.exit_code is not None), None)
-    failure = failure or Failure(code="nothing-measured", message="no process gave a document")
+    failure = failure or Failure(code="nothing-measured", message="no process returned a document")
     kinds: dict[int, type[GpucheckError]] = {2: WrongUseError, 4: MissingError}
     kind = kinds.get(code or 0, InconclusiveError)
     return kind(code=failure.code, message=failure.message, remedy=failure.remedy)

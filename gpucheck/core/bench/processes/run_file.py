@@ -30,7 +30,7 @@ def read_saved_run(path: Path) -> SavedRun:
     """
     plain = _read(path)
     if plain.get("schema") == BENCH_SCHEMA:
-        problem = "is a report of bench: it has one process, and a saved run has several"
+        problem = "is a report of one process, but a baseline is a saved run of several"
         raise _unusable(path, problem)
     return _saved(path, plain)
 
@@ -56,14 +56,14 @@ def _read(path: Path) -> Mapping[str, Any]:
         what = "is empty" if not text.strip() else f"is not JSON, or was cut off: {error}"
         raise _unusable(path, what) from None
     if not isinstance(plain, Mapping):
-        raise _unusable(path, "is no saved run")
+        raise _unusable(path, "is not a saved run")
     return plain
 
 
 def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
     schema = plain.get("schema")
     if not isinstance(schema, str):
-        raise _unusable(path, "is no saved run")
+        raise _unusable(path, "is not a saved run")
     if schema != BASELINE_SCHEMA:
         problem = f"is a {schema[:40]} document, not {BASELINE_SCHEMA}{_by(plain)}"
         newer = schema.startswith(BASELINE_SCHEMA.rstrip("1"))
@@ -86,7 +86,7 @@ def _problem(series: Series) -> str | None:
     if not 0 < series.tolerance_percent < 100:
         return "tolerance_percent must be between 0 and 100"
     if series.sessions and sum(series.sessions) != len(series.values):
-        return "sessions must come to the number of values"
+        return "sessions must add up to the number of values"
     if series.repeat_factor is not None and series.repeat_factor < 1:
         return "repeat_factor must be at least 1"
     return None

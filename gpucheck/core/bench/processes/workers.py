@@ -180,7 +180,7 @@ def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: boo
         except DecodeError as error:
             failure = Failure(
                 code=worker.NO_DOCUMENT,
-                message=f"the process that measured {station.device} gave no document of bench: "
+                message=f"the process that measured {station.device} returned no bench document: "
                 f"{error}",
             )
     return ProcessRun(

@@ -42,7 +42,7 @@ def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:
         kind = "the processor" if on_cpu else "GPUs"
         raise WrongUseError(
             code="other-device",
-            message=f"The profile is for {kind}: --device {wrong[0]} is none of them.",
+            message=f"The profile is for {kind}, so it cannot be used with --device {wrong[0]}.",
         )
     return named or (("cpu",) if on_cpu else ("gpu",))
 
@@ -94,8 +94,8 @@ def _inventory(probes: Probes, *, topology: bool) -> Answer:
 def _no_device(profile: Profile, host: Host) -> Answer:
     failure = Failure(
         code="no-gpu",
-        message=f"The profile {profile.name} is for GPUs, and no program sees one here.",
-        remedy=("gpucheck list says which are hidden, and why", "gpucheck detect"),
+        message=f"The profile {profile.name} is for GPUs, and programs see none here.",
+        remedy=("gpucheck list shows which are hidden, and why", "gpucheck detect"),
     )
     return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=failure)
 

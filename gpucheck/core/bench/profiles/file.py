@@ -68,8 +68,8 @@ def parse_profile(text: str, path: str) -> Reading:
     if not whole.has("profile"):
         problems.add(
             "missing-table",
-            "there is no table [profile]",
-            'begin with [profile], schema = 1, name = "...", version = 1',
+            "the table [profile] is missing",
+            'start with [profile], schema = 1, name = "...", version = 1',
         )
     _check_head(about)
     found = Profile(
@@ -106,10 +106,10 @@ def _check_head(about: Table) -> None:
             "use a newer gpucheck",
         )
     if (name := about.text("name")) and not _ID.fullmatch(name):
-        about.wrong("name", "bad-name", f"{shown(name)!r} is no name", "write a-z, 0-9 and -")
+        about.wrong("name", "bad-name", f"{shown(name)!r} is not a name", "write a-z, 0-9 and -")
     needed = about.text("requires_gpucheck")
     if needed and not _VERSION.fullmatch(needed):
-        message = f"{shown(needed)!r} is no version"
+        message = f"{shown(needed)!r} is not a version"
         about.wrong("requires_gpucheck", "bad-version", message, 'write it like "0.1.0"')
 
 
@@ -117,12 +117,12 @@ def _match(table: Table) -> Match:
     ids = table.texts("pci_device_ids")
     for one in ids:
         if not _DEVICE_ID.fullmatch(one.lower()):
-            message = f"{shown(one)!r} is no PCI device id"
-            mend = 'write four hexadecimal digits, the device and not the vendor: "2330"'
+            message = f"{shown(one)!r} is not a PCI device id"
+            mend = 'write the four hexadecimal digits of the device, not the vendor: "2330"'
             table.wrong("pci_device_ids", "bad-device-id", message, mend)
     driver = table.text("min_driver")
     if driver and not _VERSION.fullmatch(driver):
-        message = f"{shown(driver)!r} is no driver version"
+        message = f"{shown(driver)!r} is not a driver version"
         table.wrong("min_driver", "bad-version", message, 'write it like "535" or "580.95.05"')
     found = Match(
         target=table.choice("device", Target, Target.GPU),
@@ -177,8 +177,8 @@ def _run(table: Table) -> RunPlan:
 def _checks(whole: Table) -> tuple[Check, ...]:
     tables = whole.tables("check")
     if len(tables) > MOST_CHECKS:
-        message = f"{len(tables)} checks are more than {MOST_CHECKS}"
-        whole.wrong("check", "too-many-checks", message, "write several profiles")
+        message = f"{len(tables)} checks are too many: the most is {MOST_CHECKS}"
+        whole.wrong("check", "too-many-checks", message, "split it into several profiles")
     return tuple(_check(table) for table in tables[:MOST_CHECKS])
 
 
@@ -191,7 +191,7 @@ def _check(table: Table) -> Check:
         table.required(key, example)
     name = table.text("id")
     if name and not _ID.fullmatch(name):
-        table.wrong("id", "bad-name", f"{shown(name)!r} is no id", "write a-z, 0-9 and -")
+        table.wrong("id", "bad-name", f"{shown(name)!r} is not an id", "write a-z, 0-9 and -")
     kernel, dtype = table.text("kernel"), canonical(table.text("dtype", "float32"))
     metric = table.choice("metric", Metric, Metric.THROUGHPUT)
     direction = table.choice("direction", Direction, direction_of(metric))
@@ -248,7 +248,9 @@ def _parameters(table: Table) -> dict[str, Fact]:
     for key in inner.written:
         value = inner.raw(key)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            inner.wrong(key, "wrong-type", f"{shown(key)} is a text or a number", "write one")
+            inner.wrong(
+                key, "wrong-type", f"{shown(key)} must be a string or a number", "write one"
+            )
         else:
             found[key] = value
     return found
@@ -268,7 +270,7 @@ def _date(table: Table) -> str | None:
         day = datetime.date.fromisoformat(text)
     except ValueError:
         mend = 'write it as "2026-11-21"'
-        table.wrong("date", "bad-date", f"{shown(str(value))!r} is no date", mend)
+        table.wrong("date", "bad-date", f"{shown(str(value))!r} is not a date", mend)
         return None
     return day.isoformat()
 

@@ -144,7 +144,7 @@ def _against_baseline(check: Check) -> Limit:
         direction=check.direction,
         source=check.source,
         line=check.line,
-        sentence=f"{side} {factor:.4g} x what the baseline has (--baseline FILE)",
+        sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)",
     )
 
 
@@ -163,7 +163,7 @@ def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
             known = ", ".join(one.name for one in boards)
             raise WrongUseError(
                 code="unknown-board",
-                message=f"The profile {profile.name} is for no board called {board[:100]!a}.",
+                message=f"The profile {profile.name} has no board called {board[:100]!a}.",
                 remedy=(f"choose from: {known}",),
             )
         boards = chosen
@@ -210,8 +210,8 @@ def _demands(profile: Profile) -> Iterator[Limit]:
         ("match-mig", profile.match.mig, "on", "off"),
         ("inventory-ecc", have.ecc, "on", "off"),
         ("inventory-persistence", have.persistence_mode, "on", "off"),
-        ("inventory-pcie-full", have.pcie_full, "as fast as it can be under load", None),
-        ("inventory-identical", have.identical_gpus, "alike in all GPUs", None),
+        ("inventory-pcie-full", have.pcie_full, "as fast as possible under load", None),
+        ("inventory-identical", have.identical_gpus, "the same in all GPUs", None),
     ):
         must = yes if flag else no
         if flag is not None and must is not None:

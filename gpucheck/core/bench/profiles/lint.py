@@ -71,7 +71,7 @@ def _head(profile: Profile, problems: Problems) -> None:
     if not demands:
         problems.add(
             "no-demand",
-            "nothing is demanded: this profile could never fail",
+            "it demands nothing, so it could never fail",
             "add a [[check]], or demands in [inventory] or [stability]",
             table="profile",
         )
@@ -79,7 +79,7 @@ def _head(profile: Profile, problems: Problems) -> None:
     if needed and version_key(needed) > version_key(__version__):
         problems.add(
             "newer-gpucheck",
-            f"it needs gpucheck {needed}, and this is {__version__}",
+            f"it needs gpucheck {needed}; this is {__version__}",
             "use a newer gpucheck",
             table="profile",
             key="requires_gpucheck",
@@ -101,8 +101,8 @@ def _match(match: Match, problems: Problems) -> None:
             if getattr(match, key) not in (None, ()):
                 problems.add(
                     "gpu-key-for-cpu",
-                    f"{key} is about GPUs, and this profile is for the processor",
-                    f'leave {key} out, or write device = "gpu"',
+                    f"{key} is about GPUs, but this profile is for the processor",
+                    f'remove {key}, or write device = "gpu"',
                     table="match",
                     key=key,
                 )
@@ -111,8 +111,8 @@ def _match(match: Match, problems: Problems) -> None:
         if one not in known and len(one) == 4:
             problems.add(
                 "unknown-board",
-                f"no board of the table has the PCI device id {one}",
-                "look it up with gpucheck list --json, or leave it: percentages will not apply",
+                f"no known board has the PCI device id {one}",
+                "check it with gpucheck list --json, or keep it: shares of a peak will not apply",
                 table="match",
                 key="pci_device_ids",
                 severity=Severity.WARN,
@@ -131,8 +131,8 @@ def _names(match: Match, known: set[str], problems: Problems) -> None:
         owners = ", ".join(entry.name for entry in boards if ids & set(entry.pci_device_ids))
         problems.add(
             "matches-nothing",
-            f"no board can match: the ids are {owners}'s, which the names do not fit",
-            f'write names as NVML gives them, such as "{_first_name(ids)}"',
+            f"no board can match: the ids belong to {owners}, which the names do not match",
+            f'write names as NVML reports them, such as "{_first_name(ids)}"',
             table="match",
             key="names",
         )
@@ -140,7 +140,7 @@ def _names(match: Match, known: set[str], problems: Problems) -> None:
         every = [name for entry in boards for name in entry.names]
         problems.add(
             "unknown-board",
-            "the names fit no board of the table",
+            "the names match no known board",
             f"{nearest(match.names[0].strip('*'), every)[:200]}",
             table="match",
             key="names",
@@ -159,15 +159,15 @@ def _inventory(profile: Profile, problems: Problems) -> None:
         if demands != InventoryDemands():
             problems.add(
                 "gpu-key-for-cpu",
-                "[inventory] is about GPUs, and this profile is for the processor",
-                'leave it out, or write device = "gpu" in [match]',
+                "[inventory] is about GPUs, but this profile is for the processor",
+                'remove it, or write device = "gpu" in [match]',
                 table="inventory",
             )
         return
     if demands.pcie_width is not None and demands.pcie_width not in _WIDTHS:
         problems.add(
             "bad-width",
-            f"a PCIe link has no {demands.pcie_width} lanes",
+            f"a PCIe link cannot have {demands.pcie_width} lanes",
             f"write one of {', '.join(map(str, _WIDTHS))}",
             table="inventory",
             key="pcie_width",
@@ -204,7 +204,7 @@ def _against_boards(
     best = max(entry.pcie_generation for entry in boards)
     least = min(entry.pcie_generation for entry in boards)
     if generation is not None and generation > best:
-        _impossible("pcie_generation", f"{names} has PCIe generation {best} at most", problems)
+        _impossible("pcie_generation", f"{names} has at most PCIe generation {best}", problems)
     elif generation is not None and generation < least:
         _toothless(
             "pcie_generation",
@@ -214,13 +214,13 @@ def _against_boards(
 
 
 def _impossible(key: str, fact: str, problems: Problems) -> None:
-    mend = "write at most that, or leave it out"
+    mend = "write no more than that, or remove it"
     problems.add("cannot-be-met", fact, mend, table="inventory", key=key)
 
 
 def _toothless(key: str, fact: str, problems: Problems) -> None:
-    message = f"{fact}: a broken one would pass"
-    mend = "write what a good one has"
+    message = f"{fact}: a broken board would pass"
+    mend = "write what a good board has"
     problems.add("cannot-fail", message, mend, table="inventory", key=key)
 
 
@@ -243,23 +243,23 @@ def _run(profile: Profile, problems: Problems) -> None:
         add(
             "processes",
             "too-few-processes",
-            f"{run.processes} processes say nothing of the noise between processes",
-            f"write at least {FEWEST_PROCESSES}, better 5",
+            f"{run.processes} processes are too few to show the noise between processes",
+            f"write at least {FEWEST_PROCESSES}, preferably 5",
         )
     if run.max_processes < run.processes:
         message = f"max_processes = {run.max_processes} is less than processes = {run.processes}"
-        add("max_processes", "contradiction", message, "write a larger number, or leave it out")
+        add("max_processes", "contradiction", message, "write a larger number, or remove it")
     if run.fill is Fill.ZEROS:
         message = "zeros draw less power than real numbers and run up to 13 % faster"
         add("data", "flattering-data", message, 'write data = "normal"')
     if not run.alone and not run.together:
-        message = "neither alone nor together: nothing would be measured"
-        add("alone", "contradiction", message, "write one of them as true")
+        message = "alone and together are both false, so nothing would be measured"
+        add("alone", "contradiction", message, "set one of them to true")
     if run.together and (on_cpu or profile.match.count == 1):
-        message = "together is about several GPUs, and this profile is for one device"
-        add("together", "contradiction", message, "leave it out")
+        message = "together needs several GPUs, but this profile is for one device"
+        add("together", "contradiction", message, "remove it")
     if profile.stability.corruption is not None and not run.corruption_s:
-        message = "[stability] corruption is asked for, and no time is given for it"
+        message = "[stability] corruption is demanded, but [run] gives it no time"
         add("corruption_seconds", "never-measured", message, "write corruption_seconds = 5")
 
 
@@ -270,7 +270,7 @@ def _stability(profile: Profile, problems: Problems) -> None:
         if name not in known:
             problems.add(
                 "unknown-reason",
-                f"the driver has no reason {name!a} to hold a clock down",
+                f"the driver has no throttle reason {name!a}",
                 nearest(name, known),
                 table="stability.throttle_s",
                 key=name,
@@ -281,16 +281,16 @@ def _stability(profile: Profile, problems: Problems) -> None:
         if demands != plain:
             problems.add(
                 "gpu-key-for-cpu",
-                "[stability] asks for GPU sensors, and this profile is for the processor",
-                "leave all but not_finite out",
+                "[stability] needs GPU sensors, but this profile is for the processor",
+                "remove everything but not_finite",
                 table="stability",
             )
     for key in ("spread_percent", "straggler_percent"):
         if getattr(demands, key) is not None and profile.match.count == 1:
             problems.add(
                 "cannot-fail",
-                f"{key} compares GPUs, and this profile is for one",
-                "leave it out, or match more GPUs",
+                f"{key} compares GPUs, but this profile is for one",
+                "remove it, or match more GPUs",
                 table="stability",
                 key=key,
             )

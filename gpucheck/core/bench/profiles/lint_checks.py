@@ -44,8 +44,8 @@ def lint_checks(profile: Profile, problems: Problems) -> None:
         if check.id and check.id in seen:
             problems.add(
                 "twice",
-                f"the id {check.id} is in line {seen[check.id]} already",
-                "give every check an id of its own",
+                f"the id {check.id} is already used in line {seen[check.id]}",
+                "give each check its own id",
                 table=f"check[{at}]",
                 key="id",
             )
@@ -87,20 +87,20 @@ class _Check:
         named = [name for name, is_given in ways.items() if is_given]
         if not named:
             mend = "write one of value, percent_of_peak, baseline = true"
-            self._add("id", "no-expectation", "nothing is expected", mend)
+            self._add("id", "no-expectation", "the check expects nothing", mend)
         if len(named) > 1:
-            message = f"{' and '.join(named)} are {len(named)} expectations"
-            self._add(named[-1], "two-expectations", message, "leave all but one out")
+            message = f"{' and '.join(named)} are {len(named)} expectations; a check has one"
+            self._add(named[-1], "two-expectations", message, "keep one of them")
         if found.value == 0:
             mend = "write what a good device reaches"
-            self._add("value", "cannot-fail", "0 is reached by everything", mend)
+            self._add("value", "cannot-fail", "every device reaches 0", mend)
         if named and not found.baseline:
-            where = 'write where the number is from: source = "..."'
+            where = 'write where it comes from: source = "..."'
             if check.source is None:
-                self._add("source", "no-source", "nobody knows where the number is from", where)
+                self._add("source", "no-source", "the number has no source", where)
             if check.date is None and not self._problems_at("date"):
                 mend = 'write the day: date = "2026-11-21"'
-                self._add("date", "no-date", "nobody knows how old the number is", mend)
+                self._add("date", "no-date", "the number has no date", mend)
 
     def _problems_at(self, key: str) -> bool:
         return any(one.where == f"{self._table}.{key}" for one in self._problems.found)
@@ -109,11 +109,13 @@ class _Check:
         tolerance, warn = self._check.tolerance_percent, self._check.warn_percent
         written = self._problems.source.lines.get((self._table, "tolerance_percent"))
         if written is not None and tolerance == 0 and not self._problems_at("tolerance_percent"):
-            message = "a tolerance of 0 % fails every second good device"
+            message = "a tolerance of 0 % fails half of the good devices"
             self._add("tolerance_percent", "no-tolerance", message, "write at least 1, usually 5")
         elif tolerance >= MOST_TOLERANCE_PERCENT:
-            message = f"with a tolerance of {tolerance:g} % half the speed would pass"
-            self._add("tolerance_percent", "cannot-fail", message, "write less, usually 5")
+            message = f"a tolerance of {tolerance:g} % lets half the speed pass"
+            self._add(
+                "tolerance_percent", "cannot-fail", message, "write a smaller number, usually 5"
+            )
         if warn is not None and warn >= tolerance:
             message = f"warn_percent = {warn:g} is not below tolerance_percent = {tolerance:g}"
             self._add("warn_percent", "contradiction", message, "write a smaller number")
@@ -122,37 +124,39 @@ class _Check:
         """Check what a check asks of the machine and the run around it."""
         check, profile = self._check, self._profile
         if check.target is not profile.match.target:
-            message = f"it is about the {check.target}, and [match] is for the other"
+            message = (
+                f"it is about the {check.target}, but [match] is for the {profile.match.target}"
+            )
             mend = f'write device = "{profile.match.target}", or change it in [match]'
             self._add("device", "other-device", message, mend)
         if check.together and not profile.run.together:
             message = "GPUs are not measured together in this profile"
-            mend = "write together = true in [run], or leave it out here"
+            mend = "write together = true in [run], or remove it here"
             self._add("together", "never-measured", message, mend)
         if not check.together and not profile.run.alone:
             message = "GPUs are not measured alone in this profile"
             mend = "write together = true, or alone = true in [run]"
             self._add("together", "never-measured", message, mend)
         if check.per is Per.NODE and check.target is Target.CPU:
-            self._add("per", "contradiction", "there is one processor", "leave it out")
+            self._add("per", "contradiction", "a node has one processor", "remove it")
 
     def _figure(self) -> None:
         """Check metric, direction, statistic and phase against each other."""
         check = self._check
         if check.metric is Metric.FACT and check.fact is None:
             mend = 'name it: fact = "accuracy"'
-            self._add("metric", "no-fact", "a fact has a name", mend)
+            self._add("metric", "no-fact", "a fact needs a name", mend)
         if check.metric is not Metric.FACT and check.fact is not None:
-            message = f"{check.fact!a} is not looked at: the metric is {check.metric}"
-            self._add("fact", "contradiction", message, 'write metric = "fact", or leave it out')
+            message = f"fact = {check.fact!a} has no effect: the metric is {check.metric}"
+            self._add("fact", "contradiction", message, 'write metric = "fact", or remove it')
         if check.metric is not Metric.FACT and check.direction is not direction_of(check.metric):
-            message = f"of a {check.metric} {direction_of(check.metric)} is better"
-            self._add("direction", "contradiction", message, "leave it out")
+            message = f"for {check.metric}, {direction_of(check.metric)} is better"
+            self._add("direction", "contradiction", message, "remove it")
         plain = check.statistic is Statistic.MEDIAN and check.phase is Phase.WHOLE
         if check.expectation.baseline and not (plain and check.metric is not Metric.FACT):
-            message = "a baseline keeps the medians of whole runs only"
+            message = "a baseline holds only the medians of whole runs"
             key = "phase" if check.phase is not Phase.WHOLE else "statistic"
-            mend = 'use statistic = "median" and phase = "whole"'
+            mend = 'write statistic = "median" and phase = "whole"'
             self._add(key, "not-in-baseline", message, mend)
 
     def _kernel_and_dtype(self) -> bool:
@@ -177,12 +181,12 @@ class _Check:
             return False
         refusal = kernel.cpu_refusal(check.dtype) if kernel.gpus_needed == 0 else "it needs a GPU"
         if check.target is Target.CPU and refusal is not None:
-            message = f"the processor is not measured in {check.kernel}: {refusal}"
+            message = f"{check.kernel} is not measured on the processor: {refusal}"
             self._add("kernel", "never-measured", message, "choose another kernel or dtype")
             return False
         count = self._profile.match.count
         if count is not None and check.target is Target.GPU and kernel.gpus_needed > count:
-            message = f"{check.kernel} needs {kernel.gpus_needed} GPUs, and [match] has {count}"
+            message = f"{check.kernel} needs {kernel.gpus_needed} GPUs, but [match] has {count}"
             self._add("kernel", "never-measured", message, "choose another kernel")
             return False
         return True
@@ -192,16 +196,18 @@ class _Check:
         known = known_units(check.metric, check.kernel, check.dtype)
         if check.expectation.value is not None and not check.unit:
             mend = 'write unit = "..."'
-            self._add("value", "no-unit", f"{check.expectation.value:g} of what?", mend)
+            self._add("value", "no-unit", f"{check.expectation.value:g} has no unit", mend)
         if known and check.unit not in known:
             counted = base_unit(check.metric, check.kernel, check.dtype)
-            message = f"{check.kernel} counts {counted}, and {check.unit!a} is no unit of that"
+            message = (
+                f"{check.kernel} is measured in {counted}, and {check.unit!a} is not a unit of that"
+            )
             self._add("unit", "wrong-unit", message, nearest(check.unit, known))
         elif check.expectation.value is not None and known:
             written = self._problems.source.lines.get((self._table, "unit"))
             if written is None:
                 mend = f'write unit = "{known[-1]}", or another'
-                self._add("value", "no-unit", f"{check.expectation.value:g} of what?", mend)
+                self._add("value", "no-unit", f"{check.expectation.value:g} has no unit", mend)
 
     # ------------------------------------------------------------------------------ peaks
 
@@ -228,15 +234,15 @@ class _Check:
             if name == OTHER:
                 continue
             if name not in known:
-                message = f"there is no board {name!a} in the table"
+                message = f"there is no known board {name!a}"
                 self._add("percent_of_peak", "unknown-board", message, nearest(name, known))
             elif name not in matching:
-                message = f"[match] never fits {name}"
-                mend = "leave it out, or let [match] fit it"
+                message = f"[match] never matches {name}"
+                mend = "remove it, or let [match] include it"
                 self._add("percent_of_peak", "matches-nothing", message, mend)
         missing = sorted(matching - set(shares)) if shares and OTHER not in shares else []
         if missing and _is_specific(self._profile.match):
-            message = f"{', '.join(missing)}: no share is expected, so the check is skipped"
+            message = f"{', '.join(missing)}: no share is given, so the check is skipped"
             mend = f"add them, or {OTHER} = ..."
             self._add("percent_of_peak", "skipped-board", message, mend, Severity.WARN)
 
@@ -256,7 +262,7 @@ class _Check:
         """Check the limit on every board that the profile is for."""
         check, match = self._check, self._profile.match
         if check.expectation.value is not None and has_peak(check) and not _is_specific(match):
-            message = "one value for every board there is"
+            message = "one value cannot fit every board"
             mend = "name the board in [match] pci_device_ids, or write percent_of_peak"
             self._add("value", "value-for-any-board", message, mend)
             return
@@ -290,11 +296,11 @@ def _is_specific(match: Match) -> bool:
 
 def _why_no_peak(check: Check) -> str:
     if check.target is Target.CPU:
-        return "nobody publishes a processor's"
+        return "processors have no published peak"
     if check.metric is not Metric.THROUGHPUT:
         return f"the metric is {check.metric}"
     if check.scope is Scope.END_TO_END:
-        return "transfers decide this row's speed"
+        return "transfers determine its speed"
     return f"{check.kernel} is not limited by arithmetic or memory"
 
 

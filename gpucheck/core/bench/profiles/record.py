@@ -57,18 +57,18 @@ def record_profile(base: Profile, runs: _Runs, *, name: str) -> str:
     _check_runs(base, runs)
     recorded = [found for check in base.checks if (found := _recorded(check, runs)) is not None]
     if not recorded:
-        raise _refused(fact="the saved runs have no figure of this profile's checks")
+        raise _refused(fact="the saved runs have no figures for this profile's checks")
     few = min(recorded, key=lambda one: one.processes)
     if few.processes < FEWEST_PROCESSES:
         raise _refused(
-            fact=f"{few.check.id} was measured in {few.processes} processes, and "
-            f"{FEWEST_PROCESSES} are the fewest to record from"
+            fact=f"{few.check.id} was measured in {few.processes} processes, and a profile "
+            f"needs at least {FEWEST_PROCESSES}"
         )
     worst = max(recorded, key=lambda one: one.tolerance_percent)
     if worst.tolerance_percent >= MOST_TOLERANCE_PERCENT:
         fact = (
-            f"{worst.check.id} scatters by {worst.noise_percent:.1f} % from process to process, "
-            f"which takes a tolerance of {worst.tolerance_percent:g} %"
+            f"{worst.check.id} varies by {worst.noise_percent:.1f} % between processes, "
+            f"which needs a tolerance of {worst.tolerance_percent:g} %"
         )
         raise _refused(fact=fact, remedy="Save the runs while nothing else uses the machine.")
     return "\n".join(_lines(base, runs, recorded, name)) + "\n"

@@ -113,7 +113,7 @@ def conclude_profile(outcome: Outcome, host: Host, cpu: CpuFacts) -> Answer:
     if was_interrupted(runs):
         code = ExitCode.INTERRUPTED
         failure = Failure(
-            code="interrupted", message="Interrupted: the gates stand on fewer processes."
+            code="interrupted", message="Interrupted: the gates rest on fewer processes."
         )
     return Answer(
         result=_result(outcome, cpu),
@@ -143,7 +143,7 @@ def _result(outcome: Outcome, cpu: CpuFacts) -> BenchResult:
     most = max(counts.values(), default=0)
     told = f"the rows are those of each device's first process; {most} processes were started"
     if not facts.runs:
-        told = "nothing was measured: this is no machine of the profile's"
+        told = "nothing was measured: the profile is not for this machine"
     return BenchResult(
         measurements=tuple(row for result in results for row in result.measurements),
         comparisons=(),
@@ -169,7 +169,7 @@ def _unmeasured(profile: Profile, cpu: CpuFacts) -> BenchEnvironment:
     """Return the surroundings of a run in which no process said where it was."""
     from importlib.metadata import version
 
-    reason = "no process brought a document"
+    reason = "no process returned a document"
     unread = ("blas_name", "cupy_version", "load_average_1m", "parallel_efficiency")
     return BenchEnvironment(
         cpu_model=cpu.model,

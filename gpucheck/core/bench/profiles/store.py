@@ -36,11 +36,11 @@ def find_profile(text: str) -> Path:
     if text in known:
         return known[text]
     close = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"those that come with it: {', '.join(known)}"
+    hint = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(known)}"
     raise WrongUseError(
         code="no-such-profile",
         message=f"There is no profile called {text[:100]!a}.",
-        remedy=(hint, "a file of your own: write its path, with a slash or .toml"),
+        remedy=(hint, "for a file of your own, write a path with a slash or .toml"),
     )
 
 
@@ -60,7 +60,7 @@ def load_profile(text: str) -> Profile:
 def _unusable(path: Path, problems: Sequence[Problem]) -> WrongUseError:
     errors = [one for one in problems if one.severity is Severity.ERROR]
     first, more = errors[0], len(errors) - 1
-    others = (f"{more} more: gpucheck profile lint {str(path)!r}",) if more else ()
+    others = (f"see {more} more with: gpucheck profile lint {str(path)!r}",) if more else ()
     where = str(path) if first.line is None else f"{path}:{first.line}"
     return WrongUseError(
         code="bad-profile",

@@ -85,7 +85,7 @@ class Table:
         if value is None:
             return default
         if not isinstance(value, str) or not value.strip():
-            self.wrong(key, "wrong-type", f"{key} is a text", f'write {key} = "..."')
+            self.wrong(key, "wrong-type", f"{key} must be a string", f'write {key} = "..."')
             return default
         return value
 
@@ -95,7 +95,9 @@ class Table:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.wrong(key, "wrong-type", f"{key} is a list of texts", f'write {key} = ["..."]')
+            self.wrong(
+                key, "wrong-type", f"{key} must be a list of strings", f'write {key} = ["..."]'
+            )
             return ()
         return tuple(value)
 
@@ -104,7 +106,7 @@ class Table:
         value = self.raw(key)
         if value is None or isinstance(value, bool):
             return value
-        self.wrong(key, "wrong-type", f"{key} is true or false", f"write {key} = true")
+        self.wrong(key, "wrong-type", f"{key} must be true or false", f"write {key} = true")
         return None
 
     def number(self, key: str, low: float, high: float) -> float | None:
@@ -113,7 +115,7 @@ class Table:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.wrong(key, "wrong-type", f"{key} is a number", f"write {key} = {low:g}")
+            self.wrong(key, "wrong-type", f"{key} must be a number", f"write {key} = {low:g}")
             return None
         return self._within(key, value, low, high)
 
@@ -123,7 +125,7 @@ class Table:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong(key, "wrong-type", f"{key} is a whole number", f"write {key} = {low}")
+            self.wrong(key, "wrong-type", f"{key} must be a whole number", f"write {key} = {low}")
             return None
         found = self._within(key, value, low, high)
         return None if found is None else value
@@ -134,8 +136,8 @@ class Table:
         self.wrong(
             key,
             "out-of-range",
-            f"{key} = {value:g} is not from {low:g} to {high:g}",
-            f"write a number from {low:g} to {high:g}",
+            f"{key} = {value:g} is not between {low:g} and {high:g}",
+            f"write a number between {low:g} and {high:g}",
         )
         return None
 
@@ -147,7 +149,7 @@ class Table:
         try:
             return kind(value)
         except ValueError:
-            message = f"{key} has no {shown(str(value))!r}"
+            message = f"{shown(str(value))!r} is not a choice for {key}"
             self.wrong(key, "unknown-choice", message, nearest(str(value), kind))
             return default
 
@@ -164,7 +166,7 @@ class Table:
         if value is None:
             return Table({}, name, self.problems)
         if not isinstance(value, dict):
-            self.wrong(key, "wrong-type", f"{key} is a table", f"write [{name}]")
+            self.wrong(key, "wrong-type", f"{key} must be a table", f"write [{name}]")
             return Table({}, name, self.problems)
         # An inline table has no lines of its own: its problems stand at its key.
         return Table(value, name, self.problems)
@@ -175,7 +177,7 @@ class Table:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.wrong(key, "wrong-type", f"{key} is a list of tables", f"write [[{key}]]")
+            self.wrong(key, "wrong-type", f"{key} must be a list of tables", f"write [[{key}]]")
             return []
         return [Table(item, f"{key}[{at}]", self.problems) for at, item in enumerate(value)]
 

@@ -100,7 +100,9 @@ def test_another_driver_is_inconclusive_and_named() -> None:
     assert found.rows[0].class_ is GateClass.CONFIG
     assert "driver: 580.95.05 -> 590.1" in found.rows[0].reason
     assert answer.error is not None
-    assert answer.error.remedy == ("If the difference does not matter: --allow-difference driver",)
+    assert answer.error.remedy == (
+        "If the difference does not matter, allow it: --allow-difference driver",
+    )
     # Allowed, it is judged, and still told.
     allowed = compared(run(), replace(second, devices=(changed,)), allowed=["driver"])
     assert code(allowed) is ExitCode.BAD
@@ -112,8 +114,8 @@ def test_rows_that_one_side_lacks_are_open() -> None:
     found = compared(run(), other)
 
     assert [one.reason for one in found.rows] == [
-        "the first run has no such row",
-        "the second run has no such row",
+        "the first run does not have this row",
+        "the second run does not have this row",
     ]
     assert all("allow-difference" not in step for one in found.rows for step in one.next)
     assert code(found) is ExitCode.INCONCLUSIVE
@@ -186,13 +188,13 @@ def test_a_row_without_a_figure_says_why_it_has_none(code_: str, expected: GateC
 
     (open_,) = [one for one in found.rows if one.second is None]
     assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, expected)
-    assert open_.reason == "the second run has no figure of it: it came to nothing"
+    assert open_.reason == "the second run has no figure for it: it came to nothing"
 
     # The same where it is the earlier run that has none.
     found = compared(run(rows=[row("gpu:0", 7e14), nothing]), run(rows=[row("gpu:0", 7e14), copy]))
     (open_,) = [one for one in found.rows if one.first is None]
     assert (open_.status, open_.class_) == (GateStatus.INCONCLUSIVE, expected)
-    assert open_.reason == "the first run has no figure of it: it came to nothing"
+    assert open_.reason == "the first run has no figure for it: it came to nothing"
 
 
 def test_of_many_rows_one_that_is_slow_by_chance_does_not_fail() -> None:
@@ -207,7 +209,7 @@ def test_of_many_rows_one_that_is_slow_by_chance_does_not_fail() -> None:
 
     assert alone.status is GateStatus.FAIL
     assert among_many.status is GateStatus.INCONCLUSIVE
-    assert "which one of 40 rows may be by chance" in among_many.reason
+    assert "one of 40 rows may miss its limit by chance" in among_many.reason
 
 
 def test_nothing_in_common_is_never_a_pass() -> None:
@@ -239,10 +241,10 @@ def single(speed: float, factor: float | None = 1.04, count: int = 1, **changes:
     ("factor", "status", "said"),
     [
         (1.0, GateStatus.PASS, "no difference shown: 0.0 %"),
-        (1.5, GateStatus.PASS, "50.0 % better, and two runs of the same may be 4.0 % apart"),
+        (1.5, GateStatus.PASS, "50.0 % better, and two identical runs may be 4.0 % apart"),
         (0.98, GateStatus.INCONCLUSIVE, "no difference shown: 2.0 % worse"),
         (0.93, GateStatus.INCONCLUSIVE, "more than 5 % is not shown"),
-        (0.9, GateStatus.FAIL, "10.0 % worse, and two runs of the same may be 4.0 % apart"),
+        (0.9, GateStatus.FAIL, "10.0 % worse, and two identical runs may be 4.0 % apart"),
     ],
 )
 def test_two_single_runs_are_held_against_how_far_runs_are_apart(
@@ -292,7 +294,7 @@ def test_undecided_single_runs_are_told_to_be_repeated() -> None:
     answer = conclude_comparison(compared(single(7e14), single(6.8e14)), Host())
 
     assert answer.error is not None
-    assert answer.error.remedy == ("Save runs of more processes: gpucheck bench --save FILE",)
+    assert answer.error.remedy == ("Save runs with more processes: gpucheck bench --save FILE",)
 
 
 def test_undecided_since_others_were_at_work_is_told_to_wait_for_them() -> None:
@@ -316,4 +318,4 @@ def test_that_a_side_failed_is_told() -> None:
 
     assert (found.first.exit_code, found.second.exit_code) == (1, None)
     (notice,) = conclude_comparison(found, Host()).warnings
-    assert notice.message == "the first run, 'a.json', is one that failed."
+    assert notice.message == "the first run, 'a.json', failed."

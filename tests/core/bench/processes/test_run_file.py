@@ -50,10 +50,10 @@ def test_the_file_holds_to_its_schema_and_has_a_series_a_line() -> None:
         (" \n", "is empty"),
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "is no saved run"),
-        ("null", "is no saved run"),
-        ('{"schema": 3}', "is no saved run"),
-        ('{"schema": "gpucheck/bench/1"}', "is a report of bench"),
+        ("[]", "is not a saved run"),
+        ("null", "is not a saved run"),
+        ('{"schema": 3}', "is not a saved run"),
+        ('{"schema": "gpucheck/bench/1"}', "is a report of one process"),
         ('{"schema": "gpucheck/list/1"}', "is a gpucheck/list/1 document"),
         ('{"schema": "gpucheck/baseline/2"}', "is a gpucheck/baseline/2 document"),
         ('{"schema": "gpucheck/baseline/1"}', "is damaged"),
@@ -212,7 +212,7 @@ def test_a_report_without_figures_is_refused(
 def test_a_report_is_no_baseline(tmp_path: Path) -> None:
     path = written(tmp_path, document("cpu", 1e11))
 
-    with pytest.raises(WrongUseError, match="is a report of bench") as caught:
+    with pytest.raises(WrongUseError, match="is a report of one process") as caught:
         read_saved_run(path)
 
     assert "--save" in caught.value.remedy[0]

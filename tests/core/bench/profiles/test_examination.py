@@ -95,7 +95,7 @@ def test_devices_default_to_those_of_the_profile(
     ("device", "profile"), [("cpu", ON_GPUS), ("gpu:0", ON_CPU), ("gpu", ON_CPU)]
 )
 def test_a_device_of_the_other_kind_is_refused(device: str, profile: Profile) -> None:
-    with pytest.raises(WrongUseError, match=f"--device {device} is none"):
+    with pytest.raises(WrongUseError, match=f"with --device {device}"):
         wanted_devices(profile, (device,))
 
 
@@ -159,5 +159,5 @@ def test_gpus_that_no_program_sees_are_missing() -> None:
 
     assert (answer.exit_code, run) == (ExitCode.MISSING, None)
     assert answer.error is not None
-    assert "no program sees one here" in answer.error.message
+    assert "programs see none here" in answer.error.message
     assert workers.rounds == []

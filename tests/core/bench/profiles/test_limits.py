@@ -38,7 +38,7 @@ def test_a_baseline_has_no_number_yet() -> None:
 
     assert limit is not None
     assert limit.limit is None
-    assert limit.sentence == "at least 0.95 x what the baseline has (--baseline FILE)"
+    assert limit.sentence == "at least 0.95 x the baseline (--baseline FILE)"
 
 
 def test_a_shorter_time_is_better() -> None:

@@ -98,8 +98,8 @@ def test_several_nodes_are_pooled() -> None:
     ("runs", "reason"),
     [
         ([saved(exit_code=1)], "holds a run that failed"),
-        ([saved((700.0, 1100.0, 400.0, 900.0, 500.0))], "scatters by"),
-        ([saved(GOOD[:4])], "4 processes, and 5 are the fewest"),
+        ([saved((700.0, 1100.0, 400.0, 900.0, 500.0))], "varies by"),
+        ([saved(GOOD[:4])], "4 processes, and a profile needs at least 5"),
         ([saved(profile="cpu/1/abc")], "not measured with the profile default"),
         ([saved(profile=None)], "not measured with the profile default"),
         ([saved(series=())], "no figure"),

@@ -35,7 +35,7 @@ def test_a_profile_with_mistakes_is_not_used(tmp_path: Path) -> None:
     with pytest.raises(WrongUseError, match=where) as caught:
         load_profile(str(path))
 
-    assert "1 more: gpucheck profile lint" in caught.value.remedy[-1]
+    assert "1 more with: gpucheck profile lint" in caught.value.remedy[-1]
 
 
 def test_a_file_says_what_it_is(tmp_path: Path) -> None:
