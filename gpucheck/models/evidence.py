@@ -1,7 +1,7 @@
-"""Readings that only `detect` and recordings need: what lies around the driver, and health.
+"""Readings that only `detect` and recordings need: the driver's files, frameworks and health.
 
-Apart from snapshot.py, which every listing loads. A reading that is null was not there or could
-not be read; where that makes a difference, a field beside it says why.
+Separate from snapshot.py, which every listing loads. A null reading was absent or could not be
+read; where that makes a difference, another field gives the reason.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from gpucheck.models.snapshot import ProbeFailure
 
 
 class PlatformReading(NamedTuple):
-    """What kind of machine this is, from files alone.
+    """The platform, from files alone.
 
-    `boot_parameters` are those of the kernel's command line that matter to GPU drivers;
-    `prime_profile` is what a laptop's graphics switch was set to.
+    `boot_parameters` are those of the kernel's command line that affect GPU drivers;
+    `prime_profile` is the setting of a laptop's graphics switch.
     """
 
     dxg: bool = False
@@ -27,7 +27,7 @@ class PlatformReading(NamedTuple):
 
 
 class PciDetailReading(NamedTuple):
-    """More of one GPU on the PCI bus: `answers` is false where its registers read all ones."""
+    """Further PCI facts of one GPU: `answers` is false if its registers read all ones."""
 
     pci_bus_id: str
     answers: bool | None = None
@@ -37,9 +37,9 @@ class PciDetailReading(NamedTuple):
 class ModuleReading(NamedTuple):
     """The driver's kernel module on disk and in the kernel.
 
-    `installed` are its files for the running kernel (null: the folder is not there to be read),
-    `other_kernels` those that have one while this has none. `blocked_by` are the lines of
-    modprobe.d that keep it from being loaded. `driver_gpus` and `excluded_gpus` are bus ids.
+    `installed` are its files for the running kernel (null: that folder cannot be read).
+    `other_kernels` are the kernels that have a module, if the running one has none. `blocked_by`
+    are the lines of modprobe.d that block it. `driver_gpus` and `excluded_gpus` are bus ids.
     """
 
     installed: tuple[str, ...] | None = None
@@ -53,7 +53,7 @@ class ModuleReading(NamedTuple):
 
 
 class NodeReading(NamedTuple):
-    """A device file and what this user may do with it."""
+    """A device file and this user's access to it."""
 
     path: str
     mode: str | None = None
@@ -63,7 +63,7 @@ class NodeReading(NamedTuple):
 
 
 class NodesReading(NamedTuple):
-    """The driver's device files; `expected` are those that its own lists call for.
+    """The driver's device files; `expected` are those in its own lists.
 
     `caps` are the files that give access to MIG instances.
     """
@@ -75,14 +75,14 @@ class NodesReading(NamedTuple):
 
 
 class NodeOpening(NamedTuple):
-    """Whether a device file could really be opened; `error` is the system's word, null if so."""
+    """The result of opening a device file; `error` is the system's text, null on success."""
 
     path: str
     error: str | None = None
 
 
 class LibraryReading(NamedTuple):
-    """A library file where the loader looks; `kind` is driver, stub, compat, wsl or toolkit."""
+    """A library file in the loader's path; `kind` is driver, stub, compat, wsl or toolkit."""
 
     name: str
     path: str
@@ -91,21 +91,21 @@ class LibraryReading(NamedTuple):
 
 
 class ToolkitReading(NamedTuple):
-    """A CUDA toolkit's folder and the version that it says it is."""
+    """A CUDA toolkit's folder and its stated version."""
 
     path: str
     version: str | None = None
 
 
 class LibrariesReading(NamedTuple):
-    """Driver and toolkit libraries in the order in which the loader would find them."""
+    """Driver and toolkit libraries in the loader's order."""
 
     found: tuple[LibraryReading, ...] = ()
     toolkits: tuple[ToolkitReading, ...] = ()
 
 
 class KernelLogReading(NamedTuple):
-    """The kernel log's lines about NVIDIA GPUs; null `lines` were not readable, and why."""
+    """The kernel log's lines about NVIDIA GPUs; null `lines` could not be read, with the reason."""
 
     lines: tuple[str, ...] | None = None
     source: str = "kernel log"
@@ -113,7 +113,7 @@ class KernelLogReading(NamedTuple):
 
 
 class SystemReading(NamedTuple):
-    """All that files tell about the driver, read before any library of it is called."""
+    """Everything in files about the driver, read before any of its libraries is called."""
 
     platform: PlatformReading = PlatformReading()
     pci: tuple[PciDetailReading, ...] = ()
@@ -128,9 +128,9 @@ class SystemReading(NamedTuple):
 class GpuHealthReading(NamedTuple):
     """NVML's readings of one GPU's health; every null has its reason in `unavailable`.
 
-    `throttled_ns` is by how much each clock slowdown counter grew within `sample_s`, and
-    `pcie_replays_grown` the same of the replay counter, `nvlink_errors_grown` of the errors of
-    NVLinks by kind. `temperature_margin_c` is how far the GPU is from its next slowdown. Numbers
+    `throttled_ns` is the growth of each clock slowdown counter within `sample_s`,
+    `pcie_replays_grown` that of the replay counter, `nvlink_errors_grown` that of the NVLinks'
+    errors by kind. `temperature_margin_c` is the distance to the GPU's next slowdown. Numbers
     without a unit are NVML's own enumerations.
     """
 
@@ -177,22 +177,22 @@ class GpuHealthReading(NamedTuple):
 
 
 class HealthReading(NamedTuple):
-    """The health of every GPU that answers; `failure` says why there is no more."""
+    """The health of every GPU that answers; `failure` says why others are missing."""
 
     gpus: tuple[GpuHealthReading, ...] = ()
     failure: ProbeFailure | None = None
 
 
 class BuildReading(NamedTuple):
-    """One framework as its files tell, without importing it.
+    """One framework, described by its files without importing it.
 
-    `distributions` are the installed packages that bring it, `cuda_build` the CUDA it was built
-    for (null where it says none), `gpu_build` whether it can use NVIDIA GPUs at all,
-    `architectures` what it holds code for (`sm_90`, `compute_90`), `missing_libraries` those that
-    it needs and that are nowhere to be found, `notes` what else its files tell. `broken` are its
-    own files that are gone or damaged, `remarks` what a program has to do that uses it,
-    `not_searched` folders that have missing libraries and where the loader does not look,
-    `unchecked` is why its libraries could not be looked at.
+    `distributions` are the installed packages that provide it, `cuda_build` the CUDA it was built
+    for (null if it states none), `gpu_build` whether it can use NVIDIA GPUs at all,
+    `architectures` the targets of its code (`sm_90`, `compute_90`), `missing_libraries` the
+    libraries that it needs and that cannot be found, `notes` further facts. `broken` are its own
+    missing or damaged files, `remarks` what a program that uses it has to do, `not_searched` the
+    folders with missing libraries that the loader does not search, `unchecked` the reason why its
+    libraries could not be checked.
     """
 
     name: str
@@ -211,10 +211,10 @@ class BuildReading(NamedTuple):
 
 
 class BuildsReading(NamedTuple):
-    """The frameworks of one interpreter; `unavailable` says why they are not known.
+    """The frameworks of one interpreter; `unavailable` says why they are unknown.
 
-    `named_by` is what made it the one to look at: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or
-    gpucheck for the one that it runs in.
+    `named_by` is the reason for its choice: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck
+    if it is gpucheck's own.
     """
 
     python: str | None = None
@@ -225,7 +225,7 @@ class BuildsReading(NamedTuple):
 
 
 class TrialReading(NamedTuple):
-    """What a framework itself said when it was imported and asked to use a GPU.
+    """The result of a framework smoke test: its import, and a computation on a GPU.
 
     `computed` is whether a real operation on the GPU gave the right result; `error` is the
     framework's own text.
@@ -255,10 +255,10 @@ class LaunchedReading(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """What came of running a kernel; `through` is cupy where it ran through CuPy, else libcuda.
+    """The result of the CUDA kernel self-test; `through` is cupy if CuPy ran it, else libcuda.
 
-    `cupy_failure` is why CuPy, although it is installed, could not do it; `libcuda_failure` why
-    libcuda alone could not, where CuPy could.
+    `cupy_failure` is the reason why an installed CuPy failed; `libcuda_failure` the reason why
+    libcuda failed where CuPy succeeded.
     """
 
     through: str | None = None

@@ -1,4 +1,4 @@
-"""A whole machine as the probes saw it (contract: snapshot/1)."""
+"""Record of a whole machine as the probes saw it (contract: snapshot/1)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, Pr
 class Snapshot(NamedTuple):
     """A machine as the probes saw it; null parts were not recorded.
 
-    `cuda_unrestricted` is what libcuda says without CUDA_VISIBLE_DEVICES, where that is set.
+    `cuda_unrestricted` is libcuda's answer without CUDA_VISIBLE_DEVICES, if that is set.
     """
 
     time: str

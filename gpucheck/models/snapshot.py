@@ -1,4 +1,4 @@
-"""Raw readings of a machine that every command may need; evidence.py has those of detect."""
+"""Raw readings of a machine that any command may need; evidence.py has those of detect."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class ProcessReading(NamedTuple):
 
 
 class MigReading(NamedTuple):
-    """One MIG device of a GPU as NVML gives it."""
+    """One MIG device of a GPU, as NVML describes it."""
 
     uuid: str | None = None
     name: str | None = None
@@ -38,10 +38,10 @@ class MigReading(NamedTuple):
 
 
 class GpuReading(NamedTuple):
-    """What NVML said about one GPU; every null has its reason in `unavailable`.
+    """NVML's facts about one GPU; every null has its reason in `unavailable`.
 
-    `failure` is set when the GPU stopped answering; nothing was asked of it after that. `numa_node`
-    and `cpu_affinity` are only asked of the driver where the kernel does not list the GPU.
+    `failure` is set if the GPU stopped answering; it was not read any further. `numa_node` and
+    `cpu_affinity` come from the driver only if the kernel does not list the GPU.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -91,9 +91,9 @@ class PairReading(NamedTuple):
 
 
 class NvlinkReading(NamedTuple):
-    """One NVLink of one GPU and what it leads to: gpu, switch, ibm-npu or unknown (null).
+    """One NVLink of one GPU and its remote end: gpu, switch, ibm-npu or unknown (null).
 
-    `unavailable` says why its state, or where it leads, could not be read.
+    `unavailable` says why its state or its remote end could not be read.
     """
 
     gpu: int
@@ -105,18 +105,18 @@ class NvlinkReading(NamedTuple):
 
 
 class TopologyReading(NamedTuple):
-    """How the GPUs are wired, unjudged."""
+    """The raw topology of the GPUs."""
 
     pairs: tuple[PairReading, ...] = ()
     nvlinks: tuple[NvlinkReading, ...] = ()
 
 
 class NvmlReading(NamedTuple):
-    """Everything one question to NVML brought.
+    """The answer to one request to NVML.
 
-    `gpu_count` is what NVML counted; a GPU that has no row in `gpus` did not answer, or was not
-    reached any more: the `failure` says which. `nvml_calls` counts the calls since NVML was opened.
-    `library_path` is the file that the loader took, read only if NVML would not start.
+    `gpu_count` is NVML's count; a GPU without a row in `gpus` did not answer or was not reached:
+    the `failure` says which. `nvml_calls` counts the calls since NVML was opened. `library_path` is
+    the file that the loader took, read only if NVML would not start.
     """
 
     driver_version: str | None = None
@@ -134,7 +134,7 @@ class NvmlReading(NamedTuple):
 class CudaDeviceReading(NamedTuple):
     """One device as libcuda enumerates it; `uuid_hex` is 32 lower-case digits, no prefix.
 
-    `integrated` says that it shares the host's memory.
+    `integrated` means that it shares the host's memory.
     """
 
     ordinal: int
@@ -148,7 +148,7 @@ class CudaDeviceReading(NamedTuple):
 
 
 class CudaReading(NamedTuple):
-    """What libcuda said in a fresh process with the recorded environment.
+    """The answer of libcuda in a fresh process with the recorded environment.
 
     `library_path` is the file that the loader took.
     """
@@ -161,7 +161,7 @@ class CudaReading(NamedTuple):
 
 
 class PciDeviceReading(NamedTuple):
-    """An NVIDIA display controller on the PCI bus, read from sysfs without any driver's help."""
+    """An NVIDIA display controller on the PCI bus, read from sysfs without any driver."""
 
     pci_bus_id: str
     vendor_id: str
@@ -173,7 +173,7 @@ class PciDeviceReading(NamedTuple):
 
 
 class KernelReading(NamedTuple):
-    """The kernel's side: PCI devices and nvidia modules; null `pci_devices` means unreadable.
+    """The kernel's view: PCI devices and nvidia modules; null `pci_devices` means unreadable.
 
     The memory is the system's, MemTotal and MemAvailable of /proc/meminfo.
     """
@@ -188,9 +188,9 @@ class KernelReading(NamedTuple):
 
 
 class ProcessIdentity(NamedTuple):
-    """Who a process id belongs to on this side of the PID namespace.
+    """The process behind an id in our PID namespace.
 
-    `namespace` is own (it is this process), other (the id is another namespace's), or unknown.
+    `namespace` is own (the id is ours), other (it belongs to another namespace), or unknown.
     """
 
     pid: int

@@ -1,6 +1,6 @@
-"""The only code that touches the machine, or a recording of one.
+"""Probes: the only code that touches the machine, or a recording of one.
 
-This package is imported before everything else, to start the NVML child: nothing is imported here.
+This package is imported first, to start the NVML child. So it imports nothing itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our side of the child that tells what an interpreter's frameworks were built for."""
+"""Client of the child that reads what an interpreter's frameworks were built for."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DEADLINE_S = 20.0
 def read_builds(
     python: str | None, environment: Mapping[str, str], *, deadline_s: float = DEADLINE_S
 ) -> BuildsReading:
-    """Ask an interpreter (default: the one that a person means) about its frameworks.
+    """Read the metadata of an interpreter's frameworks (default: the active environment's).
 
-    Nothing is imported.
+    No framework is imported.
 
     Raises:
-        WrongUseError: `python` is no program that can be run.
+        WrongUseError: `python` is not a program that can be run.
     """
     interpreter = meant_interpreter(environment, python)
     asked = BuildsReading(python=interpreter.path, named_by=interpreter.named_by)

@@ -1,8 +1,8 @@
-"""Tells what each GPU framework of an interpreter was built for, without importing any of them.
+"""Build facts of each GPU framework in an interpreter, read without importing any of them.
 
 Run by path in that interpreter (Python 3.8 or newer, standard library only), which need not have
 gpucheck. It reads metadata, version files and the headers of shared libraries, and names the
-libraries that those need and that are nowhere to be found. Writes one JSON object.
+libraries that these need and that cannot be found. Writes one JSON object.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from . import frameworks_child, shared_objects_child
 
-#: Neither our own folder nor the current one is where a user's packages are.
+#: Removed from sys.path: the user's packages are not here.
 OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 
 
 def _beside(name: str) -> Any:
-    """Load a file beside this one: that folder is on nobody's path."""
+    """Load a file from this folder, which is not on sys.path."""
     path = os.path.join(OWN_FOLDER, name + ".py")  # noqa: PTH118
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -68,9 +68,9 @@ CUFFT = {"11": "libcufft.so.10", "12": "libcufft.so.11", "13": "libcufft.so.12"}
 #: The first CuPy that looks for libraries by cuda-pathfinder.
 PATHFINDER_SINCE = 14
 CUDART_VERSION = re.compile(rb"#define\s+CUDART_VERSION\s+(\d+)")
-#: What an installation records of a library: modules and shared objects, with versions too.
+#: The names under which RECORD lists modules and shared objects, with or without a version.
 RECORDED = re.compile(r"\.so(?:\.\d+)*$")
-#: Packages whose files are looked at beside those that bring the framework.
+#: Further packages whose files are checked.
 PARTS = {"jax": JAX_PARTS}
 
 
@@ -112,10 +112,10 @@ def look(
     opened: tuple[str, ...] = (),
     folders: tuple[str, ...] = (),
 ) -> shared_objects_child.Loading | None:
-    """Note what the loader misses for these objects, those of them that are there.
+    """Note which libraries the loader cannot find for those of these objects that exist.
 
-    `opened` are libraries that the framework opens by name, `folders` those in which it looks for
-    them itself.
+    `opened` are libraries that the framework opens by name, `folders` the folders that it searches
+    itself.
     """
     loader = shared_objects_child.Loader()
     if build["unchecked"]:
@@ -131,7 +131,7 @@ def look(
 
 
 def note_toolkits(build: dict[str, Any]) -> None:
-    """Note the toolkit that has what is missing, in a folder where the loader does not look."""
+    """Note a toolkit folder that has missing libraries but that the loader does not search."""
     for folder in shared_objects_child.toolkit_folders():
         try:
             names = set(os.listdir(folder)).intersection(build["missing_libraries"])  # noqa: PTH208
@@ -143,7 +143,7 @@ def note_toolkits(build: dict[str, Any]) -> None:
 
 
 def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return what this Python's cuda-pathfinder finds, and note where it cannot be asked."""
+    """Return what this Python's cuda-pathfinder finds; note if it is absent or does not answer."""
     start, script = (
         os.path.join(OWN_FOLDER, name)  # noqa: PTH118
         for name in ("start_child.py", "pathfinder_child.py")
@@ -156,25 +156,25 @@ def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
         build["unchecked"] = "cuda-pathfinder did not answer"
         return {}
     if not answer:
-        build["notes"].append("cuda-pathfinder, by which it looks for libraries, is not installed")
+        build["notes"].append("cuda-pathfinder, which it uses to find libraries, is not installed")
     return dict(answer)
 
 
 def harmed_files(names: list[str], *, cut: bool) -> list[str]:
-    """Return which recorded libraries of installed packages are not there; with `cut` those too.
+    """Return the recorded libraries that are absent and, with `cut`, those that are truncated.
 
-    Smaller alone is no harm: people strip libraries.
+    A smaller size alone is harmless: people strip libraries.
     """
     found = []
     for name in names:
         try:
             package = metadata.distribution(name)
             recorded = package.read_text("RECORD") or ""
-        except Exception:  # a damaged folder of metadata says nothing
+        except Exception:  # damaged metadata
             continue
         for line in recorded.splitlines():
             path, _, rest = line.partition(",")
-            if not RECORDED.search(path) or path.startswith('"'):  # as a comma in it is written
+            if not RECORDED.search(path) or path.startswith('"'):  # a name with a comma is quoted
                 continue
             try:
                 size = os.stat(str(package.locate_file(path))).st_size  # noqa: PTH116
@@ -191,7 +191,7 @@ def harmed_files(names: list[str], *, cut: bool) -> list[str]:
 
 
 def note_rivals(build: dict[str, Any]) -> list[str]:
-    """Return the packages that bring a framework; of two, the last one installed has its files."""
+    """Return the packages that provide a framework; of two, the files of the later one remain."""
     packages = [name.partition(" ")[0] for name in build["distributions"]]
     if len(packages) > 1:
         build["notes"].append(
@@ -201,7 +201,7 @@ def note_rivals(build: dict[str, Any]) -> list[str]:
 
 
 def describe_pytorch(build: dict[str, Any], folder: str) -> None:
-    """Read torch/version.py, and ask what its libraries would load."""
+    """Read torch/version.py, and list what its libraries would load."""
     said = assignments(os.path.join(folder, "version.py"))  # noqa: PTH118
     build["version"] = said.get("__version__") or build["version"]
     build["cuda_build"] = said.get("cuda")
@@ -210,7 +210,7 @@ def describe_pytorch(build: dict[str, Any], folder: str) -> None:
     if said.get("hip"):
         build["notes"].append(f"it is built for AMD GPUs (ROCm {said['hip']})")
     if build["gpu_build"]:
-        # The first is what `import torch` loads; the others are opened when they are needed.
+        # `import torch` loads the first; the others are opened on demand.
         objects = glob.glob(os.path.join(glob.escape(folder), "_C.*.so"))  # noqa: PTH118, PTH207
         names = ("libtorch_cuda.so", "libc10_cuda.so", "libtorch_cuda_linalg.so")
         objects += [os.path.join(folder, "lib", name) for name in (*names, "libcaffe2_nvrtc.so")]  # noqa: PTH118
@@ -220,9 +220,9 @@ def describe_pytorch(build: dict[str, Any], folder: str) -> None:
 
 
 def compiled_architectures(library: str) -> list[str]:
-    """Return the architectures that a library of PyTorch says it holds code for."""
+    """Return the architectures for which a PyTorch library holds code."""
     try:
-        with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no longer form
+        with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no parenthesized form
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 found = COMPILED_FOR.search(content)
                 return found.group(1).decode("ascii").split() if found else []
@@ -252,7 +252,7 @@ def describe_tensorflow(build: dict[str, Any], folder: str) -> None:
 
 
 def describe_jax(build: dict[str, Any], folder: str) -> None:
-    """Look for the CUDA plugin, its version and its libraries."""
+    """Find the CUDA plugin, its version and its libraries."""
     parts = frameworks_child.installed(JAX_PARTS)
     build["distributions"] += [f"{name} {version}" for name, version in parts.items()]
     plugins = [name for name in parts if name.endswith("-plugin") and "cuda" in name]
@@ -274,20 +274,20 @@ def describe_jax(build: dict[str, Any], folder: str) -> None:
     site = os.path.dirname(folder)  # noqa: PTH120
     objects = glob.glob(os.path.join(glob.escape(site), f"jax_plugins/xla_cuda{cuda}/*.so"))  # noqa: PTH118, PTH207
     objects += glob.glob(os.path.join(glob.escape(site), f"jax_cuda{cuda}_plugin/_versions*.so"))  # noqa: PTH118, PTH207
-    # It loads them from NVIDIA's wheels, wherever these are, before anything looks for them.
+    # It loads them from NVIDIA's wheels, wherever these are, before anything else.
     look(build, objects, names, tuple(shared_objects_child.wheel_folders()))
 
 
 def names_of_cuda(build: dict[str, Any]) -> tuple[str, ...]:
-    """Return what TensorFlow and JAX open of this CUDA; note where that is not known."""
+    """Return the CUDA libraries that TensorFlow and JAX open by name; note if that is unknown."""
     cuda = major(build["cuda_build"])
     if cuda and cuda not in OPENED_BY_NAME:
-        build["unchecked"] = f"which libraries it opens of CUDA {cuda} is not known"
+        build["unchecked"] = f"it is not known which libraries of CUDA {cuda} it opens"
     return OPENED_BY_NAME.get(cuda, ())
 
 
 def describe_conda_s_jax(build: dict[str, Any]) -> None:
-    """Look whether conda installed a jaxlib for CUDA: it needs no plugin of its own.
+    """Detect a jaxlib for CUDA from conda, which needs no plugin.
 
     Source: the names of conda-forge's builds of jaxlib, such as jaxlib-0.4.34-cuda126py312_0.
     """
@@ -296,7 +296,7 @@ def describe_conda_s_jax(build: dict[str, Any]) -> None:
         found = re.search(r"cuda_?(\d\d)", path)
         build["gpu_build"] = True
         build["cuda_build"] = found.group(1) if found else None
-        build["unchecked"] = "which files of conda's jaxlib need them is not known"
+        build["unchecked"] = "it is not known which files of conda's jaxlib need them"
 
 
 def numbers(version: str) -> str:
@@ -306,7 +306,7 @@ def numbers(version: str) -> str:
 
 
 def describe_cupy(build: dict[str, Any], folder: str) -> None:
-    """Look for a second CuPy, for the compiler and cuBLAS, and for the headers of kernels."""
+    """Check for a second CuPy, the compiler, cuBLAS and the headers that kernels need."""
     packages = note_rivals(build)
     try:
         with open(os.path.join(folder, ".data", "_wheel.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
@@ -324,10 +324,10 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
     home = os.environ.get("CUDA_PATH") or os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     headers = [os.path.join(home, "include")]  # noqa: PTH118
     if cuda not in NVRTC:
-        build["unchecked"] = "which CUDA it is built for is not known"
+        build["unchecked"] = "it is not known for which CUDA it is built"
         return
     wanted = {"nvrtc": NVRTC[cuda], "cublas": f"libcublas.so.{cuda}"}
-    # From 14 on it asks cuda-pathfinder; before, the loader and nobody else.
+    # From 14 on it asks cuda-pathfinder; before that, only the loader.
     numbered = major(build["version"])
     if numbered.isdigit() and int(numbered) >= PATHFINDER_SINCE:
         asked = ask_pathfinder(build, *wanted)
@@ -345,12 +345,12 @@ def describe_cupy(build: dict[str, Any], folder: str) -> None:
     for site in sys.path:
         headers += glob.glob(os.path.join(glob.escape(site), "nvidia/*/include"))  # noqa: PTH118, PTH207
     if not any(headers_cuda(place) == cuda for place in headers):
-        # A header, without which its compiler gets nowhere either.
+        # A header, but its compiler needs it just as much.
         build["missing_libraries"].append("vector_types.h")
 
 
 def headers_cuda(folder: str) -> str:
-    """Return the CUDA major version of the headers in a folder, empty where there are none."""
+    """Return the CUDA major version of the headers in a folder, empty if there are none."""
     if not os.path.exists(os.path.join(folder, "vector_types.h")):  # noqa: PTH110, PTH118
         return ""
     try:
@@ -362,7 +362,7 @@ def headers_cuda(folder: str) -> str:
 
 
 def describe_numba(build: dict[str, Any], folder: str) -> None:
-    """Look for NVVM, with which Numba compiles for GPUs; numba-cuda wants NVRTC as well."""
+    """Find NVVM, with which Numba compiles for GPUs; numba-cuda needs NVRTC as well."""
     build["gpu_build"] = True
     if any(name.startswith("numba-cuda ") for name in build["distributions"]):
         asked = ask_pathfinder(build, "nvvm", "nvrtc")
@@ -385,7 +385,7 @@ def describe_numba(build: dict[str, Any], folder: str) -> None:
 
 
 def describe_onnxruntime(build: dict[str, Any], folder: str) -> None:
-    """Look for the CUDA provider beside the core, and for what it loads."""
+    """Find the CUDA provider, and the libraries that it loads."""
     note_rivals(build)
     capi = os.path.join(folder, "capi")  # noqa: PTH118
     provider = os.path.join(capi, "libonnxruntime_providers_cuda.so")  # noqa: PTH118
@@ -402,7 +402,7 @@ def describe_onnxruntime(build: dict[str, Any], folder: str) -> None:
     alone = look(build, [provider], opened)
     if alone is None or not alone.missing:
         return
-    # Its preload_dlls() looks in NVIDIA's wheels; without that call the loader alone decides.
+    # Its preload_dlls() searches NVIDIA's wheels; without that call only the loader counts.
     build["missing_libraries"] = []
     helped = look(build, [provider], opened, tuple(shared_objects_child.wheel_folders()))
     if helped is not None and not helped.missing:
@@ -422,7 +422,7 @@ DESCRIBE = {
 
 
 def find_builds() -> list[dict[str, Any]]:
-    """Return the frameworks that are installed, each with what its files tell."""
+    """Return the installed frameworks, each with the facts from its files."""
     builds = []
     for name, (module, distributions) in frameworks_child.FRAMEWORKS.items():
         folder = frameworks_child.folder_of(module)
@@ -447,12 +447,12 @@ def find_builds() -> list[dict[str, Any]]:
         if folder is None:
             build["broken"].append(f"the package {module} of {build['distributions'][0]} is gone")
         else:
-            # Files that make no sense leave open what they would have told.
+            # Malformed files leave their fields unknown.
             with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError, OSError):
                 DESCRIBE[name](build, folder)
             parts = [*versions, *PARTS.get(name, ())]
             cut = any(said.endswith("is cut") for said in build["broken"])
-            # What the record says more exactly, the loader need not say again.
+            # RECORD is more exact than the loader.
             build["broken"] = harmed_files(parts, cut=cut) or build["broken"]
         note_toolkits(build)
         for key in ("missing_libraries", "broken"):
@@ -462,8 +462,8 @@ def find_builds() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write what there is."""
-    # Neither our own folder nor the current one: nothing is taken from there.
+    """Write the facts of all frameworks."""
+    # Nothing is imported from our own folder or the current one.
     sys.path[:] = [entry for entry in sys.path if entry not in ("", OWN_FOLDER)]
     document = {
         "python": sys.executable,

@@ -1,8 +1,8 @@
 """Child processes that answer in JSON lines, with a deadline, and that may be abandoned.
 
 A call into a broken driver can sleep uninterruptibly in the kernel, where not even SIGKILL ends
-it. So nothing here ever waits for a child without a bound: its pipes are closed and it is left.
-Built on posix_spawn, because it starts before `subprocess` could even be imported.
+it. So nothing here waits for a child without a bound: its pipes are closed and it is abandoned.
+Built on posix_spawn, which starts a child before `subprocess` could even be imported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 #: Runs every script, and ends with us.
 START = os.path.join(os.path.dirname(__file__), "start_child.py")  # noqa: PTH118, PTH120 - pathlib is slow to import
 _CHUNK_BYTES = 1 << 16
-#: A child that is not stuck in the kernel is gone this soon after the kill.
+#: A child that is not stuck in the kernel ends this soon after SIGKILL.
 _REAP_S = 0.05
-#: A driver that has kept us waiting in vain gets this share of its time from then on: several
-#: hangs in one command take little longer than one.
+#: A driver that has missed a deadline gets this share of it from then on: several hangs in one
+#: command take little longer than one.
 SHARE_AFTER_A_HANG = 0.25
 
 
@@ -39,7 +39,7 @@ class ChildSilentError(Exception):
 
 
 class ChildDiedError(Exception):
-    """The child ended before its answer was complete; `how` says by which signal or code."""
+    """The child ended before its answer was complete; `how` names the signal or exit code."""
 
     def __init__(self, how: str) -> None:
         super().__init__(how)
@@ -51,11 +51,11 @@ class Child:
 
     The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
     current directory, and it writes nothing to our terminal. With `interpreter` (a Python and its
-    options) the script runs there instead, with that Python's own packages; behind `-m` it is the
+    options) the script runs there instead, with that Python's own packages; after `-m` it is the
     name of a module.
 
-    It ends with this process, whatever ends that, and with the thread that started it: the kernel
-    counts that one as its parent. A thread that starts a child keeps it, or ends it with itself.
+    It ends with this process, however that ends, and with the thread that started it, which the
+    kernel takes for its parent. So a thread that starts a child must outlive it.
 
     Raises:
         ChildDiedError: it could not be started at all.
@@ -71,7 +71,7 @@ class Child:
         self._requests = self._answers = -1
         self._pid: int | None = None
         self._owner = os.getpid()
-        #: Another Python may say more than our script does: its site hooks are its user's.
+        #: Another Python may write more than our script does, from its user's site hooks.
         self._foreign = bool(interpreter)
         self._buffer = b""
         python = list(interpreter or (sys.executable, "-I", "-S"))
@@ -86,7 +86,7 @@ class Child:
             self._close_pipes()
             how = f"could not be started: {error}"
             raise ChildDiedError(how) from None
-        except BaseException:  # an interrupt that was held back: nobody will ever ask this child
+        except BaseException:  # a deferred interrupt: nobody will use this child
             self.abandon()
             raise
 
@@ -109,8 +109,8 @@ class Child:
                 ],
                 # Python ignores SIGPIPE; a child must not inherit that.
                 setsigdef=(signal.SIGPIPE,),
-                # The keyboard reaches the whole foreground: it is ours to answer, or a command's
-                # that runs beside us, and we end the child.
+                # Ctrl-C reaches the whole foreground group. We answer it, or a command that we
+                # run does, and we end the child.
                 setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
             )
         finally:
@@ -118,12 +118,12 @@ class Child:
                 os.close(end)
 
     def __del__(self) -> None:
-        """End a child that an interrupt has taken from the one who started it."""
+        """End a child whose owner was interrupted."""
         if self._owner == os.getpid():  # and not a copy in a fork of this process
             self.abandon()
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Send one request; a child that is already gone is noticed when its answer is read."""
+        """Send one request; if the child has already ended, reading the answer reports it."""
         import json
 
         try:
@@ -136,7 +136,7 @@ class Child:
 
         Raises:
             ChildSilentError: a line did not come before `deadline_s` seconds from now.
-            ChildDiedError: the child ended, or said something that is no JSON object.
+            ChildDiedError: the child ended, or wrote something that is not a JSON object.
         """
         end = time.monotonic() + deadline_s
         while True:
@@ -150,7 +150,7 @@ class Child:
         """Return the child's next line, None if it does not come within `wait_s` seconds.
 
         Raises:
-            ChildDiedError: the child ended, or (of our own Python's) said something that is no
+            ChildDiedError: the child ended, or (in our own Python) wrote something that is not a
                 JSON object.
         """
         import json
@@ -174,7 +174,7 @@ class Child:
             self._buffer += chunk
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the child says something."""
+        """Return the descriptor that becomes readable when the child writes something."""
         return self._answers
 
     def _read_chunk(self, wait_s: float) -> bytes | None:
@@ -198,7 +198,7 @@ class Child:
         while self._pid is not None:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else collected it
+            except ChildProcessError:  # something else collected it
                 self._pid = None
                 return None
             if pid:
@@ -210,13 +210,13 @@ class Child:
         return None
 
     def finish(self, wait_s: float) -> None:
-        """Let a child that has said all end by itself; after `wait_s` seconds it is abandoned."""
+        """Let a child that has finished end by itself; abandon it after `wait_s` seconds."""
         self._close_pipes()
         if self._reap(wait_s) is None:
             self.abandon()
 
     def abandon(self) -> None:
-        """Kill the child and leave it: if it never dies, nobody waits for it."""
+        """Kill the child without waiting for a death that may never come."""
         self._close_pipes()
         if self._pid is None:
             return
@@ -237,14 +237,14 @@ class Child:
         except OSError:
             return
 
-    #: A child that has answered only reads: there is nothing to lose by killing it.
+    #: A child only reads, so killing one that has answered loses nothing.
     close = abandon
 
 
 def _inherited_descriptors() -> list[int]:
-    """Return what our caller left open beside the standard streams.
+    """Return the descriptors that our caller left open besides the standard streams.
 
-    Whoever waits for the end of such a pipe must not wait for a child that cannot be killed.
+    A reader of such a pipe must not have to wait for a child that cannot be killed.
     """
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
@@ -256,7 +256,7 @@ def _inherited_descriptors() -> list[int]:
 def _is_inheritable(number: int) -> bool:
     try:
         return os.get_inheritable(number)
-    except OSError:  # the one that listed the others is closed again
+    except OSError:  # the one used for listing is already closed
         return False
 
 
@@ -273,6 +273,6 @@ def _object(json: Any, line: bytes) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        how = "gave an answer that cannot be read"
+        how = "gave an unreadable answer"
         raise ChildDiedError(how)
     return document

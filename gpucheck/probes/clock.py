@@ -1,4 +1,4 @@
-"""The host's monotonic clock, behind a Protocol so that tests can script the time."""
+"""Monotonic clock of the host, behind a Protocol so that tests can script the time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock that never goes back."""
+    """A clock that never goes backwards."""
 
     def now_s(self) -> float:
         """Return seconds since an arbitrary start."""
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The finest clock of the host that is not set while it runs (CLOCK_MONOTONIC)."""
+    """The host's finest clock that is never adjusted by hand (CLOCK_MONOTONIC)."""
 
     def now_s(self) -> float:
         """Return seconds since an arbitrary start, at nanosecond resolution on Linux."""

@@ -1,4 +1,4 @@
-"""What the kernel tells about the processor: model, cores we may use, caches, load, memory.
+"""CPU facts from the kernel: model, usable cores, caches, load, memory.
 
 Every reader takes the root of the file system, so that tests can show it another machine.
 """
@@ -16,11 +16,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuFacts:
-    """The processor as this process may use it; absent readings are None.
+    """The CPU as this process may use it; absent readings are None.
 
     `usable_cores` is the size of the affinity mask; `quota_cores` the cgroup's limit, where one
     is set. `l2_bytes` is one core's, `last_level_bytes` the largest single cache.
-    `instruction_sets` are the flags of /proc/cpuinfo, none where it has none (ARM, masked).
+    `instruction_sets` are the flags of /proc/cpuinfo, empty if it lists none (ARM, masked).
     """
 
     model: str | None
@@ -36,7 +36,7 @@ class CpuFacts:
     def threads(self) -> int:
         """Return how many threads can really run at once: affinity, bounded by the quota.
 
-        Rounded down: one thread more than the quota allows makes all of them wait, again and again.
+        Rounded down: one thread more than the quota allows keeps stalling all of them.
         """
         if self.quota_cores is None:
             return self.usable_cores
@@ -45,10 +45,10 @@ class CpuFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLoad:
-    """Counters of processor time so far, in seconds over all cores; None where unreadable.
+    """CPU time used so far, in seconds over all cores; None where unreadable.
 
     `quota_periods` counts the periods of the cgroup's quota in which it ran, `quota_reached` those
-    in which it used the quota up and had to wait; None where there is no quota.
+    in which it used up the quota and had to wait; None where there is no quota.
     """
 
     load_average_1m: float | None
@@ -60,14 +60,14 @@ class CpuLoad:
 
 
 class CpuProbe(Protocol):
-    """What the benchmark asks of the host."""
+    """The host's CPU as a benchmark reads it."""
 
     def facts(self) -> CpuFacts:
-        """Return what does not change while we run, and the memory that is free now."""
+        """Return the constant facts, and the memory that is free now."""
         ...
 
     def load(self) -> CpuLoad:
-        """Return the load now and the processor time used so far."""
+        """Return the current load and the CPU time used so far."""
         ...
 
     def peak_memory_bytes(self) -> int | None:
@@ -77,10 +77,10 @@ class CpuProbe(Protocol):
 
 @contextmanager
 def running_on(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Keep this thread on these CPUs for as long as the block lasts; None leaves it alone.
+    """Pin this thread to these CPUs within the block; None changes nothing.
 
-    What it touches first meanwhile lies in the memory next to them, page-locked buffers too, and
-    what it starts stays on them. Where a sandbox forbids that, it runs wherever it may.
+    Memory that it touches first, page-locked buffers included, is then on their NUMA node, and
+    processes that it starts inherit the pinning. If a sandbox forbids it, the thread runs unpinned.
     """
     before = os.sched_getaffinity(0)
     if cpus is None or not cpus & before or not keep_on(cpus & before):
@@ -93,7 +93,7 @@ def running_on(cpus: frozenset[int] | None) -> Iterator[None]:
 
 
 def keep_on(cpus: Iterable[int]) -> bool:
-    """Keep this thread on these CPUs from now on; return whether that is allowed."""
+    """Pin this thread to these CPUs from now on; return whether that is allowed."""
     try:
         os.sched_setaffinity(0, cpus)
     except OSError:
@@ -102,10 +102,10 @@ def keep_on(cpus: Iterable[int]) -> bool:
 
 
 def cpu_shares(count: int) -> list[frozenset[int]]:
-    """Return CPUs for each of `count` threads, none in common: those we may use, dealt out in turn.
+    """Return disjoint sets of our usable CPUs for `count` threads, dealt round robin.
 
-    Both hardware threads of a core often are n and n + half, so that they go to one thread where
-    there are as many threads as cores. With more threads than CPUs all may go everywhere.
+    The two hardware threads of a core often are n and n + half, so with one thread per core they
+    go to the same thread. With more threads than CPUs, every thread may use all of them.
     """
     cpus = sorted(os.sched_getaffinity(0))
     if count > len(cpus):
@@ -114,13 +114,13 @@ def cpu_shares(count: int) -> list[frozenset[int]]:
 
 
 class LinuxCpu:
-    """The processor by /proc, /sys and the cgroup below `root`."""
+    """The CPU as /proc, /sys and the cgroup below `root` describe it."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
     def facts(self) -> CpuFacts:
-        """Return what does not change while we run, and the memory that is free now."""
+        """Return the constant facts, and the memory that is free now."""
         l2_bytes, last_level_bytes = self._caches()
         return CpuFacts(
             model=self._model(),
@@ -134,7 +134,7 @@ class LinuxCpu:
         )
 
     def load(self) -> CpuLoad:
-        """Return the load now and the processor time used so far."""
+        """Return the current load and the CPU time used so far."""
         ticks = os.sysconf("SC_CLK_TCK")
         times = self._cpu_times()
         own = resource.getrusage(resource.RUSAGE_SELF)
@@ -181,7 +181,7 @@ class LinuxCpu:
         return known if len(known) == len(numbers) >= 8 else None
 
     def _cgroup_folders(self) -> list[str]:
-        """Return this process's cgroup-2 folder and its parents: each may set a limit."""
+        """Return this process's cgroup v2 folder and its parents: each may set a limit."""
         for line in (self._text("proc/self/cgroup") or "").splitlines():
             if line.startswith("0::/"):
                 parts = [part for part in line[4:].split("/") if part not in ("", "..")]
@@ -205,13 +205,13 @@ class LinuxCpu:
         return min(quotas, default=None)
 
     def _quota_counts(self) -> tuple[int | None, int | None]:
-        """Return the periods of the innermost quota so far, and those that used it up."""
+        """Return the periods of the innermost quota so far, and how many used it up."""
         folders = [*self._cgroup_folders(), "sys/fs/cgroup/cpu"]
         for folder in folders:
             lines = (self._text(f"{folder}/cpu.stat") or "").splitlines()
             counts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) == 2)
             periods = _whole(counts.get("nr_periods"))
-            if periods:  # 0 where no quota is set
+            if periods:  # 0 without a quota
                 return periods, _whole(counts.get("nr_throttled"))
         return None, None
 
@@ -229,7 +229,7 @@ class LinuxCpu:
         return min(limits, default=None)
 
     def _caches(self) -> tuple[int | None, int | None]:
-        """Return the bytes of one core's L2 and of the largest cache."""
+        """Return the size of one core's L2 and of the largest cache."""
         sizes: dict[int, int] = {}
         for index in range(8):
             folder = f"sys/devices/system/cpu/cpu0/cache/index{index}"
@@ -242,7 +242,7 @@ class LinuxCpu:
 
 
 def _whole(text: str | None) -> int | None:
-    """Return a whole number that is not negative, None for every other text."""
+    """Return a non-negative integer, None for any other text."""
     word = (text or "").strip()
     return int(word) if word.isascii() and word.isdecimal() else None
 

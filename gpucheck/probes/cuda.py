@@ -1,4 +1,4 @@
-"""Our side of the libcuda child: one question, one fresh process, one deadline."""
+"""Client of the libcuda child: one question, one fresh process, one deadline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Facts from the CUDA driver (libcuda): run by path in a child, with cuda_door_child.py beside it.
+"""Facts from the CUDA driver (libcuda), read in a child that also loads cuda_door_child.py.
 
-CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read by libcuda once, at cuInit, so only a fresh
-process can ask what a program started now would see. No context is created and no memory taken.
+libcuda reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER once, at cuInit, so only a fresh process
+can ask what a program started now would see. No context is created and no memory allocated.
 Standard library only: nothing of gpucheck is imported here.
 """
 
@@ -24,7 +24,7 @@ INTEGRATED = 18
 
 
 def load_door() -> Any:
-    """Return the module cuda_door_child.py from beside this file."""
+    """Load cuda_door_child.py from this file's folder."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
     module = ModuleType("cuda_door_child")
     SourceFileLoader(module.__name__, f"{folder}/cuda_door_child.py").exec_module(module)
@@ -32,7 +32,7 @@ def load_door() -> Any:
 
 
 class Driver:
-    """What is read of libcuda, through its door."""
+    """Queries of libcuda, through its binding."""
 
     def __init__(self, door: Any) -> None:
         self.refusal = door.Refusal
@@ -47,7 +47,7 @@ class Driver:
         return buffer.value.decode("utf-8", "replace")
 
     def uuid_hex(self, device: int) -> str:
-        """Return the UUID; version 1 is only a fallback, under MIG it names the parent GPU."""
+        """Return the UUID; version 1 is only a fallback: under MIG it names the parent GPU."""
         # Raw bytes: a UUID may contain NUL, which a C string would cut off.
         raw = (ctypes.c_ubyte * 16)()
         try:
@@ -66,7 +66,7 @@ class Driver:
 
 
 def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
-    """Return one device's document; what libcuda refused stands under `unavailable`."""
+    """Return one device's document, with libcuda's refusals under `unavailable`."""
     document: dict[str, Any] = {"ordinal": ordinal}
     unavailable: dict[str, str] = {}
     device = driver.integer("cuDeviceGet", ordinal)
@@ -94,7 +94,7 @@ def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
 
 
 def read() -> dict[str, Any]:
-    """Return everything libcuda says in this process."""
+    """Return everything that libcuda reports in this process."""
     found: dict[str, Any] = {}
     door = load_door()
     try:
@@ -110,7 +110,7 @@ def read() -> dict[str, Any]:
 
 
 def loaded_library() -> str | None:
-    """Return the libcuda that this process has loaded: its name carries its version."""
+    """Return the path of the loaded libcuda, whose file name contains its version."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             paths = (line.split(maxsplit=5)[-1].strip() for line in file)

@@ -1,7 +1,7 @@
-"""The one door to libcuda by ctypes: loading it, calling it, and every way in which that can fail.
+"""ctypes binding of libcuda: loading it, calling it, and every way in which that can fail.
 
-Loaded by path from beside cuda_child.py and launch_child.py, in whatever Python these run: standard
-library only, from Python 3.8 on, and nothing of gpucheck.
+cuda_child.py and launch_child.py load it by path from their folder, in any Python from 3.8 on:
+standard library only, nothing of gpucheck.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ TYPE_CHECKING = False  # the name that type checkers know, without the import of
 if TYPE_CHECKING:
     from typing import Any
 
-#: The causes of a failing call that a person can act on; libcuda names the rest itself.
+#: The errors that a person can act on; libcuda names the rest itself.
 #: Source: cuda.h (CUresult).
 REASONS = {
-    2: ("out-of-memory", "the GPU has no memory left for another program"),
+    2: ("out-of-memory", "the GPU is out of memory"),
     3: ("not-initialized", "the CUDA driver could not be initialised"),
     34: ("stub-library", "the libcuda.so.1 that was loaded is the stub of the CUDA toolkit"),
-    35: ("insufficient-driver", "the driver is older than the CUDA that is asked of it"),
-    36: ("newer-driver-needed", "a newer driver is needed for what was asked"),
+    35: ("insufficient-driver", "the driver is older than the CUDA version that the program needs"),
+    36: ("newer-driver-needed", "this operation needs a newer driver"),
     46: ("devices-unavailable", "the GPU is busy or in a compute mode that refuses new programs"),
     100: ("no-device", "the CUDA driver sees no GPU in this environment"),
     101: ("invalid-device", "a device ordinal is out of range"),
     102: ("not-licensed", "this virtual GPU has no licence"),
-    200: ("invalid-image", "the driver does not take the kernel's code"),
+    200: ("invalid-image", "the driver cannot load the kernel's code"),
     209: ("no-kernel-image", "the kernel's code does not fit this GPU's architecture"),
-    214: ("ecc-uncorrectable", "the GPU met a memory error that it could not correct"),
+    214: ("ecc-uncorrectable", "the GPU had an uncorrectable memory error"),
     218: ("invalid-ptx", "the driver cannot compile the kernel"),
-    220: ("nvlink-uncorrectable", "an NVLink met an error that it could not correct"),
+    220: ("nvlink-uncorrectable", "an NVLink had an uncorrectable error"),
     221: ("jit-compiler-missing", "the driver's compiler libnvidia-ptxjitcompiler.so is missing"),
     222: ("ptx-too-new", "the kernel's code is newer than the driver"),
     303: ("library-broken", "a library that the CUDA driver needs could not be initialised"),
     304: ("operating-system", "an operating system call of the CUDA driver failed"),
-    700: ("illegal-address", "the kernel touched memory that is not its own"),
+    700: ("illegal-address", "the kernel accessed memory outside its own"),
     702: ("launch-timeout", "the kernel ran for longer than the display driver allows"),
     719: ("launch-failed", "the kernel failed on the GPU"),
     800: ("not-permitted", "the operation is not permitted to this user"),
@@ -43,7 +43,7 @@ REASONS = {
     805: ("mps-connection-failed", "the MPS daemon could not be reached"),
     806: ("mps-rpc-failure", "the MPS server did not answer the program's call"),
     807: ("mps-not-ready", "the MPS server is not ready for new clients"),
-    808: ("mps-too-many-clients", "the MPS server has as many clients as it can take"),
+    808: ("mps-too-many-clients", "the MPS server cannot take any more clients"),
     809: ("mps-no-connections", "the GPU has no connections left for another MPS client"),
     810: ("mps-client-terminated", "the MPS server ended this program's connection"),
     999: ("unknown", "the CUDA driver reported an unknown error"),
@@ -51,7 +51,7 @@ REASONS = {
 
 
 class Refusal(Exception):
-    """libcuda did not do what it was asked, or could not be asked."""
+    """An error of libcuda, or the reason why it could not be called."""
 
     def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ class Refusal(Exception):
         self.text = text
 
     def document(self) -> dict[str, Any]:
-        """Return the refusal as the JSON object that the parent decodes."""
+        """Return the error as the JSON object that the parent decodes."""
         return {
             "code": self.slug,
             "message": self.text,
@@ -93,7 +93,7 @@ class Library:
             raise Refusal(function, code, slug, f"{text} ({self._name(code)}CUDA {code})")
 
     def _name(self, code: int) -> str:
-        """Return libcuda's own name of an error and a comma, or nothing where it has none."""
+        """Return libcuda's own name of an error and a comma, or nothing if it has none."""
         name = ctypes.c_char_p()
         try:
             self._library.cuGetErrorName(code, ctypes.byref(name))
@@ -108,7 +108,7 @@ class Library:
         return value.value
 
     def let_go(self, function: str, *arguments: Any) -> None:
-        """Call a function that gives something back, whose failure changes nothing any more."""
+        """Call a function that releases something, ignoring its failure."""
         call = getattr(self._library, function, None)
         if call is not None:
             call(*arguments)

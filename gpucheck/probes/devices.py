@@ -1,7 +1,7 @@
-"""The driver's device files below a root: which there are, and whether this user may open them.
+"""Device files of the driver below a root: which exist, and whether this user may open them.
 
-Looking asks nobody but the file system. Opening one may wake a driver that hangs, so that is done
-in a child, and only when a library has failed.
+Listing them only reads the file system. Opening one may wake a driver that hangs, so a child does
+that, and only after a library has failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 
 
 def read_nodes(root: Path) -> NodesReading:
-    """Read the nodes that programs need, and name those that there should be."""
+    """Read the nodes that programs need, and name those that are expected."""
     folder = root / "dev"
     try:
         names = sorted(name for name in os.listdir(folder) if _GPU_NODE.fullmatch(name))  # noqa: PTH208
@@ -36,7 +36,7 @@ def read_nodes(root: Path) -> NodesReading:
 
 
 def _caps(root: Path) -> Iterator[NodeReading]:
-    """Read the files that give access to MIG instances, by the driver's list of their numbers."""
+    """Read the files that give access to MIG instances, from the driver's list of minor numbers."""
     listed = read_text(root / "proc/driver/nvidia-caps/mig-minors") or ""
     for minor in _ACCESS.findall(listed):
         path = root / f"dev/nvidia-caps/nvidia-cap{minor}"
@@ -60,7 +60,7 @@ def _node(root: Path, path: Path) -> NodeReading:
 
 
 def _expected(root: Path) -> tuple[str, ...]:
-    """Return the nodes by the minor numbers that the driver's own files give."""
+    """Return the nodes by the minor numbers in the driver's own files."""
     minors = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         text = read_text(path) or ""
@@ -72,7 +72,7 @@ def _expected(root: Path) -> tuple[str, ...]:
 
 
 def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> tuple[NodeOpening, ...]:
-    """Open each node in a child; a node that could not be tried in time is left out."""
+    """Open each node in a child, leaving out nodes that could not be tried in time."""
     child = None
     opened: list[NodeOpening] = []
     try:

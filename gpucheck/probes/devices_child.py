@@ -1,6 +1,6 @@
-"""Opens device files and says what the system answered: a single file run by path in a child.
+"""Test that opens device files and reports the result: a single file, run by path in a child.
 
-A device cgroup shows only in an open that is refused although the file's mode allows it.
+A device cgroup shows only when an open fails although the file's mode allows it.
 Standard library only.
 """
 
@@ -13,7 +13,7 @@ import sys
 
 
 def attempt(root: str, path: str) -> str | None:
-    """Open one node for reading and writing; return the system's error, None if it opened."""
+    """Open one node for reading and writing; return the error, None if it opened."""
     try:
         descriptor = os.open(root.rstrip("/") + path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -23,7 +23,7 @@ def attempt(root: str, path: str) -> str | None:
 
 
 def main() -> None:
-    """Answer one line for each path, then an empty object."""
+    """Write one line for each path, then an empty object."""
     root, *paths = sys.argv[1:]
     for path in paths:
         sys.stdout.write(json.dumps({"path": path, "error": attempt(root, path)}) + "\n")

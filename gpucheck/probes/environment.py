@@ -1,4 +1,4 @@
-"""Environment variables that matter to GPU programs, and the operating system's own name."""
+"""Environment variables that matter to GPU programs, and facts about the operating system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from gpucheck.models.report import Host
 from gpucheck.probes.sysfs import read_text
 
-#: Only these are read or recorded: another may hold a secret, whatever it is called.
+#: Only these are read or recorded: any other may hold a secret.
 NAMES = frozenset(
     {
         "COMPUTE_PROFILE",
@@ -95,12 +95,12 @@ NAMES = frozenset(
         "per_process_gpu_memory_fraction",
     }
 )
-#: A limit for each device. Source: HAMi, which shares GPUs out in Kubernetes.
+#: A limit for each device. Source: HAMi, which shares GPUs in Kubernetes.
 _NUMBERED = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_[0-9]{1,3}")
 
 
 def gpu_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `environment` that GPU programs and their launchers read."""
+    """Return those variables of `environment` that GPU programs and their launchers read."""
     return {name: value for name, value in sorted(environment.items()) if _is_ours(name)}
 
 
@@ -118,7 +118,7 @@ def _os_name(root: Path, release: str) -> str:
 
 
 def _container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """Name the container engine around us; None means that no sign of one was found."""
+    """Return the container engine around us, None if there is no sign of one."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     for marker, engine in ((".dockerenv", "docker"), ("run/.containerenv", "podman")):
@@ -132,7 +132,7 @@ def _container(root: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def read_host(root: Path, environment: Mapping[str, str]) -> Host:
-    """Describe the operating system; the driver's versions are filled in by who asks NVML."""
+    """Describe the operating system, leaving the driver's versions to NVML's reading."""
     kernel = os.uname()
     release = read_text(root / "proc/sys/kernel/osrelease") or kernel.release
     return Host(

@@ -1,4 +1,4 @@
-"""Files that are named by somebody else: regular, bounded, and never waited for."""
+"""Reader for files that a user names: regular, bounded, and never waited for."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 MIB = 1 << 20
 _OPENED_FOR_US = re.compile(r"/dev/stdin|(?:/dev/fd|/proc/self/fd)/[0-9]+")
-#: A snapshot of 64 GPUs is about 200 KB, a report of bench some megabytes: no JSON of ours is
-#: larger. What takes little room in a file can take a hundred times that in memory.
+#: A snapshot of 64 GPUs is about 200 KB, a report of bench a few megabytes: no JSON of ours is
+#: larger. In memory a document can take a hundred times its size in the file.
 MOST_JSON_BYTES = 8 * MIB
 #: Graphs, profiles and defaults are written by hand.
 MOST_TOML_BYTES = 1 * MIB
 
 
 def read_file(path: Path | str, most_bytes: int) -> bytes:
-    """Return what a regular file holds.
+    """Return the content of a regular file.
 
-    A device or a pipe is not even opened: that can hang, start something, and never end. But what
-    our caller has opened for us (/dev/stdin, `<(...)`) is read, up to the limit, whatever it is.
+    A device or a pipe is not even opened: that can hang, trigger something, or never end. But a
+    file that our caller has opened for us (/dev/stdin, `<(...)`) is read up to the limit.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
+        OSError: it cannot be read, is not a regular file, or is larger; `strerror` tells which.
     """
     try:
         given = _OPENED_FOR_US.fullmatch(str(path)) is not None
@@ -33,9 +33,9 @@ def read_file(path: Path | str, most_bytes: int) -> bytes:
         waits = 0 if given else os.O_NONBLOCK
         descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC | waits)
     except ValueError as error:  # a NUL character
-        raise OSError(errno.EINVAL, f"its name is impossible: {error}") from None
+        raise OSError(errno.EINVAL, f"its name is invalid: {error}") from None
     with os.fdopen(descriptor, "rb") as file:
-        if not given:  # another one may have taken the name
+        if not given:  # the name may lead to another file by now
             _check_regular(os.fstat(descriptor))
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

@@ -1,7 +1,7 @@
-"""Which Python a command runs, and which GPU frameworks that Python has.
+"""Python interpreter of a command, and the GPU frameworks that it has.
 
-The interpreter is asked in a process of its own: gpucheck may be installed somewhere else. No
-framework is imported and no driver is touched.
+A child in that interpreter lists them, since gpucheck may be installed elsewhere. No framework is
+imported and no driver touched.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gpucheck.probes.other_python import (
     why_silent,
 )
 
-#: An interpreter answers in a fraction of this; a stale network file system may not at all.
+#: An interpreter answers in a fraction of this; on a stale network file system it may never.
 DEADLINE_S = 20.0
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _OPTION_LETTERS = re.compile(r"-[bBdEhiIOPqRsSuvVx?]+")
 #: Options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-#: The second line of scripts whose interpreter has too long a path for the first.
+#: The second line of scripts whose interpreter's path is too long for the first.
 _LONG_INTERPRETER = re.compile(r"'''exec' \"?([^\"\s]+)\"? ")
 
 
 class FrameworksReading(NamedTuple):
-    """The frameworks of an interpreter by module name; null where nobody knows (see `reason`).
+    """The frameworks of an interpreter by module name; null where unknown (see `reason`).
 
-    `for_cpus` are those whose packages are for CPUs only.
+    `for_cpus` are those whose packages are CPU-only.
     """
 
     interpreter: Interpreter | None = None
@@ -45,7 +45,7 @@ class FrameworksReading(NamedTuple):
 
 
 def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> Interpreter | None:
-    """Return the Python that this command starts: itself, or by the first line of a script."""
+    """Return the Python that this command starts, directly or by a script's first line."""
     path = shutil.which(command[0], path=environment.get("PATH", os.defpath))
     if path is None:
         return None
@@ -96,7 +96,7 @@ def read_frameworks(
     *,
     deadline_s: float = DEADLINE_S,
 ) -> FrameworksReading:
-    """Ask an interpreter what it has; what goes wrong stands in `reason`."""
+    """List an interpreter's frameworks; a failure is described in `reason`."""
     if interpreter is None:
         return FrameworksReading(reason="it is not known which Python the command uses")
     try:

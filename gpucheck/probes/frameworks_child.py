@@ -1,7 +1,7 @@
-"""Tells which GPU frameworks an interpreter has, without importing any of them.
+"""List of an interpreter's GPU frameworks, made without importing any of them.
 
 A single file run by path in that interpreter (Python 3.8 or newer, standard library only), which
-need not have gpucheck; builds_child.py builds on it. Writes one JSON object.
+need not have gpucheck; builds_child.py uses it. Writes one JSON object.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from importlib import metadata
 
-#: Framework -> its module, and the distributions that bring it, the likeliest first.
+#: Framework -> its module, and the distributions that provide it, the likeliest first.
 FRAMEWORKS = {
     "pytorch": ("torch", ("torch",)),
     "tensorflow": (
@@ -39,15 +39,15 @@ def installed(names: tuple[str, ...]) -> dict[str, str]:
             found[name] = metadata.version(name) or ""
         except metadata.PackageNotFoundError:
             continue
-        except Exception:  # a damaged folder of metadata says nothing
+        except Exception:  # damaged metadata
             found[name] = ""
     return found
 
 
 def folder_of(module: str) -> str | None:
-    """Return a package's folder without importing it, None where there is no such package.
+    """Return a package's folder without importing it, None if there is no such package.
 
-    A folder without `__init__.py`, as an uninstalled package may leave behind, is none.
+    A folder without `__init__.py`, which uninstalling may leave behind, does not count.
     """
     try:
         spec = importlib.util.find_spec(module)
@@ -59,7 +59,7 @@ def folder_of(module: str) -> str | None:
 
 
 def find_frameworks() -> dict[str, str]:
-    """Return the version by module, an empty text where only the version is unknown."""
+    """Return the version by module, empty where only the version is unknown."""
     return {
         module: next(iter(installed(distributions).values()), "")
         for module, distributions in FRAMEWORKS.values()
@@ -68,7 +68,7 @@ def find_frameworks() -> dict[str, str]:
 
 
 def find_for_cpus() -> list[str]:
-    """Return the modules whose packages say by their names that they are for CPUs only."""
+    """Return the modules whose packages are CPU-only by name."""
     found = []
     if (installed(("torch",)).get("torch") or "").endswith("+cpu"):
         found.append("torch")
@@ -79,8 +79,8 @@ def find_for_cpus() -> list[str]:
 
 
 def main() -> None:
-    """Write what there is."""
-    # Our own folder, which the program that is asked about does not search.
+    """Write the frameworks."""
+    # Our own folder is not on the search path of the program in question.
     sys.path[:] = [entry for entry in sys.path if entry != __file__.rpartition("/")[0]]
     python = ".".join(map(str, sys.version_info[:3]))
     document = {

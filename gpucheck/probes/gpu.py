@@ -1,4 +1,4 @@
-"""A GPU as the benchmarks use it: what a door to one must do, and the values that pass it."""
+"""GPU as the benchmarks use it: the Protocol of its client, and the values that cross it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GpuFunction = Callable[[int, int, tuple[object, ...]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Device time between two events; `starved` if the GPU may have waited for the host in it.
+    """Device time between two events; `starved` if the GPU may have waited for the host meanwhile.
 
-    `sm_clock_mhz` is the clock that the SMs really had meanwhile, None if it could not be read.
+    `sm_clock_mhz` is the actual SM clock over that time, None if it could not be read.
     """
 
     seconds: float
@@ -45,8 +45,8 @@ class Product:
     """How cuBLAS multiplies: the arithmetic, which factor is stored transposed, and the scaling.
 
     out = alpha (left right) + beta out; `math_mode` is one of fp64, fp32, tf32, fp16, bf16, fp8,
-    int8. For fp8 alone: each factor's numbers are multiplied by `factor_scale`, and
-    `fast_accumulation` leaves sums where they lose bits, which is faster on some GPUs.
+    int8. For fp8 only: each factor's numbers are multiplied by `factor_scale`, and
+    `fast_accumulation` keeps sums in lower precision, which is faster on some GPUs.
     """
 
     math_mode: str = "fp32"
@@ -58,35 +58,35 @@ class Product:
     fast_accumulation: bool = False
 
 
-#: What a product of float8 may take for itself: what cuBLAS' documentation advises for Hopper and
-#: later (cublasSetWorkspace).
+#: The workspace of a float8 product: what cuBLAS' documentation advises for Hopper and later
+#: (cublasSetWorkspace).
 FLOAT8_WORKSPACE_BYTES = 32 * 2**20
 
-#: By format: what the edges of a product must be multiples of, since rows of int8 begin at
+#: By format: the factor that must divide a product's dimensions, since rows of int8 begin at
 #: multiples of four bytes and those of float8 at multiples of sixteen (cuBLAS documentation,
 #: cublasGemmEx and cublasLtMatmul).
 PRODUCT_EDGES: Mapping[str, int] = MappingProxyType({"int8": 4, "float8": 16})
 
-#: No macros for the compiler.
+#: No preprocessor macros.
 NO_DEFINES: Mapping[str, int] = MappingProxyType({})
 #: The product without scaling or transposition, in float32.
 PLAIN_PRODUCT = Product()
 
 
 class GpuDevice(Protocol):
-    """One GPU as the kernels use it. Every method raises GpucheckError for what CUDA refuses.
+    """One GPU as the kernels use it. Every method raises GpucheckError for an error of CUDA.
 
     Arrays are C-contiguous; `storage` is NumPy's name of their type.
     """
 
     @property
     def facts(self) -> BenchGpu:
-        """Return what the card is; the free memory is as of the opening."""
+        """Return the card's facts; the free memory is as of the opening."""
         ...
 
     @property
     def cupy_version(self) -> str:
-        """Return the version of the library behind this door."""
+        """Return the version of the library behind this client."""
         ...
 
     def allocate(self, shape: tuple[int, ...], storage: str = "float32") -> GpuArray:
@@ -110,7 +110,7 @@ class GpuDevice(Protocol):
         ...
 
     def poison(self, array: GpuArray) -> None:
-        """Fill an array with NaN, or with a conspicuous number where its type has no NaN."""
+        """Fill an array with NaN, or with a conspicuous number if its type has no NaN."""
         ...
 
     def copy(self, source: GpuArray, out: GpuArray) -> None:
@@ -124,7 +124,7 @@ class GpuDevice(Protocol):
         ...
 
     def softmax(self, source: GpuArray, out: GpuArray, temperature: float) -> None:
-        """Enqueue a row softmax as one writes it with the library's array operations."""
+        """Enqueue a row softmax written with the library's array operations."""
         ...
 
     def compile(
@@ -134,18 +134,18 @@ class GpuDevice(Protocol):
         ...
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` enqueues as a graph and return what launches it; nothing runs."""
+        """Capture what `enqueue` enqueues as a graph and return its launcher; nothing runs yet."""
         ...
 
     def launch_empty(self, count: int, *, waiting: bool = False) -> None:
-        """Enqueue `count` launches of a kernel that does nothing, waiting for each if asked to."""
+        """Enqueue `count` launches of an empty kernel, waiting for each if asked to."""
         ...
 
     def span(self, enqueue: Callable[[], None], *, held: bool = True) -> Span:
         """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events.
 
-        `held` keeps the GPU waiting until all is enqueued; without it the time holds the host's
-        part as well, for work of which the host does some itself (copies of pageable memory).
+        `held` keeps the GPU waiting until all is enqueued. Without it the time includes the host's
+        part, for work that the host shares (copies of pageable memory).
         """
         ...
 
@@ -168,7 +168,7 @@ class GpuDevice(Protocol):
         ...
 
     def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
-        """Enqueue pieces of work that may run at the same time; what follows waits for all."""
+        """Enqueue pieces of work that may run concurrently; later work waits for all of them."""
         ...
 
     def copy_from(self, peer: GpuDevice, source: GpuArray, out: GpuArray) -> None:
@@ -176,11 +176,11 @@ class GpuDevice(Protocol):
         ...
 
     def reaches(self, peer: GpuDevice) -> bool:
-        """Return whether this GPU reads the other's memory directly, and let it do so."""
+        """Enable direct reads of the other GPU's memory; return whether that is possible."""
         ...
 
     def memory_used_bytes(self) -> int:
-        """Return the GPU memory that arrays of this process take."""
+        """Return the GPU memory that this process's arrays occupy."""
         ...
 
     def synchronize(self) -> None:
@@ -194,11 +194,11 @@ class GpuDevice(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedGpus:
-    """The GPUs that can be measured, or why there is none, and what to do about it.
+    """The GPUs that can be measured, or why there are none, and what to do about it.
 
-    `refused` says by CUDA index why a GPU could not be opened although others could; `silent` that
-    the driver did not answer, so that it is unknown whether there is one; `busy` that all that
-    could not be opened belong to another process for now.
+    `refused` gives the reason, by CUDA index, for each GPU that could not be opened while others
+    could. `silent` means that the driver did not answer, so it is unknown whether there is a GPU.
+    `busy` means that another process holds every GPU that could not be opened.
     """
 
     devices: Sequence[GpuDevice] = ()

@@ -1,4 +1,4 @@
-"""What the core asks of a machine: one Protocol, served by this machine or by a recording."""
+"""Protocol of the probes, implemented for this machine and for a recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from gpucheck.models.report import Host
 from gpucheck.models.snapshot import CudaReading, KernelReading, NvmlReading, ProcessIdentity
 
-if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
+if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.models.evidence import (
         BuildsReading,
         HealthReading,
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
 
 
 class NvmlQuestion(NamedTuple):
-    """What to ask NVML beyond the usual reading of every GPU.
+    """What to read through NVML beyond the usual reading of every GPU.
 
-    With `processes_of` only these GPUs (by index) are asked, and only for who is on them.
+    With `processes_of`, only the processes of these GPUs (by index) are read.
     """
 
     topology: bool = False
@@ -31,14 +31,14 @@ class NvmlQuestion(NamedTuple):
 
 
 class Probes(Protocol):
-    """The machine as the core sees it. No method raises for a broken machine: it says so."""
+    """The machine as the core sees it. A broken machine is a reading, never an exception."""
 
     def time(self) -> str:
-        """Return the moment of the readings, UTC, as `2026-11-21T03:32:00Z`."""
+        """Return the time of the readings, UTC, as `2026-11-21T03:32:00Z`."""
         ...
 
     def host(self) -> Host:
-        """Return what is known of the operating system; the driver's fields are left null."""
+        """Return the facts about the operating system; the driver's fields are null."""
         ...
 
     def environment(self) -> Mapping[str, str]:
@@ -54,11 +54,11 @@ class Probes(Protocol):
         ...
 
     def cuda(self) -> CudaReading:
-        """Ask libcuda in a fresh process what a program started now would see."""
+        """Ask libcuda in a fresh process which GPUs a program started now would see."""
         ...
 
     def system(self) -> SystemReading:
-        """Read all that files tell about the driver, without waking it."""
+        """Read everything in files about the driver, without waking it."""
         ...
 
     def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
@@ -66,7 +66,7 @@ class Probes(Protocol):
         ...
 
     def cuda_unrestricted(self) -> CudaReading:
-        """Ask libcuda what a program without CUDA_VISIBLE_DEVICES would see."""
+        """Ask libcuda which GPUs a program without CUDA_VISIBLE_DEVICES would see."""
         ...
 
     def health(self) -> HealthReading:
@@ -74,11 +74,11 @@ class Probes(Protocol):
         ...
 
     def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Read of these GPUs (by index) what decides whether they are fit for work."""
+        """Read only what decides whether these GPUs (by index) are fit for work."""
         ...
 
     def builds(self, python: str | None) -> BuildsReading:
-        """Read what an interpreter's frameworks (default: this one's) were built for."""
+        """Read for what an interpreter's frameworks (default: this one's) were built."""
         ...
 
     def try_frameworks(
@@ -95,11 +95,11 @@ class Probes(Protocol):
         every_gpu: bool,
         tell: Callable[[str], None],
     ) -> LaunchReading:
-        """Run a kernel in a child and compare its result, then through CuPy if that is there."""
+        """Run a kernel in a child and compare its result, then through CuPy if installed."""
         ...
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
-        """Say who the processes are, and whether their ids are of this PID namespace."""
+        """Identify the processes, and tell whether their ids are of this PID namespace."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Requests to stop (Ctrl-C, SIGTERM, SIGHUP): each a KeyboardInterrupt, held back where that harms.
+"""Stop requests (Ctrl-C, SIGTERM, SIGHUP) as KeyboardInterrupt, deferred where they would do harm.
 
-A signal mask holds nothing back in a process with a second thread: the kernel gives the signal to
-any thread that takes it, BLAS' for example, and Python runs its handler in the main one all the
-same. So it is the handler that waits.
+A signal mask defers nothing in a process with a second thread: the kernel delivers the signal to
+any thread that accepts it, such as one of BLAS, and Python still runs the handler in the main
+thread. So the handler itself waits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], object]
 
-#: Signals that ask us to stop. What ignores one of them (nohup, a shell's `&`) is heeded.
+#: Signals that ask us to stop. If one is ignored (nohup, a shell's `&`), it stays ignored.
 STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class HeldBack:
-    """A block in which no handler of such a signal runs; those that came run right behind it.
+    """A block in which no handler of such a signal runs; pending ones run right after it.
 
-    Handlers that are not Python's own have nothing to hold back: the process ends at once, and its
-    children with it. In another thread than the main one no handler ever runs.
+    Handlers that are not Python's own need no deferral: the process ends at once, and its children
+    with it. Outside the main thread no handler ever runs.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class HeldBack:
         self._holds = False
 
     def __enter__(self) -> None:
-        """Put a handler that only notes in the place of each."""
+        """Replace each handler by one that only takes note."""
         self._holds = True
         try:
             for number in STOPPING:
@@ -45,12 +45,12 @@ class HeldBack:
                     signal.signal(number, self._note)
         except ValueError:  # not the main thread
             self._handlers.clear()
-        except BaseException:  # one came before its handler was exchanged
+        except BaseException:  # one came before its handler was replaced
             self._put_back()
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Put the handlers back, and let them see what came."""
+        """Restore the handlers, and pass them the pending signals."""
         self._put_back()
         for number in dict.fromkeys(self._came):
             self._handlers[number](number, None)
@@ -63,18 +63,18 @@ class HeldBack:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._holds:
             self._came.append(number)
-        else:  # the others are being put back
+        else:  # the others are being restored
             self._handlers[number](number, frame)
 
 
 class Requests:
-    """The requests to stop that come to a whole command, from its start to its answer."""
+    """The stop requests that reach a command between its start and its answer."""
 
     def __init__(self) -> None:
         self._heard = self._lost = self._settled = False
 
     def heed(self) -> None:
-        """Raise KeyboardInterrupt for each from now on, but where somebody chose to ignore it."""
+        """Raise KeyboardInterrupt for each from now on, except for ignored signals."""
         self._heard = self._lost = self._settled = False
         ours = (signal.SIG_DFL, signal.default_int_handler)
         for number in STOPPING:
@@ -91,21 +91,21 @@ class Requests:
         sys.unraisablehook = note_lost
 
     def raise_lost(self) -> None:
-        """Raise the request that came where Python swallows exceptions, as in a finalizer."""
+        """Raise a request that came where Python swallows exceptions, as in a finalizer."""
         if self._lost:
             self._lost = False
             raise KeyboardInterrupt
 
     def settle(self) -> None:
-        """Let the answer that is there be given whole: from now on the first one is too late.
+        """Let a finished answer be written whole: from now on the first request is ignored.
 
-        A second one ends the program at once: what the answer is written to may be stuck.
+        A second one ends the program at once, since the output may be stuck.
         """
         if not self._settled:
             self._heard, self._settled = False, True
 
     def let_go(self) -> None:
-        """Leave the rest to the kernel: unloading CUDA may hang where no handler ever runs."""
+        """Restore the default actions: unloading CUDA may hang where no handler ever runs."""
         if "cupy" in sys.modules:
             for number in STOPPING:
                 if signal.getsignal(number) == self._stop:
@@ -117,9 +117,9 @@ class Requests:
             if again:
                 os._exit(130)
         elif number == signal.SIGINT or not again:
-            # Only a person asks twice; a closed terminal and its session send one of each at once.
+            # Only a person asks twice; a closing terminal sends one of each at once.
             raise KeyboardInterrupt
 
 
-#: Those that come to this process; nothing heeds them unless the command line runs here.
+#: The requests to this process; only the command line activates them.
 REQUESTS = Requests()

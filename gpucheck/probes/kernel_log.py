@@ -1,6 +1,6 @@
-"""What the kernel log says about NVIDIA GPUs, where this user may read it at all.
+"""Lines of the kernel log about NVIDIA GPUs, if this user may read it.
 
-A log that is refused is "not checked", never "nothing in it".
+A log that cannot be read is "not checked", never "nothing found".
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _ABOUT_GPUS = re.compile(
     r"|Key was rejected|Required key not available|Loading of [a-z ]+ is rejected"
     r"|module loading is restricted"
 )
-#: How the kernel writes the end of a line within a record, and how the driver begins the next one.
+#: How the kernel escapes a line end within a record, and how the driver begins the next line.
 _WITHIN = re.compile(r"\\x0a(?:NVRM: *)?")
-#: Logs that some systems leave readable; they hold earlier boots too.
+#: Logs that some systems leave readable; they include earlier boots.
 FILES = ("var/log/kern.log", "var/log/messages")
 _BOOT = "Linux version "
 MOST_LINES = 100
@@ -28,7 +28,7 @@ _TAIL_BYTES = 1 << 20
 
 
 def read_kernel_log(root: Path) -> KernelLogReading:
-    """Return the lines of this boot about GPUs, from /dev/kmsg or a log file."""
+    """Return this boot's lines about GPUs, from /dev/kmsg or a log file."""
     try:
         return _kept(_ring_buffer(root / "dev/kmsg"), "/dev/kmsg")
     except OSError as error:
@@ -47,7 +47,7 @@ def _kept(lines: list[str], source: str) -> KernelLogReading:
 
 
 def _ring_buffer(path: Path) -> list[str]:
-    """Read the records that are there: each read of the device gives one, the last blocks."""
+    """Read the existing records: each read of the device returns one; after the last it blocks."""
     lines: list[str] = []
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -56,7 +56,7 @@ def _ring_buffer(path: Path) -> list[str]:
                 record = os.read(descriptor, 1 << 16)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # the kernel has written over it meanwhile
+            except BrokenPipeError:  # overwritten meanwhile
                 continue
             if not record:
                 break

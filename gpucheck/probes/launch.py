@@ -1,8 +1,8 @@
-"""Our side of the children that run a kernel: libcuda's word is the driver's, CuPy's its own.
+"""CUDA kernel self-test: client of the children that run a kernel through libcuda and CuPy.
 
-The kernel is launched through libcuda first. CuPy follows in a child of its own, which has its
-own deadlines: its import reads hundreds of files, and its first kernels are compiled. What it does
-late or wrong never speaks against the driver.
+The kernel is launched through libcuda first, which tests the driver. CuPy follows in a child of
+its own with its own deadlines: its import reads hundreds of files, and it compiles its first
+kernels. A late or failing CuPy never counts against the driver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCRIPT = str(Path(__file__).with_name("launch_child.py"))
 CUPY_SCRIPT = str(Path(__file__).with_name("launch_cupy_child.py"))
 #: For CuPy's first three kernels, which take 2 s each where two processors are busy.
 COMPILE_S = 60.0
-#: What it was at, by the last stage that it said was over: the code and the words.
+#: The code and the text of a timeout, by the last stage that CuPy finished.
 LATE = {
     None: ("import-not-finished", "it was still being imported after"),
     "imported": (
@@ -32,7 +32,7 @@ LATE = {
     ),
     "compiled": ("fails-on-the-gpu", "it did not finish a kernel that it had compiled within"),
 }
-#: After these nobody should ask the driver again.
+#: After these the driver is not used again.
 UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
 
 
@@ -45,10 +45,10 @@ def run_kernel(
     deadline_s: float,
     tell: Callable[[str], None],
 ) -> LaunchReading:
-    """Run a kernel on the first GPU that can, or on every one; then through CuPy on the same.
+    """Run a kernel on the first GPU that can, or on each; then run it there through CuPy.
 
-    `deadline_s` is for the driver's part. A CuPy that runs it where libcuda could not (a driver
-    without its compiler, say) proves the GPU as well.
+    `deadline_s` bounds the driver's part. If CuPy runs the kernel where libcuda could not (a
+    driver without its compiler, say), the GPU passes all the same.
     """
     reading = _through_libcuda(environment, every_gpu, deadline_s)
     failure = reading.failure
@@ -98,7 +98,7 @@ def _through_cupy(
     deadline_s: float,
     tell: Callable[[str], None],
 ) -> tuple[tuple[LaunchedReading, ...], ProbeFailure | None]:
-    """Return what came of it on these devices, and why CuPy could not do it."""
+    """Return the result on these devices, and why CuPy failed if it did."""
     patience_s = {None: IMPORT_S, "imported": COMPILE_S, "compiled": deadline_s}
     child = None
     stage: str | None = None
@@ -119,7 +119,7 @@ def _through_cupy(
             if "error" in answer:
                 return (), ProbeFailure(code="fails-on-the-gpu", message=str(answer["error"]))
             waiting -= answer["stage"] == "compiled"
-            # While there is another device it may have to compile again.
+            # For a further device it may have to compile again.
             stage = "imported" if waiting else "compiled"
             tell("running a kernel through CuPy")
     except ChildSilentError as error:

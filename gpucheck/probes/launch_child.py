@@ -1,7 +1,7 @@
-"""The process that runs a kernel through libcuda and compares its result: run by path.
+"""CUDA kernel self-test: runs a kernel through libcuda and compares its result.
 
-The kernel below needs no toolkit and no package: what comes of it is the driver's and the GPU's.
-Standard library only, with cuda_door_child.py beside it.
+Run by path. The kernel below needs no toolkit and no package, so only the driver and the GPU
+decide its result. Standard library only; it loads cuda_door_child.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TYPE_CHECKING = False  # the name that type checkers know, without the import of
 if TYPE_CHECKING:
     from typing import Any
 
-#: x -> 3x + 7 on unsigned integers. The oldest target that drivers of CUDA 11 to 13 take: every
-#: newer GPU compiles it for itself. Source: PTX ISA, "Application Compatibility".
+#: x -> 3x + 7 on unsigned integers, for the oldest target that drivers of CUDA 11 to 13 accept:
+#: they compile it for every newer GPU. Source: PTX ISA, "Application Compatibility".
 PTX = b"""
 .version 6.0
 .target sm_50
@@ -54,14 +54,14 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no
 
 
 def load_door() -> Any:
-    """Return the module cuda_door_child.py from beside this file."""
+    """Load cuda_door_child.py from this file's folder."""
     module = ModuleType("cuda_door_child")
     SourceFileLoader(module.__name__, FOLDER + "/cuda_door_child.py").exec_module(module)
     return module
 
 
 class Driver:
-    """The kernel through libcuda; `door` is the module that calls it."""
+    """The kernel, run through libcuda; `door` is the module that calls it."""
 
     def __init__(self, door: Any) -> None:
         self.refusal = door.Refusal
@@ -70,11 +70,11 @@ class Driver:
         self.ask("cuInit", 0)
 
     def count(self) -> int:
-        """Return how many devices a program sees."""
+        """Return the number of devices that a program sees."""
         return int(self._library.integer("cuDeviceGetCount"))
 
     def run(self, ordinal: int) -> dict[str, Any]:
-        """Run the kernel twice on one device and compare: the first time the driver compiles it."""
+        """Run the kernel twice on one device and compare; the first run compiles it."""
         device = ctypes.c_int()
         context = ctypes.c_void_p()
         self.ask("cuDeviceGet", ctypes.byref(device), ordinal)
@@ -121,7 +121,7 @@ class Driver:
 
 
 def attempt(driver: Driver, ordinal: int) -> dict[str, Any]:
-    """Return the document of one device; what was refused is its failure."""
+    """Return the document of one device; an error of libcuda is its failure."""
     document: dict[str, Any] = {"ordinal": ordinal}
     try:
         document.update(driver.run(ordinal))
@@ -131,7 +131,7 @@ def attempt(driver: Driver, ordinal: int) -> dict[str, Any]:
 
 
 def through_driver(every: bool) -> dict[str, Any]:
-    """Run on the devices until one has done it, or on all of them."""
+    """Run on the devices until one succeeds, or on all of them."""
     door = load_door()
     launches: list[dict[str, Any]] = []
     try:

@@ -1,7 +1,7 @@
-"""The process that runs a kernel through CuPy, stage by stage: run by path.
+"""CUDA kernel self-test through CuPy, stage by stage: run by path.
 
-It runs in the interpreter that has CuPy (Python 3.8 or newer, standard library only besides), and
-says when CuPy is imported and when it has compiled, so that somebody can tell a slow start from a
+It runs in the interpreter that has CuPy (Python 3.8 or newer, otherwise standard library only). It
+reports when CuPy is imported and when it has compiled, so that a slow start is not taken for a
 driver that hangs.
 """
 
@@ -21,7 +21,7 @@ MOST_CHARACTERS = 500
 
 
 def run(cupy: Any, ordinal: int) -> dict[str, Any]:
-    """Compute 3x + 7 twice on one device and compare: the first time CuPy compiles it."""
+    """Compute 3x + 7 twice on one device and compare; the first run compiles it."""
     times = []
     with cupy.cuda.Device(ordinal):
         values = cupy.arange(COUNT, dtype=cupy.uint32)
@@ -49,13 +49,13 @@ def explain(error: BaseException) -> str:
 
 
 def say(document: dict[str, Any]) -> None:
-    """Write one line to whoever asked."""
+    """Write one line to the parent."""
     os.write(OUT, json.dumps(document).encode("ascii") + b"\n")
 
 
 def main(ordinals: list[int]) -> None:
-    """Say which stages are over, and at last what came of it on each of these devices."""
-    # Our own folder is on no path, and the current one is not either: this is the user's CuPy.
+    """Report each finished stage, and at the end the result on each of these devices."""
+    # Neither our own folder nor the current one is on the path: this is the user's CuPy.
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
     os.chdir("/")
@@ -65,7 +65,7 @@ def main(ordinals: list[int]) -> None:
 
         say({"stage": "imported"})
         say({"launches": [run(cupy, ordinal) for ordinal in ordinals]})
-    except Exception as error:  # whatever CuPy or one of its libraries has to say
+    except Exception as error:  # any exception of CuPy or its libraries
         say({"error": explain(error)})
 
 

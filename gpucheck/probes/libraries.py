@@ -1,6 +1,6 @@
-"""Which driver and toolkit libraries the loader would find, from files below a root.
+"""Driver and toolkit libraries that the loader would find, from files below a root.
 
-No library is loaded: the CUDA and NVML children tell which file they really got.
+No library is loaded: the CUDA and NVML children report which file they really got.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOOLKIT = "cudart|nvrtc|cublas|cublasLt|cudnn|cufft|cusolver|cusparse|nccl"
 _LIBRARY = re.compile(rf"lib(?:(?P<driver>{_DRIVER})|(?P<toolkit>{_TOOLKIT}))\.so\.[0-9]+")
 _FOLDER = re.compile(r"^cuda-([0-9]+\.[0-9]+)$")
 _VERSIONED = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)$")
-#: Where loaders look without being told; those of another architecture are simply not there.
+#: The loaders' default folders; those of another architecture simply do not exist.
 SYSTEM_FOLDERS = (
     "/usr/lib/wsl/lib",
     "/usr/lib/x86_64-linux-gnu",
@@ -32,7 +32,7 @@ SYSTEM_FOLDERS = (
 
 
 def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReading:
-    """List the libraries in loader order: LD_LIBRARY_PATH, configured folders, the system's."""
+    """List the libraries in loader order: LD_LIBRARY_PATH, configured folders, system folders."""
     seen: set[Path] = set()
     found: list[LibraryReading] = []
     for folder in _search_path(root, environment):
@@ -45,7 +45,7 @@ def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReadi
 
 
 def _search_path(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    # An empty or relative entry is the current directory, from which nothing is taken.
+    # Empty and relative entries mean the current directory, which is not searched.
     told = environment.get("LD_LIBRARY_PATH", "").split(":")
     yield from (folder for folder in told if folder.startswith("/"))
     for path in sorted((root / "etc/ld.so.conf.d").glob("*.conf")):
@@ -55,7 +55,7 @@ def _search_path(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _below(root: Path, folder: str) -> Path:
-    """Return the folder below the root; what a variable names may be there for us alone."""
+    """Return the folder below the root, or the plain path if only that exists."""
     place = root / folder.lstrip("/")
     return place if place.is_dir() else Path(folder)
 
@@ -78,7 +78,7 @@ def _in_folder(place: Path, folder: str) -> Iterator[LibraryReading]:
 
 
 def kind_of(folder: str) -> str:
-    """Say what a driver library in this folder is: driver, stub, compat or wsl."""
+    """Classify a driver library in this folder: driver, stub, compat or wsl."""
     parts = Path(folder).parts
     if "stubs" in parts:
         return "stub"
@@ -88,10 +88,10 @@ def kind_of(folder: str) -> str:
 
 
 def _version(path: Path) -> str | None:
-    """Return the version that the real file's name carries."""
+    """Return the version in the real file's name."""
     try:
         match = _VERSIONED.search(path.resolve().name)
-    except OSError:  # a ring of links
+    except OSError:  # a loop of links
         return None
     return match[1] if match else None
 

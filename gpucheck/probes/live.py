@@ -1,4 +1,4 @@
-"""This machine: every probe on the real system, or on a system mounted under another root."""
+"""Live probes: this machine, or a system mounted under another root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpucheck.probes.interface import NvmlQuestion
 from gpucheck.probes.nvml import NOT_ANSWERING, NvmlSession
 from gpucheck.probes.sysfs import count_gpus, read_kernel
 
-if TYPE_CHECKING:  # what only detect asks for is not loaded for a listing
+if TYPE_CHECKING:  # a listing does not load what only detect needs
     from gpucheck.models.evidence import (
         BuildsReading,
         HealthReading,
@@ -39,7 +39,7 @@ ROOT_VARIABLE = "GPUCHECK_ROOT"
 #: every GPU, 1 to 3 s each (NVIDIA's driver persistence documentation).
 DEADLINE_BASE_S = 10.0
 DEADLINE_PER_GPU_S = 3.0
-#: No less than this, also after a hang.
+#: The minimum, even after a hang.
 LEAST_S = 1.0
 
 
@@ -57,7 +57,7 @@ class LiveProbes:
         return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def host(self) -> Host:
-        """Read the operating system's own description."""
+        """Read the facts about the operating system."""
         return read_host(self._root, os.environ)
 
     def environment(self) -> Mapping[str, str]:
@@ -69,18 +69,18 @@ class LiveProbes:
         return read_kernel(self._root)
 
     def deadline_s(self) -> float:
-        """Return the seconds that a driver gets to answer, by the number of GPUs on the bus."""
+        """Return the driver's deadline in seconds, by the number of GPUs on the bus."""
         if self._deadline_s is not None:
             return self._deadline_s
         return DEADLINE_BASE_S + DEADLINE_PER_GPU_S * count_gpus(self._root)
 
     def patience_s(self) -> float:
-        """Return the seconds that the driver gets for its next answer."""
+        """Return the seconds until which the driver must give its next answer."""
         whole_s = self.deadline_s()
         return min(whole_s, max(LEAST_S, SHARE_AFTER_A_HANG * whole_s)) if self._hung else whole_s
 
     def _heed(self, failure: ProbeFailure | None) -> None:
-        """Remember that the driver has kept us waiting in vain."""
+        """Remember that the driver has missed a deadline."""
         if failure is not None and failure.code == NOT_ANSWERING:
             self._hung = True
 
@@ -92,7 +92,7 @@ class LiveProbes:
         reading = self._session.read(question, deadline_s=self.patience_s(), sysfs=sysfs)
         if reading.failure is not None:
             self.close()
-        # Who asks again and again (--watch) sees a driver that is well again as such.
+        # With --watch, a driver that recovers gets its whole deadline back.
         self._hung = False
         self._heed(reading.failure)
         return reading
@@ -102,7 +102,7 @@ class LiveProbes:
         return self._cuda(os.environ)
 
     def system(self) -> SystemReading:
-        """Read the driver's surroundings from files."""
+        """Read the driver's files."""
         from gpucheck.probes.system import read_system
 
         return read_system(self._root, os.environ)
@@ -128,7 +128,7 @@ class LiveProbes:
         return reading
 
     def health(self) -> HealthReading:
-        """Ask the NVML child for what only detect needs."""
+        """Read through NVML what only detect needs."""
         if self._session is None:
             self._session = NvmlSession()
         reading = self._session.read_health(deadline_s=self.patience_s())
@@ -138,7 +138,7 @@ class LiveProbes:
         return reading
 
     def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Ask the NVML child whether these GPUs are fit for work."""
+        """Read through NVML whether these GPUs are fit for work."""
         if self._session is None:
             self._session = NvmlSession()
         reading = self._session.read_condition(gpus, deadline_s=self.patience_s())
@@ -184,12 +184,12 @@ class LiveProbes:
             deadline_s=self.patience_s(),
             tell=tell,
         )
-        # What CuPy does late is CuPy's: the driver has run a kernel before it.
+        # A late CuPy is not the driver's fault: the driver has already run a kernel.
         self._heed(reading.failure)
         return reading
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
-        """Look the processes up in /proc."""
+        """Identify the processes through /proc."""
         wanted = sorted(set(pids))
         if not wanted:
             return {}

@@ -1,4 +1,4 @@
-"""The NVIDIA kernel module on disk and in the kernel, from files below a root."""
+"""NVIDIA kernel module on disk and in the kernel, from files below a root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODPROBE_FOLDERS = ("etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d", "l
 
 
 def read_module(root: Path, release: str) -> ModuleReading:
-    """Read where the module is, what keeps it from loading, and what its own files say.
+    """Read where the module is, what keeps it from loading, and its own files.
 
     `release` is the running kernel's (`uname -r`).
     """
@@ -38,7 +38,7 @@ def read_module(root: Path, release: str) -> ModuleReading:
 
 
 def _module_files(folder: Path) -> tuple[str, ...] | None:
-    """Return the module's files for one kernel, or None where that kernel has no folder."""
+    """Return the module's files for one kernel, or None if that kernel has no folder."""
     listed = read_text(folder / "modules.dep")
     if listed is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether an MPS daemon would serve a CUDA program that is started now."""
+"""MPS daemon that would serve a CUDA program started now."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-#: Where daemon and clients meet unless the variable says otherwise. Source: NVIDIA's MPS guide.
+#: The default folder where daemon and clients meet. Source: NVIDIA's MPS guide.
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 DEFAULT_PIPE = "/tmp/nvidia-mps"  # the daemon's own default, not a file of ours
-#: Both the daemon and its servers have names that begin so.
+#: The names of the daemon and of its servers begin with this.
 DAEMON = "nvidia-cuda-mps"
 
 
 class MpsReading(NamedTuple):
-    """`running` is null where there is a daemon's pipe, but not whether anyone listens on it."""
+    """`running` is null if there is a daemon's pipe but the daemon cannot be seen."""
 
     running: bool | None
     reason: str

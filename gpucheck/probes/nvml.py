@@ -1,4 +1,4 @@
-"""Our side of the NVML child: start it, ask within a deadline, put its answers together."""
+"""Client of the NVML child: starts it, asks within a deadline, assembles its answers."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from gpucheck.probes.nvml_start import take
 if TYPE_CHECKING:
     from gpucheck.models.evidence import HealthReading
 
-#: Between the two looks at the counters that grow.
+#: Between the two samples of the growing counters.
 SAMPLE_S = 0.1
 NOT_ANSWERING = "driver-not-answering"
-#: So many GPUs are given up, each with a child that may never end; then it is the driver.
+#: At most so many GPUs are given up, each with a child that may never end; then the driver is.
 MOST_GIVEN_UP = 3
 
 
 class NvmlSession:
-    """One NVML child: it initialises NVML once and answers any number of questions.
+    """One NVML child: it initialises NVML once and answers any number of requests.
 
-    `child` is one that was started already; by default it is started by the first question.
+    `child` is one that has already been started; by default the first request starts it.
     """
 
     def __init__(self, child: Child | None = None) -> None:
         self._child = child
 
     def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
-        """Ask once. What came before a failure is kept; the failure says why there is no more.
+        """Read every GPU. A failure says why there are no more answers; those before it are kept.
 
-        A GPU that takes half of the time that is left, while others stand behind it, is given up:
-        a new child asks those, in what is left after that. `sysfs` is the kernel's folder of PCI
-        devices, if what it lacks is to be asked of the driver.
+        A GPU that takes half of the remaining time, while others wait behind it, is given up: a
+        new child reads those in the time that is left. With `sysfs`, the kernel's folder of PCI
+        devices, facts that it lacks are read from the driver.
         """
         request = {**question._asdict(), "sysfs": sysfs}
         end = time.monotonic() + deadline_s
@@ -60,7 +60,7 @@ class NvmlSession:
             rest = {**request, "first": index + 1, "silent": hung}
             more, failure = self._ask(rest, end, deadline_s)
             parts += more
-            if not more:  # it is the driver now that does not answer
+            if not more:  # now the driver itself does not answer
                 break
         if hung:
             parts += [_silent(index, deadline_s) for index in hung]
@@ -69,19 +69,19 @@ class NvmlSession:
         return assemble(parts, failure)
 
     def read_health(self, *, deadline_s: float) -> HealthReading:
-        """Ask for the health of every GPU."""
+        """Read the health of every GPU."""
         request = {"health": True, "sample_s": SAMPLE_S}
         return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
 
     def read_condition(self, gpus: Sequence[int], *, deadline_s: float) -> HealthReading:
-        """Ask of these GPUs what decides whether they are fit for work."""
+        """Read only what decides whether these GPUs are fit for work."""
         request = {"health": True, "gpus": list(gpus)}
         return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
 
     def _ask(
         self, request: Mapping[str, Any], end: float, deadline_s: float
     ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
-        """Return the documents that came until `end`, and why there are no more of them."""
+        """Return the documents received until `end`, and the failure that stopped them."""
         parts: list[dict[str, Any]] = []
         failure: ProbeFailure | None = None
         try:
@@ -89,7 +89,7 @@ class NvmlSession:
                 self._child = take()
             self._child.ask(request)
             for document in _answers(self._child, request, end):
-                parts.append(document)  # noqa: PERF402 - what came before a failure is kept
+                parts.append(document)  # noqa: PERF402 - answers before a failure are kept
             failure = take_failure(parts)
         except ChildSilentError:
             message = f"the NVIDIA driver did not answer within {deadline_s:g} s"
@@ -112,8 +112,8 @@ def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[d
     """Yield the documents of one answer.
 
     Raises:
-        ChildSilentError: one did not come until `end`, or a GPU's before half of the time to it.
-        ChildDiedError: the child ended, or cannot be understood.
+        ChildSilentError: one did not come by `end`, or a GPU's within half of the remaining time.
+        ChildDiedError: the child ended, or wrote something unreadable.
     """
     behind = 0
     while True:
@@ -133,7 +133,7 @@ def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[d
 
 
 def _first_without(parts: Iterable[Mapping[str, Any]], hung: Sequence[int] = ()) -> int | None:
-    """Return the first GPU that has neither answered nor been given up; None if there is none."""
+    """Return the first GPU that has neither answered nor been given up, None if there is none."""
     counts = [part["gpu_count"] for part in parts if "gpu_count" in part]
     known = {part["index"] for part in parts if part["part"] == "gpu"}.union(hung)
     return next((index for index in range(max(counts, default=0)) if index not in known), None)
@@ -149,7 +149,7 @@ def _silent(index: int, deadline_s: float) -> dict[str, Any]:
 
 
 def _given_up(hung: Sequence[int], deadline_s: float, failure: ProbeFailure | None) -> ProbeFailure:
-    """Say which GPUs did not answer, and what `failure` befell those behind them."""
+    """Describe which GPUs did not answer, and the `failure` of those behind them."""
     which = f"GPU {hung[0]}" if len(hung) == 1 else f"GPUs {', '.join(map(str, hung))}"
     message = f"{which} did not answer in time (deadline {deadline_s:g} s)"
     if failure is not None:
@@ -158,7 +158,7 @@ def _given_up(hung: Sequence[int], deadline_s: float, failure: ProbeFailure | No
 
 
 def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
-    """Take the failure with which an answer may end out of its documents."""
+    """Remove the failure, with which an answer may end, from its documents and return it."""
     if not parts or parts[-1]["part"] != "failure":
         return None
     told = parts.pop()
@@ -167,7 +167,7 @@ def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
 
 
 def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:
-    """Put the child's documents together into one reading."""
+    """Assemble the child's documents into one reading."""
     system: dict[str, Any] = {}
     gpus: list[GpuReading] = []
     topology: TopologyReading | None = None
@@ -184,7 +184,7 @@ def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> N
 
 
 def _gpu(part: dict[str, Any]) -> GpuReading:
-    # The child is ours and of this version: its keys are our fields, no decoder is needed.
+    # The child is of this version: its keys are our fields, so no decoder is needed.
     failure = part.pop("failure")
     processes = tuple(ProcessReading(**item) for item in part.pop("processes", ()))
     instances = tuple(MigReading(**item) for item in part.pop("mig_instances", ()))
@@ -204,7 +204,7 @@ def _topology(part: dict[str, Any]) -> TopologyReading:
 
 
 def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> HealthReading:
-    """Put the child's documents about health together into one reading."""
+    """Assemble the child's documents about health into one reading."""
     from gpucheck.models.evidence import GpuHealthReading, HealthReading
 
     gpus: list[GpuHealthReading] = []

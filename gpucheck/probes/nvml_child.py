@@ -1,10 +1,10 @@
-"""The process that asks NVML: run by path, and with the files beside it that it loads.
+"""NVML child process: run by path, it loads further files of its folder.
 
 The driver may hang in the kernel, so no other process of ours ever calls it. The parent starts
 `python -I -S nvml_child.py DIRECTORY_OF_PYNVML`, writes one request a line to standard input and
 reads JSON lines from standard output; NVML is initialised once, however many requests follow.
 Standard library and pynvml only: nothing of gpucheck is imported here. Python compiles this file at
-every start, and keeps what it loads compiled: what is more than asking stands there.
+every start but caches the files that it loads, so it is kept short.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_beside(name: str) -> Any:
-    """Return a module from the file of that name beside this one."""
+    """Load the file of that name from this file's folder."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
     module = ModuleType(name)
     SourceFileLoader(name, f"{folder}/{name}.py").exec_module(module)
@@ -30,7 +30,7 @@ def load_beside(name: str) -> Any:
 
 
 class Session:
-    """Answers requests through one door to NVML."""
+    """Answers requests through one NVML binding."""
 
     def __init__(self, door: Any, nvml: Any, refusal: type[Any]) -> None:
         self._door = door
@@ -38,7 +38,7 @@ class Session:
         self._refusal = refusal
         self._gpus = load_beside("nvml_gpu_child")
         door.added.update(self._gpus.first_forms(nvml))
-        #: By index, for questions that come every second.
+        #: By index, for requests that come every second.
         self._readers: dict[int, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Session:
         return self._gpus.GpuReader(self._door, self._nvml, self._refusal, index)
 
     def _read(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Read the system, every GPU from `first` on, and how all of them are wired."""
+        """Read the system, every GPU from `first` on, and the topology."""
         system = self.read_system()
         yield system
         readers = [self._reader(index) for index in range(system["gpu_count"])]
@@ -84,7 +84,7 @@ class Session:
             yield topology.TopologyReader(self._door, self._refusal, bus_id, handles).read()
 
     def _handle(self, reader: Any, request: dict[str, Any]) -> Any:
-        """Return the handle of a GPU, also of one that another child has read before."""
+        """Return the handle of a GPU, even if another child has read that GPU."""
         index = reader.document["index"]
         if index in request.get("silent", ()):
             function, slug = "nvmlDeviceGetHandleByIndex", "driver-not-answering"

@@ -1,7 +1,8 @@
-"""The one door to NVML: every call, and every way in which a call can fail.
+"""NVML binding: every call, and every way in which a call can fail.
 
-Loaded by path from beside the processes that call NVML (nvml_child.py, telemetry_child.py), which
-the driver may keep for ever. Standard library and pynvml only: nothing of gpucheck is imported.
+The processes that call NVML (nvml_child.py, telemetry_child.py) load it by path from their folder;
+the driver may hang them for ever. Standard library and pynvml only: nothing of gpucheck is
+imported.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Why NVML refused, by return code: a stable slug and what a person needs to know.
+#: NVML's errors by return code: a stable slug and a text for people.
 #: Source: nvml.h (nvmlReturn_t); pynvml 13 has no text of its own for 27 to 30.
 REASONS: dict[int, tuple[str, str]] = {
     1: ("uninitialized", "NVML was not initialised"),
@@ -50,18 +51,18 @@ REASONS: dict[int, tuple[str, str]] = {
     999: ("unknown", "the driver reported an unknown internal error"),
 }
 
-#: Codes that mean "this form of the question is not known here": the older form is then asked.
+#: Codes that mean "this function is not known here": the older one is then called.
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
 
 
-#: No card works outside of these.
+#: No card works outside this range.
 COLDEST_C = -60
 HOTTEST_C = 200
 WHOLE_PERCENT = 100
 
 
 class Refusal(Exception):
-    """NVML did not give a value: the function, its code (None when it never reached NVML), why."""
+    """A value that NVML did not give: the function, its code (None if never called), the reason."""
 
     def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
         super().__init__(text)
@@ -75,16 +76,16 @@ class Refusal(Exception):
         return self.text if self.code is None else f"{self.text} (NVML {self.code})"
 
     def of_this_form(self) -> bool:
-        """Return whether an older form of the question may still be answered."""
+        """Return whether an older function may still answer."""
         return self.code in ASK_OLDER_FORM or self.slug == "binding-too-old"
 
     def about(self, kind: str) -> Refusal:
-        """Return the same refusal, of one kind of processes alone."""
+        """Return the same error for one kind of processes."""
         text = self.text if kind == "compute" else f"the {kind} processes: {self.text}"
         return Refusal(self.function, self.code, self.slug, text)
 
     def document(self) -> dict[str, Any]:
-        """Return the refusal as the JSON object that the parent decodes."""
+        """Return the error as the JSON object that the parent decodes."""
         return {
             "function": self.function,
             "library_code": self.code,
@@ -94,19 +95,19 @@ class Refusal(Exception):
 
 
 def refusal_of(function: str, code: int) -> Refusal:
-    """Return the refusal that a return code of NVML is."""
-    slug, text = REASONS.get(code, ("unlisted", "NVML gave a code that is not known here"))
+    """Return the error for a return code of NVML."""
+    slug, text = REASONS.get(code, ("unlisted", "NVML returned an unknown code"))
     return Refusal(function, code, slug, text)
 
 
 def impossible(function: str, said: str) -> Refusal:
-    """Return the refusal of an answer that cannot be true."""
-    text = f"the driver says {said}, which cannot be"
+    """Return the error for an impossible answer."""
+    text = f"the driver reports {said}, which is impossible"
     return Refusal(function, None, "impossible", text)
 
 
 def celsius(value: int, function: str) -> int:
-    """Return a temperature, which NVML gives as an unsigned number though it may be below zero.
+    """Return a temperature, which NVML gives as an unsigned number although it may be negative.
 
     Raises:
         Refusal: no card works at this temperature.
@@ -121,7 +122,7 @@ def rates(found: Any, function: str) -> Any:
     """Return the utilization of a GPU and of its memory.
 
     Raises:
-        Refusal: more than all.
+        Refusal: more than 100 %.
     """
     most = max(found.gpu, found.memory)
     if most > WHOLE_PERCENT:
@@ -129,7 +130,7 @@ def rates(found: Any, function: str) -> Any:
     return found
 
 
-#: Answers that are looked at before they are believed.
+#: Answers that are checked for plausibility.
 CHECKED: dict[str, Callable[[Any, str], Any]] = {
     "nvmlDeviceGetTemperature": celsius,
     "nvmlDeviceGetTemperatureThreshold": celsius,
@@ -139,12 +140,12 @@ CHECKED: dict[str, Callable[[Any, str], Any]] = {
 
 
 class Door:
-    """Every call to pynvml goes through `ask`, which counts it and turns errors into `Refusal`."""
+    """Binding whose `ask` makes every call of pynvml, counts it and turns errors into `Refusal`."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._form: dict[str, int] = {}
-        #: What pynvml no longer offers, by the names that `ask` is to know it by.
+        #: Functions that pynvml no longer offers, by their names for `ask`.
         self.added: dict[str, Callable[..., Any]] = {}
         self.calls = 0
 
@@ -153,7 +154,7 @@ class Door:
     celsius = staticmethod(celsius)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Call one pynvml function; raise `Refusal` for every way it can fail."""
+        """Call one pynvml function; raise `Refusal` for any failure."""
         call = self.added.get(function) or getattr(self._nvml, function, None)
         if call is None:
             text = "the installed nvidia-ml-py is too old to ask for it"
@@ -172,9 +173,9 @@ class Door:
             raise Refusal(function, None, "binding-failed", text) from None
 
     def ask_newest(self, key: str, forms: tuple[tuple[str, tuple[Any, ...]], ...], gpu: Any) -> Any:
-        """Ask the newest form of a question that this driver knows, remembered for the next GPU.
+        """Call the newest of these functions that the driver knows, remembered for the next GPU.
 
-        "Not supported" is said of one GPU, so that it is not remembered.
+        "Not supported" is about one GPU, so it is not remembered.
         """
         said: Refusal | None = None
         remembered = True
@@ -185,7 +186,7 @@ class Door:
             except Refusal as refusal:
                 if not refusal.of_this_form():
                     raise
-                # "There is no such function" tells the least of all.
+                # "No such function" is the least informative error.
                 said = refusal if said is None or refusal.code not in (13, None) else said
                 remembered = remembered and refusal.slug != "not-supported"
                 continue
@@ -196,7 +197,7 @@ class Door:
 
 
 def loaded_library() -> str | None:
-    """Return the NVML that this process has loaded: its name carries the library's version."""
+    """Return the path of the loaded NVML, whose file name contains the library's version."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             paths = (line.split(maxsplit=5)[-1].strip() for line in file)
@@ -206,10 +207,10 @@ def loaded_library() -> str | None:
 
 
 def _spare_ctypes_util() -> None:
-    """Let pynvml import a find_library that it never calls.
+    """Give pynvml a stub of find_library, which it imports but never calls.
 
-    The real ctypes.util brings subprocess, tempfile and shutil along: a quarter of the time this
-    process takes to start.
+    The real ctypes.util imports subprocess, tempfile and shutil: a quarter of this process's
+    start-up time.
     """
     stand_in = ModuleType("ctypes.util")
     stand_in.find_library = lambda name: None  # type: ignore[attr-defined]
@@ -217,7 +218,7 @@ def _spare_ctypes_util() -> None:
 
 
 def open_nvml() -> tuple[Door, Any]:
-    """Import the binding and initialise NVML; return its door and itself.
+    """Import pynvml and initialise NVML; return the binding and pynvml.
 
     Raises:
         Refusal: either of them failed.
@@ -225,7 +226,7 @@ def open_nvml() -> tuple[Door, Any]:
     _spare_ctypes_util()
     try:
         import pynvml as nvml
-    except Exception as error:  # older packages of that name do not even compile
+    except Exception as error:  # some older packages of that name do not even compile
         kind = type(error).__name__
         text = f"the Python module pynvml (package nvidia-ml-py) cannot be imported ({kind})"
         function = "import"

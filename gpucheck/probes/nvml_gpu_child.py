@@ -1,7 +1,7 @@
-"""What NVML says of one GPU, read field by field by the NVML child.
+"""NVML's reading of one GPU, field by field, for the NVML child.
 
-A file of its own, which Python keeps compiled: nvml_child.py itself is compiled at every start.
-Each question goes through the door of nvml_door_child.py, which turns errors into its `Refusal`.
+A separate file because Python caches it compiled, unlike nvml_child.py. Each call goes through the
+binding of nvml_door_child.py, which turns errors into its `Refusal`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-#: The GPU is lost, or needs a reset: nothing more is asked of it.
+#: The GPU is lost, or needs a reset: it is not read any further.
 OVER = frozenset({15, 16})
 NOT_OFFERED = frozenset({3, 13})
-#: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), for a process's memory that the driver does not tell.
+#: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), where the driver does not know a process's memory.
 VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 
 ARCHITECTURES = {
@@ -53,7 +53,7 @@ def kernel_bus_id(given: bytes | str) -> str:
 
 
 def _bits(words: Any) -> list[int]:
-    """Return the numbers of the bits that are set in words of 64 bits."""
+    """Return the positions of the set bits in 64-bit words."""
     return [
         64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
     ]
@@ -90,8 +90,8 @@ def _performance_state(value: Any) -> tuple[Any, ...]:
     return (None if value == PERFORMANCE_STATE_UNKNOWN else value,)
 
 
-#: One row a reading: the fields it fills, the pynvml function, its arguments after the handle,
-#: and how the answer becomes the values. One NVML call each; nothing is asked twice.
+#: One row per reading: the fields it fills, the pynvml function, its arguments after the handle,
+#: and the conversion of the answer. One NVML call each; nothing is read twice.
 READINGS: tuple[
     tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], tuple[Any, ...]]], ...
 ] = (
@@ -144,7 +144,7 @@ READINGS: tuple[
     (("mig_enabled",), "nvmlDeviceGetMigMode", (), _first_flag),
 )
 
-#: What an answer of an unexpected shape raises while it is turned into values.
+#: Exceptions from converting an answer of an unexpected shape.
 UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
 
 MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
@@ -158,7 +158,7 @@ PROCESS_LISTS = (
 
 
 def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
-    """Ask one of the process lists in its first form (nvmlProcessInfo_v1_t: pid and memory)."""
+    """Read one of the process lists in its first form (nvmlProcessInfo_v1_t: pid and memory)."""
     import ctypes
 
     class Record(ctypes.Structure):
@@ -171,7 +171,7 @@ def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
     code = call(handle, ctypes.byref(count), None)
     records: Any = ()
     if code == nvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        count.value = 2 * count.value + 5  # room for those that start meanwhile
+        count.value = 2 * count.value + 5  # space for processes that start meanwhile
         records = (Record * count.value)()
         code = call(handle, ctypes.byref(count), records)
     if code:
@@ -186,21 +186,21 @@ def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
 
 
 def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Version 2 tells what the driver reserves apart from what is used; version 1 adds the two."""
+    """Return version 2, which counts the driver's reserve apart from used memory, or version 1."""
     version_2 = getattr(nvml, "nvmlMemory_v2", None)
     newest = (("nvmlDeviceGetMemoryInfo", (version_2,)),) if version_2 else ()
     return (*newest, ("nvmlDeviceGetMemoryInfo", ()))
 
 
 def first_forms(nvml: Any) -> dict[str, Callable[[Any], list[SimpleNamespace]]]:
-    """Return the process lists as drivers before R450 have them, which pynvml no longer asks."""
+    """Return the process lists of drivers before R450, which pynvml no longer calls."""
     return {f"{name}_v1": partial(_list_v1, nvml, name) for _, name in PROCESS_LISTS}
 
 
 class GpuReader:
-    """Reads one GPU field by field; after the GPU is lost no further call is made for it.
+    """Reader of one GPU, field by field; once the GPU is lost, no further call is made for it.
 
-    `handle` is NVML's for this GPU, or the refusal that ended the reading.
+    `handle` is NVML's for this GPU, or the error that ended the reading.
     """
 
     def __init__(self, door: Any, nvml: Any, refusal: type[Any], index: int) -> None:
@@ -214,14 +214,14 @@ class GpuReader:
 
     @property
     def handle(self) -> Any:
-        """NVML's handle, or the refusal after which there is nothing more to ask."""
+        """NVML's handle, or the error that ended the reading."""
         return self._over or self._handle
 
     def read(self, *, process_utilization: bool, sysfs: str = "") -> dict[str, Any]:
         """Return the GPU's document; a field that could not be read has its reason instead.
 
-        `sysfs` is the kernel's folder of PCI devices: what is near a GPU that is not there (a
-        masked /sys), the driver may know.
+        `sysfs` is the kernel's folder of PCI devices. If the GPU is not there (a masked /sys), the
+        driver may still know its NUMA node and CPUs.
         """
         self.open()
         for fields, function, arguments, convert in READINGS:
@@ -236,7 +236,7 @@ class GpuReader:
         return self._finish_with_instances()
 
     def read_processes(self) -> dict[str, Any]:
-        """Return who is on the GPU now; what cannot change meanwhile is read the first time."""
+        """Return the GPU's processes; what cannot change is read only the first time."""
         first = self.handle is None
         if first:
             self.open()
@@ -248,7 +248,7 @@ class GpuReader:
         return self._finish_with_instances() if first else self._finish()
 
     def open(self) -> None:
-        """Get the handle, by which every question is asked."""
+        """Get the handle, which every call needs."""
         try:
             self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
         except self._refusal as refusal:
@@ -282,7 +282,7 @@ class GpuReader:
         self.unavailable.update(dict.fromkeys(absent, "the driver does not know it"))
 
     def _collect(self, field: str, items: Callable[[], Iterator[dict[str, Any]]]) -> None:
-        """Keep what was listed before a refusal; the refusal then says that the list has a gap."""
+        """Keep what was listed before an error; the error then marks the list as incomplete."""
         found: list[dict[str, Any]] = []
         self.document[field] = found
         if self._over is not None:
@@ -311,7 +311,7 @@ class GpuReader:
         memory = self._door.ask_newest("memory", forms, handle)
         if max(memory.used, memory.free) > memory.total:
             said = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
-            text = f"the driver says {said}, which cannot be"
+            text = f"the driver reports {said}, which is impossible"
             function = "nvmlDeviceGetMemoryInfo"
             raise self._refusal(function, None, "impossible", text)
         return (memory.total, memory.used, memory.free)
@@ -321,7 +321,7 @@ class GpuReader:
         return (_as_list(cpus) or None,)
 
     def _numa_node(self) -> tuple[Any, ...]:
-        """Return the node nearest to the GPU, not the one that its own memory may make up."""
+        """Return the node nearest to the GPU, not a node made of the GPU's own memory."""
         nodes = _bits(self._ask("nvmlDeviceGetMemoryAffinity", AFFINITY_WORDS, 0))
         return (nodes[0] if len(nodes) == 1 else None,)
 
@@ -334,7 +334,8 @@ class GpuReader:
             except self._refusal as refusal:
                 if refusal.code in OVER:
                     raise
-                # Not every driver has the other two lists. Without the first, none is not known.
+                # A driver may lack the other two lists. Without the first, it is unknown
+                # whether there are any processes.
                 if kind == "compute" or refusal.code not in NOT_OFFERED:
                     gap = gap or refusal.about(kind)
                 continue
@@ -346,7 +347,7 @@ class GpuReader:
         try:
             samples = self._ask("nvmlDeviceGetProcessUtilization", 0)
         except self._refusal as refusal:
-            if refusal.slug == "not-found":  # NVML's word for "no sample since then"
+            if refusal.slug == "not-found":  # NVML's code for "no sample since then"
                 return {}
             raise
         newest: dict[str, tuple[int, int]] = {}

@@ -1,6 +1,6 @@
-"""NVML's readings of health, loaded by the NVML child when they are asked for.
+"""NVML's readings of health, loaded by the NVML child on demand.
 
-Each question goes through the door of nvml_door_child.py, which turns errors into its `Refusal`.
+Each call goes through the binding of nvml_door_child.py, which turns errors into its `Refusal`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SLOWDOWN_FIELDS = {
 #: Errors of all NVLinks, by kind, and of one link. Source: nvml.h (NVML_FI_DEV_NVLINK_*).
 NVLINK_TOTALS = {"CRC": (38, 45), "replay": (52,), "recovery": (59,)}
 NVLINK_BY_LINK = {"CRC": 163, "replay": 161, "recovery": 162}
-#: What is compared between the two samples.
+#: The counters compared between the two samples.
 GROWING = ("throttled_ns", "pcie_replays_grown", "nvlink_errors_grown")
-#: Of a single field: the GPU or the driver has no such thing.
+#: The codes of a single field that the GPU or the driver does not have.
 NO_SUCH_FIELD = frozenset({2, 3, 13, 25})
 MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
 MOST_LINKS = 64
-#: The readings, by the first field of each, by which core/condition.py calls a card unfit.
+#: The readings, by their first field, from which core/condition.py decides that a card is unfit.
 CONDITION = frozenset(
     {
         "clock_event_reasons",
@@ -45,14 +45,14 @@ CONDITION = frozenset(
         "temperature_slowdown_c",
     }
 )
-#: The code of a link that the GPU does not have: invalid argument, or not offered.
+#: The codes of a link that the GPU does not have: invalid argument, or not offered.
 NO_SUCH_LINK = frozenset({2, 3, 13})
 OVER = frozenset({15, 16})
 INFOROM_CORRUPTED = 14
 
 
 class HealthReader:
-    """Reads one GPU; after it is lost nothing more is asked of it."""
+    """Reader of one GPU; once it is lost, it is not read any further."""
 
     def __init__(self, door: Any, nvml: Any, refusal: type[Any], index: int) -> None:
         self._door = door
@@ -61,16 +61,16 @@ class HealthReader:
         self._handle: Any = None
         self._over: Any = None
         self._active_links: list[int] = []
-        #: When the counters that grow were first looked at, and what they said.
+        #: The time and the values of the growing counters' first sample.
         self._begun_s = 0.0
         self._first: dict[str, int] | None = None
-        #: Why a counter that the GPU has was not told.
+        #: Why a counter that the GPU has was not read.
         self._gap: Any = None
         self.document: dict[str, Any] = {"part": "health", "index": index}
         self.unavailable: dict[str, str] = {}
 
     def read(self) -> None:
-        """Take every reading, and the first sample of the counters."""
+        """Take every reading, and the counters' first sample."""
         try:
             self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
         except self._refusal as refusal:
@@ -85,7 +85,7 @@ class HealthReader:
                 self._note((*GROWING, "sample_s"), refusal)
 
     def read_condition(self) -> dict[str, Any]:
-        """Return a document with the readings of CONDITION alone."""
+        """Return a document with only the readings of CONDITION."""
         try:
             self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
         except self._refusal as refusal:
@@ -108,10 +108,10 @@ class HealthReader:
     # ------------------------------------------------------------------------------ counters
 
     def _grown(self) -> tuple[Any, ...]:
-        """Return by how much each kind of counter grew, and within which time."""
+        """Return the growth of each kind of counter, and the time in which it grew."""
         later = self._sample()
         seconds = time.monotonic() - self._begun_s
-        # A counter that somebody set to zero meanwhile has not grown.
+        # A counter that was reset meanwhile has not grown.
         grown = {
             name: max(0, later[name] - before)
             for name, before in (self._first or {}).items()
@@ -126,7 +126,7 @@ class HealthReader:
         return (slowdowns or None, grown.get("replays"), errors or None, seconds)
 
     def _sample(self) -> dict[str, int]:
-        """Return the counters by name; of NVLinks those of the whole GPU and those by link."""
+        """Return the counters by name; those of NVLinks both for the whole GPU and by link."""
         wanted = [*SLOWDOWN_FIELDS.values(), PCIE_REPLAYS]
         values = self._fields(wanted)
         names = [*SLOWDOWN_FIELDS, "replays"]
@@ -194,7 +194,7 @@ class HealthReader:
         return lambda: (bool(self._ask(function)[1]),)
 
     def _fields(self, wanted: list[Any]) -> dict[Any, int]:
-        """Return those of the fields (numbers, or pairs with a link) that the driver gives."""
+        """Return the available ones of these fields (numbers, or pairs with a link)."""
         function = "nvmlDeviceGetFieldValues"
         values = self._ask(function, wanted)
         found = {}
@@ -215,7 +215,7 @@ class HealthReader:
         return (self._door.celsius(value, "nvmlDeviceGetFieldValues"),)
 
     def _struct(self, name: str, function: str) -> Any:
-        """Ask a function that fills a structure which this binding may not know."""
+        """Call a function that fills a structure unknown to older versions of pynvml."""
         make = getattr(self._nvml, name, None)
         if make is None:
             text = "the installed nvidia-ml-py is too old to ask for it"
@@ -265,7 +265,7 @@ class HealthReader:
         return (found, len(self._active_links))
 
     def _fabric(self) -> tuple[Any, ...]:
-        """Ask version 3, then 2, which knows no summary of the health."""
+        """Ask version 3, then version 2, which has no summary of the health."""
         function = "nvmlDeviceGetGpuFabricInfoV"
         try:
             info = self._struct("c_nvmlGpuFabricInfo_v3_t", function)
@@ -324,7 +324,7 @@ def _value(field: Any) -> int:
 def read_health(
     door: Any, nvml: Any, refusal: type[Any], sample_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield a document for each GPU; the counters are looked at twice, `sample_s` apart."""
+    """Yield a document for each GPU; the counters are sampled twice, `sample_s` apart."""
     count = door.ask("nvmlDeviceGetCount")
     readers = [HealthReader(door, nvml, refusal, index) for index in range(count)]
     for reader in readers:
@@ -338,6 +338,6 @@ def read_health(
 def read_condition(
     door: Any, nvml: Any, refusal: type[Any], gpus: list[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield for each of these GPUs what decides whether it is fit for work, and nothing more."""
+    """Yield for each of these GPUs only what decides whether it is fit for work."""
     for index in gpus:
         yield HealthReader(door, nvml, refusal, index).read_condition()

@@ -1,4 +1,4 @@
-"""Start the NVML child before everything else, so that it works while we are still importing."""
+"""Early start of the NVML child, so that it works while we are still importing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _started: list[Child] = []
 
 
 def binding_directory() -> str:
-    """Return the directory on the module path that holds pynvml, or "" where there is none."""
+    """Return the directory on the module path that holds pynvml, or "" if there is none."""
     for directory in sys.path:
-        # An empty or relative entry is in the current directory, from which nothing is taken.
+        # Empty and relative entries mean the current directory, which is not searched.
         for form in ("pynvml.py", "pynvml"):
             if directory.startswith("/") and os.path.exists(os.path.join(directory, form)):  # noqa: PTH110, PTH118
                 return directory
@@ -32,7 +32,7 @@ def start() -> Child:
 
 
 def start_early() -> None:
-    """Start one for whoever asks first; a failure is met, and told, when it is needed."""
+    """Start a child for the first request; a failure is reported when the child is needed."""
     try:
         _started.append(start())
     except ChildDiedError:
@@ -45,6 +45,6 @@ def take() -> Child:
 
 
 def discard() -> None:
-    """End a child that was started early and that nobody took."""
+    """End a child that was started early but never used."""
     while _started:
         _started.pop().close()

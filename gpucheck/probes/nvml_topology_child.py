@@ -1,6 +1,6 @@
-"""NVML's readings of how GPUs are wired, loaded by the NVML child when they are asked for.
+"""NVML's readings of the topology, loaded by the NVML child on demand.
 
-Each question goes through the door of nvml_door_child.py, which turns errors into its `Refusal`.
+Each call goes through the binding of nvml_door_child.py, which turns errors into its `Refusal`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-#: More links than any GPU has; the driver refuses the first that is not there.
+#: More links than any GPU has; the driver rejects the first that does not exist.
 MOST_LINKS = 64
-#: What NVML answers for a link that the GPU does not have: invalid argument, or not offered.
+#: The codes of a link that the GPU does not have: invalid argument, or not offered.
 NO_SUCH_LINK = frozenset({2, 3, 13})
 #: Source: nvml.h (nvmlIntNvLinkDeviceType_t).
 REMOTE_TYPES = {0: "gpu", 1: "ibm-npu", 2: "switch"}
-#: What an answer of an unexpected shape raises while it is turned into values.
+#: Exceptions from converting an answer of an unexpected shape.
 UNREADABLE = (ValueError, TypeError, AttributeError)
 
 
 class TopologyReader:
-    """Reads the PCIe ancestor of each pair of GPUs and every NVLink of each GPU.
+    """Reader of the PCIe ancestor of each pair of GPUs and of every NVLink of each GPU.
 
-    `handles` are NVML's, or the refusal of a GPU that does not answer; `bus_id` turns NVML's form
+    `handles` are NVML's, or the error of a GPU that does not answer; `bus_id` converts NVML's form
     of a bus id into the kernel's.
     """
 

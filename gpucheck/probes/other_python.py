@@ -1,4 +1,4 @@
-"""Other Pythons: which one a person means, and our single files run there, with a deadline."""
+"""Other Python interpreters: finding the user's, and running our single files there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpucheck.models.errors import WrongUseError
 from gpucheck.probes.child import Child, ChildDiedError, ChildSilentError
 
-#: What would make an interpreter do more than run our file.
+#: Variables that would make an interpreter do more than run our file.
 _UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PYTHONDEBUG"})
 
 
@@ -19,21 +19,21 @@ _UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PY
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
-#: The oldest Python that our single files run in.
+#: The oldest Python in which our single files run.
 OLDEST = (3, 8)
-#: A program that every Python understands, and so says its version where it runs none of ours.
+#: A program that every Python understands, to learn the version of one that cannot run our files.
 _SAY_VERSION = (
     'import sys; sys.stdout.write(\'{"major": %d, "minor": %d}\\n\' % sys.version_info[:2])'
 )
-#: It needs nothing but the interpreter itself.
+#: It needs only the interpreter itself.
 _VERSION_S = 5.0
 
 
 class Interpreter(NamedTuple):
-    """A Python and what it was told: `isolated` (-I, -E) reads no PYTHON*, `bare` (-S) no site.
+    """A Python and its options: `isolated` (-I, -E) ignores PYTHON*, `bare` (-S) skips site.
 
-    `named_by` is what makes it the one that a person means: --python, VIRTUAL_ENV, CONDA_PREFIX,
-    PATH, or gpucheck where it is the one that gpucheck runs in; empty for that of a command line.
+    `named_by` is the reason for its choice: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck
+    if it is gpucheck's own; empty for the Python of a command line.
     """
 
     path: str
@@ -48,22 +48,22 @@ class Interpreter(NamedTuple):
 
 
 def meant_interpreter(environment: Mapping[str, str], named: str | None = None) -> Interpreter:
-    """Return the Python that a person at this shell means.
+    """Return the user's Python.
 
     It is the one that `--python` names, else that of the active environment (VIRTUAL_ENV, then
-    CONDA_PREFIX), else `python`, then `python3`, in PATH, else gpucheck's own: gpucheck itself may
-    be installed in an environment of its own, where there is no framework. What is no program is
-    passed over, and so are relative entries of PATH, which lead wherever one stands.
+    CONDA_PREFIX), else `python`, then `python3`, in PATH, else gpucheck's own. gpucheck's own comes
+    last since it may be installed apart from all frameworks. Files that cannot be run are skipped,
+    and so are relative entries of PATH, which depend on the current directory.
 
     Raises:
-        WrongUseError: `named` is no program that can be run.
+        WrongUseError: `named` is not a program that can be run.
     """
     if named is not None:
         path = _program(named, environment) if "/" not in named else os.path.abspath(named)  # noqa: PTH100
         if path is None or not _is_program(path):
             raise WrongUseError(
                 code="no-such-python",
-                message=f"--python: {named[:200]!a} is no program that can be run.",
+                message=f"--python: {named[:200]!a} is not a program that can be run.",
                 remedy=("Name an interpreter: --python .venv/bin/python",),
             )
         return Interpreter(path, named_by="--python")
@@ -79,7 +79,7 @@ def meant_interpreter(environment: Mapping[str, str], named: str | None = None) 
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str | None:
-    """Return where a program lies in the absolute entries of PATH."""
+    """Return a program's path, searched in the absolute entries of PATH."""
     folders = environment.get("PATH", os.defpath).split(os.pathsep)
     paths = (f"{folder}/{name}" for folder in folders if folder.startswith("/"))
     return next(filter(_is_program, paths), None) if name else None
@@ -94,9 +94,9 @@ class OtherPythonError(Exception):
 
 
 def user_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for another interpreter: the user's, without the current folder.
+    """Return the environment for another interpreter: the user's, without the current directory.
 
-    An empty or relative entry of PYTHONPATH is the current directory.
+    Empty and relative entries of PYTHONPATH mean the current directory.
     """
     kept = {name: value for name, value in environment.items() if name not in _UNWANTED}
     if "PYTHONPATH" in kept:
@@ -112,13 +112,13 @@ def run_script(
     environment: Mapping[str, str],
     deadline_s: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that a file beside this one writes, a line each, as they come.
+    """Run a script of this folder and yield the JSON objects that it writes, one a line.
 
-    What else is on its stdout is passed over. At the end, or when the caller has enough, it is
-    killed; one that is stuck in the kernel is left behind.
+    Other output on its stdout is skipped. At the end, or when the caller stops reading, it is
+    killed; one that is stuck in the kernel is abandoned.
 
     Raises:
-        OtherPythonError: it cannot be started, or is not at its end after `deadline_s`.
+        OtherPythonError: it cannot be started, or has not finished after `deadline_s`.
     """
     path = str(Path(__file__).with_name(script))
     try:
@@ -136,7 +136,7 @@ def run_script(
 
 
 def why_silent(interpreter: Interpreter, environment: Mapping[str, str]) -> str:
-    """Return why an interpreter that ran to its end gave no answer: too old, or no Python."""
+    """Return why an interpreter that ran to its end gave no answer: too old, or not a Python."""
     path = interpreter.path
     try:
         child = Child(
@@ -155,5 +155,5 @@ def why_silent(interpreter: Interpreter, environment: Mapping[str, str]) -> str:
         child.close()
     shown = ".".join(map(str, version))
     if version < OLDEST:
-        return f"{path} is Python {shown}, and its packages can be read from 3.8 on"
+        return f"{path} is Python {shown}, but gpucheck can read packages only from Python 3.8 on"
     return f"{path}, Python {shown}, gave no answer"

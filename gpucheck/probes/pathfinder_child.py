@@ -1,8 +1,8 @@
-"""Asks cuda-pathfinder of an interpreter for NVIDIA's libraries, as CuPy and numba-cuda do.
+"""Search for NVIDIA's libraries by an interpreter's cuda-pathfinder, as CuPy and numba-cuda do.
 
 A single file run by path in that interpreter, in a process of its own: finding a library loads it.
-Its arguments are the libraries' short names. Writes one JSON object: where each was found, and the
-CUDA headers; nothing where this interpreter has no cuda-pathfinder.
+Its arguments are the libraries' short names. It writes one JSON object: where each was found, and
+the CUDA headers. The object is empty if this interpreter has no cuda-pathfinder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 
 def find(names: list[str]) -> dict[str, object]:
-    """Return the paths by name, null for what is not found, and the folder of the headers."""
+    """Return the paths by name, null where not found, and the folder of the headers."""
     from cuda import pathfinder
 
     found: dict[str, object] = {}
@@ -30,7 +30,7 @@ def find(names: list[str]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Write what there is."""
+    """Write the paths."""
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
     try:

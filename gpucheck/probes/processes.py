@@ -1,7 +1,7 @@
-"""Who the processes on a GPU are. NVML gives process ids of the host's PID namespace.
+"""Identity of the processes on a GPU. NVML gives process ids of the host's PID namespace.
 
-Inside a container such an id may name nobody, or worse, somebody else: the driver knows nothing
-of PID namespaces. There an id is only believed if that process holds an NVIDIA device open.
+Inside a container such an id may name no process, or worse, another one: the driver knows nothing
+of PID namespaces. There an id is trusted only if that process holds an NVIDIA device open.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SECRET_NAME = re.compile(
 )
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
-#: From a user id to its name; KeyError where it has none.
+#: From a user id to its name; KeyError if it has none.
 Users = Callable[[int], str]
 
 
 def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
-    """Return each process's name, user and command, null where it is not ours to know."""
+    """Return each process's name, user and command, null where we may not read them."""
     initial = _in_initial_namespace(root)
     users = _users(root)
     return {pid: _identify(root / "proc" / str(pid), pid, initial, users) for pid in pids}
@@ -84,7 +84,7 @@ def _target(link: Path) -> str:
 
 
 def _users(root: Path) -> Users:
-    """Return what names a user id: this system's directory services, or the other root's file."""
+    """Return the lookup of user names: this system's directory services, or the root's own file."""
     if root == Path("/"):
         import pwd
 
@@ -95,7 +95,7 @@ def _users(root: Path) -> Users:
 
 
 def _user(directory: Path, users: Users) -> str | None:
-    """Return the name of the real user id, or the id where it has no name."""
+    """Return the name of the real user id, or the id if it has no name."""
     for line in (read_text(directory / "status") or "").splitlines():
         key, _, values = line.partition(":")
         if key == "Uid" and values.split():
@@ -108,19 +108,19 @@ def _user(directory: Path, users: Users) -> str | None:
 
 
 def _command(directory: Path) -> str | None:
-    """Return the command line as a shell would need it; kernel threads and zombies have none."""
+    """Return the command line, quoted for a shell; kernel threads and zombies have none."""
     import shlex
 
-    # Programs that write their own title pad it with zeros.
+    # Programs that set their own title pad it with zeros.
     words = (read_text(directory / "cmdline") or "").rstrip("\0")
     return shlex.join(without_secrets(words.split("\0"))) if words else None
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line with what looks like a password masked.
+    """Return the words of a command line, with everything that looks like a secret masked.
 
-    Any user may read another's command line, but nobody expects it in a report: the value of an
-    option or variable that is called a password, token, key or secret, and that of a URL.
+    That is the value of an option or variable named like a password, token, key or secret, and a
+    URL's password. Any user may read another's command line, but a report must not spread it.
     """
     shown: list[str] = []
     masks_next = False

@@ -1,4 +1,4 @@
-"""A recorded machine: the same Protocol, answered from a snapshot file."""
+"""Recorded probes: the same Protocol, served from a snapshot file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def read_snapshot(path: Path) -> Snapshot:
     """Read a snapshot document.
 
     Raises:
-        WrongUseError: the file cannot be read, is not JSON, not a snapshot, or a newer one.
+        WrongUseError: the file cannot be read, is not JSON or not a snapshot, or is newer.
     """
     document = _read_document(path)
     schema = document.get("schema")
     if schema != SCHEMA:
         said = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
-        raise _unusable(path, f"is not a gpucheck snapshot that this version reads: {said}")
+        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {said}")
     try:
         return from_plain(Snapshot, document.get("result"), where="result")
     except DecodeError as error:
@@ -71,7 +71,7 @@ def _unusable(path: Path, problem: str) -> WrongUseError:
 
 
 class RecordedProbes:
-    """Answers from a snapshot; what was not recorded is a failure that says so."""
+    """Readings from a snapshot; a part that was not recorded is a failure that says so."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -94,26 +94,26 @@ class RecordedProbes:
         return self._snapshot.kernel or unknown
 
     def nvml(self, question: NvmlQuestion) -> NvmlReading:
-        """Return the recorded reading; parts that were not asked for are left out."""
+        """Return the recorded reading, without the parts that were not requested."""
         recorded = self._snapshot.nvml
         if recorded is None:
             return NvmlReading(failure=NOT_RECORDED)
         return recorded if question.topology else recorded._replace(topology=None)
 
     def cuda(self) -> CudaReading:
-        """Return what libcuda said when the snapshot was taken."""
+        """Return libcuda's recorded answer."""
         return self._snapshot.cuda or CudaReading(failure=NOT_RECORDED)
 
     def system(self) -> SystemReading:
-        """Return the recorded surroundings of the driver."""
+        """Return the recorded files of the driver."""
         return self._snapshot.system or SystemReading(unavailable=NOT_RECORDED.message)
 
     def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
-        """Open nothing: the files here are another machine's."""
+        """Open nothing: the files here belong to another machine."""
         return ()
 
     def cuda_unrestricted(self) -> CudaReading:
-        """Return what libcuda said without the variable, where that was asked."""
+        """Return libcuda's recorded answer without the variable, if there is one."""
         return self._snapshot.cuda_unrestricted or CudaReading(failure=NOT_RECORDED)
 
     def health(self) -> HealthReading:
@@ -121,11 +121,11 @@ class RecordedProbes:
         return self._snapshot.health or HealthReading(failure=NOT_RECORDED)
 
     def condition(self, gpus: Sequence[int]) -> HealthReading:
-        """Return the recorded health, which has all of it."""
+        """Return the recorded health, which includes it."""
         return self.health()
 
     def builds(self, python: str | None) -> BuildsReading:
-        """Return the frameworks of the interpreter that recorded."""
+        """Return the frameworks of the interpreter that made the recording."""
         return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)
 
     def try_frameworks(
@@ -146,9 +146,9 @@ class RecordedProbes:
         return LaunchReading(failure=NOT_RECORDED)
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
-        """Return the recorded processes; others are of an unknown namespace."""
+        """Return the recorded processes; the namespace of others is unknown."""
         known = {process.pid: process for process in self._snapshot.processes}
         return {pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -1,9 +1,9 @@
-"""The dynamic loader in list mode: which libraries a shared object would load, and which not.
+"""Dynamic loader in list mode: the libraries that a shared object would load, or fail to find.
 
 A single file that builds_child.py loads, in any interpreter (Python 3.8 or newer, standard library
-only). The loader that runs this interpreter is started on the object, never the object's own, and
-told to list what it would load: it maps files, runs nothing of them, and knows the search path,
-RPATHs, its cache and its configuration as no other program does.
+only). The loader that runs this interpreter, never the object's own, lists what the object would
+load: it maps files but runs none of them. No other program knows the search path, RPATHs, the
+loader's cache and its configuration as well.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ TYPE_CHECKING = False  # the name that type checkers know, without the import of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: The loader of the GNU C library, by its name of today and of before 2.34.
+#: The loader of the GNU C library, by its current name and by the name before 2.34.
 LOADER = re.compile(r"(/\S+/ld-(?:linux[\w.-]*\.so\.\d+|\d+\.\d+\.so))$", re.MULTILINE)
-#: They come with the driver, whose absence is another matter.
+#: These come with the driver, which other checks look at.
 DRIVERS_OWN = re.compile(r"lib(?:cuda|nvidia-ml|nvcuvid|nvidia-encode)\.so")
 NVIDIAS = re.compile(
     r"lib(?:cu(?:da|dart|blas|fft|fftw|rand|solver|sparse|dnn|pti|tensor|dss|file|obj)"
     r"|nv|nccl|cudss)"
 )
-#: Its lines: of a library that it would load, of one that it cannot find, of one to be loaded first
-#: that it cannot find, and of a file that it cannot read. Source: elf/rtld.c, elf/dl-load.c.
+#: Its lines: a library that it would load, one that it cannot find, a preloaded one that it cannot
+#: find, and a file that it cannot read. Source: elf/rtld.c, elf/dl-load.c.
 FOUND = re.compile(r"^\t(\S+) => (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 NOT_FOUND = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
 UNREADABLE = re.compile(r"error while loading shared libraries: ([^:\n]+): ([^\n]+)")
@@ -36,9 +36,9 @@ DEADLINE_S = 15.0
 
 
 class Loading:
-    """What came of it: the names that were found and that were not, and files that are damaged.
+    """The loader's result: found and missing names, and damaged files.
 
-    `died` are objects on which the loader crashed: they, or what they need, are cut.
+    `died` are objects on which the loader crashed: they, or their libraries, are truncated.
     """
 
     def __init__(self) -> None:
@@ -49,21 +49,21 @@ class Loading:
 
     @property
     def missing(self) -> list[str]:
-        """NVIDIA's libraries that are nowhere to be found, but for the driver's."""
+        """NVIDIA's libraries that cannot be found, except for the driver's."""
         return [
             name for name in self.not_found if NVIDIAS.match(name) and not DRIVERS_OWN.match(name)
         ]
 
     @property
     def broken(self) -> list[str]:
-        """What else is missing or damaged, in words."""
+        """Other missing or damaged files, described."""
         others = [name for name in self.not_found if not NVIDIAS.match(name)]
         cut = [f"{name}, or a library that it needs, is cut" for name in self.died]
         return [f"{name} is not there" for name in others] + self.damaged + cut
 
 
 class Loader:
-    """The loader of this interpreter; `path` is null where it is none that lists (musl)."""
+    """The loader of this interpreter; `path` is null if it cannot list libraries (musl)."""
 
     def __init__(self) -> None:
         self.path = self._own()
@@ -72,7 +72,7 @@ class Loader:
         ]
         for prefix in {sys.prefix, sys.base_prefix}:
             if os.path.isdir(os.path.join(prefix, "conda-meta")):  # noqa: PTH112, PTH118
-                # conda's Python has this folder as its RPATH, which holds for what it opens.
+                # conda's Python has this folder as its RPATH, which applies to what it opens.
                 self.folders.append(os.path.join(prefix, "lib"))  # noqa: PTH118
 
     @staticmethod
@@ -87,10 +87,10 @@ class Loader:
     def look(
         self, objects: Sequence[str], opened: Sequence[str] = (), folders: Sequence[str] = ()
     ) -> Loading:
-        """Return what these files would load, and where they would find what they open by name.
+        """Return what these files would load, with the libraries that they open by name.
 
-        A name counts as found if one of the objects finds it; without any, as the interpreter
-        itself would. `folders` are searched as well.
+        A name counts as found if one of the objects finds it; without objects, if the interpreter
+        itself does. `folders` are searched as well.
         """
         all_ = Loading()
         for path in objects or [os.path.realpath(sys.executable)]:
@@ -102,7 +102,7 @@ class Loader:
     def _list(
         self, path: str, opened: Sequence[str], folders: Sequence[str], into: Loading
     ) -> None:
-        """List one object. What it opens by name is searched as if it were to be loaded first."""
+        """List one object. The libraries that it opens by name are searched as if preloaded."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("LD_")}
         told = {
             "LD_TRACE_LOADED_OBJECTS": "1",
@@ -115,7 +115,7 @@ class Loader:
             into.damaged.append(f"{os.path.basename(path)} could not be looked at: {error}")  # noqa: PTH119
             return
         if code < 0:
-            # It maps a file by its headers: of one that is cut it touches what is not there.
+            # It maps a file by its headers: in a truncated file it touches absent pages.
             into.died.append(os.path.basename(path))  # noqa: PTH119
         into.found.update(FOUND.findall(listed))
         into.not_found += NOT_FOUND.findall(listed)
@@ -124,7 +124,7 @@ class Loader:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
-    """Run a program to its end; return its exit code, what it wrote, and what it complained of.
+    """Run a program to its end; return its exit code, its stdout and its stderr.
 
     Raises:
         OSError: it cannot be started.
@@ -133,7 +133,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     process = subprocess.Popen(
         command,
         env=dict(environment),
-        stdin=subprocess.PIPE,  # held open until we end: start_child.py looks at it
+        stdin=subprocess.PIPE,  # held open until we end: start_child.py watches it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -154,7 +154,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
 
 
 def wheel_folders() -> list[str]:
-    """Return where NVIDIA's wheels keep libraries: for CUDA 12 by part, for CUDA 13 in one."""
+    """Return the library folders of NVIDIA's wheels: one per part for CUDA 12, one for CUDA 13."""
     return [
         folder
         for site in sys.path
@@ -163,7 +163,7 @@ def wheel_folders() -> list[str]:
 
 
 def toolkit_folders() -> list[str]:
-    """Return the libraries' folders of toolkits, where the loader looks only if it is told to."""
+    """Return the toolkits' library folders, which the loader searches only if configured to."""
     homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     homes += ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]  # noqa: PTH207
     folders = [os.path.join(home, "lib64") for home in homes if home.startswith("/")]  # noqa: PTH118

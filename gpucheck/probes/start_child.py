@@ -1,8 +1,8 @@
-"""The start of every child process: it ends with its parent, whatever ends that, and then works.
+"""Starter of every child process, which makes it end with its parent, however that ends.
 
 `python start_child.py PARENT SCRIPT [ARGUMENTS]` ties this process to the one with the id PARENT
-and becomes SCRIPT; `-m MODULE` may stand in its place. Run by path in any interpreter from Python
-3.8 on, standard library only. It is first, so that no call into a driver can hang before it.
+and becomes SCRIPT, which may also be `-m MODULE`. Run by path in any interpreter from Python 3.8
+on, standard library only. It runs first, so that no call into a driver can hang before it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 #: prctl(2): the signal that the kernel sends to a process when the thread that started it ends.
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
-#: The line on which we are asked, whose other end only the parent has.
+#: The pipe of requests, whose other end only the parent holds.
 REQUESTS = 0
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process as soon as its parent has died, even in a hung call.
+    """Let the kernel kill this process as soon as its parent dies, even in a hung call.
 
-    Where a wrapper stands between us and the parent, or the kernel has no such call, a thread
-    watches the line from the parent instead: it runs whenever Python does.
+    With a wrapper between us and the parent, or without such a call in the kernel, a thread
+    watches the pipe from the parent instead; it runs whenever Python does.
     """
-    # The parent may have died before the kernel was told: then it is another one by now.
+    # The parent may have died before this call: then we have another parent by now.
     if not (ask_kernel() and os.getppid() == parent):
         watch_requests()
 
 
 def ask_kernel() -> bool:
-    """Return whether the kernel took the order. It outlives neither an exec with privileges nor a
-    fork, and this process does neither.
+    """Return whether the kernel accepted the setting. An exec with privileges or a fork would
+    clear it, and this process does neither.
     """
     try:
-        # The package ctypes needs several times as long as the module that it is built on.
+        # Importing the package ctypes takes several times as long as the module beneath it.
         import _ctypes
 
-        everything_loaded: Any = None  # the C library is among it
+        everything_loaded: Any = None  # the C library is part of it
         prctl = _ctypes.dlsym(_ctypes.dlopen(everything_loaded, 0), "prctl")
         return bool(_ctypes.call_function(prctl, (PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)) == 0)
     except (ImportError, AttributeError, OSError):
@@ -49,12 +49,12 @@ def ask_kernel() -> bool:
 
 
 def watch_requests() -> None:
-    """End this process when nobody can ask it any more: at once, or from another thread."""
+    """End this process once its parent is gone: at once, or from another thread."""
     import _thread
     import select
 
     poll = select.poll()
-    poll.register(REQUESTS, 0)  # the end of the line is told without being asked for
+    poll.register(REQUESTS, 0)  # POLLHUP is always reported
 
     def end_at_hangup() -> None:
         poll.poll()
@@ -66,7 +66,7 @@ def watch_requests() -> None:
 
 
 def run_script(path: str) -> None:
-    """Run a file as the main module, compiled beside it as an imported one would be."""
+    """Run a file as the main module, with its bytecode cached as for an import."""
     if not os.path.isfile(path):  # noqa: PTH113 - no pathlib in the child
         sys.exit(2)  # as Python does
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):

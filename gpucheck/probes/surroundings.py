@@ -1,4 +1,4 @@
-"""What kind of machine this is, from files below a root: WSL2, Jetson, virtual, Secure Boot."""
+"""Platform facts from files below a root: WSL2, Jetson, hypervisor, Secure Boot."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from gpucheck.models.evidence import PlatformReading
 from gpucheck.probes.sysfs import read_text
 
-#: The variable of the firmware that says whether unsigned modules are refused.
+#: The firmware variable that says whether unsigned modules are rejected.
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-#: Words of the kernel's command line that decide about GPU drivers.
+#: Words of the kernel's command line that affect GPU drivers.
 _BOOT_WORDS = ("nokaslr", "nouveau", "nvidia", "modprobe.blacklist", "module_blacklist", "nova")
-#: The first processor's lines are enough; the file of a large machine is slow to make.
+#: The first CPU's lines suffice; on a large machine the kernel takes long to write them all.
 _CPUINFO_BYTES = 8192
 
 

@@ -1,4 +1,4 @@
-"""The kernel's own view of the GPUs, from sysfs and procfs below a root; no driver is woken."""
+"""Kernel view of the GPUs, from sysfs and procfs below a root; no driver is woken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpucheck.probes.files import MIB, read_file
 NVIDIA_VENDOR_ID = "0x10de"
 #: PCI class codes of display controllers: VGA 0300, 3D controller 0302.
 DISPLAY_CLASSES = ("0x0300", "0x0302")
-#: The longest files of this kind, lists of modules and of users, are some hundred kilobytes.
+#: The longest files of this kind, lists of modules and of users, have some hundred kilobytes.
 _MOST_BYTES = 8 * MIB
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 def read_text(path: Path) -> str | None:
     """Return a small file's text without its line end, or None if it cannot be read."""
     try:
-        # Not read_text: that would turn a carriage return in a process's name into a line end.
+        # Not read_text: it would turn a carriage return in a process's name into a line end.
         return read_file(path, _MOST_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return None
@@ -36,7 +36,7 @@ def _pci_directories(root: Path) -> list[Path]:
 
 
 def count_gpus(root: Path) -> int:
-    """Return how many NVIDIA GPUs are on the PCI bus, at least 1, for a deadline to allow for."""
+    """Return the number of NVIDIA GPUs on the PCI bus, at least 1, to scale a deadline."""
     try:
         return max(1, len(_pci_directories(root)))
     except OSError:
@@ -52,7 +52,7 @@ def _read_pci_device(entry: Path) -> PciDeviceReading:
         device_id=read_text(entry / "device"),
         class_id=read_text(entry / "class"),
         driver=driver.readlink().name if driver.is_symlink() else None,
-        # The kernel writes -1 where the firmware gives no node.
+        # The kernel writes -1 if the firmware gives no node.
         numa_node=int(node) if node is not None and _NUMBER.fullmatch(node) else None,
         cpu_affinity=read_text(entry / "local_cpulist") or None,
     )

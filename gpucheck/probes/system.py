@@ -1,4 +1,4 @@
-"""All that files tell about the driver, together: read before any library of it is called."""
+"""Reading of everything in files about the driver, made before any of its libraries is called."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpucheck.probes.modules import read_module
 from gpucheck.probes.surroundings import read_platform
 from gpucheck.probes.sysfs import NVIDIA_VENDOR_ID, read_text
 
-#: The PCI class of bridges that are none of the usual kinds: NVIDIA's are NVSwitches.
+#: The PCI class of unusual bridges: NVIDIA's are NVSwitches.
 _OTHER_BRIDGE = "0x0680"
 _DISPLAY = ("0x0300", "0x0302")
 
 
 def read_system(root: Path, environment: Mapping[str, str]) -> SystemReading:
-    """Read everything below the root; what is missing is null in its own part."""
+    """Read everything below the root; missing parts are null."""
     release = read_text(root / "proc/sys/kernel/osrelease") or os.uname().release
     devices = _nvidia_devices(root)
     gpus = [path for path, kind in devices if kind.startswith(_DISPLAY)]
@@ -56,7 +56,7 @@ def _pci_detail(path: Path) -> PciDetailReading:
 
 
 def _answers(config: Path) -> bool | None:
-    """Return whether the device's registers can be read: one that is gone reads as all ones."""
+    """Return whether the device's registers can be read: a lost device reads as all ones."""
     try:
         with config.open("rb") as file:
             head = file.read(4)

@@ -1,4 +1,4 @@
-"""GPU sensors during a benchmark: our side of the process that reads them through NVML."""
+"""GPU sensors during a benchmark: client of the process that reads them through NVML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERIOD_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of one GPU; `values` has only what the driver gave, under the child's keys."""
+    """One reading of one GPU; `values` has what the driver gave, under the child's keys."""
 
     time_s: float
     uuid: str
@@ -26,7 +26,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What was read since the last window, and the counters at its end, by UUID."""
+    """The readings since the last window, and the counters at its end, by UUID."""
 
     samples: Sequence[Sample] = ()
     counters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Window:
 
 
 class Telemeter(Protocol):
-    """Who reads the GPUs' sensors. No method raises: `failure` says why there is nothing."""
+    """Reader of the GPUs' sensors. No method raises: `failure` says why there are no readings."""
 
     @property
     def failure(self) -> str | None:
@@ -42,11 +42,11 @@ class Telemeter(Protocol):
         ...
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Begin to read these GPUs; return their facts and counters by UUID."""
+        """Start reading these GPUs; return their facts and counters by UUID."""
         ...
 
     def window(self) -> Window:
-        """Return what was read since the last question."""
+        """Return the readings since the last call."""
         ...
 
     def joules(self, uuid: str) -> float | None:
@@ -59,7 +59,7 @@ class Telemeter(Protocol):
 
 
 class NoTelemeter:
-    """Nothing to read, for a stated reason."""
+    """Absent sensors, with the reason."""
 
     def __init__(self, failure: str) -> None:
         self.failure: str | None = failure
@@ -81,7 +81,7 @@ class NoTelemeter:
 
 
 class NvmlTelemeter:
-    """The sensors through NVML, read by a child process that a hung driver can only hang itself."""
+    """Sensors through NVML, read by a child process so that a hung driver hangs only that."""
 
     def __init__(self, *, deadline_s: float = 10.0, script: Path = _SCRIPT) -> None:
         self.failure: str | None = None
@@ -100,7 +100,7 @@ class NvmlTelemeter:
         return {gpu["uuid"]: gpu for gpu in answer.get("gpus", ())}
 
     def window(self) -> Window:
-        """Return what was read since the last question."""
+        """Return the readings since the last call."""
         answer = self._ask({"ask": "window"})
         samples = tuple(
             Sample(time_s=time_s, uuid=uuid, values=values)
@@ -124,7 +124,7 @@ class NvmlTelemeter:
             self._child = None
 
     def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the child's one answer; after a failure there is no further one."""
+        """Return the child's one answer; after a failure there are no more."""
         if self._child is None:
             return {}
         try:

@@ -1,7 +1,7 @@
-"""The sensors of GPUs through NVML, read on a timer of its own: a single file run by path.
+"""Sensors of GPUs through NVML, read on a timer of its own: a single file run by path.
 
-A benchmark must not be disturbed by being watched: this process reads at its own pace and keeps
-what it has read until it is asked, so that the measuring program needs no thread. The parent
+Watching a benchmark must not disturb it: this process reads at its own pace and keeps its readings
+until they are requested, so that the measuring program needs no thread. The parent
 starts `python -I -S telemetry_child.py DIRECTORY_OF_PYNVML`, writes one request a line and reads
 one JSON line for each:
 
@@ -9,8 +9,8 @@ one JSON line for each:
     {"ask": "window"}                                   -> {"part": "window", "samples", "counters"}
     {"ask": "energy", "uuid": ...}                      -> {"part": "energy", "joules": ...}
 
-Times are of CLOCK_MONOTONIC, which all processes of a machine share. The calls go through the door
-in nvml_door_child.py, loaded from beside this file: nothing of gpucheck is imported here.
+Times are of CLOCK_MONOTONIC, which all processes of a machine share. The calls go through the
+binding in nvml_door_child.py, loaded from this file's folder: nothing of gpucheck is imported here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-#: More readings than this between two questions are not kept: an hour and a half at 20 Hz.
+#: No more readings than this are kept between two requests: an hour and a half at 20 Hz.
 MOST_SAMPLES = 100_000
 
 #: One reading: the key, pynvml's function and its arguments after the handle.
@@ -33,7 +33,7 @@ READINGS = (
     ("clock_memory_mhz", (("nvmlDeviceGetClockInfo", (2,)),)),
     ("power_mw", (("nvmlDeviceGetPowerUsage", ()),)),
     ("temperature_c", (("nvmlDeviceGetTemperature", (0,)),)),
-    # How far from where it slows down: from Ada on in place of the thresholds.
+    # The margin to its next slowdown: from Ada on, in place of the thresholds.
     ("temperature_margin_c", (("nvmlDeviceGetMarginTemperature", ()),)),
     (
         "reasons",
@@ -48,7 +48,7 @@ READINGS = (
 
 FACTS = (
     ("clock_sm_max_mhz", (("nvmlDeviceGetMaxClockInfo", (1,)),)),
-    # Of the graphics clock: what somebody has set, and what the card comes with.
+    # The graphics clock that was set, and the card's default.
     ("clock_application_mhz", (("nvmlDeviceGetApplicationsClock", (0,)),)),
     ("clock_application_default_mhz", (("nvmlDeviceGetDefaultApplicationsClock", (0,)),)),
     ("power_limit_mw", (("nvmlDeviceGetEnforcedPowerLimit", ()),)),
@@ -82,14 +82,14 @@ MEMORY_TEMPERATURE_FIELD = 82
 LIMIT_FIELDS = (("sw-thermal", 269), ("hw-thermal", 270), ("hw-power-brake", 271))
 
 
-#: What NVML counts for a whole GPU, and no MIG device can be told its share of.
+#: Values that NVML counts for a whole GPU, without a share for each MIG device.
 WHOLE_ONLY = frozenset(
     ("power_mw", "power_limit_mw", "power_limit_default_mw", "energy_mj", "processes")
 )
 
 
 def load_door() -> Any:
-    """Return the module nvml_door_child.py from beside this file."""
+    """Load nvml_door_child.py from this file's folder."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib in the child
     module = ModuleType("nvml_door_child")
     SourceFileLoader(module.__name__, f"{folder}/nvml_door_child.py").exec_module(module)
@@ -97,9 +97,9 @@ def load_door() -> Any:
 
 
 class Sensors:
-    """The sensors of one GPU; what was refused once is not asked again, and the reason kept.
+    """The sensors of one GPU; one that failed once is not read again, and its reason is kept.
 
-    A MIG device has clocks, temperature, link and errors of the GPU that it is a part of.
+    A MIG device shares the clocks, temperature, link and errors of its GPU.
     """
 
     def __init__(self, door: Any, refusal: Any, uuid: str) -> None:
@@ -115,12 +115,12 @@ class Sensors:
                 parent = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
                 self._parent = door.ask(parent, self._handle)
         except refusal as error:
-            # Of a MIG device only its parent is missing then, and its own answers stand.
+            # Only a MIG device's parent is missing then; its own values remain valid.
             key = "gpu" if self._handle is None else "parent"
             self.unavailable[key] = error.reason()
 
     def read(self, table: Any) -> dict[str, Any]:
-        """Return the values of a table's keys that the driver gives."""
+        """Return the available values of a table."""
         found = {}
         for key, forms in table:
             value = self._ask(key, forms)
@@ -129,7 +129,7 @@ class Sensors:
         return found
 
     def counters(self) -> dict[str, Any]:
-        """Return everything that only grows, the memory's temperature, and who uses the GPU."""
+        """Return all counters, the memory's temperature, and the GPU's processes."""
         found = self.read(COUNTERS)
         found["limited_ns"] = limited = {}
         for name, policy in POLICIES:
@@ -181,7 +181,7 @@ class Sensors:
         return int(kinds[kind])
 
     def _ask(self, key: str, forms: Any) -> Any:
-        """Ask the first form that the driver knows; None if it knows none."""
+        """Call the first function that the driver knows; None if it knows none."""
         if self._handle is None or key in self.unavailable:
             return None
         handles = [self._handle]
@@ -198,7 +198,7 @@ class Sensors:
 
 
 class Watch:
-    """All GPUs that are watched, and what was read of them since the last question."""
+    """All watched GPUs, and their readings since the last request."""
 
     def __init__(self, door: Any, refusal: type[Exception]) -> None:
         self._door = door
@@ -235,11 +235,11 @@ class Watch:
         }
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until the next reading, None as long as nothing is watched."""
+        """Return the seconds until the next reading, None while nothing is watched."""
         return None if self.period_s is None else max(0.0, self._due_s - now_s)
 
     def tick(self, now_s: float) -> None:
-        """Read every GPU once if it is time."""
+        """Read every GPU once if a reading is due."""
         if self.period_s is None or now_s < self._due_s:
             return
         self._due_s = now_s + self.period_s

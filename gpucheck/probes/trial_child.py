@@ -1,8 +1,8 @@
-"""Imports one framework and asks it to use a GPU: a single file run by path in a child.
+"""Framework smoke test: imports one framework and lets it compute on a GPU. Run by path.
 
-It runs in the interpreter that has the framework (Python 3.8 or newer, standard library only
-besides). After the import it says so and waits for a line: imports may run side by side, but
-work on the GPU may not, since frameworks take memory as if they were alone.
+It runs in the interpreter that has the framework (Python 3.8 or newer, otherwise standard library
+only). After the import it reports and waits for a line: imports may run in parallel, but work on
+the GPU may not, since each framework takes memory as if it were alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Frameworks otherwise take most of the memory, or write every step.
+#: Otherwise frameworks take most of the memory, or log every step.
 QUIET = {
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     "TF_CPP_MIN_LOG_LEVEL": "0",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "NVIDIA_TF32_OVERRIDE": "0",
 }
-#: Words of the lines of a framework's log that are about GPUs.
+#: Words by which lines about GPUs are found in a framework's log.
 TELLING = ("cuda", "gpu", "dlopen", "cudnn", "driver", "libcu", "nvml", "nvidia")
 MOST_CHARACTERS = 1000
 SEPARATOR = " | "
@@ -41,7 +41,7 @@ def try_pytorch() -> Callable[[dict[str, Any]], None]:
         found["architectures"] = list(torch.cuda.get_arch_list())
         found["sees_gpu"] = bool(torch.cuda.is_available())
         if not found["sees_gpu"]:
-            # is_available() keeps the reason to itself; the initialisation tells it.
+            # is_available() hides the reason; the initialisation raises it.
             torch.cuda.init()
             return
         found["devices"] = [
@@ -142,7 +142,7 @@ def try_onnxruntime() -> Callable[[dict[str, Any]], None]:
     import numpy
     import onnxruntime
 
-    # Without this call it does not look into NVIDIA's wheels.
+    # Without this call it does not search NVIDIA's wheels.
     preload = getattr(onnxruntime, "preload_dlls", None)
     if preload is not None:
         preload()
@@ -152,7 +152,7 @@ def try_onnxruntime() -> Callable[[dict[str, Any]], None]:
         wanted = "CUDAExecutionProvider"
         if wanted not in onnxruntime.get_available_providers():
             have = ", ".join(onnxruntime.get_available_providers())
-            found["error"] = f"this build offers {have} alone"
+            found["error"] = f"this build offers only {have}"
             return
         session = onnxruntime.InferenceSession(doubling_model(), providers=[wanted])
         # It falls back to the CPU without an error.
@@ -195,7 +195,7 @@ TRIALS = {
 
 
 class Log:
-    """What the framework's own code writes to standard error, kept in memory."""
+    """The framework's standard error, kept in memory."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("log")
@@ -212,12 +212,12 @@ class Log:
 
 
 def plain(text: str) -> str:
-    """Return text without the codes that colour it on a terminal. Source: ECMA-48, 5.4."""
+    """Return text without terminal colour codes. Source: ECMA-48, 5.4."""
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
 
 
 def together(error: str, lines: list[str]) -> str:
-    """Return an error and whole lines of the log, the last ones that there is room for."""
+    """Return an error and as many of the log's last lines as fit, uncut."""
     kept: list[str] = []
     room = MOST_CHARACTERS - len(error)
     for line in reversed(lines):
@@ -225,7 +225,7 @@ def together(error: str, lines: list[str]) -> str:
         if room < 0:
             break
         kept.insert(0, line)
-    # Of a line alone that is too long there is its beginning.
+    # A single line that is too long is cut at its end.
     said = kept or ([] if error else lines[-1:])
     return SEPARATOR.join([*[error] * bool(error), *said])[:MOST_CHARACTERS]
 
@@ -237,7 +237,7 @@ def explain(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Import, say so, wait for a line, work, and write what came of it."""
+    """Import, report it, wait for a line, compute, and write the result."""
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
     os.chdir("/")

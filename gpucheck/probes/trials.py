@@ -1,4 +1,4 @@
-"""Our side of the children that import frameworks: imports side by side, work one at a time."""
+"""Framework smoke tests: client of the children, which import in parallel and compute in turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_ANSWERING = "driver-not-answering"
 
 
 class Trial:
-    """One framework's child, from its start to its answer."""
+    """One framework's child, from its start to its result."""
 
     def __init__(self, name: str, python: str | None, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -41,11 +41,11 @@ class Trial:
             self._fail("trial-died", f"the process that imports {name} {error.how}")
 
     def import_(self, deadline_s: float) -> None:
-        """Wait until the framework is imported, or until it said why it cannot be."""
+        """Wait until the framework is imported or has reported why it cannot be."""
         self._next(deadline_s, "import-not-finished", "was still being imported after")
 
     def work(self, deadline_s: float) -> bool:
-        """Let it use the GPU, if the import went well; return whether it came back from that."""
+        """Let it compute on the GPU if the import succeeded; return whether it finished."""
         if self._child is None or self._answer != {"imported": True}:
             return True
         self._child.ask({})
@@ -67,7 +67,7 @@ class Trial:
         self.close()
 
     def reading(self) -> TrialReading:
-        """Return what came of it."""
+        """Return the result."""
         if self._failure is not None or self._answer is None:
             return TrialReading(name=self.name, failure=self._failure)
         try:
@@ -91,9 +91,9 @@ def run_trials(
     deadline_s: float,
     tell: Callable[[str], None],
 ) -> tuple[TrialReading, ...]:
-    """Try the frameworks; `tell` is told what is being waited for.
+    """Test the frameworks, reporting each step through `tell`.
 
-    `deadline_s` is for the driver's part; the imports have IMPORT_S together.
+    `deadline_s` bounds the driver's part; the imports together have IMPORT_S.
     """
     for_child = user_environment(environment)
     trials = [Trial(name, python, for_child) for name in names]
@@ -102,7 +102,7 @@ def run_trials(
         for trial in trials:
             tell(f"importing {trial.name}")
             trial.import_(max(0.1, end - time.monotonic()))
-        # The first work on a GPU may compile every kernel for it.
+        # The first computation on a GPU may compile every kernel for it.
         patience_s = deadline_s + IMPORT_S / 2
         for trial in trials:
             tell(f"{trial.name} on the GPU")

@@ -1,4 +1,4 @@
-"""Processes of a benchmark that never ran: documents by the dozen, with the faults one wants."""
+"""Synthetic benchmark processes: documents by the dozen, with chosen faults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST = Host(name="node17", driver_version="580.95.05", cuda_driver_version="13.0
 
 
 def uuid_of(device: str) -> str:
-    """Return the UUID of a device of ours."""
+    """Return the UUID of a synthetic device."""
     return f"GPU-{device.removeprefix('gpu:'):0>8}"
 
 
@@ -76,7 +76,7 @@ def document(
     error: Failure | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Return what one worker prints."""
+    """Return one worker's output."""
     where = environment()
     telemetry = None
     if device != "cpu":
@@ -127,7 +127,7 @@ Script = Callable[[WorkerOrder, int, bool], WorkerAnswer | dict[str, Any]]
 
 
 class FakeWorkers:
-    """Workers that give what a script says: `script(order, number, in_turn)` for each process.
+    """Workers that return what a script returns: `script(order, number, in_turn)` per process.
 
     `number` counts the processes of a device, over all rounds.
     """

@@ -1,4 +1,4 @@
-"""Child program: asks libcuda.so.1 by ctypes which devices it sees, and writes them as JSON."""
+"""Child program that lists the devices of libcuda.so.1 through ctypes, as JSON."""
 
 import ctypes
 import json

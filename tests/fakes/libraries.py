@@ -1,4 +1,4 @@
-"""Pretended driver libraries: compiled once, driven by a machine, loaded by the real pynvml.
+"""Pretended driver libraries: compiled once, driven by a machine file, loaded by the real pynvml.
 
 ``python -m tests.fakes.libraries h100x8 -- nvitop -1`` runs a command on a pretended machine.
 """
@@ -96,15 +96,15 @@ def build_libraries(machine: Machine, directory: Path) -> dict[str, str]:
 
 
 def cupy_environment(script: str = "", *, time: str = "virtual", seed: int = 0) -> dict[str, str]:
-    """Return a child's further environment for the pretended CuPy, with what happens on its GPUs.
+    """Return a child's extra environment for the pretended CuPy, with a script of its GPUs' events.
 
-    It needs the environment of `build_libraries` besides; see README.md for the script.
+    The child also needs the environment of `build_libraries`; README.md describes the script.
     """
     cublaslt = "" if compiler() is None else str(compiled("cublaslt"))
     paths = [str(CUPY), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": ":".join(paths),
-        # cuBLAS loads it by this path, and then it is found by its name.
+        # cuBLAS loads it by this path; afterwards it is found by its name.
         "FAKE_CUBLASLT": cublaslt,
         "FAKE_GPU_SCRIPT": script,
         "FAKE_GPU_TIME": time,
@@ -205,7 +205,7 @@ def _neighbour_lines(machine: Machine, gpu: Gpu, prefix: str) -> Iterator[str]:
 
 
 def _implied_fields(gpu: Gpu) -> dict[int, int]:
-    """Give the field values that repeat another reading."""
+    """Return the field values that repeat another reading."""
     readings = {
         1: gpu.ecc_mode,
         2: gpu.ecc_mode_pending,
@@ -277,13 +277,13 @@ def _install(library: str, machine: Machine, directory: Path, *, present: bool) 
         _replace_file(versioned, content)
         _replace_link(soname, versioned.name)
     elif _host_has(soname.name):
-        # On a machine with a driver an unreadable library in front is how to have none.
+        # On a machine with a driver, an unreadable library first in the path hides the real one.
         _replace_file(soname, b"")
     else:
         soname.unlink(missing_ok=True)
 
 
-# Replaced, never written over: a child that runs may have the old file mapped.
+# Replaced, never overwritten: a running child may have mapped the old file.
 
 
 def _replace_file(path: Path, content: bytes) -> None:
@@ -306,7 +306,7 @@ def _host_has(soname: str) -> bool:
 
 
 def compiled(library: str, missing: Sequence[str] = ()) -> Path:
-    """Compile a library without the `missing` symbols, or find it compiled before."""
+    """Compile a library without the `missing` symbols, or reuse a compiled one."""
     command = compiler()
     if command is None:
         raise CompilerMissingError
@@ -340,7 +340,7 @@ def _compile(
 
 @functools.cache
 def cache() -> Path:
-    """Give a folder of this user only for what was compiled and is the same for every test."""
+    """Return this user's own folder for compiled files, which are the same for every test."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "gpucheck-tests"
     try:
@@ -373,7 +373,7 @@ def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _directory_of(machine: Machine) -> Path:
-    """Give a folder that the same machine finds again: the command replaces us before we tidy."""
+    """Return a folder by the machine's name, since the command replaces us before any clean-up."""
     text = repr(machine).encode("utf-8", "surrogatepass")
     return cache() / f"machine-{hashlib.sha256(text).hexdigest()[:24]}"
 

@@ -45,7 +45,7 @@ _IDENTITY = uuid.UUID("6a1f3c8e-1d55-4c51-9f6e-8a5f0c2b7d10")
 
 
 class MachineError(ValueError):
-    """A machine file (or an override of one) that says something impossible."""
+    """A machine file (or an override of one) with an impossible value."""
 
     def __init__(self, *, where: str, problem: str) -> None:
         """Keep the place and the problem; the text is both."""
@@ -88,12 +88,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process on one GPU, with what /proc says about it."""
+    """One process on one GPU, with its facts in /proc."""
 
     pid: int
     type: str = "compute"
     memory_used_bytes: int | None = None
-    """None = the driver does not tell (WSL2, MPS clients)."""
+    """None = the driver does not know it (WSL2, MPS clients)."""
     mig: int | None = None
     """Position of the MIG instance on its GPU."""
     utilization_sm_percent: int = 0
@@ -175,7 +175,7 @@ class Gpu:
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
     cuda_memory_total_bytes: int
-    """What cuDeviceTotalMem says; left out, it is the total less the reserve."""
+    """The answer of cuDeviceTotalMem; by default the total less the reserve."""
     cuda_left_out: bool = False
     """CUDA does not enumerate it, though nothing hides it."""
     cuda_speed: int = 0
@@ -301,14 +301,14 @@ class Gpu:
     mig: tuple[MigInstance, ...] = ()
     processes: tuple[Process, ...] = ()
     fields: Mapping[int, int] = field(default_factory=dict)
-    """NVML field values by id; those that follow from another reading need not be given."""
+    """NVML field values by id; those that follow from another reading may be left out."""
     fields_growth: Mapping[int, int] = field(default_factory=dict)
-    """By how much a field's value grows with every question for it, by id."""
+    """The growth of a field's value with every call that reads it, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """The driver: libraries, module and what they are able to do."""
+    """The driver: libraries, module and abilities."""
 
     version: str = "580.95.05"
     nvml_version: str = "13.580.95.05"
@@ -321,7 +321,7 @@ class Driver:
     module_loaded: bool = True
     uvm_loaded: bool = True
     module_version: str | None = None
-    """Version of the loaded module; left out, it is that of the libraries."""
+    """Version of the loaded module; by default that of the libraries."""
     module_open: bool = False
     device_nodes: bool = True
     missing: tuple[str, ...] = ()
@@ -329,7 +329,7 @@ class Driver:
     process_list: bool = True
     """False = the driver cannot list processes at all (WSL2)."""
     wrong_results: bool = False
-    """Kernels run, and what they compute is wrong."""
+    """Kernels run but compute wrong results."""
     excluded_pci_bus_ids: tuple[str, ...] = ()
 
 
@@ -347,7 +347,7 @@ class Host:
     memory_total_kib: int = 263_856_124
     memory_available_kib: int = 209_715_200
     secure_boot: bool | None = None
-    """None = the firmware does not say."""
+    """None = the firmware does not tell."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that programs of this machine get."""
 
@@ -580,7 +580,7 @@ def _parse_fault(text: str, *, code_wanted: bool) -> Fault:
         if key not in known or key in numbers or not number.isdigit():
             raise MachineError(where=where, problem=f"cannot read {word!r}")
         numbers[key] = int(number)
-    # The three symbols that initialise are one thing to everybody who writes a fault.
+    # A fault of nvmlInit means all three symbols that initialise.
     function = "nvmlInit*" if match["function"] == "nvmlInit" else match["function"]
     return Fault(
         function=function,

@@ -1,4 +1,4 @@
-"""Nodes of eight H100 in the profile `acceptance`: figures drawn, gates the program's own."""
+"""Synthetic nodes of eight H100 in the profile `acceptance`: drawn figures, real gates."""
 
 from __future__ import annotations
 

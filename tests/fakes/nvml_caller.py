@@ -1,4 +1,4 @@
-"""Child program: makes the pynvml calls it reads as JSON and writes what came of each.
+"""Child program that makes the pynvml calls it reads as JSON and writes each result.
 
 A call is ``[function, arguments…]``; an argument ``{"gpu": 0}`` becomes a handle and
 ``{"gpu": 0, "mig": 1}`` that of a MIG device. An answer is ``{"value": …}`` or
@@ -15,7 +15,7 @@ import pynvml
 
 
 def plain(value: Any) -> Any:
-    """Turn what pynvml returns into what JSON can hold; raw bytes become surrogates."""
+    """Convert a result of pynvml to JSON values; raw bytes become surrogates."""
     if isinstance(value, pynvml.c_nvmlValue_t):
         return value
     if isinstance(value, bytes):
@@ -68,7 +68,7 @@ def first_generation(device: Any, symbol: str) -> list[tuple[int, int]]:
 
 
 def with_structure(name: str, version: str | None) -> Callable[..., Any]:
-    """Make the function that gets its answer in a structure of the caller."""
+    """Call the function that writes its answer into a structure of the caller."""
 
     def call(device: Any, structure: str) -> Any:
         info = getattr(pynvml, structure)()

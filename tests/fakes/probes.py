@@ -1,4 +1,4 @@
-"""A machine made of values: satisfies the Probes Protocol without touching anything."""
+"""Fake probes: a machine made of values that satisfies the Probes Protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpucheck.probes.interface import NvmlQuestion
 
 @dataclass
 class FakeProbes:
-    """Answers with what it was given and remembers what it was asked."""
+    """Probes that return the given readings and record their calls."""
 
     readings: NvmlReading = NvmlReading()
     cuda_reading: CudaReading = CudaReading(
@@ -85,12 +85,12 @@ class FakeProbes:
         return self.cuda_reading
 
     def system(self) -> SystemReading:
-        """Return the given surroundings."""
+        """Return the given files."""
         self.asked.append("system")
         return self.system_reading
 
     def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
-        """Return the given openings."""
+        """Return the given results."""
         self.asked.append("open_nodes")
         return self.openings
 
@@ -133,7 +133,7 @@ class FakeProbes:
         every_gpu: bool,
         tell: Callable[[str], None],
     ) -> LaunchReading:
-        """Return the given launch, or one that goes as CUDA does."""
+        """Return the given launch, or one that fails or succeeds as CUDA does."""
         self.asked.append("launch")
         if self.launch_reading is not None:
             return self.launch_reading
@@ -144,7 +144,7 @@ class FakeProbes:
         return LaunchReading(through="libcuda", launches=(first,) if count else ())
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
-        """Return the given people; others are unknown."""
+        """Return the given processes; others are unknown."""
         unknown = {pid: ProcessIdentity(pid=pid, namespace="unknown") for pid in pids}
         return {pid: self.people.get(pid, who) for pid, who in unknown.items()}
 
@@ -154,7 +154,7 @@ class FakeProbes:
 
 
 def healthy(index: int, **changes: object) -> GpuHealthReading:
-    """Return the health of a GPU that lacks nothing."""
+    """Return the health of a sound GPU."""
     values: dict[str, object] = {
         "index": index,
         "clock_event_reasons": 0,

@@ -1,4 +1,4 @@
-"""Finished reports of pretended machines, and strategies that make any of them."""
+"""Finished reports of pretended machines, and strategies that generate reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOST = ProbeFailure(
 
 
 def wrap(command: str, answer: Answer) -> Report:
-    """Put an answer into the envelope of its command."""
+    """Wrap an answer in its command's envelope."""
     return output.wrap(command, answer, time="2026-01-02T03:04:05Z")
 
 
@@ -183,7 +183,7 @@ def _wiring() -> TopologyReading:
 
 
 def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
-    """Return what `gpucheck list --ask-driver` finds: beside a lost card only CUDA has numbers."""
+    """Return the answer of `gpucheck list --ask-driver`: with a lost card only CUDA has numbers."""
     machine = probes or eventful_machine()
     if not request.get("topology"):
         machine.readings = machine.readings._replace(topology=None)
@@ -192,7 +192,7 @@ def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
 
 # ------------------------------------------------------------------------------- any report
 
-#: Any text, often with what steers a terminal.
+#: Any text, often with terminal control codes.
 NASTY = st.text(max_size=40) | st.sampled_from(
     ["\x1b[31mred", "a\nb", "\r", "\t", "\x9b2J", "\u202eevil", "\u4e2d" * 30, "e\u0301", "\x00"]
 )
@@ -281,7 +281,7 @@ def gpus(index: int) -> st.SearchStrategy[Gpu]:
 
 @st.composite
 def any_list(draw: st.DrawFn) -> Report:
-    """Any list, as no machine would ever give it."""
+    """Any list, including ones that no machine would give."""
     count = draw(st.integers(0, 3))
     kinds = maybe(st.sampled_from(["NV18", "SYS"]) | NASTY)
     links = (

@@ -1,7 +1,7 @@
-"""Scenarios: a machine file, what is different about it, and what detect has to say of that.
+"""Scenarios: a machine file, changes to it, and detect's expected findings.
 
-A scenario is a TOML file in tests/data/scenarios: `machine`, changes of it (`[driver]`, `[host]`,
-`[gpu.N]`, `[every_gpu]`, `gpus`, `no_gpus`, `listed_gpus`, `faults`), changes of its files
+A scenario is a TOML file in tests/data/scenarios: `machine`, changes to it (`[driver]`, `[host]`,
+`[gpu.N]`, `[every_gpu]`, `gpus`, `no_gpus`, `listed_gpus`, `faults`), changes to its files
 (`[files]`, `remove`), `[variables]`, `arguments`, and `[expect]`.
 """
 
@@ -21,7 +21,7 @@ SCENARIOS = Path(__file__).resolve().parent.parent / "data" / "scenarios"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What detect has to say: `remedy` is part of the first step, `says` of any summary."""
+    """Detect's expected findings: `remedy` is part of the first step, `says` of any summary."""
 
     exit_code: int
     verdict: str
@@ -34,7 +34,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One broken (or healthy) machine, as files and libraries can pretend it."""
+    """One broken (or healthy) machine, made of pretended files and libraries."""
 
     name: str
     description: str

@@ -106,7 +106,7 @@ def masked(cpu_list: str | None, words: int) -> list[int] | None:
     return [bits >> 64 * word & (1 << 64) - 1 for word in range(words)]
 
 
-#: What pynvml is asked about a GPU, and what the machine says; None = not supported.
+#: The calls to pynvml about a GPU, and the machine's values; None = not supported.
 READINGS: tuple[tuple[Call, Callable[[Gpu], Any]], ...] = (
     (["nvmlDeviceGetName"], lambda g: g.name),
     (["nvmlDeviceGetUUID"], lambda g: g.uuid),
@@ -488,7 +488,7 @@ def test_names_may_be_any_bytes(ask: Callable[..., list[Any]]) -> None:
             ["nvmlDeviceGetName", {"gpu": 0}],
         ],
     )
-    # pynvml itself cannot decode them; that is what callers have to live with.
+    # pynvml itself cannot decode them, so callers must handle that.
     assert answers == [
         {"error": "UnicodeDecodeError"},
         "[red]markup[/red]\nline",
@@ -657,7 +657,7 @@ def test_mig_devices(ask: Callable[..., list[Any]]) -> None:
         pids = [p.pid for p in machine.gpus[0].processes if p.mig == instance.index]
         assert [p["pid"] for p in one[9]] == pids
         assert one[10] == {"error": NOT_SUPPORTED}
-        assert one[11:] == [{"gpu": instance.index}] * 2  # a MIG device tells its own index
+        assert one[11:] == [{"gpu": instance.index}] * 2  # a MIG device gives its own index
 
 
 def test_mig_handles_that_are_refused(ask: Callable[..., list[Any]]) -> None:
@@ -798,13 +798,13 @@ def test_every_call_is_logged(ask: Callable[..., list[Any]], tmp_path: Path) -> 
 def hanging_child(
     machine: Machine, program: str, call: str, directory: Path, **variables: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program until it has made a call, and kill it in the end."""
+    """Run a program until it has made a call, and kill it at the end."""
     log = directory / "calls"
     os.mkfifo(log)
     environment = child_environment(machine, directory, FAKE_CALL_LOG=str(log), **variables)
     child = subprocess.Popen([sys.executable, "-c", program], env=environment)
     try:
-        # The pipe tells how far the child came, however slow this machine is.
+        # The pipe shows the child's progress, however slow this machine is.
         with log.open() as lines:
             assert any(line == f"{call}\n" for line in lines)
             yield child

@@ -1,4 +1,4 @@
-"""Machine files are read strictly, and the machines in the repository mean what they should."""
+"""Strict reading of machine files, and the meaning of the repository's machines."""
 
 import dataclasses
 import uuid

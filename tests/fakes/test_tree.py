@@ -1,4 +1,4 @@
-"""The written /proc, /sys and /dev: what a reader finds there is what the machine says."""
+"""Written /proc, /sys and /dev: readers find the machine's values there."""
 
 import json
 import subprocess

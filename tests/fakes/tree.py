@@ -1,4 +1,4 @@
-"""A machine's /proc, /sys, /dev and /etc as plain files under a root of the test's choice."""
+"""/proc, /sys, /dev and /etc of a machine, as plain files under a root of the test's choice."""
 
 import os
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from tests.fakes.machine import Gpu, Machine, Process, cpus_of
 
 TICKS_PER_S = 100
-"""What /proc counts in; psutil asks the running kernel, which says 100 on every Linux we run on."""
+"""The unit of times in /proc; psutil asks the running kernel, which says 100 on all our Linuxes."""
 PAGE_BYTES = 4096
 RESIDENT_BYTES = 256 << 20
 """Memory that every pretended process holds."""
@@ -68,7 +68,7 @@ class _Tree:
         place.symlink_to(os.path.relpath(target, str(PurePosixPath(path).parent)))
 
     def values(self, folder: str, values: Iterable[tuple[str, object]]) -> None:
-        """Write one small file for each value that there is."""
+        """Write one small file for each present value."""
         for name, value in values:
             if value is not None:
                 self.file(f"{folder}/{name}", f"{value}\n")
@@ -172,7 +172,7 @@ def _write_wsl_adapter(tree: _Tree) -> None:
 
 
 def _write_bridge(tree: _Tree, gpu: Gpu) -> str:
-    """Write the port above a GPU, unless it sits on the root bus; return the GPU's folder."""
+    """Write the port above a GPU, unless it is on the root bus; return the GPU's folder."""
     domain, bus, _ = gpu.pci_bus_id.split(":")
     root = f"sys/devices/pci{domain}:00"
     if bus == "00":
@@ -314,7 +314,7 @@ def _write_device_nodes(tree: _Tree, machine: Machine) -> None:
 
 
 def _write_libraries(tree: _Tree, machine: Machine) -> None:
-    """Write empty files where the libraries are: their names carry the driver's version."""
+    """Write empty library files, whose names contain the driver's version."""
     wsl = machine.host.environment == "wsl2"
     folder = "usr/lib/wsl/lib" if wsl else "usr/lib/x86_64-linux-gnu"
     tree.folder(folder)

@@ -1,4 +1,4 @@
-"""What tests of processes share: which of their children are left over."""
+"""Fixture that finds child processes left over by a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def children() -> Callable[[], set[str]]:
-    """Return what tells the child processes that live and were not there before the test.
+    """Return a function that lists the living child processes started during the test.
 
     Those that were killed get a moment to die.
     """
@@ -31,6 +31,6 @@ def _living() -> set[str]:
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
-            # A zombie is dead: only nobody has asked for its exit status.
+            # A zombie is dead; only its exit status has not been collected.
             found |= {pid} - ({pid} if state == "Z" else set())
     return found

@@ -1,4 +1,4 @@
-"""What an interpreter's frameworks were built for, and what is said where it does not tell."""
+"""Builds of an interpreter's frameworks, and the messages where it gives none."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_a_program_that_is_no_python() -> None:
 @pytest.mark.parametrize(
     ("does", "said"),
     [
-        # What an old Python does with our file, and with a line that every Python understands.
+        # An old Python's answer to our file, and to a line that every Python understands.
         (
             'test "$1" = -c && echo \'{"major": 2, "minor": 7}\'',
-            " is Python 2.7, and its packages can be read from 3.8 on",
+            " is Python 2.7, but gpucheck can read packages only from Python 3.8 on",
         ),
         ('test "$1" = -c && echo \'{"major": 3, "minor": 9}\'', ", Python 3.9, gave no answer"),
         (
@@ -187,7 +187,7 @@ class Site:
         self.file(f"{folder}/RECORD", "".join(lines))
 
     def library(self, path: str, *needs: str, rpath: str = "$ORIGIN") -> Path:
-        """Compile a library that needs others, which are left nowhere."""
+        """Compile a library that needs others, which do not exist."""
         source, target = self.file("../empty.c"), self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shared = [self._compiler, "-shared", "-fPIC", "-Wl,--no-as-needed"]
@@ -199,7 +199,7 @@ class Site:
         return target
 
     def look(self, name: str, python: str = sys.executable, **variables: str) -> BuildReading:
-        """Return what is read of a framework."""
+        """Return the reading of a framework."""
         environment = {**ENVIRONMENT, "PYTHONPATH": str(self.folder), **variables}
         found = read_builds(python, environment)
         assert found.builds is not None, found.unavailable
@@ -303,7 +303,7 @@ def test_onnxruntime_opens_more_than_it_is_linked_to(site: Site) -> None:
         site.library(f"nvidia/{name.partition('.')[0]}/lib/{name}")
     build = site.look("onnxruntime")
     assert build.missing_libraries == ()
-    # The wheel has no RPATH: only its own call looks there.
+    # The wheel has no RPATH: only its own call searches there.
     assert "preload_dlls()" in build.remarks[0]
 
     folders = ":".join(map(str, (site.folder / "nvidia").glob("*/lib")))

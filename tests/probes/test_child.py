@@ -47,7 +47,7 @@ def is_running(pid: int) -> bool:
 
 
 def ends(pid: int) -> bool:
-    """Return whether a killed process is gone soon: on a busy machine its turn to die must come."""
+    """Return whether a killed process ends soon; on a busy machine that takes a moment."""
     deadline_s = time.monotonic() + 30
     while is_running(pid) and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -148,8 +148,8 @@ def test_a_child_that_cannot_be_killed_is_left(
         ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
         ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
         ("import os; os.kill(os.getpid(), 40)", "was ended by signal 40"),
-        ("print('Driver says hello', flush=True)", "gave an answer that cannot be read"),
-        ("print('[1]', flush=True)", "gave an answer that cannot be read"),
+        ("print('Driver says hello', flush=True)", "gave an unreadable answer"),
+        ("print('[1]', flush=True)", "gave an unreadable answer"),
         ("print('{\"half\":', end='', flush=True)", "ended with code 0"),
     ],
 )
@@ -309,8 +309,8 @@ def test_closing_frees_the_descriptors(start: Start) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-#: Starts a child beside a thread that takes every signal, and is asked to stop before the child is
-#: known to anybody. Without that thread a mask in the main one would hold the request back.
+#: Starts a child beside a thread that accepts every signal, and is asked to stop before the child
+#: is registered. Without that thread, a mask in the main one would defer the request.
 INTERRUPTED = """
 import os, signal, sys, threading
 from gpucheck.probes.child import Child
@@ -338,7 +338,7 @@ except KeyboardInterrupt:
 
 
 def run_program(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own: what is sent to it must not reach pytest."""
+    """Run a program in its own group: signals to it must not reach pytest."""
     return subprocess.run(
         [sys.executable, "-c", text, *arguments],
         env=scrubbed_environment(),
@@ -361,7 +361,7 @@ def test_an_interrupt_while_a_child_is_born_leaves_nobody_behind(
     assert (finished.stdout, finished.stderr) == (f"{int(signal.SIGKILL)}\n", "")
 
 
-#: Starts a child that says its process id and hangs where no handler of Python's ever runs.
+#: Starts a child that prints its process id and hangs where no handler of Python's ever runs.
 PARENT = """
 import os, signal, sys, time
 from gpucheck.probes.child import Child

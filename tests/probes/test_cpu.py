@@ -13,7 +13,7 @@ CACHE = "sys/devices/system/cpu/cpu0/cache"
 
 
 def plant(root: Path, **files: str) -> LinuxCpu:
-    """Write files below the root; a name's double underscores stand for slashes."""
+    """Write files below the root; double underscores in a name mean slashes."""
     for name, text in files.items():
         write(root, name.replace("__", "/"), text)
     return LinuxCpu(root)

@@ -19,7 +19,7 @@ Ask = Callable[..., CudaReading]
 
 @pytest.fixture
 def ask(c_compiler: str, tmp_path: Path) -> Ask:
-    """Ask libcuda on a machine, under more variables."""
+    """Read libcuda on a machine, with more variables."""
 
     def read(machine: Machine | str, *, deadline_s: float = 30, **variables: str) -> CudaReading:
         found = load_machine(machine) if isinstance(machine, str) else machine

@@ -1,4 +1,4 @@
-"""Device files: what is there, what should be, and what opening them says."""
+"""Device files: present ones, expected ones, and the result of opening them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_machine_s_nodes(tmp_path: Path) -> None:
     paths = [node.path for node in found.nodes]
     assert paths == sorted(paths)
     assert set(found.expected) <= set(paths)
-    # Those of the switches and of nvidia-modeset are nobody's way to a GPU.
+    # The nodes of the switches and of nvidia-modeset give no access to a GPU.
     assert all(path.startswith("/dev/nvidia") and "switch" not in path for path in paths)
     assert {node.mode for node in found.nodes} == {"0666"}
     assert all(node.accessible for node in found.nodes)
@@ -81,7 +81,7 @@ def test_the_files_of_mig_instances_by_the_driver_s_list(tmp_path: Path) -> None
 
     found = read_nodes(tmp_path)
 
-    # Those for administrators are nobody else's, and what is not there was not created.
+    # The files for administrators are left out, and a missing file is not created.
     assert [cap.path for cap in found.caps] == [
         "/dev/nvidia-caps/nvidia-cap12",
         "/dev/nvidia-caps/nvidia-cap13",

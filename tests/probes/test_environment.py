@@ -1,4 +1,4 @@
-"""Which variables are looked at, and how the operating system is named."""
+"""Selected environment variables, and the operating system's name."""
 
 from __future__ import annotations
 

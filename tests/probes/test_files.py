@@ -1,4 +1,4 @@
-"""Files that are named by somebody else."""
+"""Files that a user names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: opening would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # it has no writer: opening would wait for ever
     (tmp_path / "device").symlink_to("/dev/zero")
 
     for path in (tmp_path / "pipe", tmp_path / "device"):
@@ -42,7 +42,7 @@ def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "n" * 300, "missing"])
 def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OSError, match=r"impossible|too long|No such file"):
+    with pytest.raises(OSError, match=r"invalid|too long|No such file"):
         read_file(tmp_path / name, 10)
 
 

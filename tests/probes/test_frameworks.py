@@ -1,4 +1,4 @@
-"""Which Python a command line starts, and what that Python has."""
+"""Python of a command line, and its frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to stop: raised, held back, ignored, and too late; each in a process of its own."""
+"""Stop requests: raised, deferred, ignored, and too late; each in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send(number):
 
 
 def said(text: str) -> tuple[str, int]:
-    """Run a program; return what it said and how it ended. It must not complain."""
+    """Run a program that must write no errors; return its output and exit code."""
     finished = subprocess.run(
         [sys.executable, "-c", BEGIN + text],
         env=scrubbed_environment(),

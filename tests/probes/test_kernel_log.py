@@ -1,4 +1,4 @@
-"""The kernel log where it may be read, and the reason where not."""
+"""Kernel log where it may be read, and the reason where not."""
 
 from __future__ import annotations
 

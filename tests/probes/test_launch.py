@@ -1,4 +1,4 @@
-"""Running a kernel: libcuda's word is the driver's, and CuPy is late or wrong by itself."""
+"""CUDA kernel self-test: libcuda tests the driver, and a late or wrong CuPy does not count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SLEEP = "import time; time.sleep(600)\n"
 
 
 def say_nothing(text: str) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_cupy_that_is_late_or_wrong_leaves_the_drivers_word(
     code: str,
     said: str,
 ) -> None:
-    # Only what is to be late has little time.
+    # Only the part that must be late has little time.
     if text == SLEEP:
         monkeypatch.setattr(launch, "IMPORT_S", 1.0)
     elif code == "compile-not-finished":
@@ -149,7 +149,7 @@ def test_an_interpreter_that_starts_late_is_no_hung_driver(
     assert found.failure is None
     assert found.cupy_failure is not None
     assert found.cupy_failure.code == "import-not-finished"
-    # Nobody after it is given less time.
+    # Later readings do not get less time.
     assert probes.patience_s() == whole_s
 
 

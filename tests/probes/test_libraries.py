@@ -1,4 +1,4 @@
-"""Which libraries the loader would find, without loading one."""
+"""Libraries that the loader would find, without loading one."""
 
 from __future__ import annotations
 

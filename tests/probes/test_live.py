@@ -1,4 +1,4 @@
-"""This machine's probes: the deadline, the session that is kept, and the root that is read."""
+"""Live probes: the deadline, the kept session, and the root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.tree import write_tree
 
 
 class FakeSession:
-    """A session that gives readings in turn and remembers what it was told."""
+    """A session that returns readings in turn and records its arguments."""
 
     made: list[FakeSession]
     readings: Iterator[NvmlReading]

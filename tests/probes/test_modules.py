@@ -1,4 +1,4 @@
-"""The kernel module on disk and in the kernel, from trees of files."""
+"""Kernel module on disk and in the kernel, from trees of files."""
 
 from __future__ import annotations
 

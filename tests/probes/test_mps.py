@@ -1,4 +1,4 @@
-"""Whether an MPS daemon would serve a program."""
+"""MPS daemon that would serve a program."""
 
 from __future__ import annotations
 

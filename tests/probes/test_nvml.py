@@ -1,4 +1,4 @@
-"""The door to NVML, its child as a script, and what the parent makes of the child's lines."""
+"""NVML binding, its child as a script, and the parent's reading of the child's lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_code_of_the_binding_has_a_reason() -> None:
     [
         (error(3), "not-supported", 3, "not supported by this GPU (NVML 3)"),
         (error(15), "gpu-is-lost", 15, None),
-        (error(4711), "unlisted", 4711, "NVML gave a code that is not known here (NVML 4711)"),
+        (error(4711), "unlisted", 4711, "NVML returned an unknown code (NVML 4711)"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "not-utf8", None,
          "the driver's text is not UTF-8"),
         (ValueError("x"), "binding-failed", None, "the binding failed with ValueError"),
@@ -112,7 +112,7 @@ def test_a_function_that_the_binding_lacks() -> None:
         (13, ["new", "old", "old"]),  # the library lacks it: never asked again
         (25, ["new", "old", "old"]),
         (3, ["new", "old", "new", "old"]),  # this GPU lacks it: another may have it
-        (999, ["new", "new"]),  # it failed: the older form is no cure
+        (999, ["new", "new"]),  # it failed: the older form would not help
     ],
 )
 def test_the_newest_form_is_asked_first_and_remembered(code: int, asked: list[str]) -> None:
@@ -242,7 +242,7 @@ def test_what_cannot_be_is_not_passed_on(
 
     assert [document.get(field) for field in fields] == [None] * len(fields)
     assert all(said in document["unavailable"][field] for field in fields)
-    assert all("which cannot be" in document["unavailable"][field] for field in fields)
+    assert all("which is impossible" in document["unavailable"][field] for field in fields)
     assert document["failure"] is None
 
 
@@ -263,7 +263,7 @@ def process(pid: int, **values: Any) -> SimpleNamespace:
 
 
 def lists(**answers: Any) -> dict[str, Any]:
-    """Return the three process lists in their newest form; those not given are empty."""
+    """Return the three process lists in their newest form, empty by default."""
     names = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
     return {
         f"nvmlDeviceGet{word}RunningProcesses_v3": answers.get(kind, [])
@@ -410,7 +410,7 @@ def test_the_other_end_of_a_link(answers: dict[str, Any], link: dict[str, Any]) 
 
 
 def ask_script(directory: str, cwd: Path, **environment: str) -> dict[str, Any]:
-    """Run the child as the parent does where NVML cannot start, and return how it failed."""
+    """Run the child as the parent does, where NVML cannot start; return the failure."""
     finished = subprocess.run(
         [sys.executable, "-I", "-S", nvml_start.SCRIPT, directory],
         input="{}\n",
@@ -525,7 +525,7 @@ def test_an_early_start_that_fails_is_told_when_it_is_asked(
 
 
 class FakeChild:
-    """A child that gives these documents, raises the errors among them, and is silent at None."""
+    """A child that yields these documents, raises the errors among them, and is silent at None."""
 
     def __init__(self, script: list[Any]) -> None:
         self._script = iter(script)
@@ -644,7 +644,7 @@ def test_the_gpus_behind_one_that_hangs_are_asked_by_another_child(
     assert (first.closed, second.closed) == (True, False)
     assert [request.get("first") for request in first.asked + second.asked] == [None, 2]
     assert second.asked[0]["silent"] == [1]
-    # The driver as a whole gets all the time, a GPU before others half of it.
+    # The driver as a whole gets all the time, a GPU with others behind it half of it.
     assert first.waits[0] == pytest.approx(10, abs=1)
     assert first.waits[2] == pytest.approx(5, abs=1)
 

@@ -1,4 +1,4 @@
-"""The child's readings of health: counters that grow, fields that are refused, a GPU that goes."""
+"""The child's readings of health: growing counters, unavailable fields, a lost GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def field_value(code: int, value: int) -> SimpleNamespace:
 
 
 def fields_of(tell: Callable[[Field, int], tuple[int, int]]) -> Callable[..., Any]:
-    """Answer nvmlDeviceGetFieldValues; `tell` is told the field and how often it was asked for."""
+    """Answer nvmlDeviceGetFieldValues; `tell` gets the field and the number of its reads."""
     asked: dict[Field, int] = {}
 
     def answer(handle: object, wanted: list[Field]) -> list[SimpleNamespace]:
@@ -38,7 +38,7 @@ def fields_of(tell: Callable[[Field, int], tuple[int, int]]) -> Callable[..., An
 def health(
     tell: Callable[[Field, int], tuple[int, int]], *, links: int = 0, **answers: Any
 ) -> dict[str, Any]:
-    """Return the document of one GPU with so many links that are up."""
+    """Return the document of one GPU with so many active links."""
     nvml = FakeNvml(
         nvmlDeviceGetCount=1,
         nvmlDeviceGetHandleByIndex="handle",
@@ -51,7 +51,7 @@ def health(
 
 
 def still(key: Field, times: int) -> tuple[int, int]:
-    """Every field is there and does not grow."""
+    """Return a value for every field that never grows."""
     return 0, 7
 
 
@@ -76,7 +76,7 @@ def test_counters_that_stand_still() -> None:
         ({162: 1}, "recovery", 2),
         # Both count the same errors.
         ({52: 2, 161: 1}, "replay", 2),
-        # Somebody set them to zero meanwhile.
+        # They were reset meanwhile.
         ({161: -1}, "replay", 0),
     ],
 )
@@ -137,4 +137,4 @@ def test_temperatures_below_zero_and_beyond_all_cards() -> None:
 
     assert (found["temperature_memory_c"], found["temperature_margin_c"]) == (-5, -5)
     assert found.get("temperature_slowdown_c") is None
-    assert "300 C, which cannot be" in found["unavailable"]["temperature_slowdown_c"]
+    assert "300 C, which is impossible" in found["unavailable"]["temperature_slowdown_c"]

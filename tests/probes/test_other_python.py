@@ -1,4 +1,4 @@
-"""Our files in another Python: what it is given, what it may say, and when it is given up."""
+"""Our files in another Python: its environment, its output, and its deadline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_words_that_start_it(interpreter: Interpreter, command: tuple[str, .
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a script that stands beside other_python.py."""
+    """Return the path of a script in the folder of other_python.py."""
     monkeypatch.setattr(other_python, "__file__", str(tmp_path / "other_python.py"))
     return tmp_path / "child.py"
 
@@ -82,7 +82,7 @@ def test_one_that_cannot_be_started() -> None:
         list(run_script(nobody, "builds_child.py", environment={}, deadline_s=1))
 
 
-# ------------------------------------------------------------------------ which one is meant
+# ----------------------------------------------------------------------- the user's Python
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_the_python_that_a_person_means(pythons: dict[str, str]) -> None:
     del pythons["VIRTUAL_ENV"]
     assert meant(pythons) == ("conda/bin/python", "CONDA_PREFIX")
     del pythons["CONDA_PREFIX"]
-    # `python` of any folder before `python3`; the relative folder is nobody's choice.
+    # `python` of any folder comes before `python3`; a relative folder is skipped.
     assert meant(pythons) == ("b/python", "PATH")
     pythons["PATH"] = pythons["PATH"].removesuffix("/b")
     assert meant(pythons) == ("a/python3", "PATH")

@@ -1,4 +1,4 @@
-"""Who a process id belongs to, on trees of /proc that are written for it."""
+"""Identity of processes, on written trees of /proc."""
 
 from __future__ import annotations
 

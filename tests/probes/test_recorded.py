@@ -1,4 +1,4 @@
-"""Snapshot files: what is read back, and what is said of those that cannot be."""
+"""Snapshot files: readings restored from them, and errors for unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of what kind of machine it is."""
+"""Platform facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's own view of the GPUs, on trees that are written for it."""
+"""Kernel view of the GPUs, on written trees."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_other_makers_are_not_ours(tmp_path: Path) -> None:
     write_device(tmp_path, "0000:01:00.0", vendor="0x1002")
 
     assert read_kernel(tmp_path).pci_devices == ()
-    assert count_gpus(tmp_path) == 1  # the least that a deadline allows for
+    assert count_gpus(tmp_path) == 1  # the least that a deadline assumes
 
 
 @pytest.mark.parametrize(

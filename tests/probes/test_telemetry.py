@@ -1,4 +1,4 @@
-"""The sensors' process: scripted NVML inside it, and the real process around a missing driver."""
+"""Sensor process: scripted NVML inside it, and the real process without a driver."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.fakes.machine import load_machine
 
 
 class Refused(Exception):
-    """What the door raises."""
+    """The binding's error."""
 
     def reason(self) -> str:
         return "not supported by this GPU (NVML 3)"
 
 
 class Door:
-    """A scripted NVML: a value for each function, or an exception."""
+    """Scripted NVML: a value for each function, or an exception."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = {"nvmlDeviceGetHandleByUUID": "handle"} | answers

@@ -1,4 +1,4 @@
-"""Frameworks in children: side by side, one at a time on the GPU, and never for ever."""
+"""Framework smoke tests in children: parallel imports, one at a time on the GPU, with deadlines."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_onnxruntime_is_told_to_look_into_nvidia_s_wheels(tmp_path: Path) -> Non
 
     found = attempt(environment, "onnxruntime")["onnxruntime"]
 
-    assert found.error == "this build offers preloaded alone"
+    assert found.error == "this build offers only preloaded"
 
 
 STUCK = """

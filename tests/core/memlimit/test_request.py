@@ -53,7 +53,7 @@ def test_a_python_is_named_by_path_or_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "/nope", ".", "/etc/passwd", "no\x1bsuch"])
 def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
-    with pytest.raises(WrongUseError, match="is no program that can be run") as caught:
+    with pytest.raises(WrongUseError, match="is not a program that can be run") as caught:
         _interpreter(request(python=text), {"PATH": "/bin"})
 
     assert caught.value.message.isprintable()

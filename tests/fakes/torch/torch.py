@@ -1,8 +1,8 @@
-"""A stand-in for PyTorch on a GPU, as far as benchmarks/card asks it: shapes, types and times.
+"""Stand-in for PyTorch on a GPU, as far as benchmarks/card needs it: shapes, types and times.
 
-A tensor is a shape, a type and the number that stands in all of its places. Operations take the
-time that a model of a card gives them; what is captured into a graph takes it at each replay.
-`calls` keeps what was asked for. `FAKE_TORCH` says what goes wrong, as words:
+A tensor is a shape, a type and one number that fills it. Operations take the time that a model of
+a card gives them; operations captured in a graph take it at each replay. `calls` records the
+calls. `FAKE_TORCH` names the faults, as words:
 `import=hang`, `import=exit`, `compile=fail`, `gpu=none`.
 """
 
@@ -41,7 +41,7 @@ class _Device:
         self.graph: CUDAGraph | None = None
 
     def spend(self, moved: float, operations: float = 0.0, dtype: str = "float32") -> None:
-        """Let an operation take its time."""
+        """Advance the clock by an operation's time."""
         fast = _OPERATIONS.get(dtype, 1200e12)
         taken = _LAUNCH_S + max(moved / _MEMORY, operations / fast)
         if self.graph is not None:
@@ -95,7 +95,7 @@ class Tensor:
         return self
 
     def copy_(self, other: Tensor, non_blocking: bool = False) -> Tensor:
-        """Copy another one into this; over the link if asked not to wait."""
+        """Copy another one into this, over the link if non-blocking."""
         assert self.shape == other.shape
         calls.append("copy_")
         slower = _MEMORY / _LINK if non_blocking else 2
@@ -185,7 +185,7 @@ def compile(function: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any
 
 
 class CUDAGraph:
-    """What was captured, as the time that it takes."""
+    """A captured graph, as the time that it takes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
