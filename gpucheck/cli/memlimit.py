@@ -1,4 +1,4 @@
-"""`gpucheck memlimit`: one amount turned into bytes per GPU and into each framework's setting."""
+"""`gpucheck memlimit`: one amount as bytes on each GPU and as each framework's setting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
         bool,
         typer.Option(
             "--include-overhead",
-            help="Count the CUDA context too, so that nvidia-smi's number stays below.",
+            help="Count the CUDA context too, so that nvidia-smi's number stays below the limit.",
         ),
     ] = False,
     code: Annotated[
@@ -50,7 +50,7 @@ def command(
         typer.Option(
             "--code",
             metavar="FRAMEWORK",
-            help="Print the lines for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
+            help="Print code for a program: tensorflow, pytorch, jax, cupy, onnxruntime.",
         ),
     ] = None,
     python: Annotated[
@@ -62,20 +62,22 @@ def command(
     hook: Annotated[
         bool,
         typer.Option(
-            "--hook/--no-hook", help="Limit what needs code while the program imports it."
+            "--hook/--no-hook", help="Cap frameworks that need code when the program imports them."
         ),
     ] = True,
     watch: Annotated[
         WatchAction,
-        typer.Option("--watch", help="What to do if the command takes more than the limit."),
+        typer.Option("--watch", help="What to do if the command exceeds the limit."),
     ] = WatchAction.WARN,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the cap: allocate up to it, and beyond.")
+        bool, typer.Option("--verify", help="Prove the cap: allocate up to it and beyond.")
     ] = False,
     verify_with: Annotated[
         list[str] | None,
         typer.Option(
-            "--verify-with", metavar="NAME", help="The same with cupy, torch, jax or tensorflow."
+            "--verify-with",
+            metavar="NAME",
+            help="Prove the cap with cupy, torch, jax or tensorflow.",
         ),
     ] = None,
     shared: Shared,
@@ -98,7 +100,7 @@ def command(
     _check(request.proofs, code, context, shared)
     source = ctx.get_parameter_source("watch")
     if context.child is None and source is not None and source.name == "COMMANDLINE":
-        message = "--watch watches a command: add it after `--`."
+        message = "--watch needs a command: add one after `--`."
         raise WrongUseError(code="watch-without-command", message=message)
 
     def find(probes: Probes) -> Answer:
@@ -140,7 +142,7 @@ def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: 
         if given
     ]
     if len(together) > 1:
-        message = f"{' and '.join(together)} are different questions: ask one at a time."
+        message = f"{' and '.join(together)} cannot be combined: use one at a time."
         raise WrongUseError(code="two-questions", message=message)
     if proofs:
         refuse_recording(shared)
@@ -188,7 +190,7 @@ def _run(
 
 
 def _excess(run: LimitedRun) -> tuple[Notice, ...]:
-    """Return the warning of the document about a command that took too much."""
+    """Return the document's warning about a command that exceeded the limit."""
     if not run.exceeded:
         return ()
-    return (Notice(code="limit-exceeded", message="The command took more than the limit."),)
+    return (Notice(code="limit-exceeded", message="The command exceeded the limit."),)

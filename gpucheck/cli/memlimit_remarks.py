@@ -1,4 +1,4 @@
-"""What `gpucheck memlimit` says on stderr: before a command, after it, and beside its exports."""
+"""Messages of `gpucheck memlimit` on stderr: before a command, after it, and with exports."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def warn(text: str) -> None:
 
 
 def say_what_variables_miss(answer: Answer) -> None:
-    """Name those that the exports alone do not hold, for whoever evaluates them."""
+    """Name the frameworks that the exported variables alone do not limit."""
     from gpucheck.render.holders import HOOK, holders
 
     if not isinstance(answer.result, MemoryLimit):
         return
     missed = [each.framework for each in holders(answer.result) if each.by == HOOK]
     if missed:
-        _remark(f"no variable holds {', '.join(missed)}: run it with -- COMMAND, or see --code")
+        _remark(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
 
 
 def say_before(plan: MemoryLimit, *, details: bool) -> None:
-    """Say the limit and by what it is held, in a line; with -v every variable too."""
+    """Report the limit and its mechanisms in one line; with -v every variable too."""
     from gpucheck.core.memlimit.hooking import outer_limit
     from gpucheck.render.holders import HOOK, holders, together
     from gpucheck.render.units import binary_bytes
@@ -36,20 +36,20 @@ def say_before(plan: MemoryLimit, *, details: bool) -> None:
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
     where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"
     found = holders(plan)
-    # Which Python a script starts, and with which options, is not known before.
+    # It is unknown which Python a script starts, and with which options.
     unknown = plan.software is None or plan.software.interpreter is None
     reach = " in every Python that reads PYTHONPATH" if unknown else ""
     held = "; ".join(
         f"{names} by {by}{reach if by.endswith(HOOK) else ''}" for names, by in together(found)
     )
-    held = held or "nothing holds it"
+    held = held or "nothing limits it"
     _remark(f"{what} on {where}: {held}")
     outer = outer_limit(plan, os.environ)
     if outer is not None:
-        _remark(f"an outer memlimit stays: {binary_bytes(outer)}")
+        _remark(f"an outer memlimit stays in force: {binary_bytes(outer)}")
     for each in found:
         if each.is_warning:
-            fact = " is not held" if each.by is None else ""
+            fact = " is not limited" if each.by is None else ""
             warn(f"{each.framework}{fact}: {each.remark}")
     if details:
         for name, value in plan.environment.items():
@@ -61,7 +61,7 @@ def _remark(text: str) -> None:
 
 
 def say_after(run: LimitedRun) -> None:
-    """Say the peak on each GPU, or why it is not known."""
+    """Report the peak on each GPU, or why it is unknown."""
     from gpucheck.render.limited_run import peak_lines
 
     for line in peak_lines(run):

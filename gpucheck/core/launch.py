@@ -1,8 +1,8 @@
-"""How a command is run for `place … -- CMD` and `memlimit … -- CMD`: as if we were not there.
+"""Start of the command in `place … -- CMD` and `memlimit … -- CMD`, as if gpucheck were not there.
 
-`replace` becomes the command; `supervise` stays beside it and passes on what was meant for it.
-Both follow coreutils' env: PATH is that of the new environment, no shell is ever involved, and
-what cannot be started ends with 125, 126 or 127.
+`replace` becomes the command; `supervise` stays as its parent and forwards signals to it.
+Both follow coreutils' env: PATH is that of the new environment, no shell is involved, and a
+command that cannot be started gives 125, 126 or 127.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """Split a command line at its first bare `--` into our own part and the command, if any.
 
     Raises:
-        LaunchError: when nothing follows the `--`.
+        LaunchError: nothing follows the `--`.
     """
     if "--" not in argv:
         return list(argv), None
@@ -38,15 +38,15 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
         raise LaunchError(
             code="no-command",
             message="There is no command after `--`.",
-            remedy=("Write the command to run after `--`, or leave `--` out.",),
+            remedy=("Put the command to run after `--`, or remove the `--`.",),
         )
     return list(argv[:at]), command
 
 
 def inherited_descriptors() -> frozenset[int]:
-    """Return the descriptors above 2 that an exec would hand on now.
+    """Return the descriptors above 2 that an exec would pass on now.
 
-    Called before any library opens a file, these are the ones that our caller gave us (a make
+    Before any library opens a file, these are the ones that our caller gave us (a make
     jobserver, a claim of an outer `place`), and they belong to the command too.
     """
     return frozenset(fd for fd in open_descriptors() if fd > 2 and is_inheritable(fd))
@@ -64,7 +64,7 @@ def replace(
     may call this.
 
     Raises:
-        LaunchError: (or a subclass) when the command cannot be started; we then go on as before.
+        LaunchError: (or a subclass) the command cannot be started; this process is unchanged.
     """
     _check_command(command)
     _flush_streams()
@@ -83,15 +83,15 @@ def supervise(
     tick_s: float = 1.0,
     keep_descriptors: Iterable[int] = (),
 ) -> int:
-    """Run the command beside us and return its exit code, 128+n if signal n ended it.
+    """Run the command as a child and return its exit code, 128+n if signal n ended it.
 
     The child stays in our process group, so the terminal's signals reach it directly; only
-    signals sent to us alone are passed on. When job control stops the child, we stop as well.
+    signals sent to us alone are forwarded. When job control stops the child, we stop as well.
     `on_tick` is called with the child's process id every `tick_s` seconds; an exception from it
-    ends the ticking and is raised once the child has ended. Only the main thread may call this.
+    stops the ticks and is raised once the child has ended. Only the main thread may call this.
 
     Raises:
-        LaunchError: (or a subclass) when the command cannot be started.
+        LaunchError: (or a subclass) the command cannot be started.
     """
     _check_command(command)
     _flush_streams()
@@ -122,7 +122,7 @@ def _check_command(command: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _default_dispositions() -> Iterator[None]:
-    """Undo what Python ignores, for the command; ignore it again if there is no exec."""
+    """Restore for the command the signals that Python ignores; undo that if exec fails."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in _IGNORED_BY_PYTHON}
     try:
         yield
@@ -132,7 +132,7 @@ def _default_dispositions() -> Iterator[None]:
 
 
 def _flush_streams() -> None:
-    """Write out what we have buffered, so that it comes before the command's own output."""
+    """Flush our output, so that it comes before the command's own."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

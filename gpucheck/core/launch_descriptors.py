@@ -1,4 +1,4 @@
-"""Which open files a command inherits: those of its caller and those meant for it, no others."""
+"""File descriptors that a command inherits: its caller's and those meant for it, no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpucheck.models.errors import LaunchError
 
 @contextlib.contextmanager
 def only_inheritable(keep: Iterable[int]) -> Iterator[None]:
-    """Let an exec hand on 0 to 2 and `keep` alone; put every flag back afterwards."""
+    """Let an exec pass on only 0 to 2 and `keep`; restore every flag afterwards."""
     kept = set(keep)
     before: dict[int, bool] = {}
     try:
@@ -38,7 +38,7 @@ def _set_inheritable(fd: int, inheritable: bool) -> None:
 
 
 def is_inheritable(fd: int) -> bool:
-    """Return whether an exec would hand on the descriptor; one that is not open is not."""
+    """Return whether an exec would pass on the descriptor; False if it is not open."""
     try:
         return os.get_inheritable(fd)
     except OSError:
@@ -46,7 +46,7 @@ def is_inheritable(fd: int) -> bool:
 
 
 def open_descriptors() -> set[int]:
-    """Return our open descriptors; the one that reads the list is closed again by then."""
+    """Return our open descriptors, and the one that read the list, which is closed by then."""
     try:
         return {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
     except OSError:

@@ -1,4 +1,4 @@
-"""The environment that a command would have if it were not started by us."""
+"""Environment without Python's own locale coercion (PEP 538)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-#: What Python may write into it. Source: PEP 538.
+#: Values that Python may set. Source: PEP 538.
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 _VARIABLE = "LC_CTYPE"
 
@@ -14,9 +14,10 @@ _VARIABLE = "LC_CTYPE"
 def environment_before(
     environment: Mapping[str, str] = os.environ, first: Path = Path("/proc/self/environ")
 ) -> dict[str, str]:
-    """Return our environment without what Python put there for itself when it started.
+    """Return our environment as it was before Python coerced the locale.
 
-    In the C locale it sets LC_CTYPE, for its children too. `first` is what we were started with.
+    In the C locale Python sets LC_CTYPE, for its children too. `first` holds the environment
+    that we were started with.
     """
     found = dict(environment)
     if found.get(_VARIABLE) not in _COERCED:

@@ -1,4 +1,4 @@
-"""The file that a command's name means, as execvp looks for it, and why it cannot be started."""
+"""Lookup of a command's file, as execvp does it, and the reasons why it cannot be started."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpucheck.models.errors import CommandNotFoundError, LaunchError, NotExecuta
 
 _USUAL_REMEDY = "Check that it is a program and that its mode and mount allow execution."
 _REMEDIES = {
-    errno.ENOEXEC: "A script needs a first line such as #!/bin/sh; or name what runs it: sh FILE.",
-    errno.E2BIG: "Its arguments and the environment are too long together (`getconf ARG_MAX`).",
+    errno.ENOEXEC: "Give the script a first line such as #!/bin/sh, or run it with: sh FILE.",
+    errno.E2BIG: "Shorten its arguments or environment: together they exceed `getconf ARG_MAX`.",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Why one candidate could not be started."""
+    """Reason why one candidate could not be started."""
 
     path: str
     error: OSError
@@ -30,8 +30,8 @@ def first_that_starts(
 ) -> int:
     """Return what `start` returns for the first file of that name that can be started.
 
-    As in execvp: a file that exists but cannot be executed is passed over, and remembered as
-    the reason if no later one can.
+    As in execvp, a file that exists but cannot be executed is skipped, and remembered as the
+    reason if no later one can be started.
     """
     failure: _Failure | None = None
     for path in _candidates(command[0], environment):
@@ -41,7 +41,7 @@ def first_that_starts(
             if "/" in command[0]:
                 failure = _Failure(path=path, error=error)
         except OSError as error:
-            # A directory of PATH that we may not search does not make a command found.
+            # A directory of PATH that we may not search does not count as a find.
             if "/" in command[0] or _exists(path):
                 failure = failure or _Failure(path=path, error=error)
         except ValueError as error:
@@ -56,7 +56,7 @@ def first_that_starts(
 def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
     if "/" in name:
         return [name]
-    # An empty entry of PATH is the current directory, as everywhere.
+    # An empty entry of PATH is the current directory.
     return [f"{directory or '.'}/{name}" for directory in os.get_exec_path(dict(environment))]
 
 
@@ -80,7 +80,7 @@ def _launch_error(name: str, failure: _Failure | None) -> LaunchError:
         return LaunchError(
             code="no-process",
             message=f"No process could be started for {name!a}: {reason}.",
-            remedy=("Look at the limits on processes and memory (`ulimit -a`, the cgroup).",),
+            remedy=("Check the limits on processes and memory (`ulimit -a`, the cgroup).",),
         )
     if not isinstance(failure.error, FileNotFoundError):
         return NotExecutableError(
@@ -93,8 +93,8 @@ def _launch_error(name: str, failure: _Failure | None) -> LaunchError:
             code="interpreter-not-found",
             message=f"{failure.path!a} exists, but the interpreter or loader it names does not.",
             remedy=(
-                "Look at its first line (a Windows line end counts as part of the name), or with"
-                " `file` at the loader it asks for.",
+                "Check its first line (a Windows line end counts as part of the name), or see with"
+                " `file` which loader it asks for.",
             ),
         )
     return CommandNotFoundError(

@@ -1,4 +1,4 @@
-"""The loop beside a command: signals in and out, stops and continuations shared, until it ends."""
+"""Supervision of a command: signals are forwarded, stops and continuations shared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpucheck.core.launch_witness import GroupWitness
 
-#: Signals that someone may send to us in the place of the command.
+#: Signals that may be sent to us instead of to the command.
 FORWARDED = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -24,17 +24,17 @@ FORWARDED = (
     signal.SIGTSTP,
     signal.SIGWINCH,
 )
-#: Signals that the terminal sends to a whole group; taken off the queue and answered by the child.
+#: Signals that the terminal sends to a whole group; we take them off the queue, the child reacts.
 _JOB_CONTROL = (signal.SIGTTIN, signal.SIGTTOU)
 #: Stops that we share with the child, so that the shell that started us sees the job stopped.
 #: SIGSTOP is not among them: whoever sent it to the child alone will continue the child alone.
 _MIRRORED_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-#: SIGPIPE is taken so that a witness or a reader that has gone is an error and not our end.
+#: SIGPIPE is blocked so that a probe or a reader that has ended is an error and does not end us.
 _TAKEN = frozenset({*FORWARDED, *_JOB_CONTROL, signal.SIGCHLD, signal.SIGPIPE})
 
 
 class Supervision:
-    """The loop beside one child: signals in, signals out, until the child has ended."""
+    """Supervision of one child: signals in, signals out, until the child has ended."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Supervision:
         self._tick_failure: Exception | None = None
 
     def run(self) -> int:
-        """Return the child's exit code, or raise what a tick raised, after the child's end."""
+        """Return the child's exit code once it has ended, or raise what a tick raised."""
         while self._exit_code is None:
             received = self._next_signal()
             self._look_after_child()
@@ -75,11 +75,11 @@ class Supervision:
         self._next_tick = time.monotonic() + self._tick_s
         try:
             self._on_tick(self._pid)
-        except Exception as failure:  # the child must not be left alone with nobody waiting
+        except Exception as failure:  # the child must not be left without a parent that waits
             self._tick_failure, self._on_tick = failure, None
 
     def _look_after_child(self) -> None:
-        """Take note of every change of the child's state that is waiting to be reported."""
+        """Handle every pending change of the child's state."""
         while self._exit_code is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
@@ -100,8 +100,8 @@ class Supervision:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(self._pid, number)
             return
-        # A second one that came meanwhile was one with the first for the witness: signals do not
-        # count. Left in the queue it would look as if it had been sent to us alone.
+        # A second signal that came meanwhile merged with the first one in the probe: signals do
+        # not count. Left in the queue it would look as if it had been sent to us alone.
         signal.sigtimedwait({number}, 0)
         self._stop_with_child(number)
 
@@ -112,16 +112,16 @@ class Supervision:
 
 
 def _is_overtaken(number: int) -> bool:
-    """Return whether the queue holds the opposite: a stop and a continuation undo each other.
+    """Return whether the queue holds the opposite: a stop and a continuation cancel each other.
 
-    The later one also takes the earlier one away from the witness, which then did not see it.
+    The later one also removes the earlier one from the probe, which then did not see it.
     """
     opposite = {signal.SIGCONT: set(_MIRRORED_STOPS), signal.SIGTSTP: {signal.SIGCONT}}
     return bool(opposite.get(signal.Signals(number), set()) & signal.sigpending())
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether the process is stopped at this moment: reports of it come late."""
+    """Return whether the process is stopped right now; reports of it come late."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -131,8 +131,8 @@ def _is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def taking_signals() -> Iterator[set[signal.Signals | int]]:
-    """Hold our signals back so that they can be waited for; yield the mask from before."""
-    # Were SIGCHLD ignored (some daemons do), the kernel would throw the exit code away.
+    """Block our signals so that they can be waited for; yield the previous mask."""
+    # If SIGCHLD were ignored (as in some daemons), the kernel would discard the exit code.
     children_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     original = signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
     try:
@@ -146,7 +146,7 @@ def taking_signals() -> Iterator[set[signal.Signals | int]]:
 
 
 def _stop_ourselves(number: signal.Signals) -> None:
-    """Stop by the signal that stopped the child; return once we are continued."""
+    """Stop ourselves by the signal that stopped the child; return once continued."""
     handler = signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -1,4 +1,4 @@
-"""Whether a signal was sent to our whole process group or to us alone."""
+"""Group signal probe: tells whether a signal was sent to our whole process group or to us alone."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _GROUP_DELIVERY_S = 0.02
 
 
 class GroupWitness:
-    """A process in our group that can tell whether a signal was sent to all of it or to us alone.
+    """Process in our group that tells whether a signal was sent to all of the group or to us alone.
 
-    Signal information names the sender, not the addressee: `kill(-group)`, as a shell's `kill %1`,
-    a CI runner or Jupyter's interrupt send it, looks like `kill(us)`. The witness blocks every
-    signal and is asked whether it was sent the same one. It ends with us, however we end. Where
-    it cannot be had, only the kernel's own signals (a terminal's) count as sent to the group.
+    Signal information names the sender, not the target: `kill(-group)`, as a shell's `kill %1`,
+    a CI runner or Jupyter's interrupt sends it, looks like `kill(us)`. The probe blocks every
+    signal and reports whether it received the same one. It ends with us, however we end. Without
+    it, only the kernel's own signals (a terminal's) count as sent to the group.
     """
 
     def __init__(self) -> None:
         self._pid: int | None = None
-        #: The descriptors to ask on and to be answered on, while its answers can be trusted.
+        #: Descriptors for the questions and the answers, while the answers can be trusted.
         self._line: tuple[int, int] | None = None
 
     def __enter__(self) -> GroupWitness:
-        """Start the witness, which lives as long as the pipe from us to it."""
+        """Start the probe, which lives as long as our pipe to it."""
         with contextlib.suppress(OSError):
             questions, ask = os.pipe()
             answer, answers = os.pipe()
             self._line = (ask, answer)
             with warnings.catch_warnings():
-                # Python warns of fork beside threads; the witness takes no lock that one may hold.
+                # Python warns of fork with threads running; the probe takes none of their locks.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pid = os.fork()
             if self._pid == 0:
@@ -46,7 +46,7 @@ class GroupWitness:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the witness and wait for it, so that it leaves no trace."""
+        """End the probe and wait for it, so that it leaves no zombie."""
         self._hang_up()
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -56,7 +56,7 @@ class GroupWitness:
 
     def saw(self, received: signal.struct_siginfo) -> bool:
         """Return whether the signal that we received was sent to our whole process group."""
-        # It is asked even if the answer is known, so that it forgets the signal as well.
+        # Ask even if the answer is known, so that the probe consumes the signal too.
         answer = self._ask(received.si_signo)
         if answer is None:
             self._hang_up()
@@ -69,14 +69,14 @@ class GroupWitness:
         ask, answer = self._line
         with contextlib.suppress(OSError):
             os.write(ask, bytes([number]))
-            # Much longer than the witness itself waits: without an answer it has been stopped.
+            # Much longer than the probe itself waits: without an answer it has been stopped.
             if select.select([answer], [], [], 10 * _GROUP_DELIVERY_S)[0]:
                 said = os.read(answer, 1)
                 return said == b"1" if said else None
         return None
 
     def _hang_up(self) -> None:
-        """Close the line for good: a late answer would be taken for one to a later question."""
+        """Close the pipes for good: a late answer would be taken for that to a later question."""
         if self._line is not None:
             for fd in self._line:
                 os.close(fd)
@@ -84,7 +84,7 @@ class GroupWitness:
 
 
 def _witness(questions: int, answers: int) -> NoReturn:
-    """Be the witness: answer for each signal number read whether that signal reached us too."""
+    """Run the probe: for each signal number read, answer whether that signal arrived here too."""
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         for other in open_descriptors() - {questions, answers}:

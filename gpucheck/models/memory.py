@@ -1,4 +1,4 @@
-"""How much memory a program may take, and what holds it to that (contract memlimit/1)."""
+"""Records of a GPU memory limit and of what enforces it (contract memlimit/1)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 
 class Strength(StrEnum):
-    """What a mechanism does about a program that wants more than the limit.
+    """Effect of a mechanism on a program that wants more than the limit.
 
     `hard`: the driver or the hardware refuses, whoever allocates. `allocator`: that framework's
     allocator refuses; the CUDA context, libraries and other allocators are not counted. `soft`:
-    memory above the limit is given back when it is free. `none`: nothing is refused.
+    memory above the limit is released once it is free. `none`: nothing is refused.
     """
 
     HARD = "hard"
@@ -21,7 +21,7 @@ class Strength(StrEnum):
 
 
 class Way(StrEnum):
-    """How a mechanism gets into a program: who has to say it."""
+    """Route by which a mechanism reaches a program."""
 
     ENVIRONMENT = "environment"
     CODE = "code"
@@ -31,7 +31,7 @@ class Way(StrEnum):
 
 
 class WatchAction(StrEnum):
-    """What the watcher does about a command that takes more than the limit."""
+    """Action of the watcher on a command that exceeds the limit."""
 
     OFF = "off"
     WARN = "warn"
@@ -40,7 +40,7 @@ class WatchAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
-    """The amount as it was asked for: either a fraction of each GPU or bytes on each GPU."""
+    """Requested amount: either a fraction of each GPU or bytes on each GPU."""
 
     text: str
     fraction: float | None = None
@@ -49,9 +49,9 @@ class MemoryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What one process takes on a GPU beside its allocator: an estimate, and where it is from.
+    """Estimate of what one process takes on a GPU outside its allocator, with its sources.
 
-    `included` tells whether it was taken off what allocators are told.
+    `included` tells whether it was subtracted from the allocators' limit.
     """
 
     included: bool
@@ -67,10 +67,10 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemoryLimit:
-    """The limit on one visible GPU or MIG instance.
+    """Limit on one visible GPU or MIG instance.
 
-    `limit_bytes` is the whole limit, `allocator_limit_bytes` what allocators are told. Both are
-    null where the size of the GPU is not known and the limit depends on it.
+    `limit_bytes` is the whole limit, `allocator_limit_bytes` the limit for allocators. Both are
+    null if the limit depends on the size of the GPU and that is unknown.
     """
 
     uuid: str | None
@@ -90,13 +90,14 @@ class GpuMemoryLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """One way to hold one framework to the limit.
+    """Mechanism that holds one framework to the limit.
 
     `setting` is what to set or the line of code, null where there is none. `applies` tells
     whether it takes effect in a program started now with the `environment` of the result, and
     with the import hook where a command is run. `installed` tells whether the Python of the plan
-    has the framework (null: nobody knows), `inherited` what the variable was set to before.
-    `by_hook` tells whether the import hook of a run does it, wherever the framework is.
+    has the framework (null: unknown), `inherited` what the variable was set to before.
+    `by_hook` tells whether the import hook of a run applies it, in whichever Python has the
+    framework.
     """
 
     framework: str
@@ -113,10 +114,10 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """The Python that the plan is for; `frameworks` (version by module) is null if not known.
+    """Python that the plan is for; `frameworks` (version by module) is null if unknown.
 
     `named_by` is --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, gpucheck for the one that it runs in,
-    or null for the one that a command starts. `for_cpus` are modules of builds for CPUs only.
+    or null for the one that a command starts. `for_cpus` are modules of CPU-only builds.
     """
 
     interpreter: str | None
@@ -129,15 +130,16 @@ class Software:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What happened when a program tried to take more than the limit of one GPU.
+    """Outcome of a program's attempt to take more than the limit of one GPU.
 
     `limit_bytes` is what its mechanism allows there, `allocated_bytes` the most that it got,
-    `refused_bytes` the size of the request that was refused then, `refused_with` the exception:
-    the real limit lies between the two. `deviation_bytes` is how far above the limit that begins,
-    below it where negative. `held` is null where it could not be tried, see `reason`; `restored`
-    tells whether there was room again after memory was freed. `peak_bytes` is what the allocator
-    counted then, `nvml_bytes` what NVML did, `overhead_bytes` the difference, and `nvml_most_bytes`
-    the most that NVML may count: the limit, and twice what a program takes beside it by estimate.
+    `refused_bytes` the size of the request that was refused then, `refused_with` the exception.
+    The real limit lies from `allocated_bytes` to `refused_bytes` more; `deviation_bytes` is how
+    far that begins above the limit (negative: below). `held` is null if it could not be tried,
+    see `reason`; `restored` tells whether freed memory could be allocated again. `peak_bytes` is
+    what the allocator counted then, `nvml_bytes` what NVML counted, `overhead_bytes` the
+    difference, and `nvml_most_bytes` the most that NVML may count: the limit plus twice the
+    estimated overhead.
     """
 
     allocated_bytes: int | None
@@ -161,7 +163,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGpu:
-    """What a limited command took of one GPU; null where it could not be read."""
+    """Memory that a limited command took of one GPU; null where it could not be read."""
 
     uuid: str | None
     index: int | None
@@ -175,7 +177,7 @@ class RunGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """A process of the command that took most of a GPU when the limit was exceeded."""
+    """Process of the command on a GPU at the moment when the limit was exceeded."""
 
     pid: int
     name: str | None
@@ -185,7 +187,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedRun:
-    """What a limited command did; `action` is what the watcher did about an excess.
+    """Outcome of a limited command; `action` is what the watcher did about an excess.
 
     `peak_bytes` is the most that its processes together took of one GPU, at the moments when it
     was read (every `interval_s`); what is null has its reason in `unavailable`.
@@ -204,7 +206,7 @@ class LimitedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """The result of `gpucheck memlimit`; `environment` is what a limited command gets on top.
+    """Result of `gpucheck memlimit`; `environment` is what a limited command gets in addition.
 
     `verification` is the first cap that did not hold, or else the first that was tried.
     """

@@ -1,4 +1,4 @@
-"""Runs the proof of a memory limit in the interpreter that the limit is for."""
+"""Runner of the memory-limit proof, in the interpreter that the limit is for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpucheck.probes.process_memory import memory_by_process
 
 #: The first use of a GPU loads gigabytes of libraries, and JAX compiles.
 DEADLINE_S = 300.0
-#: On each further GPU there is a context to be made, and memory to be taken and held.
+#: Each further GPU needs a context, and memory to be taken and held.
 DEADLINE_PER_GPU_S = 60.0
-#: Long enough for NVML to be asked while the memory is held.
+#: Long enough to ask NVML while the memory is held.
 HOLD_S = 1.0
 #: An NVML that has been started answers in milliseconds.
 READING_DEADLINE_S = 2.0
@@ -35,10 +35,10 @@ def run_proof(
     hold_s: float = 0.0,
     deadline_s: float = DEADLINE_S,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the steps of the proof as they come, on one GPU after the other.
+    """Yield the steps of the proof as they come, one GPU after the other.
 
-    `limits` are in CUDA's order: the bytes of a GPU's limit, 0 for one that is left alone, and the
-    most that may be taken there. Memory is held for `hold_s` when it is refused.
+    `limits` are in CUDA's order: the bytes of a GPU's limit (0: not tried) and the most that may
+    be taken there. At the refusal, memory is held for `hold_s`.
 
     Raises:
         OtherPythonError: it cannot be started, or takes longer than `deadline_s`.
@@ -58,9 +58,9 @@ def run_proof(
 
 @contextlib.contextmanager
 def open_gauge() -> Iterator[Measure]:
-    """Start NVML, which can take seconds, and yield what reads a process's bytes on one device.
+    """Start NVML, which can take seconds, and yield a function for a process's bytes on a device.
 
-    Null is what the driver does not tell.
+    It returns None where the driver does not report them.
     """
     session = NvmlSession()
 

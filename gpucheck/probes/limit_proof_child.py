@@ -1,11 +1,11 @@
-"""Takes memory of each GPU through one framework until it is refused, and frees it again.
+"""Proof of a cap: takes memory of each GPU through one framework until refused, then frees it.
 
 A single file for the interpreter under test (Python 3.8 or newer, standard library only, and the
-framework). It is started with the limited environment, so that the cap is the one of a real run.
+framework). It is started with the limited environment, so the cap is that of a real run.
 `limit_proof_child.py FRAMEWORK LIMIT_BYTES:MOST_BYTES,… HOLD_S` takes for each GPU in CUDA's order
-a limit (0: nothing is tried there) and the most that may be taken even if nothing is refused. It
-writes one JSON object per step, and holds what it has got for so long once it knows where the
-refusal is, so that its memory can be read from outside.
+a limit (0: not tried) and the most that may be taken even if nothing is refused. It writes one
+JSON object per step. Once it has located the refusal it holds its memory for HOLD_S, so that the
+memory can be read from outside.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 MIB = 1 << 20
-#: So many equal steps lead up to the limit; from the first refusal on they are halved, down to the
-#: finest, so that what was taken is less than that below the real limit. Smaller requests would
-#: come out of memory that PyTorch's allocator has taken for others before.
+#: Number of equal steps up to the limit. From the first refusal on they are halved down to the
+#: finest, so that the total is less than that below the real limit. Smaller requests would be
+#: served from memory that PyTorch's allocator already has.
 STEPS, FINEST_BYTES = 16, 16 * MIB
 
 
 class Backend:
-    """One framework: how it allocates, what it raises when it is refused, what it counts.
+    """One framework: how it allocates, what it raises at a refusal, what it counts.
 
     `ordinal` is the GPU on which everything happens.
     """
@@ -39,23 +39,23 @@ class Backend:
         self.ordinal = 0
 
     def allocate(self, size: int) -> Any:
-        """Take `size` bytes and hold them; raises what the framework raises."""
+        """Allocate `size` bytes and hold them; raise what the framework raises."""
         raise NotImplementedError
 
     def free(self, held: list[Any]) -> None:
-        """Give everything back to the framework's allocator and from there to the card."""
+        """Release everything to the framework's allocator and from there to the card."""
         held.clear()
 
     def free_bytes(self) -> int | None:
-        """Return what the card has left, null where the framework does not tell."""
+        """Return the card's free bytes, None if the framework does not report them."""
         return None
 
     def counted_bytes(self) -> int | None:
-        """Return what the allocator counts against its limit, null where it does not tell."""
+        """Return what the allocator counts against its limit, None if it does not report it."""
         return None
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether this is how the framework says that there is no more memory."""
+        """Return whether this is the framework's out-of-memory error."""
         raise NotImplementedError
 
 
@@ -136,13 +136,13 @@ class Jax(Backend):
 
     def allocate(self, size: int) -> Any:
         """Make zeros on the device, and wait: JAX allocates and fails later otherwise."""
-        # Rows: an index of more than 31 bits is none for every part of XLA.
+        # Rows: parts of XLA cannot index more than 31 bits.
         shape = (size // MIB, MIB) if size % MIB == 0 else (size,)
         with self.library.default_device(self._device()):
             return self._numpy.zeros(shape, dtype="uint8").block_until_ready()
 
     def counted_bytes(self) -> int | None:
-        """Return what is in use of the pool."""
+        """Return the bytes in use in the pool."""
         found = (self._device().memory_stats() or {}).get("bytes_in_use")
         return None if found is None else int(found)
 
@@ -182,7 +182,7 @@ def say(**document: Any) -> None:
 
 
 def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
-    """Take step by step until it is refused, close in on that, then free and take again."""
+    """Allocate step by step until refused, locate the limit, then free and allocate again."""
     here = backend.ordinal
     step = max(1, limit // STEPS // MIB * MIB or limit // STEPS)
     free = backend.free_bytes()
@@ -231,11 +231,11 @@ def sizes(step: int) -> list[int]:
 
 
 def attempt(backend: Backend, size: int, held: list[Any]) -> Exception | None:
-    """Take one step more; return what the framework raised instead."""
+    """Allocate one more step; return what the framework raised instead."""
     try:
         held.append(backend.allocate(size))
     except Exception as error:
-        # Its traceback would hold on to what was taken.
+        # Its traceback would keep the memory alive.
         return error.with_traceback(None)
     return None
 

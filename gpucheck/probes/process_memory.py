@@ -1,4 +1,4 @@
-"""How much each process takes of each GPU or MIG instance, out of what NVML listed."""
+"""Memory of each process on each GPU or MIG instance, from NVML's lists."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gpucheck.models.snapshot import GpuReading, ProcessReading
 def memory_by_process(
     gpus: Iterable[GpuReading],
 ) -> Mapping[str | None, Mapping[int, int | None]]:
-    """Return bytes by device (UUID) and process id; null where the driver does not tell them."""
+    """Return bytes by device (UUID) and process id; None where the driver does not report them."""
     found: dict[str | None, dict[int, int | None]] = {}
     for gpu in gpus:
         for process in gpu.processes:
             sizes = found.setdefault(_device_of(gpu, process), {})
             told = [sizes.get(process.pid), process.memory_used_bytes]
-            # NVML's lists repeat the total of a process that is in two of them.
+            # A process in two of NVML's lists has its total in both.
             sizes[process.pid] = max((size for size in told if size is not None), default=None)
     return found
 
 
 def _device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
-    """Return the UUID of the GPU, or of the MIG instance in which the process is."""
+    """Return the UUID of the GPU, or of the MIG instance that the process uses."""
     place = (process.gpu_instance_id, process.compute_instance_id)
     for mig in gpu.mig_instances:
         if process.gpu_instance_id is not None and place == (

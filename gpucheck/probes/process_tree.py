@@ -1,7 +1,8 @@
-"""The processes that descend from one: found in /proc, and signalled without mistaking them.
+"""Process tree: the descendants of one process, found in /proc and signalled safely.
 
-A process id is reused; a process is told by its id and its start time together. One that left
-the tree between two looks (a daemon's double fork) is told by a mark in its environment.
+Process ids are reused, so a process is identified by its id and its start time together. One that
+left the tree between two readings (a daemon's double fork) is identified by a mark in its
+environment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpucheck.probes.processes import INITIAL_PID_NAMESPACE
 
 
 class Stat(NamedTuple):
-    """One process: its parent, when it started (clock ticks since boot) and whether it ended."""
+    """One process: its parent, its start (clock ticks since boot) and whether it has ended."""
 
     parent: int
     started: int
@@ -26,7 +27,7 @@ class Stat(NamedTuple):
 
 
 def is_contained(root: Path = Path("/")) -> bool:
-    """Return whether this is a PID namespace of its own, where ids differ from the host's."""
+    """Return whether this is a separate PID namespace, where ids differ from the host's."""
     try:
         return str((root / "proc/self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE
     except OSError:
@@ -34,9 +35,9 @@ def is_contained(root: Path = Path("/")) -> bool:
 
 
 class ProcessTree:
-    """A process and all that descends from it, also what has lost its parent meanwhile.
+    """Process and all its descendants, including those that have lost their parent since.
 
-    `mark` is a text that only its environment has, and so that of its descendants.
+    `mark` is a text that only its environment and its descendants' contain.
     """
 
     def __init__(self, pid: int, root: Path = Path("/"), *, mark: str | None = None) -> None:
@@ -48,8 +49,8 @@ class ProcessTree:
     def refresh(self, suspects: Iterable[int] = ()) -> Mapping[int, Stat]:
         """Read /proc and return the living members by process id.
 
-        Who was once a descendant stays one: a daemon's parent becomes init when its own has gone.
-        `suspects` are processes whose environment is worth a look for the mark.
+        A descendant stays one: a daemon is reparented to init when its parent ends. `suspects`
+        are processes whose environment is searched for the mark.
         """
         table = self._read_all()
         marked = {pid for pid in suspects if pid in table and self._bears_mark(pid)}
@@ -89,7 +90,7 @@ class ProcessTree:
         except OSError:  # a kernel before 5.3, or a container that forbids the call
             return self._is_still(pid, stat) and _deliver(number, lambda n: os.kill(pid, n))
         try:
-            # The descriptor holds on to a process: if it is still ours now, it stays ours.
+            # The descriptor pins the process: if it is still ours now, it stays ours.
             return self._is_still(pid, stat) and _deliver(
                 number, lambda n: signal.pidfd_send_signal(descriptor, n)
             )
@@ -97,7 +98,7 @@ class ProcessTree:
             os.close(descriptor)
 
     def _bears_mark(self, pid: int) -> bool:
-        """Return whether it inherited our mark; another user's environment cannot be read."""
+        """Return whether it inherited our mark; False if its environment cannot be read."""
         if self._mark is None or pid in self._known:
             return False
         try:
@@ -119,7 +120,7 @@ class ProcessTree:
 
 
 def _deliver(number: signal.Signals, send: Callable[[int], None]) -> bool:
-    """Send a signal, and let a stopped process take it; return whether there was anyone."""
+    """Send a signal, and wake a stopped process to take it; return whether it existed."""
     try:
         send(number)
         if number != signal.SIGKILL:
@@ -135,7 +136,7 @@ def _is_same(one: Stat | None, other: Stat | None) -> bool:
 
 
 def _read_stat(directory: Path) -> Stat | None:
-    """Read /proc/PID/stat; the name in it may hold blanks and brackets (man 5 proc)."""
+    """Read /proc/PID/stat; the name in it may contain blanks and brackets (man 5 proc)."""
     try:
         text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a memory limit comes to for each framework: which mechanism holds it, or why none does."""
+"""Outcome of a memory limit for each framework: the mechanism that limits it, or why none does."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MODULES = {"pytorch": "torch"}
 HOOK = "the import hook"
 _CONTEXTS = (
     "its first use of a GPU then makes a CUDA context on each of the {count} GPUs;"
-    " --gpu leaves fewer visible"
+    " --gpu makes fewer visible"
 )
 
 
 class Holder(NamedTuple):
-    """One framework. `by` is null where nothing holds it; `remark` has to be read, if there is one.
+    """Outcome for one framework; `by` is None if nothing limits it, `remark` must reach the user.
 
-    `framework` has the version where it is known. `installed` is null where nobody knows. `way` is
-    that of the first mechanism. `soft`: what is above the limit is not refused.
+    `framework` includes the version if known. `installed` is None if unknown. `way` is that of
+    the first mechanism. `soft`: what is above the limit is not refused.
     """
 
     framework: str
@@ -32,13 +32,13 @@ class Holder(NamedTuple):
 
     @property
     def is_warning(self) -> bool:
-        """Return whether somebody who runs it has to be told."""
+        """Return whether a user who runs it must be warned."""
         missing = self.by is None and self.way is not Way.NOBODY
         return bool(self.installed and self.remark and (missing or self.soft or self.by == HOOK))
 
 
 def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
-    """Return a line for each framework; those that are not there only where none is there."""
+    """Return the outcome for each framework; missing ones only if none is installed."""
     groups: dict[str, list[Mechanism]] = {}
     for each in limit.mechanisms:
         if each.by not in (Way.DRIVER, Way.HARDWARE) or each.applies or is_set(each, limit):
@@ -47,7 +47,7 @@ def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
     found = [
         _holder(group, limit)
         for group in groups.values()
-        # Whatever else the driver holds is not left to nobody.
+        # If the driver limits every program, none is left without a limit.
         if not (by_driver and group[0].by is Way.NOBODY)
     ]
     if any(each.installed for each in found):
@@ -55,12 +55,12 @@ def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
     return tuple(found)
 
 
-#: Ways that a framework of the program has to go.
+#: Ways that depend on the program's own frameworks.
 _IN_PROGRAMS = (Way.ENVIRONMENT, Way.CODE)
 
 
 def together(found: Iterable[Holder]) -> list[tuple[str, str]]:
-    """Return who is held and by what; frameworks that may not even be there in two groups."""
+    """Group the frameworks by what limits them; those that may be missing form two groups."""
     groups: dict[str, list[str]] = {}
     for each in found:
         if each.by is not None:
@@ -71,7 +71,7 @@ def together(found: Iterable[Holder]) -> list[tuple[str, str]]:
 
 
 def is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
-    """Return whether the result's environment has the variable of a mechanism."""
+    """Return whether the result's environment contains the variable of a mechanism."""
     ways = (Way.ENVIRONMENT, Way.DRIVER)
     return mechanism.by in ways and mechanism.mechanism in limit.environment
 
@@ -80,7 +80,7 @@ def _holder(group: Sequence[Mechanism], limit: MemoryLimit) -> Holder:
     first = group[0]
     module = _MODULES.get(first.framework, first.framework)
     if limit.software is not None and module in limit.software.for_cpus:
-        return Holder(_name(first, limit), None, Way.NOBODY, True, "a build for CPUs: uses no GPU")
+        return Holder(_name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU")
     set_ = next((each for each in group if each.by is not Way.CODE and _works(each, limit)), None)
     hooked = next((each for each in group if each.by_hook), None)
     by = " and ".join(
@@ -93,7 +93,7 @@ def _holder(group: Sequence[Mechanism], limit: MemoryLimit) -> Holder:
         way=first.by,
         installed=first.installed,
         remark=_missing(group) if chosen is None else _remark(chosen, by, limit),
-        # What is softly held by the one may still be refused by the other.
+        # What one limits only softly, the other may still refuse.
         soft=bool(by)
         and all(each.strength is Strength.SOFT for each in (set_, hooked) if each is not None),
     )
@@ -110,7 +110,7 @@ def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
 
 
 def _remark(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
-    """Return what has to be known of a cap: that it is soft or merged, or has a price."""
+    """Return what the user must know about a cap: it is soft, merged or has a cost."""
     merged = chosen.by is Way.ENVIRONMENT and bool(chosen.inherited)
     doubtful = chosen.by is Way.DRIVER and not chosen.applies
     if merged or doubtful or chosen.strength is Strength.SOFT:
@@ -121,8 +121,8 @@ def _remark(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
 
 
 def _missing(group: Sequence[Mechanism]) -> str:
-    """Return why nothing holds it: its own reason, unless it is only that it is not there."""
+    """Return why nothing limits it: its own reason, unless it is merely not installed."""
     last = group[-1]
     if last.by is not Way.CODE or last.installed:
         return group[0].reason
-    return "nothing holds it without the import hook" if last.setting else last.reason
+    return "nothing limits it without the import hook" if last.setting else last.reason

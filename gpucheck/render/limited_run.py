@@ -1,4 +1,4 @@
-"""What a limited command took of the GPUs, in a line each."""
+"""Outcome of a limited command, one line for each fact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpucheck.render.units import binary_bytes
 def peak_lines(run: LimitedRun) -> list[str]:
     """Return the peak on each GPU that was used, or why there is none."""
     if run.peak_bytes is None:
-        return [f"peak not known: {run.unavailable.get('peak_bytes', 'it was not watched')}"]
+        return [f"peak unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"]
     lines = []
     for gpu in run.gpus:
         if gpu.peak_bytes:
@@ -21,12 +21,14 @@ def peak_lines(run: LimitedRun) -> list[str]:
 
 
 def outcome_lines(run: LimitedRun) -> list[str]:
-    """Return how the command ended, its peaks, and who took too much."""
+    """Return how the command ended, its peaks, and the processes that exceeded the limit."""
     done = f"; the watcher {run.action} it" if run.action in ("terminated", "killed") else ""
     lines = [f"The command ended with {run.exit_code}{done}.", *peak_lines(run)]
     for each in run.culprits:
         size = binary_bytes(each.memory_used_bytes)
-        lines.append(f"{each.name or 'process'} ({each.pid}) had {size} when it was too much")
+        lines.append(
+            f"{each.name or 'process'} ({each.pid}) had {size} when the limit was exceeded"
+        )
     if "later_readings" in run.unavailable:
         lines.append(run.unavailable["later_readings"])
     return lines

@@ -80,7 +80,7 @@ class TestPlan:
             check=True,
         )
         assert shown.stdout == "30%\n"
-        assert "no variable holds onnxruntime 1.31.1: run it with -- COMMAND" in ended.said
+        assert "no variable limits onnxruntime 1.31.1: use -- COMMAND" in ended.said
 
     def test_a_refused_amount_exports_nothing(
         self, program: Program, machine: dict[str, str]
@@ -131,7 +131,7 @@ class TestPlan:
         ended = limited(program, machine, "--watch", "stop")
 
         assert (ended.code, ended.text) == (2, "")
-        assert "add it after `--`" in ended.said
+        assert "add one after `--`" in ended.said
 
     def test_a_recording_answers_the_plan_alone(
         self, program: Program, machine: dict[str, str], tmp_path: Path

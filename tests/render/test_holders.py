@@ -35,7 +35,7 @@ NOBODY = Mechanism(
     setting=None,
     strength=Strength.NONE,
     applies=False,
-    reason="nothing holds it",
+    reason="nothing limits it",
     by=Way.NOBODY,
 )
 MPS = replace(
@@ -74,7 +74,7 @@ def test_what_nothing_holds_has_its_own_reason_where_it_is_there() -> None:
     elsewhere = only(replace(variable, installed=False), replace(code, installed=False))
 
     assert (here.by, here.remark, here.is_warning) == (None, "the key is fatal", True)
-    assert elsewhere.remark == "nothing holds it without the import hook"
+    assert elsewhere.remark == "nothing limits it without the import hook"
     unknown = replace(code, installed=None, setting=None, reason="a total is unknown")
     assert only(replace(variable, installed=None), unknown).remark == "a total is unknown"
     assert not elsewhere.is_warning

@@ -1,5 +1,5 @@
-"""What an amount of GPU memory means on each GPU, what holds a program to it, and whether it does.
+"""GPU memory limits: the bytes on each GPU, the mechanisms that enforce them, and the proof.
 
-Shares are of the total that NVML reports. CuPy, JAX and PyTorch multiply a fraction by CUDA's
-total, which is a little smaller, so the same fraction never exceeds the limit there.
+A share is of the total that NVML reports. CuPy, JAX and PyTorch multiply a fraction by CUDA's
+total, which is slightly smaller, so the same fraction never exceeds the limit there.
 """

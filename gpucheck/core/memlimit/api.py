@@ -1,4 +1,4 @@
-"""`gpucheck.limit_memory`: the limit for the program that calls it."""
+"""`gpucheck.limit_memory`: a memory limit for the calling program."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from gpucheck.probes.other_python import Interpreter
 
 
 class LimitedMemory:
-    """A limit in force. As a context manager it ends with the block, for CuPy and what is not
-    imported yet; PyTorch and TensorFlow keep a limit that they have been given.
+    """Memory limit in force.
+
+    As a context manager it ends with the block, for CuPy and for modules not imported yet.
+    PyTorch and TensorFlow keep a limit once it is set.
     """
 
     def __init__(self, plan: MemoryLimit) -> None:
@@ -34,7 +36,7 @@ class LimitedMemory:
         self._pools: dict[int, int] = {}
         document = hook_document(plan, os.environ)
         if document is not None and "torch" in sys.modules:
-            document["torch"] = None  # it has read its variable already
+            document["torch"] = None  # it has already read its variable
         self._set_variables()
         if document is not None:
             self._apply(hook.Limit(document))
@@ -45,7 +47,7 @@ class LimitedMemory:
             os.environ[name] = value
 
     def _apply(self, limit: Any) -> None:
-        """Cap what is imported, and let the rest be capped when it is."""
+        """Cap the modules that are already imported, and the rest at their import."""
         for name in hook.HANDLERS:
             module = sys.modules.get(name)
             if module is None:
@@ -62,20 +64,20 @@ class LimitedMemory:
         hook.uninstall()
         for name, (before, ours) in self._variables.items():
             if os.environ.get(name) != ours:
-                continue  # the program has changed it since: it is the program's
+                continue  # the program has changed it since: leave it
             if before is None:
                 del os.environ[name]
             else:
                 os.environ[name] = before
         cupy = sys.modules.get("cupy")
         if cupy is not None:
-            # A device that the block was the first to use had no limit of its own before.
+            # A device first used inside the block had no limit before.
             fresh = {device: 0 for device in active_devices() if device not in self._pools}
             restore_pools(cupy, {**fresh, **self._pools})
         self._variables, self._pools = {}, {}
 
     def __enter__(self) -> LimitedMemory:
-        """Return the limit, which is in force already."""
+        """Return the limit, already in force."""
         return self
 
     def __exit__(
@@ -91,7 +93,7 @@ class LimitedMemory:
 def limit_memory(
     amount: str | float, *, include_overhead: bool = False, probes: Probes | None = None
 ) -> LimitedMemory:
-    """Work the limit out for the visible GPUs and put it in force in this process.
+    """Limit this process's memory on each visible GPU.
 
     Raises:
         GpucheckError: a WrongUseError for the amount, a MissingError without a GPU.
@@ -113,10 +115,10 @@ def limit_memory(
 
 
 def _amount_of(amount: str | float) -> Amount:
-    """Return the amount that a text, or a share above 0 and up to 1 as a float, means.
+    """Return the amount meant by a text, or by a share as a float above 0 and up to 1.
 
     Raises:
-        WrongUseError: for everything else; an integer has no unit.
+        WrongUseError: it is anything else; an integer has no unit.
     """
     if isinstance(amount, str):
         return parse_amount(amount)
@@ -130,7 +132,7 @@ def _amount_of(amount: str | float) -> Amount:
 
 
 def _own_frameworks() -> FrameworksReading:
-    """Look up what this interpreter has, without importing it."""
+    """Return the frameworks of this interpreter, without importing them."""
     from gpucheck.probes.frameworks_child import find_frameworks
 
     return FrameworksReading(

@@ -1,4 +1,4 @@
-"""Which of the visible GPUs `--gpu` means, and the variables that leave just these."""
+"""GPU selection by `--gpu`, and the variables that make only these GPUs visible."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpucheck.models.errors import BadAnswerError, WrongUseError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The chosen devices in their order, and what makes a program see no other."""
+    """Selected devices in order, and the environment that makes only them visible."""
 
     uuids: tuple[str | None, ...]
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def choose_gpus(specs: Sequence[str], gpus: Sequence[Gpu]) -> Choice | None:
-    """Resolve device strings as `gpucheck place` does, and UUIDs or their beginnings.
+    """Resolve device strings as `gpucheck place` does, and UUIDs or UUID prefixes.
 
     Raises:
-        WrongUseError: one names the CPU, or no grammar accepts it.
-        BadAnswerError: there is no such GPU among the visible ones.
+        WrongUseError: one names the CPU, or matches no device grammar.
+        BadAnswerError: no visible GPU matches.
     """
     if not specs or not visible_devices(gpus):
-        return None  # that none is visible is told by the plan
+        return None  # the plan reports that none is visible
     uuids = tuple(dict.fromkeys(_uuid_of(spec, gpus) for spec in specs))
     value = ",".join(uuid for uuid in uuids if uuid)
     return Choice(
@@ -41,20 +41,20 @@ def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str | None:
     if asked.uuid is not None:
         return _by_prefix(spec, gpus)
     if asked.kind == "CPU":
-        message = f"{spec!a} is the CPU, whose memory is not limited here."
+        message = f"{spec!a} is the CPU, and memlimit limits only GPU memory."
         raise WrongUseError(code="not-a-gpu", message=message)
     if asked.kind is None or asked.index is None:
-        # An empty variable of a script would else mean GPU 0 without a word.
-        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID, and {spec!a} names none."
+        # A script's empty variable would otherwise silently mean GPU 0.
+        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!a} names none."
         raise WrongUseError(code="not-a-gpu", message=message)
     try:
         device = resolve(asked, gpus, soft=False)
     except BadAnswerError as error:
         if error.code != "no-such-device":
             raise
-        raise _no_such_gpu(fact=f"There is no GPU {spec!a} here.") from None
+        raise _no_such_gpu(fact=f"No visible GPU is {spec!a}.") from None
     if device.uuid is None:
-        message = f"The GPU {spec!a} has no readable UUID, by which it would be chosen."
+        message = f"GPU {spec!a} has no readable UUID, so it cannot be selected."
         raise BadAnswerError(code="no-uuid", message=message)
     return device.uuid
 
@@ -68,10 +68,10 @@ def _by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise _no_such_gpu(fact=f"No visible GPU has a UUID that begins with {spec!a}.")
-    raise _no_such_gpu(fact=f"{len(found)} visible GPUs have a UUID that begins with {spec!a}.")
+        raise _no_such_gpu(fact=f"No visible GPU has a UUID that starts with {spec!a}.")
+    raise _no_such_gpu(fact=f"{len(found)} visible GPUs have a UUID that starts with {spec!a}.")
 
 
 def _no_such_gpu(*, fact: str) -> BadAnswerError:
-    remedy = ("See which there are, and what hides the others: gpucheck list",)
+    remedy = ("List the GPUs, and see why others are hidden: gpucheck list",)
     return BadAnswerError(code="no-such-gpu", message=fact, remedy=remedy)

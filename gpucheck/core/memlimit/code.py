@@ -1,4 +1,4 @@
-"""The lines that cap one framework from inside a program, for each visible GPU."""
+"""Python code that caps one framework on each visible GPU."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def write_code(framework: str, plan: MemoryLimit) -> str:
     """Return Python lines that end in a newline.
 
     Raises:
-        WrongUseError: there are none for this framework, or a GPU's limit is not known.
+        WrongUseError: the framework has no code here, or a GPU's limit is unknown.
     """
     write = WRITERS.get(framework.lower())
     if write is None:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"There is no code for {framework!a}; there is for {', '.join(WRITERS)}.",
+            message=f"--code takes {', '.join(WRITERS)}, not {framework!a}.",
         )
     sizes = [gpu.allocator_limit_bytes for gpu in plan.gpus]
     known = [size for size in sizes if size is not None]
     if len(known) != len(sizes):
         raise WrongUseError(
             code="limit-unknown",
-            message="The total of a GPU is not known, so that a share of it cannot be written.",
-            remedy=("Write the amount in bytes, such as 8GiB.",),
+            message="A GPU's total memory is unknown, so a share of it cannot be computed.",
+            remedy=("Give the amount in bytes, such as 8GiB.",),
         )
     lines = write(known, plan)
     return "\n".join((f"# {plan.request.text} of each visible GPU", *lines)) + "\n"
@@ -39,7 +39,7 @@ def _pytorch(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     return [
         "import torch",
         "",
-        "# The fraction is of CUDA's total and has to be a float.",
+        "# The fraction is of CUDA's total and must be a float.",
         f"for device, size in enumerate({list(sizes)}):",
         "    total = torch.cuda.get_device_properties(device).total_memory",
         "    torch.cuda.set_per_process_memory_fraction(min(1.0, size / total), device)",
@@ -51,12 +51,12 @@ def _tensorflow(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     if small:
         raise WrongUseError(
             code="limit-too-small",
-            message=f"TensorFlow counts in whole MiB, and {small[0]} bytes are less than one.",
+            message=f"TensorFlow counts whole MiB, and {small[0]} bytes are less than one.",
         )
     return [
         "import tensorflow as tf",
         "",
-        "# Before anything runs on a GPU. memory_limit is in MiB: 0.3 there is 0 bytes, not 30 %.",
+        "# Run this before any GPU work. memory_limit is in MiB: 0.3 is 0 bytes, not 30 %.",
         f"sizes = {[size // MIB for size in sizes]}",
         'for gpu, mib in zip(tf.config.list_physical_devices("GPU"), sizes):',
         "    device = tf.config.LogicalDeviceConfiguration(memory_limit=mib)",
@@ -68,7 +68,7 @@ def _cupy(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     return [
         "import cupy",
         "",
-        "# The limit of the default pool is set for the current device alone.",
+        "# set_limit applies to the default pool of the current device only.",
         f"for device, size in enumerate({list(sizes)}):",
         "    with cupy.cuda.Device(device):",
         "        cupy.get_default_memory_pool().set_limit(size=size)",
@@ -81,7 +81,7 @@ def _jax(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
             return [
                 "import os",
                 "",
-                "# Before jax is imported: its pool takes its size from the environment alone.",
+                "# Run this before importing jax: only the environment sets the size of its pool.",
                 f'os.environ["{name}"] = "{plan.environment[name]}"',
                 "import jax",
             ]
@@ -93,7 +93,7 @@ def _onnxruntime(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     return [
         "import onnxruntime",
         "",
-        "# For each session; the order of the sizes is CUDA's order of the GPUs.",
+        "# Set this for each session. The sizes are in CUDA's order of the GPUs.",
         f"sizes = {list(sizes)}",
         "device = 0",
         'options = {"device_id": device, "gpu_mem_limit": sizes[device]}',
@@ -102,7 +102,7 @@ def _onnxruntime(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
     ]
 
 
-#: Framework -> its lines, from the sizes in CUDA's order.
+#: Framework -> writer of its lines, from the sizes in CUDA's order.
 WRITERS: MappingProxyType[str, Callable[[Sequence[int], MemoryLimit], list[str]]] = (
     MappingProxyType(
         {

@@ -21,12 +21,12 @@ def plan(situation: Situation) -> Setting:
     ours = _value(situation)
     theirs = situation.environment.get(CUPY_LIMIT)
     if ours is None:
-        return _set(situation, None, "it rounds to 0%, which CuPy reads as no limit")
+        return _set(situation, None, "it rounds to 0%, which CuPy takes as no limit")
     if theirs is None:
-        held = "default pool only; the asynchronous pool is held softly"
+        held = "default pool only; for the asynchronous pool the limit is soft"
         return _set(situation, ours, held)
     if _is_tighter(theirs, situation):
-        return _set(situation, theirs, f"{CUPY_LIMIT} is set already and is no wider; it stays")
+        return _set(situation, theirs, f"{CUPY_LIMIT} is already set and no wider, so it is kept")
     trap = _trap(theirs)
     return _set(situation, ours, f"replaces {shown(theirs)}, which {trap}")
 
@@ -36,7 +36,7 @@ def _set(situation: Situation, value: str | None, reason: str) -> Setting:
 
 
 def _value(situation: Situation) -> str | None:
-    """Write bytes for an amount in bytes, and a percentage for a share."""
+    """Return bytes for an amount in bytes, and a percentage for a share."""
     if situation.amount.share is None:
         sizes = [gpu.allocator_limit_bytes for gpu in situation.limits]
         return str(min(size for size in sizes if size is not None))
@@ -47,15 +47,15 @@ def _value(situation: Situation) -> str | None:
 
 def _trap(theirs: str) -> str:
     if theirs in ("0", "0%"):
-        return "CuPy reads as no limit"
+        return "CuPy takes as no limit"
     value = number_of(theirs)
     if value is not None and not theirs.isdigit():
         return "CuPy does not understand: it takes bytes or a percentage"
-    return "does not keep to the limit"
+    return "is not within the limit"
 
 
 def _is_tighter(text: str, situation: Situation) -> bool:
-    """Return whether CuPy would read `text` as a limit that is within ours on every GPU."""
+    """Return whether CuPy would take `text` as a limit within ours on every GPU."""
     if not text.endswith("%"):
         size = number_of(text) if text.isdigit() else None
         return size is not None and all(

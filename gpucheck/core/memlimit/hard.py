@@ -1,4 +1,4 @@
-"""What the driver or the hardware refuses, whoever allocates: MPS clients and MIG instances."""
+"""Hard limits, enforced by the driver (MPS clients) or the hardware (MIG instances)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MPS_CAPABILITY = (7, 0)
 
 
 def plan(situation: Situation) -> Iterator[Setting]:
-    """Yield MPS, MIG where a visible device is an instance, and what nothing holds."""
+    """Yield MPS, MIG if a visible device is an instance, and what nothing limits."""
     yield _mps(situation)
     if any(gpu.mig_instance for gpu in situation.limits):
         yield _mig(situation)
@@ -29,7 +29,7 @@ _OTHER_PROGRAMS = Mechanism(
     setting=None,
     strength=Strength.NONE,
     applies=False,
-    reason="nothing but MPS or MIG holds it",
+    reason="only MPS or MIG can limit it",
     by=Way.NOBODY,
 )
 
@@ -40,24 +40,24 @@ _NUMBA = Mechanism(
     setting=None,
     strength=Strength.NONE,
     applies=False,
-    reason="it allocates without a pool that could have a limit",
+    reason="it allocates without a pool that could be limited",
     by=Way.NOBODY,
     installed=True,
 )
 
 
 def _mps(situation: Situation) -> Setting:
-    """Limit the MPS client, which counts every allocation, CUDA's own included."""
+    """Limit the MPS client, which counts every allocation, including CUDA's own."""
     value, problem = _mps_value(situation)
     reading = situation.mps
     oldest = situation.oldest_capability
     if reading is None:
-        applies, reason = False, "only where an MPS daemon serves the program, not looked at"
+        applies, reason = False, "only where an MPS daemon serves the program; not checked"
     elif oldest is not None and oldest < MPS_CAPABILITY:
         applies, reason = False, "MPS limits memory from compute capability 7.0 on"
     else:
         applies, reason = reading.running is True, reading.reason
-    # A program that no daemon serves ignores it, and whether one does may not be visible here.
+    # A program without a daemon ignores it, and a daemon may be invisible from here.
     wanted = value is not None and reading is not None and reading.running is not False
     mechanism = Mechanism(
         framework="any program",
@@ -75,11 +75,11 @@ def _mps(situation: Situation) -> Setting:
 
 
 def _mps_value(situation: Situation) -> tuple[str | None, str | None]:
-    """Return the entries, merged with what is set already, or why there are none."""
+    """Return the entries, merged with those already set, or why there are none."""
     ours: dict[str, int] = {}
     for gpu in situation.limits:
         if not gpu.uuid or not gpu.limit_bytes or gpu.limit_bytes < MIB:
-            return None, "it counts in MiB of a known limit, for each UUID"
+            return None, "each GPU needs a UUID and a known limit of at least 1 MiB"
         ours[gpu.uuid] = gpu.limit_bytes // MIB
     theirs = situation.environment.get(MPS_LIMIT)
     if not theirs:
@@ -88,7 +88,7 @@ def _mps_value(situation: Situation) -> tuple[str | None, str | None]:
     for entry in theirs.split(","):
         key, separator, size = entry.strip().partition("=")
         if not separator or _mebibytes(size) is None:
-            return None, f"{MPS_LIMIT} is set to {shown(theirs)}, which cannot be compared"
+            return None, f"{MPS_LIMIT} is set to {shown(theirs)}, which cannot be parsed"
         merged[key] = size
     for uuid, limit in ours.items():
         there = _mebibytes(merged.get(uuid, ""))
@@ -98,7 +98,7 @@ def _mps_value(situation: Situation) -> tuple[str | None, str | None]:
 
 
 def _mebibytes(text: str) -> float | None:
-    """Read MPS's `1G` or `512M` (also `512MB`); null for anything else."""
+    """Parse MPS's `1G` or `512M` (also `512MB`); None for anything else."""
     digits = text.rstrip("GgMmKkBb")
     factor = BYTES_PER_UNIT.get(text[len(digits) :].lower().removesuffix("b"))
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or factor is None:
@@ -107,7 +107,7 @@ def _mebibytes(text: str) -> float | None:
 
 
 def _mig(situation: Situation) -> Setting:
-    """Say how far the instance itself is the limit."""
+    """Return the MIG instance as a mechanism; it applies if the limit is the whole instance."""
     inside = [gpu for gpu in situation.limits if gpu.mig_instance]
     exact = all(
         gpu.memory_total_bytes is not None and gpu.memory_total_bytes <= (gpu.limit_bytes or 0)
@@ -116,7 +116,9 @@ def _mig(situation: Situation) -> Setting:
     if exact:
         reason = "the limit is the whole instance: the hardware refuses everything above it"
     else:
-        reason = "the hardware refuses what is above the instance; the frameworks, what is below"
+        reason = (
+            "the hardware refuses only what exceeds the instance; below that, the frameworks refuse"
+        )
     return Setting(
         mechanism=Mechanism(
             framework="any program",

@@ -1,4 +1,4 @@
-"""The environment that carries the import hook into a command, and whether it gets there."""
+"""Environment that carries the import hook into a command, and whether it takes effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.models.memory import MemoryLimit
 from gpucheck.probes import limit_hook
 from gpucheck.probes.other_python import Interpreter
 
-#: The variable that the hook reads; the hook's file, run by path elsewhere, names it as well.
+#: Variable that the hook reads. The hook's file runs by path elsewhere and repeats the name.
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 PYTHONPATH = "PYTHONPATH"
 FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
@@ -27,16 +27,16 @@ def hook_folder() -> str:
 
 
 def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
-    """Say whether the hook will run in the command, as far as its command line tells."""
+    """Return whether the hook will run in the command, judged by its command line."""
     if not wanted:
-        return HookState(present=False, reason="--no-hook leaves the import hook out")
+        return HookState(present=False, reason="--no-hook turns the import hook off")
     if os.pathsep in hook_folder():
-        reason = f"the import hook's folder has a {os.pathsep!r} in its name"
+        reason = f"the path of the import hook's folder contains {os.pathsep!r}"
         return HookState(present=False, reason=reason)
     if interpreter is not None and interpreter.isolated:
-        return HookState(present=False, reason="Python's -I and -E read no PYTHONPATH")
+        return HookState(present=False, reason="with -I or -E, Python ignores PYTHONPATH")
     if interpreter is not None and interpreter.bare:
-        return HookState(present=False, reason="Python's -S runs no sitecustomize")
+        return HookState(present=False, reason="with -S, Python does not run sitecustomize")
     if interpreter is None:
         reason = "the import hook runs it in every Python that the command starts"
         return HookState(present=True, reason=reason)
@@ -44,9 +44,9 @@ def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
 
 
 def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the hook, for a program that would inherit `environment`.
+    """Return the hook's variables, for a program that would inherit `environment`.
 
-    Empty where a GPU's limit is not known. A limit that is there already is not widened.
+    Empty if a GPU's limit is unknown. An existing limit is never widened.
     """
     document = hook_document(plan, environment)
     if document is None:
@@ -62,7 +62,7 @@ def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[
 
 
 def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, object] | None:
-    """Return what the hook needs to know, or None where a GPU's limit is not known."""
+    """Return the hook's document, or None if a GPU's limit is unknown."""
     gpus = [{"uuid": gpu.uuid, "bytes": gpu.allocator_limit_bytes} for gpu in plan.gpus]
     if any(gpu["bytes"] is None for gpu in gpus):
         return None
@@ -79,7 +79,7 @@ def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str
 
 
 def _jax(plan: MemoryLimit) -> dict[str, str] | None:
-    """Say what was put into JAX's variable, for a program that sets its own later."""
+    """Return what was set for JAX, for a program that sets its own later."""
     for name in (JAX_FRACTION, JAX_FRACTION_OLD):
         if name in plan.environment:
             return {"variable": name, "value": plan.environment[name]}
@@ -87,7 +87,7 @@ def _jax(plan: MemoryLimit) -> dict[str, str] | None:
 
 
 def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None] | None:
-    """Say what was put into PyTorch's variable, so that an older PyTorch can be spared it."""
+    """Return what was set for PyTorch, so that the hook can undo it for an older PyTorch."""
     for name in (TORCH_CONF_OLD, TORCH_CONF):
         value = plan.environment.get(name, "")
         if TORCH_KEY in value:
@@ -96,7 +96,7 @@ def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None
 
 
 def outer_limit(plan: MemoryLimit, environment: Mapping[str, str]) -> int | None:
-    """Return the least bytes to which an outer `memlimit` holds one of the GPUs more tightly."""
+    """Return the smallest limit that an outer `memlimit` sets below ours, None if there is none."""
     outer = _outer_bytes(environment.get(HOOK_VARIABLE))
     tighter = [
         outer[gpu.uuid]

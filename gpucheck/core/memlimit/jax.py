@@ -1,4 +1,4 @@
-"""JAX: one fraction of CUDA's total for its pool on every device, under one of two names."""
+"""JAX: one fraction of CUDA's total sizes its pool on every device, under one of two names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpucheck.models.memory import Strength
 JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 JAX_FRACTION_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
-#: The oldest version in which the new name was seen. XLA took it up in August 2024
-#: (openxla/xla#16457); the old one is deprecated since, and read by every version up to 0.10.2.
+#: Oldest version seen to read the new name. XLA added it in August 2024 (openxla/xla#16457).
+#: The old one has been deprecated since, but every version up to 0.10.2 reads it.
 NEW_NAME_SINCE = (0, 10)
-#: Allocators without a pool that the fraction would be the size of.
+#: Allocators without a pool, for which the fraction has no effect.
 _POOLLESS = ("platform", "address")
-#: Allocators that do not refuse by the fraction, as far as is known, and what they do.
+#: Allocators not known to refuse at the fraction, and what they do.
 _SOFT = {
-    "cuda_async": "to cuda_async it is the size above which memory is given back",
-    "vmm": "whether the vmm allocator keeps to it is not known",
+    "cuda_async": "for cuda_async it is the size above which memory is released",
+    "vmm": "whether the vmm allocator enforces it is unknown",
 }
 
 
@@ -50,8 +50,8 @@ def plan(situation: Situation) -> Setting:
         return _set(situation, name, ours, _reason(situation))
     value = number_of(theirs)
     if value is not None and 0 < value <= fraction:
-        return _set(situation, name, theirs, f"{name} is set already and is no wider; it stays")
-    reason = f"replaces {shown(theirs)}, which does not keep to the limit"
+        return _set(situation, name, theirs, f"{name} is already set and no wider, so it is kept")
+    reason = f"replaces {shown(theirs)}, which is not within the limit"
     return _set(situation, name, ours, reason)
 
 
@@ -68,7 +68,7 @@ def _set(situation: Situation, name: str, value: str | None, reason: str) -> Set
 
 
 def _name(situation: Situation) -> tuple[str | None, str | None]:
-    """Return the name to set and the value it has: JAX refuses to start with both names."""
+    """Return the name to set and its present value; JAX refuses to start with both names."""
     inherited: Mapping[str, str] = situation.environment
     new, old = inherited.get(JAX_FRACTION), inherited.get(JAX_FRACTION_OLD)
     if new and old:
@@ -81,14 +81,14 @@ def _name(situation: Situation) -> tuple[str | None, str | None]:
 
 
 def _knows_the_new_name(situation: Situation) -> bool:
-    """Return whether it certainly does: the name that is not known is ignored without a word."""
+    """Return whether this JAX certainly reads the new name; an unknown name is silently ignored."""
     parts = (situation.version("jax") or "").split(".")[:2]
     known = len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts)
     return known and (int(parts[0]), int(parts[1])) >= NEW_NAME_SINCE
 
 
 def _reason(situation: Situation) -> str:
-    pool = "the pool only; memory for collectives comes on top"
+    pool = "the pool only; memory for collectives is extra"
     return (
-        f"one fraction for all GPUs, the smallest of theirs; {pool}" if situation.unlike() else pool
+        f"one fraction for all GPUs, the smallest of them; {pool}" if situation.unlike() else pool
     )

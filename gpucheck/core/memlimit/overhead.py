@@ -1,4 +1,4 @@
-"""What a CUDA program takes beside its allocator: an estimate with its sources."""
+"""Overhead of a CUDA program outside its allocator: an estimate with its sources."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from gpucheck.models.memory import Overhead
 
 MIB = 1024**2
 
-#: A context on a driver that loads kernels when they are first used.
+#: Context on a driver that loads kernels at their first use.
 LAZY_CONTEXT_BYTES = 512 * MIB
-#: A context that holds every kernel of every library from the start.
+#: Context that holds every kernel of every library from the start.
 EAGER_CONTEXT_BYTES = 1088 * MIB
 #: Workspaces of cuBLAS and cuDNN handles that the frameworks' pools do not count.
 LIBRARY_BYTES = 64 * MIB
 
-#: Modules are loaded lazily from here on. Source: CUDA 11.7 release notes.
+#: First version that loads modules lazily. Source: CUDA 11.7 release notes.
 LAZY_SINCE = (11, 7)
 
 _LAZY_SOURCE = (
@@ -25,17 +25,17 @@ _EAGER_SOURCE = (
     " 1008 MiB on a Titan V (pytorch#28394), rounded up"
 )
 _LIBRARY_SOURCE = (
-    "libraries: 32 MiB that cuBLASLt asks for on Hopper, 4 MiB elsewhere (pytorch#120925),"
-    " and as much again for cuDNN"
+    "libraries: 32 MiB for cuBLASLt on Hopper, 4 MiB elsewhere (pytorch#120925),"
+    " and the same again for cuDNN"
 )
 _NOT_COUNTED = (
     "not counted: NCCL, 544 to 688 MB for each group on A100 (nccl#964), and a context for each"
-    " further process"
+    " additional process"
 )
 
 
 def estimate_overhead(cuda_version: str | None, *, included: bool = False) -> Overhead:
-    """Return the estimate for one process on one GPU; `included` is copied."""
+    """Return the estimate for one process on one GPU; `included` is copied into it."""
     lazy = cuda_version is None or _version(cuda_version) >= LAZY_SINCE
     return Overhead(
         included=included,

@@ -1,4 +1,4 @@
-"""From an amount to bytes for each visible GPU, and the settings that hold programs to them."""
+"""Plan of a memory limit: the bytes on each visible GPU, and the settings that enforce them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpucheck.probes.mps import MpsReading
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is asked besides the amount; `chosen` are UUIDs of --gpu in their order, or all."""
+    """Options besides the amount; `chosen` are the UUIDs of --gpu in order, None means all GPUs."""
 
     include_overhead: bool = False
     chosen: tuple[str | None, ...] | None = None
@@ -37,14 +37,14 @@ def plan_limit(
     mps: MpsReading | None = None,
     hook: HookState | None = None,
 ) -> MemoryLimit:
-    """Work out the limit for each visible GPU and the setting of each framework.
+    """Compute the limit for each visible GPU and the setting for each framework.
 
-    `environment` is what the limited program would inherit: a limit in it that is tighter stays.
+    `environment` is what the limited program would inherit; a tighter limit in it is kept.
 
     Raises:
-        WrongUseError: when the amount is more than a card has, or nothing on it.
-        MissingError: when no GPU is visible.
-        InconclusiveError: when it is not known which are visible.
+        WrongUseError: the amount is more than a card has, or less than a byte of it.
+        MissingError: no GPU is visible.
+        InconclusiveError: it is unknown which GPUs are visible.
     """
     wanted = request or PlanRequest()
     overhead = estimate_overhead(cuda_version, included=wanted.include_overhead)
@@ -75,10 +75,10 @@ def plan_limit(
 
 
 def _usable(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
-    """Return the hook's state, knowing that it has to be told the bytes of every GPU."""
+    """Return the hook's state; without the limit of every GPU it cannot run."""
     if hook.present is False or all(gpu.allocator_limit_bytes is not None for gpu in limits):
         return hook
-    reason = "the import hook needs the limit of every GPU, and one is not known"
+    reason = "the import hook needs the limit of every GPU, and one is unknown"
     return HookState(present=False, reason=reason)
 
 
@@ -131,10 +131,10 @@ def _limit(
     amount: Amount, device: CudaDevice, free: int | None, overhead: Overhead
 ) -> GpuMemoryLimit:
     total = device.memory_total_bytes
-    unavailable = {} if free is not None else {"memory_free_bytes": "NVML does not tell it"}
+    unavailable = {} if free is not None else {"memory_free_bytes": "NVML does not report it"}
     if total is None:
         limit = amount.size_bytes
-        unavailable["memory_total_bytes"] = "NVML reports no total for it"
+        unavailable["memory_total_bytes"] = "NVML does not report its total"
         if limit is None:
             reason = f"{amount.text} of an unknown total"
             unavailable |= {"limit_bytes": reason, "allocator_limit_bytes": reason}
@@ -160,7 +160,7 @@ def _limit(
 def _for_allocators(
     amount: Amount, device: CudaDevice, limit: int | None, overhead: Overhead
 ) -> int | None:
-    """Take off what is allocated beside the allocators, if that was asked for."""
+    """Subtract what is allocated outside the allocators, if that was requested."""
     if limit is None or not overhead.included:
         return limit
     left = limit - overhead.total_bytes
@@ -168,27 +168,27 @@ def _for_allocators(
         return left
     raise WrongUseError(
         code="less-than-the-overhead",
-        message=f"{amount.text} of {_what(device)} is {limit} bytes, and a CUDA program takes"
-        f" about {overhead.total_bytes} bytes beside its allocator: nothing is left for it.",
-        remedy=("Write a larger amount, or leave --include-overhead out.",),
+        message=f"{amount.text} of {_what(device)} is {limit} bytes, but a CUDA program needs"
+        f" about {overhead.total_bytes} bytes outside its allocator, so nothing is left.",
+        remedy=("Give a larger amount, or omit --include-overhead.",),
     )
 
 
 def _checked(amount: Amount, device: CudaDevice, total: int) -> int:
-    """Return the limit in bytes, refusing one that the device cannot have."""
+    """Return the limit in bytes; refuse one that does not fit the device."""
     limit = amount.bytes_of(total)
     if limit > total:
         raise WrongUseError(
             code="more-than-the-card",
             message=f"{amount.text} is {limit} bytes, more than the {total} bytes of "
             f"{_what(device)}.",
-            remedy=("Write a smaller amount, or a share such as 90%.",),
+            remedy=("Give a smaller amount, or a share such as 90%.",),
         )
     if limit == 0:
         raise WrongUseError(
             code="bad-amount",
             message=f"{amount.text} of {_what(device)} is less than one byte.",
-            remedy=("Write a larger share, or bytes such as 8GiB.",),
+            remedy=("Give a larger share, or bytes such as 8GiB.",),
         )
     return limit
 
@@ -211,7 +211,7 @@ def _oldest(gpus: Sequence[Gpu]) -> tuple[int, int] | None:
 
 def _nothing_visible(gpus: Sequence[Gpu]) -> MissingError:
     if not gpus:
-        fact = "There is no GPU whose memory could be limited."
+        fact = "There is no GPU to limit."
     else:
         reasons = sorted({gpu.hidden_reason for gpu in gpus if gpu.hidden_reason})
         why = f": {reasons[0]}" if reasons else ""

@@ -1,4 +1,4 @@
-"""Whether a cap holds: it is tried through the same mechanisms as a limited command's."""
+"""Proof that a cap holds, through the same mechanisms as a limited command."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from gpucheck.probes.limit_proof import (
 )
 from gpucheck.probes.other_python import Interpreter, OtherPythonError
 
-#: What can be tried, and how the plan calls it.
+#: Frameworks that can be tried, and their names in the plan.
 PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
 
-#: The proof comes up to the limit in so many steps, and closes in on the refusal from there.
+#: Number of equal steps up to the limit; smaller ones then locate the refusal.
 STEPS = 16
-#: A cap that does not hold is let go to so many times its limit: it must not fill the card.
+#: A cap that does not hold is tried up to this multiple of its limit, so as not to fill the card.
 _MOST_LIMITS = 2
-#: What a program takes beside its allocator is an estimate: NVML may count so many times as much
-#: beside the limit, and what rounding takes.
+#: The overhead outside the allocator is an estimate: NVML may count up to this multiple of it
+#: above the limit, plus rounding.
 _MOST_BESIDE = 2
 
-#: Those whose allocator tells the size of its whole pool.
+#: Frameworks whose allocator reports the size of its whole pool.
 _COUNT_THEIR_POOL = ("cupy", "torch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemory:
-    """The GPUs that share the system's memory, by CUDA index, and what may be taken of that."""
+    """GPUs that share the system's memory, by CUDA index, and how much of it may be used."""
 
     cuda_indices: frozenset[int] = frozenset()
     spare_bytes: int | None = None
 
     def has(self, gpu: GpuMemoryLimit) -> bool:
-        """Return whether a GPU has no memory of its own: CUDA's word, or that NVML has no size."""
+        """Return whether a GPU has no memory of its own, by CUDA or by NVML's missing total."""
         return gpu.cuda_index in self.cuda_indices or gpu.memory_source == "system"
 
     def refusal(self, needed: int) -> str | None:
-        """Return why so many bytes are not taken of the system's memory, None if they may be."""
+        """Return why so many bytes must not be taken from the system's memory, or None."""
         if self.spare_bytes is None:
-            return "it shares the system's memory, and how much of that is free is not known"
+            return "it shares the system's memory, and how much of that is free is unknown"
         if needed <= self.spare_bytes:
             return None
         return (
-            f"it shares the system's memory, of which {self.spare_bytes} bytes may be taken, and "
-            f"the proof would take {needed}: to fill it would stop the whole machine"
+            f"it shares the system's memory, of which {self.spare_bytes} bytes may be used; "
+            f"the proof needs {needed}, and filling it would stop the whole machine"
         )
 
 
@@ -68,24 +68,24 @@ NOTHING_SHARED = SharedMemory()
 
 
 def shared_memory(reading: CudaReading, available_bytes: int | None) -> SharedMemory:
-    """Return which GPUs have no memory of their own, as CUDA says, and what may be taken of it."""
+    """Return the GPUs that have no memory of their own, by CUDA, and how much may be used."""
     return SharedMemory(
         cuda_indices=frozenset(item.ordinal for item in reading.devices if item.integrated),
         spare_bytes=None if available_bytes is None else spare_bytes(available_bytes),
     )
 
 
-#: interpreter, framework, limits and most in bytes, environment, deadline -> steps.
+#: (interpreter, framework, limits and maxima in bytes, environment, deadline) -> steps.
 Runner = Callable[..., Iterable[Mapping[str, Any]]]
 #: The last step of each kind, by name.
 Steps = dict[str, Mapping[str, Any]]
 
 
 def check_frameworks(names: Sequence[str]) -> None:
-    """Refuse a name that cannot be tried.
+    """Refuse a framework that cannot be tried.
 
     Raises:
-        WrongUseError: it is none of PROVABLE.
+        WrongUseError: a name is not in PROVABLE.
     """
     for name in names:
         if name not in PROVABLE:
@@ -105,9 +105,9 @@ def prove(
     run: Runner = run_proof,
     gauge: Callable[[], AbstractContextManager[Measure]] = open_gauge,
 ) -> Answer:
-    """Try the caps one after the other on each GPU of the plan, and judge them.
+    """Try each cap on each GPU of the plan, and judge the results.
 
-    `shared` says which of them have no memory of their own.
+    `shared` names the GPUs that have no memory of their own.
 
     Raises:
         MissingError: there is no Python to try them with.
@@ -142,31 +142,33 @@ def prove(
 
 
 def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
-    """Return why a framework's cap cannot even be tried, or that there is none."""
+    """Return why a framework's cap cannot be tried at all, or None."""
     lacking = _lacking(plan, name)
     if lacking is not None:
         return dataclasses.replace(bases[0], reason=lacking)
     if any(base.limit_bytes is None for base in bases):
-        return dataclasses.replace(bases[0], reason="the limit of a GPU is not known")
+        return dataclasses.replace(bases[0], reason="a GPU's limit is unknown")
     if bases[0].mechanism is None:
-        return dataclasses.replace(bases[0], held=False, reason="no mechanism applies to it here")
+        return dataclasses.replace(bases[0], held=False, reason="no mechanism applies to it")
     return None
 
 
 def _with_room(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> Verification:
-    """Say why a GPU is not tried: taking its last bytes would end the programs of others."""
+    """Note why a GPU is not tried: taking its last bytes would crash other programs."""
     limit, free = base.limit_bytes or 0, gpu.memory_free_bytes
     needed = limit + limit // STEPS + _beside(gpu)
     if shared.has(gpu):
         return dataclasses.replace(base, reason=shared.refusal(needed))
     if free is None or free >= needed:
         return base
-    reason = f"{free} bytes are free, and the proof would take {needed}: the others may need them"
+    reason = (
+        f"only {free} bytes are free and the proof needs {needed}; other programs may need them"
+    )
     return dataclasses.replace(base, reason=reason)
 
 
 def _limits(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> tuple[int, int]:
-    """Return the limit to try, 0 where nothing is tried, and the most that may be taken."""
+    """Return the limit to try (0: nothing is tried) and the most that may be taken."""
     if base.reason or not base.limit_bytes:
         return 0, 0
     most = _MOST_LIMITS * base.limit_bytes
@@ -176,7 +178,7 @@ def _limits(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> tu
 
 
 def _beside(gpu: GpuMemoryLimit) -> int:
-    """Return what a CUDA program takes beside its allocator, by estimate."""
+    """Return the estimated overhead of a CUDA program outside its allocator."""
     return (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
 
 
@@ -188,14 +190,14 @@ def _lacking(plan: MemoryLimit, name: str) -> str | None:
 
 
 def _mechanism(plan: MemoryLimit, name: str) -> str | None:
-    """Name the mechanisms that hold this framework."""
+    """Return the names of the mechanisms that limit this framework."""
     framework = PROVABLE[name]
     applied = [m.mechanism for m in plan.mechanisms if m.applies and m.framework == framework]
     return ", ".join(applied) or None
 
 
 def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
-    """Return what a framework may take of a GPU: one setting has to do for GPUs that differ."""
+    """Return what a framework may take of a GPU; one setting may have to serve unequal GPUs."""
     limits = [each.allocator_limit_bytes for each in plan.gpus]
     own = gpu.allocator_limit_bytes
     if own is None or None in limits or name == "tensorflow":
@@ -236,7 +238,7 @@ def _try(
     run: Callable[[], Iterable[Mapping[str, Any]]],
     measure: Measure,
 ) -> list[Verification]:
-    """Run one framework's proof, and ask NVML each time that something was refused."""
+    """Run one framework's proof, and ask NVML at each refusal."""
     steps: list[Steps] = [{} for _ in bases]
     by_nvml: dict[int, int | None] = {}
     problem = "it ended early"
@@ -260,20 +262,20 @@ def _try(
 
 
 def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> Verification:
-    """Judge what NVML counted for the process: an allocator may keep its word, and others not."""
+    """Judge what NVML counted for the process: other allocations may exceed the limit."""
     counted = seen.peak_bytes
     most = None
     if by_nvml is not None and seen.limit_bytes is not None:
         most = seen.limit_bytes + _MOST_BESIDE * _beside(gpu) + SLACK_BYTES
-    # The pools of the others are taken at the start: what they count is only what is in use.
+    # The others take their pool at the start and count only what is in use.
     known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
     extra = (by_nvml or 0) - (counted or 0) if known else None
     seen = dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra, nvml_most_bytes=most)
     if not seen.held or by_nvml is None or most is None or by_nvml <= most:
         return seen
     reason = (
-        f"the allocator was refused at its limit, but NVML counts {by_nvml} bytes for the process,"
-        f" {by_nvml - most} more than the limit and twice of what a program takes beside it"
+        f"the allocator was refused at its limit, but NVML counts {by_nvml} bytes for the process:"
+        f" {by_nvml - most} more than the limit plus twice the estimated overhead"
     )
     return dataclasses.replace(seen, held=False, reason=reason)
 
@@ -281,7 +283,7 @@ def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> 
 def read_steps(
     base: Verification, steps: Mapping[str, Mapping[str, Any]], problem: str
 ) -> Verification:
-    """Judge the last step of each kind on one GPU; `problem` says why there are no more."""
+    """Judge the last step of each kind on one GPU; `problem` says why they ended."""
     start, took = steps.get("start", {}), steps.get("took", {})
     refused, end = steps.get("refused"), steps.get("end")
     allocated = int(took.get("taken") or 0)
@@ -301,7 +303,7 @@ def read_steps(
         said = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
         return dataclasses.replace(seen, reason=said)
     if refused is None:
-        reason = f"{allocated} bytes were allocated, and nothing was refused"
+        reason = f"{allocated} bytes were allocated, and none was refused"
         return dataclasses.replace(seen, held=False, reason=reason)
     return _judge_refusal(seen, refused, end, size)
 
@@ -312,32 +314,32 @@ def _judge_refusal(
     allocated, limit = seen.allocated_bytes or 0, seen.limit_bytes or 0
     if not refused["proper"]:
         return dataclasses.replace(
-            seen, held=False, reason=f"it ended with another error: {refused['message']}"
+            seen, held=False, reason=f"it failed with another error: {refused['message']}"
         )
     if allocated > limit:
         reason = (
-            f"it was refused only above the limit of {limit} bytes: by {allocated - limit} bytes, "
+            f"it was refused too late, {allocated - limit} bytes above the limit of {limit} bytes, "
             f"to within {size}"
         )
         return dataclasses.replace(seen, held=False, reason=reason)
     free = refused.get("free")
     if free is not None and free < size + SLACK_BYTES:
-        reason = f"the card itself was full ({free} bytes free): the cap was not reached"
+        reason = f"the card itself was full ({free} bytes free), so the cap was not reached"
         return dataclasses.replace(seen, held=None, reason=reason)
-    # What is less may be the card's total, which CUDA and NVML do not count alike.
+    # Slightly less may be the card's total, which CUDA and NVML count differently.
     early = allocated + 2 * (limit // STEPS) < limit
     if early and free is None:
         reason = "it was refused well below the limit: the card was full, or another limit is lower"
         return dataclasses.replace(seen, held=None, reason=reason)
     if not end["restored"]:
-        reason = "memory that was freed could not be taken again"
+        reason = "freed memory could not be allocated again"
         return dataclasses.replace(seen, held=False, reason=reason)
-    lower = "it was refused below the limit already: another one is lower"
+    lower = "it was refused below the limit: another limit is lower"
     return dataclasses.replace(seen, held=True, reason=lower if early else None)
 
 
 def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -> Answer:
-    """Broken is 1, not tried for want of the framework 4, and not to be told 3."""
+    """Set the exit code: 1 a cap does not hold, 3 undecided, 4 the framework is missing."""
     broken = [each for each in found if each.held is False]
     open_ = [each for each in found if each.held is None]
     first = (broken or open_ or list(found))[0]
@@ -350,7 +352,7 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
         remedy = "See what applies and why: gpucheck memlimit AMOUNT -v"
     elif any(_lacking(plan, str(each.framework)) is None for each in open_):
         code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
-        remedy = "Try a GPU with more memory free (--gpu), a smaller amount, or an idle moment."
+        remedy = "Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU."
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
         remedy = _where_else(plan)
@@ -363,9 +365,9 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
 
 
 def _where_else(plan: MemoryLimit) -> str:
-    """Say with what the proof can be made, where the framework is missing."""
+    """Return what to try instead if the framework is missing."""
     known = (plan.software.frameworks if plan.software else None) or {}
     there = ",".join(name for name in PROVABLE if name in known)
     if there:
         return f"Try what this Python has: --verify-with {there}"
-    return "Name the Python that has it: --python FILE"
+    return "Name a Python that has it: --python FILE"

@@ -1,4 +1,4 @@
-"""PyTorch: a fraction in its allocator's variable from 2.10 on, a line of code before."""
+"""PyTorch: a fraction in its allocator's variable since 2.10, a line of code before."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ TORCH_CONF_OLD = "PYTORCH_CUDA_ALLOC_CONF"
 TORCH_KEY = "per_process_memory_fraction"
 #: The first version that knows the key; an unknown key is fatal when CUDA starts.
 TORCH_KEY_SINCE = (2, 10)
-#: Set to whatever it is, it makes every tensor a cudaMalloc of its own (c10/cuda).
+#: Set to any value, it makes every tensor a separate cudaMalloc (c10/cuda).
 TORCH_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_NO_ALLOCATOR = f"{TORCH_UNCACHED} is set: PyTorch has no allocator then that could hold a limit"
-#: PyTorch's other allocator: it keeps to the fraction that code sets, and never reads the key.
+_NO_ALLOCATOR = (
+    f"{TORCH_UNCACHED} is set, which turns off the allocator that would enforce the limit"
+)
+#: PyTorch's other allocator: it obeys a fraction set in code, and never reads the key.
 _ASYNCHRONOUS = "backend:cudaMallocAsync"
 
 _ENTRY = re.compile(rf"(?:^|(?<=,))\s*{TORCH_KEY}\s*:\s*([^,]*)")
@@ -31,13 +33,13 @@ _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 def plan(situation: Situation) -> tuple[Setting, Setting]:
-    """Return the way by the environment and the way by code."""
+    """Return the mechanism by environment and the one by code."""
     first = _by_environment(situation)
     return first, _by_code(situation, needed=not first.mechanism.applies)
 
 
 def _by_environment(situation: Situation) -> Setting:
-    # The older name is the one that is read where both are set, and even where it is empty.
+    # PyTorch reads the older name whenever it is set, even if it is empty.
     name = TORCH_CONF_OLD if TORCH_CONF_OLD in situation.environment else TORCH_CONF
     theirs = situation.environment.get(name) or ""
     obstacle = _obstacle(situation, theirs)
@@ -53,10 +55,10 @@ def _by_environment(situation: Situation) -> Setting:
         return _set(situation, name, added, _reason(situation, theirs))
     value = number_of(entry[1].strip())
     if value is not None and 0 < value <= fraction:
-        reason = f"{TORCH_KEY} is set already and is no wider; it stays"
+        reason = f"{TORCH_KEY} is already set and no wider, so it is kept"
         return _set(situation, name, theirs, reason)
     replaced = f"{theirs[: entry.start(1)]}{ours}{theirs[entry.end(1) :]}"
-    reason = f"replaces the fraction {shown(entry[1])}, which does not keep to the limit"
+    reason = f"replaces the fraction {shown(entry[1])}, which is not within the limit"
     return _set(situation, name, replaced, reason)
 
 
@@ -65,33 +67,33 @@ def _set(situation: Situation, name: str, value: str | None, reason: str) -> Set
 
 
 def _obstacle(situation: Situation, theirs: str) -> str | None:
-    """Return why the variable must not be set, or would do nothing."""
+    """Return why the variable must not be set or would have no effect."""
     if TORCH_UNCACHED in situation.environment:
         return _NO_ALLOCATOR
     if _ASYNCHRONOUS in theirs.replace(" ", ""):
-        return f"{_ASYNCHRONOUS} does not read the key; it keeps to what code sets"
+        return f"{_ASYNCHRONOUS} does not read the key; it obeys only a fraction set in code"
     since = ".".join(map(str, TORCH_KEY_SINCE))
     lacking = situation.lacks("torch")
     if lacking is not None:
         return f"{lacking}, and before PyTorch {since} the key is fatal"
     version = situation.version("torch")
     if version is None:
-        return f"which PyTorch is used is not known, and before {since} the key is fatal"
+        return f"the version of PyTorch is unknown, and before {since} the key is fatal"
     found = _VERSION.match(version)
     if found is None or (int(found[1]), int(found[2])) < TORCH_KEY_SINCE:
-        return f"PyTorch {shown(version)} does not know the key, which is fatal; {since} does"
+        return f"the key is fatal to PyTorch {shown(version)}; {since} is the first to know it"
     return None
 
 
 def _reason(situation: Situation, theirs: str) -> str:
     pool = "the caching allocator"
     if situation.unlike():
-        pool = f"one fraction for all GPUs, the smallest of theirs; {pool}"
-    return f"added to the settings that are there; {pool}" if theirs else pool
+        pool = f"one fraction for all GPUs, the smallest of them; {pool}"
+    return f"added to the existing settings; {pool}" if theirs else pool
 
 
 def _by_code(situation: Situation, *, needed: bool) -> Setting:
-    """Give the line: a float fraction of the total, for each device (an int is refused)."""
+    """Return the line of code: a float fraction for each device (PyTorch refuses an int)."""
     value = _fraction_text(situation)
     line, reason = None, "a GPU's limit is unknown"
     if TORCH_UNCACHED in situation.environment:
@@ -105,12 +107,14 @@ def _by_code(situation: Situation, *, needed: bool) -> Setting:
     )
     if needed or not setting.mechanism.applies:
         return setting
-    spared = "the environment does it already; the hook is there for a program that changes it"
+    spared = (
+        "the environment already does it; the hook covers a program that changes the environment"
+    )
     return Setting(mechanism=dataclasses.replace(setting.mechanism, applies=False, reason=spared))
 
 
 def _fraction_text(situation: Situation) -> str | None:
-    """Write the fraction as Python; of a total that only the program will know, if need be."""
+    """Return the fraction as Python code, of a total that only the program knows if need be."""
     fraction = situation.fraction()
     if fraction is not None:
         return decimal(fraction) if fraction < 1 else "1.0"

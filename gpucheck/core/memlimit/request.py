@@ -1,4 +1,4 @@
-"""From the question of a command line to the answer of `gpucheck memlimit`."""
+"""Answer of `gpucheck memlimit` to the options of its command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpucheck.probes.other_python import Interpreter, meant_interpreter
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRequest:
-    """What is asked; `environment` is null where the answer comes from a recording."""
+    """Options of `gpucheck memlimit`; `environment` is None for a recording."""
 
     amount: Amount
     gpus: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class LimitRequest:
 
 
 def find_limit(request: LimitRequest, probes: Probes) -> Answer:
-    """Plan the limit, and prove it where that is asked.
+    """Plan the limit, and prove it if requested.
 
     Raises:
-        GpucheckError: the amount, a GPU or a framework cannot be had.
+        GpucheckError: the amount, a GPU or a framework cannot be used.
     """
     answer = take_inventory(ListRequest(ask_driver=True), probes)
     if answer.error is not None or not isinstance(answer.result, Inventory):
@@ -71,13 +71,13 @@ def find_limit(request: LimitRequest, probes: Probes) -> Answer:
 
 
 def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
-    """Yield what the limited GPUs have that a limit does not show."""
+    """Yield warnings about the limited GPUs."""
     limited = {limit.index for limit in plan.gpus}
     for limit in plan.gpus:
         if limit.memory_source == "system":
             message = (
                 f"GPU {limit.index} shares its memory with the processor: the limit is a part of"
-                " the whole system's memory, from which every other program takes as well."
+                " the system's memory, which every other program uses too."
             )
             yield Notice(code="memory-shared", message=message)
     yield from prohibited(gpu for gpu in gpus if gpu.index in limited)
@@ -133,6 +133,6 @@ def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:
 def _not_a_python(named: str, reason: str) -> WrongUseError:
     return WrongUseError(
         code="not-a-python",
-        message=f"--python names no Python that can be asked: {named[:200]!a}: {reason}.",
+        message=f"--python does not name a working Python: {named[:200]!a}: {reason}.",
         remedy=("Name an interpreter: --python .venv/bin/python",),
     )

@@ -1,4 +1,4 @@
-"""What a limited command is run with: its environment, and the watcher beside it."""
+"""Run of a limited command: its environment and its watcher."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpucheck.probes.nvml import NvmlSession
 from gpucheck.probes.process_tree import ProcessTree, is_contained
 from gpucheck.probes.processes import identify
 
-#: A driver that has answered once answers in milliseconds; signals wait for as long at most.
+#: A driver that has answered once answers in milliseconds. Signals wait at most this long.
 READING_DEADLINE_S = 2.0
 
 
-#: The mark of each run around a command, by which the watcher knows its descendants.
+#: Marks of the runs around a command, by which a watcher recognises its descendants.
 RUNS_VARIABLE = "GPUCHECK_LIMIT_RUNS"
 
 
@@ -38,7 +38,7 @@ def limited_environment(
 
 
 def new_mark() -> str:
-    """Return a text that no other run has."""
+    """Return a mark that no other run has."""
     return os.urandom(16).hex()
 
 
@@ -51,7 +51,7 @@ def open_watch(
     mark: str | None = None,
     deadline_s: float | None = None,
 ) -> Iterator[Watcher | None]:
-    """Start NVML before the command and yield a watcher, or None if there is none to be had."""
+    """Start NVML before the command and yield a watcher, or None if NVML does not answer."""
     if action is WatchAction.OFF:
         yield None
         return
@@ -61,7 +61,7 @@ def open_watch(
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
         reading = session.read(question, deadline_s=first)
         if reading.failure is not None:
-            say(f"the memory is not watched: {reading.failure.message}")
+            say(f"memory is not watched: {reading.failure.message}")
             yield None
             return
 
@@ -81,6 +81,6 @@ def open_watch(
 
 
 def _indices(plan: MemoryLimit) -> tuple[int, ...] | None:
-    """Return the GPUs to look at; all of them where one has no index."""
+    """Return the indices of the GPUs to read; None, meaning all, if one has no index."""
     known = {gpu.index for gpu in plan.gpus if gpu.index is not None}
     return tuple(sorted(known)) if all(gpu.index is not None for gpu in plan.gpus) else None

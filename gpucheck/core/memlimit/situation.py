@@ -1,4 +1,4 @@
-"""What every mechanism needs to know: the limits, the environment, and the software there is."""
+"""Inputs of every mechanism: the limits, the environment, and the installed software."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpucheck.probes.mps import MpsReading
 
 MIB = 1024**2
 
-#: Decimals of a fraction in a setting; rounded down, it costs less than 0.1 MiB on any card.
+#: Decimals of a fraction in a setting; rounding down costs less than 0.1 MiB on any card.
 _DECIMALS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookState:
-    """Whether the import hook will be there; null: there is no command that it could be for."""
+    """Whether the import hook will run; `present` is None if there is no command."""
 
     present: bool | None = None
-    reason: str = "a line in the program (gpucheck memlimit --code); -- CMD needs none"
+    reason: str = "add this line to the program (gpucheck memlimit --code); -- CMD needs none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One plan's circumstances; `environment` is what the limited program would inherit."""
+    """Inputs of one plan; `environment` is what the limited program would inherit."""
 
     amount: Amount
     limits: tuple[GpuMemoryLimit, ...]
@@ -50,22 +50,22 @@ class Situation:
         return min(shares)
 
     def unlike(self) -> bool:
-        """Return whether one fraction for all GPUs is less than some of them may have."""
+        """Return whether one fraction for all GPUs gives some of them less than their limit."""
         totals = {gpu.memory_total_bytes for gpu in self.limits}
         return len(totals) > 1 and (self.amount.share is None or self.overhead_included)
 
     def version(self, module: str) -> str | None:
-        """Return a framework's version; null where the framework or its version is not known."""
+        """Return a framework's version; None if the framework or its version is unknown."""
         known = self.frameworks.frameworks
         return (known.get(module) or None) if known is not None else None
 
     def has(self, module: str) -> bool | None:
-        """Return whether the Python of the plan has a framework; null where nobody knows."""
+        """Return whether the Python of the plan has a framework; None if unknown."""
         known = self.frameworks.frameworks
         return None if known is None else module in known
 
     def lacks(self, module: str) -> str | None:
-        """Return why a framework is certainly not there, or None."""
+        """Return why a framework is certainly missing, or None."""
         interpreter = self.frameworks.interpreter
         if self.has(module) is not False or interpreter is None:
             return None
@@ -74,7 +74,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A mechanism and the variables that it adds to the environment."""
+    """Mechanism, and the variables that it adds to the environment."""
 
     mechanism: Mechanism
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def by_variable(
 ) -> Setting:
     """Return the setting of one environment variable; without a value it is not set.
 
-    It is set for a framework that this interpreter lacks, too: another one may have it.
+    It is also set for a framework that this interpreter lacks, as another one may have it.
     """
     lacking = situation.lacks(module) if value is not None else None
     mechanism = Mechanism(
@@ -118,7 +118,7 @@ def by_hook(
     framework: str | None = None,
     strength: Strength = Strength.ALLOCATOR,
 ) -> Setting:
-    """Return the mechanism of a line of code, which the import hook runs where there is one."""
+    """Return the mechanism of a line of code, which the import hook runs if present."""
     lacking = situation.lacks(module)
     hook = situation.hook
     applies = line is not None and hook.present is True and lacking is None
@@ -139,13 +139,13 @@ def by_hook(
 
 
 def decimal(value: Fraction) -> str:
-    """Write a number of at most 100 as a decimal, rounded down."""
+    """Format a number of at most 100 as a decimal, rounded down."""
     whole, rest = divmod(int(value * 10**_DECIMALS), 10**_DECIMALS)
     return f"{whole}.{rest:0{_DECIMALS}d}".rstrip("0").rstrip(".")
 
 
 def number_of(text: str) -> Fraction | None:
-    """Read a plain decimal; text that is longer or stranger is no limit that we would rely on."""
+    """Parse a plain decimal; None for longer or unusual text, which is no limit to rely on."""
     if len(text) > 40 or not text.isascii() or not set(text) <= set("0123456789."):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a command's processes take of the GPUs while it runs, and what is done about an excess."""
+"""Watcher of a running command's GPU memory; it warns about an excess or stops the command."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gpucheck.models.snapshot import NvmlReading, ProcessIdentity
 from gpucheck.probes.process_memory import memory_by_process
 from gpucheck.probes.process_tree import ProcessTree, Stat
 
-#: How often the memory is read.
+#: Time between two readings.
 INTERVAL_S = 1.0
-#: How long the processes have between SIGTERM and SIGKILL.
+#: Time between SIGTERM and SIGKILL.
 GRACE_S = 10.0
-#: Drivers hand memory out in blocks of 2 MiB and frameworks round up: that is no excess yet.
+#: Drivers allocate in blocks of 2 MiB and frameworks round up; that is no excess yet.
 SLACK_BYTES = 64 * MIB
 
 _FOREIGN = (
-    "NVML names processes by the ids of another PID namespace:"
-    " which of them are the command's cannot be told from here"
+    "NVML lists process ids of another PID namespace,"
+    " so the command's processes cannot be recognised"
 )
 _CONTAINED = (
-    "NVML named no process of the command, and in a PID namespace of its own (a container)"
-    " that does not mean that there was none"
+    "NVML listed no process of the command, but in a separate PID namespace (a container)"
+    " that does not prove there was none"
 )
-_NOT_TOLD = "the driver does not tell the memory of its processes"
+_NOT_TOLD = "the driver does not report the memory of each process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the watcher reads the machine through; tests replace all of it."""
+    """Access to the machine for the watcher; tests replace all of it."""
 
     read: Callable[[], NvmlReading]
     identify: Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
@@ -53,7 +53,7 @@ class Surroundings:
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """One GPU's limit and what has been seen of it."""
+    """One GPU's limit and what has been read so far."""
 
     limit: GpuMemoryLimit
     peak_bytes: int = 0
@@ -63,7 +63,7 @@ class _Watched:
 
 
 class Watcher:
-    """Reads at every tick, and warns or stops. One watcher is for one command."""
+    """Watcher of one command: it reads at every tick, and warns or stops."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Watcher:
         self._killed = False
 
     def tick(self, pid: int) -> None:
-        """Read once, and act on what was read."""
+        """Read once, and act on the reading."""
         if self._tree is None:
             self._tree = self._around.open_tree(pid)
         if self._stopped_at is not None:
@@ -94,7 +94,7 @@ class Watcher:
             self._look(self._tree)
 
     def finish(self, exit_code: int) -> LimitedRun:
-        """Say what was seen, once the command has ended."""
+        """Return what was read, once the command has ended."""
         if self._stopped_at is not None and self._tree is not None:
             self._wait_for_the_rest(self._tree)
         unknown = self._why_unknown()
@@ -124,7 +124,7 @@ class Watcher:
         return "warned" if exceeded else None
 
     def _why_unknown(self) -> str | None:
-        """Return why nothing is known of the command's memory, if that is so."""
+        """Return why the command's memory is unknown, or None."""
         if any(watched.peak_bytes for watched in self._gpus.values()):
             return None
         if self._not_told:
@@ -148,14 +148,14 @@ class Watcher:
         )
 
     def _allowance(self, processes: int) -> int:
-        """Return what may come on top: the contexts that the limit does not count, and slack."""
+        """Return the allowance above the limit: the contexts that it does not count, and slack."""
         contexts = processes - 1 if self._overhead.included else processes
         return SLACK_BYTES + contexts * self._overhead.total_bytes
 
     def _look(self, tree: ProcessTree) -> None:
         reading = self._around.read()
         if reading.failure is not None:
-            self._failure = f"the memory is no longer watched: {reading.failure.message}"
+            self._failure = f"memory is no longer watched: {reading.failure.message}"
             return
         self._readings += 1
         listed = memory_by_process(reading.gpus)
@@ -173,9 +173,9 @@ class Watcher:
                 self._act(tree, watched, by_pid, members)
 
     def _trusted(self, listed: set[int]) -> set[int]:
-        """Return the ids if they are of this PID namespace.
+        """Return the ids if they belong to this PID namespace.
 
-        One that is not shows that NVML counts in another: the others only look like ours then.
+        One foreign id shows that NVML uses another namespace: the others only look like ours.
         """
         who = self._around.identify(listed)
         foreign = any(who[pid].namespace != "own" for pid in listed)
@@ -185,7 +185,7 @@ class Watcher:
     def _told(
         self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
     ) -> dict[str | None, dict[int, int]]:
-        """Return what our processes take, as far as the driver tells it."""
+        """Return what our processes take, as far as the driver reports it."""
         found: dict[str | None, dict[int, int]] = {}
         for uuid, sizes in listed.items():
             for pid, size in sizes.items():
@@ -216,7 +216,7 @@ class Watcher:
             self._say_excess(watched, by_pid)
         if self._action is WatchAction.STOP and self._stopped_at is None:
             self._stopped_at = self._around.now()
-            self._around.say(f"stopping it: SIGTERM now, SIGKILL after {GRACE_S:g} s")
+            self._around.say(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
             self._send(tree, signal.SIGTERM)
 
     def _say_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
@@ -226,7 +226,7 @@ class Watcher:
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
         self._around.say(
             f"the command takes {_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
-            f" {_gib(limit.limit_bytes or 0)} and {_gib(self._allowance(len(by_pid)))} allowance:"
+            f" {_gib(limit.limit_bytes or 0)} plus {_gib(self._allowance(len(by_pid)))} allowance:"
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 
@@ -236,7 +236,7 @@ class Watcher:
             self._send(tree, signal.SIGKILL)
 
     def _wait_for_the_rest(self, tree: ProcessTree) -> None:
-        """Give those that outlived the command the same grace, then end them."""
+        """Give processes that outlived the command the same grace, then kill them."""
         while tree.refresh() and not self._killed:
             self._kill_what_is_left(tree)
             if not self._killed:
@@ -246,7 +246,9 @@ class Watcher:
         _, refused = tree.send(number)
         if refused:
             listed = ", ".join(map(str, refused))
-            self._around.say(f"{number.name} is refused by processes of another user: {listed}")
+            self._around.say(
+                f"{number.name} could not be sent to processes of another user: {listed}"
+            )
 
 
 def _gib(size: int) -> str:

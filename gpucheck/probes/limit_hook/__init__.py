@@ -1,1 +1,1 @@
-"""The folder put in front of PYTHONPATH for a limited command: an import hook, and no more."""
+"""Folder put in front of PYTHONPATH for a limited command; it holds only the import hook."""

@@ -1,8 +1,8 @@
-"""Holds frameworks that know no environment variable to a memory limit when they are imported.
+"""Import hook that caps frameworks which read no environment variable.
 
-A single file for any interpreter from Python 3.7 on; standard library only. Nothing here makes
-CUDA start: each framework's call waits for the program's own first use of a GPU. On any surprise
-one warning is written and the program goes on as if this file were not there.
+A single file for any interpreter from Python 3.7 on; standard library only. Nothing here starts
+CUDA: each framework's call waits for the program's own first use of a GPU. If anything goes
+wrong, one warning is written and the program runs on as if this file were not there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _warned: set[str] = set()
 
 
 class Limit:
-    """The limit of each GPU in bytes, found by what this process knows of the GPU."""
+    """Limit of each GPU in bytes, looked up by what this process knows of the GPU."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.frameworks = frozenset(document["frameworks"])
@@ -52,7 +52,7 @@ class Limit:
         self.smallest = min(self._sizes)
 
     def bytes_of(self, ordinal: int, uuid: object = None) -> int:
-        """Return the limit of a GPU; where it is not known which one it is, the smallest."""
+        """Return the limit of a GPU, or the smallest one if it is unknown which GPU it is."""
         by_uuid = self._by_uuid.get(_plain_uuid(uuid)) if uuid else None
         if by_uuid is not None:
             return by_uuid
@@ -66,7 +66,7 @@ def _plain_uuid(uuid: object) -> str:
 
 
 def warn(framework: str, problem: object) -> None:
-    """Write one line for each framework; a program without a usable stderr gets none."""
+    """Write one line for each framework; without a usable stderr, none."""
     if framework in _warned:
         return
     _warned.add(framework)
@@ -108,7 +108,7 @@ def _torch_version(spec: Any) -> tuple[int, int] | None:
 
 
 def _before_torch(spec: Any, limit: Limit) -> None:
-    """Take our key out again for an older PyTorch than the one it was set for."""
+    """Remove our key again for an older PyTorch than the one it was set for."""
     name = limit.torch.get("variable")
     if not name or os.environ.get(name) != limit.torch.get("value"):
         return
@@ -123,7 +123,7 @@ def _before_torch(spec: Any, limit: Limit) -> None:
 
 
 def _torch_is_held(limit: Limit) -> bool:
-    """Return whether PyTorch has read our fraction, and with the allocator that keeps to it."""
+    """Return whether PyTorch has read our fraction, with the allocator that enforces it."""
     texts = [os.environ[name] for name in TORCH_CONFS if name in os.environ]
     read = [entry.strip() for entry in texts[0].split(",")] if texts else []
     ours = [entry.strip() for entry in str(limit.torch.get("value")).split(",")]
@@ -134,7 +134,7 @@ def _torch_is_held(limit: Limit) -> bool:
 def limit_torch(torch: Any, limit: Limit) -> None:
     """Cap the caching allocator when the program first uses CUDA, unless the environment does.
 
-    Only then is it certain which settings it has read: a program may set its own before.
+    Only then is it certain which settings it has read: a program may set its own first.
     """
     capped: set[int] = set()
     set_device = torch.cuda.set_device
@@ -148,12 +148,12 @@ def limit_torch(torch: Any, limit: Limit) -> None:
 
     def start() -> None:
         if TORCH_UNCACHED in os.environ:
-            warn("torch", f"{TORCH_UNCACHED} leaves it without an allocator that could hold one")
+            warn("torch", f"{TORCH_UNCACHED} turns off the allocator that would enforce it")
             return
         if _torch_is_held(limit):
             return
         current = torch.cuda.current_device()
-        # Capping a GPU makes a context on it. One of many ranks uses its own GPU alone.
+        # Capping a GPU makes a context on it. One of many ranks uses only its own GPU.
         every = range(torch.cuda.device_count())
         for ordinal in (current,) if "LOCAL_RANK" in os.environ else every:
             cap(ordinal)
@@ -181,7 +181,7 @@ def limit_tensorflow(tensorflow: Any, limit: Limit) -> None:
     """
     eager = sys.modules["tensorflow.python.eager.context"]
     if getattr(getattr(eager, "_context", None), "_initialized", False):
-        warn("tensorflow", "it has started its devices already")
+        warn("tensorflow", "it has already started its devices")
         return
     context = eager.Context
     original = context.ensure_initialized
@@ -204,31 +204,31 @@ def _set_logical_devices(tensorflow: Any, limit: Limit) -> None:
             _warn_of_wider(theirs, size)
             continue
         if config.experimental.get_memory_growth(gpu):
-            # It forgets growth where it has logical devices; this variable it still reads.
+            # With logical devices it forgets growth, but it still reads this variable.
             os.environ.setdefault(TENSORFLOW_GROWTH, "true")
         if size < 1:
-            warn("tensorflow", "it counts in whole MiB")
+            warn("tensorflow", "it counts whole MiB")
             return
         device = config.LogicalDeviceConfiguration(memory_limit=size)
         config.set_logical_device_configuration(gpu, [device])
 
 
 def _warn_of_wider(devices: Any, size_mib: int) -> None:
-    """Say that the program's own logical devices of a GPU stay, if they may take more."""
+    """Warn that the program's own logical devices of a GPU are kept, if they may take more."""
     sizes = [device.memory_limit for device in devices]
     if None in sizes or sum(sizes) > size_mib:
         taken = "all memory" if None in sizes else f"{sum(sizes):g} MiB"
-        warn("tensorflow", f"the program's own logical devices take {taken} of a GPU, and stay")
+        warn("tensorflow", f"the program's own logical devices take {taken} of a GPU, and are kept")
 
 
 # ------------------------------------------------------------------- JAX, CuPy and ONNX Runtime
 
 
 def limit_jax(client: Any, limit: Limit) -> None:
-    """Look once more at its fraction at the moment when it reads it: a program may set its own."""
+    """Check its fraction again when it reads it: a program may set its own."""
     original = getattr(client, "generate_pjrt_gpu_plugin_options", None)
     if original is None or not limit.jax:
-        return  # before there were plugins; what the environment says was read all the same
+        return  # older than the plugins: it has read the environment anyway
 
     def options(*arguments: Any, **named: Any) -> Any:
         _quietly("jax", _narrow_jax, limit)
@@ -238,12 +238,12 @@ def limit_jax(client: Any, limit: Limit) -> None:
 
 
 def _narrow_jax(limit: Limit) -> None:
-    """Keep a fraction that is no wider than ours, under one name: JAX refuses to have both."""
+    """Keep a fraction that is no wider than ours, under one name: JAX refuses both."""
     name, value = limit.jax["variable"], limit.jax["value"]
     theirs = {key: os.environ[key] for key in JAX_FRACTIONS if os.environ.get(key)}
     if len(theirs) > 1:
         if theirs[name] != value:
-            return  # both are the program's: JAX says what is wrong with that
+            return  # both are the program's: JAX reports what is wrong
         del theirs[name], os.environ[name]
     (name, text) = next(iter(theirs.items()), (name, ""))
     if not text or not 0 < float(text) <= float(value):
@@ -258,7 +258,7 @@ def limit_cupy(cupy: Any, limit: Limit) -> None:
 
 
 def _is_within(text: str, limit: Limit) -> bool:
-    """Return whether CuPy would read this as a limit, and one within ours."""
+    """Return whether CuPy would take this as a limit within ours."""
     if text.isascii() and text.isdigit():
         return 0 < int(text) <= limit.smallest
     if text.endswith("%") and limit.cupy.endswith("%"):
@@ -292,11 +292,11 @@ def cap_providers(
     if not providers:
         if CUDA_PROVIDER not in available:
             return providers, provider_options
-        providers, provider_options = list(available), None  # what none given means
+        providers, provider_options = list(available), None  # the default
     pairs = [(each, {}) if isinstance(each, str) else tuple(each) for each in providers]
     if provider_options:
         names = [name for name, _ in pairs]
-        same = len(names) == len(provider_options)  # else onnxruntime says what is wrong
+        same = len(names) == len(provider_options)  # else onnxruntime reports what is wrong
         pairs = list(zip(names, provider_options)) if same else []  # noqa: B905
     if CUDA_PROVIDER not in [name for name, _ in pairs]:
         return providers, provider_options
@@ -312,13 +312,13 @@ def _cap_options(options: dict[Any, Any], limit: Limit) -> dict[Any, Any]:
     theirs = str(options.get("gpu_mem_limit", ""))
     if theirs.isdigit() and 0 < int(theirs) <= size:
         return options
-    # A dictionary of our own: the program may use its one again.
+    # A copy: the program may use its own dictionary again.
     return dict(options, gpu_mem_limit=str(size))
 
 
 # --------------------------------------------------------------------------------- import hook
 
-#: What is done once a module has been imported.
+#: Module -> function to call once it has been imported.
 HANDLERS: dict[str, Callable[[Any, Limit], None]] = {
     "torch": limit_torch,
     "tensorflow": limit_tensorflow,
@@ -326,20 +326,20 @@ HANDLERS: dict[str, Callable[[Any, Limit], None]] = {
     "onnxruntime": limit_onnxruntime,
     "jaxlib.xla_client": limit_jax,
 }
-#: The framework that a module is of, where it is not named like it.
+#: Module -> its framework, where the names differ.
 FRAMEWORK_OF = {"jaxlib.xla_client": "jax"}
 
 
 class Finder:
-    """Finds nothing itself: it notices the frameworks and acts once they have been imported."""
+    """Finder that finds nothing itself: it notices the frameworks and acts after their import."""
 
     def __init__(self, read: Callable[[], Limit]) -> None:
         self._read = read
         self._busy: set[tuple[int, str]] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec that the other finders give, with a step added after its import."""
-        # Another finder may ask all finders, and so us again, in the middle of its answer.
+        """Return the other finders' spec, with a step added after its import."""
+        # Another finder may query all finders, and so us again, before it answers.
         here = (get_ident(), name)
         if name not in HANDLERS or here in self._busy:
             return None
@@ -370,7 +370,7 @@ class Finder:
         exec_module = loader.exec_module
 
         def execute(module: Any) -> None:
-            # On the instance, and only until it is used: the loader's type stays what it is.
+            # On the instance, and only until it is used: the loader's type is unchanged.
             del loader.exec_module
             exec_module(module)
             limit_now(name, module, limit)
@@ -379,7 +379,7 @@ class Finder:
 
 
 def limit_now(name: str, module: Any, limit: Limit) -> None:
-    """Act on a framework that is imported already."""
+    """Cap a framework that has already been imported."""
     _quietly(FRAMEWORK_OF.get(name, name), HANDLERS[name], module, limit)
 
 
@@ -389,7 +389,7 @@ def install(read: Callable[[], Limit]) -> None:
 
 
 def uninstall() -> None:
-    """Take our finders away again."""
+    """Remove our finders."""
     sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, Finder)]
 
 

@@ -1,7 +1,7 @@
-"""Run by `site` when an interpreter starts below `gpucheck memlimit … -- CMD`.
+"""Start-up module that `site` runs in each interpreter below `gpucheck memlimit … -- CMD`.
 
-It installs the import hook, leaves the module search path as the user has it, and then lets the
-user's own `sitecustomize`, if there is one, take this file's place. Any Python may read this file.
+It installs the import hook, restores the user's module search path, and then lets the user's own
+`sitecustomize`, if any, take this file's place. Any Python may read this file.
 """
 
 import sys
@@ -17,6 +17,6 @@ if sys.version_info >= (3, 7):  # noqa: UP036
         sys.stderr.write("gpucheck: warning: no memory limit by import hook: %r\n" % (error,))  # noqa: UP031
 
 sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
-# As if this file were not there: without one of the user's, the import fails as it always does.
+# As if this file were not there: without the user's own, the import fails as usual.
 sys.modules.pop("sitecustomize", None)
 import sitecustomize  # type: ignore[import-not-found] # noqa: E402, F401

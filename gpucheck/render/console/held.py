@@ -1,4 +1,4 @@
-"""What a memory limit comes to, on a terminal: who is held in a run, and what to type next."""
+"""Terminal view of what limits each framework in a run, and of the next commands."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpucheck.render.holders import Holder, holders, together
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Below this many columns there is no room for two of them.
+#: Terminals narrower than this get one column instead of two.
 NARROW = 64
 TRAP = (
     "TensorFlow's memory_limit counts MiB: 0.3 there means 0 bytes, not 30 %."
-    " --code tensorflow writes the right lines."
+    " --code tensorflow prints the right lines."
 )
 _NEXT = (
-    "-- COMMAND at the end runs it so limited and watched; --verify proves it.",
-    "--format shell prints the variables, --code FRAMEWORK the lines for a program.",
-    "-v says how each framework is held, how strictly, and why.",
+    "-- COMMAND at the end runs it limited and watched; --verify proves the limit.",
+    "--format shell prints the variables, --code FRAMEWORK the code for a program.",
+    "-v shows how each framework is limited, how strictly, and why.",
 )
 
 
 def show_holders(limit: MemoryLimit, view: View, *, hints: bool) -> Iterator[RenderableType]:
-    """Yield a line for each framework that is there, or for all where none is, and the hints."""
+    """Yield a line for each installed framework, or for all if none is, and the hints."""
     from rich.text import Text
 
     found = holders(limit)
@@ -50,7 +50,7 @@ class _Row(NamedTuple):
 
 
 def _rows(found: Sequence[Holder], view: View) -> list[_Row]:
-    """Return what is held first; what is not even there together, by what would hold it."""
+    """Return limited frameworks first; if none is installed, grouped by what would limit them."""
     held, missing = ("✓", "✗") if view.unicode else ("+", "x")
     if any(each.installed for each in found):
         rows = [
@@ -99,7 +99,7 @@ def _lines(rows: Sequence[_Row]) -> RenderableType:
 def _heading(software: Software | None, found: Sequence[Holder]) -> str:
     where = printable(software_name(software)) if software else ""
     if software is None or software.frameworks is None:
-        reason = printable((software.reason if software else None) or "nobody looked")
+        reason = printable((software.reason if software else None) or "not checked")
         return f"In a run ({reason}):"
     if any(each.installed for each in found):
         return f"In a run of {where}:"
@@ -107,7 +107,7 @@ def _heading(software: Software | None, found: Sequence[Holder]) -> str:
 
 
 def software_name(software: Software) -> str:
-    """Return the Python of a plan, and what made it that one."""
+    """Return the Python of a plan, and why it was chosen."""
     named = {None: "", "gpucheck": " (gpucheck's own)"}
     by = named.get(software.named_by, f" (by {software.named_by})")
     return f"{software.interpreter or 'an unknown Python'}{by}"

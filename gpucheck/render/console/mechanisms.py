@@ -1,4 +1,4 @@
-"""Every mechanism of a limit with its reason, on a terminal; then the lines that can be copied."""
+"""Terminal view of every mechanism of a limit with its reason, then the lines to copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: Below this many columns a mechanism has a line of its own.
+#: On terminals narrower than this, a mechanism has a line of its own.
 NARROW = 64
 STRENGTH_STYLES = {
     Strength.HARD: "green",
@@ -29,12 +29,12 @@ def show_mechanisms(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
     rows = limit.mechanisms
     yield from _table(rows, limit, view)
     if limit.environment:
-        yield _note("\nThe settings (--format shell prints these lines alone):")
+        yield _note("\nThe settings (--format shell prints only these lines):")
         for name, value in limit.environment.items():
             yield _to_copy(printable(f"export {name}={shlex.quote(value)}"))
     lines = [row for row in rows if row.by is Way.CODE and row.setting and not row.applies]
     if lines:
-        yield _note("\nIn a program that is not run by -- CMD:")
+        yield _note("\nIn a program that is not run with -- CMD:")
         for row in lines:
             yield _to_copy(printable(row.setting or ""))
 
@@ -65,7 +65,7 @@ def _table(rows: Sequence[Mechanism], limit: MemoryLimit, view: View) -> Iterato
 
 
 def _applies(row: Mechanism, limit: MemoryLimit) -> str:
-    """Return yes or no; what is set for a framework that is elsewhere is neither."""
+    """Return yes, no, or `not here` if it is set but this Python lacks the framework."""
     if row.applies:
         return "yes"
     return "not here" if row.installed is False and is_set(row, limit) else "no"

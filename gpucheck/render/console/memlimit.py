@@ -1,4 +1,4 @@
-"""`gpucheck memlimit` on a terminal: bytes for each GPU, then what holds each framework to them."""
+"""Terminal view of `gpucheck memlimit`: bytes for each GPU, then what limits each framework."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: Below this many columns a table row no longer holds a GPU: each becomes a short block.
+#: On terminals narrower than this, each GPU is a short block instead of a table row.
 NARROW = 64
-_UNKNOWN = "The total of a GPU is not known: an amount in bytes, such as 8GiB, holds more of them."
+_UNKNOWN = (
+    "A GPU's total memory is unknown: an amount in bytes, such as 8GiB, limits more frameworks."
+)
 
 
 def build(report: Report, view: View) -> RenderableType:
@@ -58,7 +60,7 @@ def _outcome(run: LimitedRun) -> Iterator[RenderableType]:
 
 
 def _glance(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield what will come of it, and what to type next, unless it has been run."""
+    """Yield what the limit means, and what to type next unless a command has been run."""
     from rich.text import Text
 
     if limit.verifications:
@@ -94,7 +96,7 @@ def _heading(limit: MemoryLimit) -> str:
 def _software(software: Software) -> str:
     where = printable(software_name(software))
     if software.frameworks is None:
-        return f"For {where}: {printable(software.reason or 'its frameworks are not known')}"
+        return f"For {where}: {printable(software.reason or 'its frameworks are unknown')}"
     found = ", ".join(
         printable(f"{name} {version}".strip()) for name, version in software.frameworks.items()
     )
@@ -114,18 +116,18 @@ def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
 
 
 def _beside(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
-    """Say what nvidia-smi will show beside what the allocators may take."""
+    """Return what nvidia-smi will show beyond what the allocators may take."""
     size = _size(overhead.total_bytes)
     if overhead.included:
-        return f"About {size} of that are left for the CUDA context and libraries."
-    advice = "; --include-overhead counts it in"
+        return f"About {size} of that is reserved for the CUDA context and libraries."
+    advice = "; --include-overhead includes it"
     if any(gpu.limit_bytes is not None and gpu.limit_bytes <= overhead.total_bytes for gpu in gpus):
         advice = ", more than the limit itself"
-    return f"nvidia-smi shows about {size} more, the CUDA context and libraries{advice}."
+    return f"nvidia-smi shows about {size} more for the CUDA context and libraries{advice}."
 
 
 def _budgets(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> Iterator[Text]:
-    """Yield one budget for each size: eight equal cards have one."""
+    """Yield one budget for each size: eight equal cards share one."""
     groups: dict[object, list[GpuMemoryLimit]] = {}
     for gpu in gpus:
         groups.setdefault((gpu.memory_total_bytes, gpu.limit_bytes), []).append(gpu)
@@ -137,11 +139,11 @@ def _budget(gpu: GpuMemoryLimit, overhead: Overhead, which: str) -> Text:
     from rich.text import Text
 
     if gpu.allocator_limit_bytes is None:
-        return Text(f"Budget{which}: not known without the GPU's total")
+        return Text(f"Budget{which}: unknown without the GPU's total")
     whole = gpu.allocator_limit_bytes + overhead.total_bytes
     advice, style = "", ""
     if gpu.memory_total_bytes is not None and whole > gpu.memory_total_bytes:
-        advice, style = ", more than there is", "yellow"
+        advice, style = ", more than the card has", "yellow"
     elif not overhead.included:
         advice = "; --include-overhead keeps that within the limit"
     return Text(

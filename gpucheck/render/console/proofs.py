@@ -1,4 +1,4 @@
-"""Whether caps held when they were tried, on a terminal: a block for each framework."""
+"""Terminal view of the proofs: a block for each framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_proofs(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
-    """Yield what happened, GPUs on which the same happened together."""
+    """Yield the outcomes; GPUs with the same outcome share a block."""
     from rich.text import Text
 
     groups: dict[Verification, list[Verification]] = {}
@@ -42,7 +42,7 @@ def _lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, l
     marks = {
         True: ("✓" if view.unicode else "+", "green", "the cap holds"),
         False: ("✗" if view.unicode else "x", "red", "the cap does not hold"),
-        None: ("?", "yellow", "not proved"),
+        None: ("?", "yellow", "not proven"),
     }
     mark, style, verdict = marks[first.held]
     name = printable(f"{first.framework} {first.version or ''}".strip())
@@ -60,14 +60,16 @@ def _lines(group: Sequence[Verification], gpus: int, view: View) -> tuple[str, l
         lines.append(f"{first.refused_bytes} bytes more refused with {error}{_where(first)}")
     extra = [each.overhead_bytes for each in group if each.overhead_bytes is not None]
     if extra:
-        lines.append(f"{binary_bytes(max(extra))} beside the allocator, by NVML")
+        lines.append(f"{binary_bytes(max(extra))} outside the allocator, by NVML")
     elif first.held and all(each.nvml_bytes is None for each in group):
-        lines.append("NVML does not say what the process took: this is the allocator's word alone")
+        lines.append(
+            "NVML does not report what the process took: only the allocator's own count is known"
+        )
     return style, lines
 
 
 def _where(proof: Verification) -> str:
-    """Say how far from the limit the refusal was."""
+    """Return how far from the limit the refusal was."""
     deviation, step = proof.deviation_bytes, proof.refused_bytes
     if deviation is None or step is None:
         return ""

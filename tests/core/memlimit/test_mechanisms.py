@@ -189,14 +189,14 @@ class TestTensorflow:
         limit = plan("8GiB", card(0, memory_free_bytes=10 * GIB), card(1))
 
         assert TF_FREE not in limit.environment
-        assert "no one number" in by_name(limit, TF_FREE).reason
+        assert "no single number" in by_name(limit, TF_FREE).reason
 
     def test_the_other_allocator_holds_softly(self) -> None:
         limit = plan("30%", env={"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, hook=True)
 
         for name in (TF_FREE, "set_logical_device_configuration"):
             assert by_name(limit, name).strength is Strength.SOFT
-            assert "memory is given back" in by_name(limit, name).reason
+            assert "memory is released" in by_name(limit, name).reason
 
     def test_nothing_where_less_than_the_limit_is_free(self) -> None:
         limit = plan("30%", card(memory_free_bytes=GIB))
@@ -236,7 +236,7 @@ class TestHook:
 
         found = by_name(limit, "set_per_process_memory_fraction")
         assert (found.applies, found.by_hook) == (False, False)
-        assert "one is not known" in found.reason
+        assert "one is unknown" in found.reason
         assert plan("8GiB", card(1, memory_total_bytes=None), hook=True).mechanisms[-3].by_hook
 
     def test_a_framework_that_is_not_there_is_said(self) -> None:

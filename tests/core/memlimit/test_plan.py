@@ -167,7 +167,7 @@ class TestEnvironment:
         limit = plan("30%", environment={CUPY: theirs})
 
         assert limit.environment[CUPY] == theirs
-        assert "stays" in mechanism(limit, "cupy").reason
+        assert "is kept" in mechanism(limit, "cupy").reason
 
     @pytest.mark.parametrize(
         "theirs",

@@ -104,7 +104,7 @@ def test_where_the_real_limit_lies_is_told() -> None:
 
     assert (below.held, below.deviation_bytes) == (True, -24 * MIB)
     assert (above.held, above.deviation_bytes) == (False, 1)
-    assert "by 1 bytes, to within 16777216" in (above.reason or "")
+    assert f"1 bytes above the limit of {LIMIT} bytes, to within 16777216" in (above.reason or "")
 
 
 def test_what_nvml_counts_is_held_against_the_limit_too() -> None:
@@ -130,11 +130,11 @@ def test_rounding_of_an_allocator_is_no_failure(taken: int) -> None:
     [
         (
             [START, took(2 * LIMIT), {"step": "end", "gpu": 0, "refused": False}],
-            "nothing was refused",
+            "none was refused",
         ),
-        ([START, took(LIMIT + STEP), REFUSED, END], "only above the limit"),
+        ([START, took(LIMIT + STEP), REFUSED, END], "bytes above the limit"),
         ([START, took(LIMIT), REFUSED | {"proper": False}, END], "another error: no"),
-        ([START, took(LIMIT), REFUSED, END | {"restored": False}], "could not be taken again"),
+        ([START, took(LIMIT), REFUSED, END | {"restored": False}], "could not be allocated again"),
     ],
 )
 def test_a_cap_that_does_not(steps: list[dict[str, Any]], why: str) -> None:
@@ -173,7 +173,7 @@ def test_a_tighter_limit_holds_too() -> None:
     answer, found = tried(START, took(LIMIT // 2), REFUSED, END)
 
     assert (answer.exit_code, found.held) == (0, True)
-    assert "another one is lower" in (found.reason or "")
+    assert "another limit is lower" in (found.reason or "")
 
 
 def test_both_sides_take_the_same_steps() -> None:
@@ -220,7 +220,7 @@ class TestRoom:
             # The limit, a step more, and what a program takes beside it.
             (LIMIT + STEP + 576 * MIB, [(LIMIT, LIMIT + STEP)], "it ended early"),
             (LIMIT + STEP + 576 * MIB - 1, None, "it shares the system's memory, of which"),
-            (None, None, "how much of that is free is not known"),
+            (None, None, "how much of that is free is unknown"),
             (9 * LIMIT, [(LIMIT, 2 * LIMIT)], "it ended early"),
         ],
     )
@@ -390,7 +390,7 @@ def test_where_nothing_is_installed_another_python_is_asked_for() -> None:
     answer, _ = tried(framework="cupy", frameworks=frameworks)
 
     assert answer.error is not None
-    assert answer.error.remedy == ("Name the Python that has it: --python FILE",)
+    assert answer.error.remedy == ("Name a Python that has it: --python FILE",)
 
 
 def test_a_framework_that_nothing_caps_is_not_capped() -> None:

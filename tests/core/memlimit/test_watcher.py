@@ -227,7 +227,7 @@ class TestUnknown:
         run = scene.finish()
 
         assert run.peak_bytes is None
-        assert "does not tell" in run.unavailable["exceeded"]
+        assert "does not report" in run.unavailable["exceeded"]
 
     def test_a_command_that_ends_before_the_first_reading(self) -> None:
         run = Scene().finish(3)

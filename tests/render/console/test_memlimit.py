@@ -88,14 +88,14 @@ def test_a_glance_at_80_columns() -> None:
         "30% of each visible GPU\n"
         "CUDA  Name                      Total     Limit        Bytes\n"
         "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
-        "nvidia-smi shows about 576.0 MiB more, the CUDA context and libraries;\n"
-        "--include-overhead counts it in.\n"
-        "In a run (nobody looked):\n"
+        "nvidia-smi shows about 576.0 MiB more for the CUDA context and libraries;\n"
+        "--include-overhead includes it.\n"
+        "In a run (not checked):\n"
         "  ✓ cupy                    by environment variables\n"
         "  ✗ any other CUDA program  nothing but MPS or MIG holds it\n"
-        "-- COMMAND at the end runs it so limited and watched; --verify proves it.\n"
-        "--format shell prints the variables, --code FRAMEWORK the lines for a program.\n"
-        "-v says how each framework is held, how strictly, and why.\n"
+        "-- COMMAND at the end runs it limited and watched; --verify proves the limit.\n"
+        "--format shell prints the variables, --code FRAMEWORK the code for a program.\n"
+        "-v shows how each framework is limited, how strictly, and why.\n"
     )
 
 
@@ -111,7 +111,7 @@ def test_everything_at_80_columns() -> None:
         "    default pool only\n"
         "- any other CUDA program  none       no        nothing but MPS or MIG holds it\n"
         "\n"
-        "The settings (--format shell prints these lines alone):\n"
+        "The settings (--format shell prints only these lines):\n"
         "export CUPY_GPU_MEMORY_LIMIT=30%\n"
     )
 
@@ -246,7 +246,7 @@ class TestAtAGlance:
 
         text = shown(replace(LIMIT, software=software, mechanisms=(here, torch)), width=100)
 
-        assert "  ✗ pytorch 2.9.1+cpu  a build for CPUs: uses no GPU\n" in text
+        assert "  ✗ pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
         assert "  ✓ cupy 14" in text
 
     def test_where_none_is_there_all_are_told_together(self) -> None:
@@ -270,14 +270,14 @@ class TestAtAGlance:
         assert "  ✗ jax   both set\n" in text
 
     def test_a_total_that_is_not_known(self) -> None:
-        assert "such as 8GiB, holds more of them" in self.limit(CUPY)
+        assert "such as 8GiB, limits more frameworks" in self.limit(CUPY)
 
     @pytest.mark.parametrize("included", [False, True])
     def test_what_nvidia_smi_will_show(self, included: bool) -> None:
         overhead = Overhead(included=included, context_bytes=1 << 30, library_bytes=0, sources=())
         text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
 
-        assert ("About 1.0 GiB of that are left for" in text) is included
+        assert ("About 1.0 GiB of that is reserved for" in text) is included
         assert ("nvidia-smi shows about 1.0 GiB more" in text) is not included
 
     def test_a_limit_that_is_less_than_a_context(self) -> None:
@@ -285,7 +285,7 @@ class TestAtAGlance:
 
         text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
 
-        assert "more than the limit itself" in text
+        assert "more than the limit itself" in " ".join(text.split())
 
 
 def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
@@ -306,7 +306,7 @@ def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
         action="terminated",
         gpus=(gpu,),
         culprits=(culprit,),
-        unavailable={"later_readings": "the memory is no longer watched: x"},
+        unavailable={"later_readings": "memory is no longer watched: x"},
     )
 
     text = shown(replace(LIMIT, run=run))
@@ -314,8 +314,8 @@ def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
     assert (
         "The command ended with 143; the watcher terminated it.\n"
         "  GPU 0: peak 2.0 GiB of 1.0 GiB, exceeded\n"
-        "  py\\x1b (7) had 1.0 GiB when it was too much\n"
-        "  the memory is no longer watched: x\n"
+        "  py\\x1b (7) had 1.0 GiB when the limit was exceeded\n"
+        "  memory is no longer watched: x\n"
         "In a run"
     ) in text
     assert "--format shell" not in text
@@ -331,7 +331,7 @@ def test_a_run_of_which_nothing_is_known() -> None:
         unavailable={"peak_bytes": "--watch off"},
     )
 
-    assert "The command ended with 0.\n  peak not known: --watch off\n" in shown(
+    assert "The command ended with 0.\n  peak unknown: --watch off\n" in shown(
         replace(LIMIT, run=run)
     )
     unseen = replace(run, peak_bytes=0, unavailable={})
@@ -404,7 +404,7 @@ def test_budget_and_software() -> None:
         "Budget of GPU 0: 23.9 GiB for allocators, about 512.0 MiB for the context and 64.0 MiB for"
         " libraries: nvidia-smi shows about 24.5 GiB; --include-overhead keeps that within the"
         " limit.",
-        "Budget of GPU -: not known without the GPU's total",
+        "Budget of GPU -: unknown without the GPU's total",
         "For /bin/python: torch 2.13",
     ]
 
@@ -417,10 +417,10 @@ def test_proofs_are_told_in_the_place_of_the_plan() -> None:
         "    by CUPY_GPU_MEMORY_LIMIT\n"
         "    100 of 105 bytes allocated\n"
         "    7 bytes more refused with OutOfMemoryError: at the limit, to within 7 B\n"
-        "    NVML does not say what the process took: this is the allocator's word alone\n"
+        "    NVML does not report what the process took: only the allocator's own count is known\n"
         "✗ jax\\x1b: the cap does not hold\n"
         "    nothing was refused\n"
-        "? torch: not proved\n"
+        "? torch: not proven\n"
         "    the card was full\n"
     )
     assert "export" not in text
@@ -439,13 +439,15 @@ def test_the_same_on_several_gpus_is_told_once() -> None:
 
     assert "✓ cupy 14.2.0: the cap holds on GPU 0,2\n" in text
     assert "✗ cupy 14.2.0: the cap does not hold on GPU 1\n" in text
-    assert "    2.0 MiB beside the allocator, by NVML\n" in text
+    assert "    2.0 MiB outside the allocator, by NVML\n" in text
 
 
 def test_a_budget_that_the_card_does_not_have() -> None:
     tight = replace(GPU, allocator_limit_bytes=GPU.memory_total_bytes)
 
-    assert "more than there is" in shown(replace(whole(), gpus=(tight,)), width=200, verbosity=1)
+    assert "more than the card has" in shown(
+        replace(whole(), gpus=(tight,)), width=200, verbosity=1
+    )
 
 
 def test_sources_are_shown_where_more_is_asked_for() -> None:
