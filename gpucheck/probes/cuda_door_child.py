@@ -89,7 +89,7 @@ class Library:
             raise Refusal(function, None, "function-not-found", text)
         code = int(call(*arguments))
         if code:
-            slug, text = REASONS.get(code, ("error", "the CUDA driver refused"))
+            slug, text = REASONS.get(code, ("error", "the CUDA driver reported an error"))
             raise Refusal(function, code, slug, f"{text} ({self._name(code)}CUDA {code})")
 
     def _name(self, code: int) -> str:

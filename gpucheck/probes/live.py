@@ -75,7 +75,7 @@ class LiveProbes:
         return DEADLINE_BASE_S + DEADLINE_PER_GPU_S * count_gpus(self._root)
 
     def patience_s(self) -> float:
-        """Return the seconds until which the driver must give its next answer."""
+        """Return the deadline of the driver's next answer, in seconds."""
         whole_s = self.deadline_s()
         return min(whole_s, max(LEAST_S, SHARE_AFTER_A_HANG * whole_s)) if self._hung else whole_s
 
