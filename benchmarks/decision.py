@@ -1,13 +1,13 @@
-"""How often a verdict is wrong: synthetic machines through the program's own code.
+"""Error rates of the verdicts: synthetic machines run through the program's own code.
 
     python -m benchmarks.decision                  the tables of docs/profiles.md, some ten minutes
     python -m benchmarks.decision --runs 100       a quick look
     python -m benchmarks.decision --write          ... written into docs/profiles.md
 
-Figures of processes are drawn by several models and decided by `decide`, one more process at a time
-up to the most, as `gpucheck bench --profile` and `--baseline` do. Beside it stand the two nearest
-alternatives: Student's interval of all processes, and Yuen's (1974) of those that 20 % trimming
-leaves. Nodes go through the shipped profile `acceptance` and `judge`.
+Figures of processes are drawn from several models and decided by `decide`, one more process at a
+time up to the most, as `gpucheck bench --profile` and `--baseline` do. The two nearest alternatives
+are counted as well: Student's interval over all processes, and Yuen's (1974) after 20 % trimming.
+Nodes go through the built-in profile `acceptance` and `judge`.
 """
 
 from __future__ import annotations

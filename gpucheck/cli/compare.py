@@ -1,4 +1,4 @@
-"""`gpucheck compare`: two runs, saved or as JSON reports, held against each other offline."""
+"""`gpucheck compare`: two runs, saved or as JSON reports, compared offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpucheck bench --profile`: processes measured and held against a profile, saved and compared."""
+"""`gpucheck bench --profile`: processes judged by a profile, saved and compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_with_profile(
     *,
     require_gpu: bool,
 ) -> int:
-    """Measure and judge what a profile says, keep the figures, and report them everywhere.
+    """Measure and judge by a profile, save the figures, and report them to every output.
 
     Raises:
         WrongUseError: the profile cannot be used, or is not for the devices that are named.

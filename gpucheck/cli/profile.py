@@ -73,7 +73,7 @@ def _check(
     base: str | None,
     replace: bool,
 ) -> None:
-    """Refuse words that the action has no use for."""
+    """Refuse arguments that the action does not take."""
     wrong = None
     if action is ProfileAction.LIST and names:
         wrong = "list shows the built-in profiles and takes no names."
@@ -124,7 +124,7 @@ def _list() -> Answer:
 
 
 def _lint(names: Sequence[str]) -> Answer:
-    """Check every file, also when one before it cannot be read."""
+    """Check every file, even if one before it cannot be read."""
     from gpucheck.core.bench.profiles.store import describe, find_profile, unreadable, wrong
 
     files: list[ProfileFile] = []

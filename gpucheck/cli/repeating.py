@@ -1,4 +1,4 @@
-"""`gpucheck bench` in processes of its own: kept with --save, held against --baseline."""
+"""`gpucheck bench` in several processes: saved with --save, compared with --baseline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def repeat(
     corruption_s: float,
     require_gpu: bool,
 ) -> Answer:
-    """Measure in several processes, keep the run if that is asked for, and return the answer."""
+    """Measure in several processes, save the run if requested, and return the answer."""
     from gpucheck.cli.status import status_line
     from gpucheck.core.bench.processes.repeated import PROCESSES, run_repeated, work_plan
     from gpucheck.core.inventory import ListRequest, take_inventory

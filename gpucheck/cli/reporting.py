@@ -1,7 +1,7 @@
-"""Where a verdict goes besides stdout: a JUnit file, and GitHub's annotations and step summary.
+"""Further outputs of a verdict: a JUnit file, and GitHub's annotations and step summary.
 
-GitHub reads its commands from both streams of a step. stdout carries the report and nothing else,
-so they go to stderr.
+GitHub reads its commands from both streams of a step. stdout carries only the report, so they go
+to stderr.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Github = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlets:
-    """Where else a report is written; `summary` is the file of GitHub's step summary."""
+    """Further outputs of a report; `summary` is the file of GitHub's step summary."""
 
     junit: Path | None = None
     github: bool = False
@@ -62,7 +62,7 @@ class Outlets:
 
     @contextmanager
     def guarded(self, command: str) -> Iterator[None]:
-        """Let a failure without an answer, and an interrupt, reach the outlets on their way."""
+        """Write a failure without an answer, or an interrupt, to the outlets too."""
         try:
             yield
         except GpucheckError as error:
@@ -83,7 +83,7 @@ class Outlets:
         if self.summary is None:
             return
         try:
-            # The runner gives each step a file of its own, to which all of the step append.
+            # The runner gives each step its own file, to which every command of the step appends.
             with self.summary.open("a", encoding="utf-8") as file:
                 file.write(render(report, View()))
         except OSError as error:
@@ -93,10 +93,10 @@ class Outlets:
 def open_outlets(
     junit: Path | None, *, github: bool | None, environment: Mapping[str, str] | None = None
 ) -> Outlets:
-    """Return the outlets that are asked for; `github` None asks the environment.
+    """Return the requested outlets; `github` None means what the environment says.
 
     Raises:
-        WrongUseError: the JUnit file could not be written, which is better known before measuring.
+        WrongUseError: the JUnit file could not be written, which is checked before measuring.
     """
     found = os.environ if environment is None else environment
     if junit is not None:

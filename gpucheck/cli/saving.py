@@ -1,4 +1,4 @@
-"""The options about runs that are kept: --save, --baseline, and how often bench repeats itself."""
+"""Options for saved runs: --save, --baseline, and the number of processes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ Processes = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What to keep of a run, and what to hold it against; the files are known to be usable.
+    """Where to save a run, and what to compare it with; the files are known to be usable.
 
-    `extends` says that the run is to be added to what the file of `save` holds.
+    `extends` means that the run is added to the file of `save`.
     """
 
     save: Path | None = None
@@ -67,17 +67,17 @@ class Saving:
 
     @property
     def repeats(self) -> bool:
-        """Return whether the run takes processes of its own."""
+        """Return whether the run takes several processes."""
         return any(item is not None for item in (self.save, self.baseline, self.processes))
 
     def keep(self, run: SavedRun | None, answer: Answer, shared: Shared) -> Answer:
-        """Write the run to the file of --save, in one step; return the answer with what to know.
+        """Write the run to the file of --save, in one step; return the answer with its warnings.
 
-        A baseline is a run that passed. One that failed or is undecided is kept only with
-        --save-failed, and says so in the file; one that was interrupted is never kept.
+        A baseline is a run that passed. One that failed or is undecided is saved only with
+        --save-failed, and the file says so; an interrupted one is never saved.
 
         Raises:
-            WrongUseError: the file system refused.
+            WrongUseError: the file cannot be written.
         """
         warnings = [*answer.warnings, *self._about_the_baseline()]
         if self.save is not None:
@@ -98,7 +98,7 @@ class Saving:
         return answer._replace(warnings=tuple(warnings))
 
     def _refusal(self, run: SavedRun | None, code: ExitCode, *, warned: bool) -> str | None:
-        """Return why the run is not kept, None if it is."""
+        """Return why the run is not saved, None if it is."""
         if run is None or code not in (ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE):
             return "the run is not complete."
         if self.failed or (code is ExitCode.OK and not warned):
@@ -108,10 +108,10 @@ class Saving:
         )
 
     def _whole(self, path: Path, run: SavedRun) -> SavedRun:
-        """Return what the file will hold: the run, or the saved one with it as another session.
+        """Return the content of the file: the run, or the saved one with it as another session.
 
         Raises:
-            WrongUseError: the file is of another machine, or cannot be read any more.
+            WrongUseError: the file is of another machine, or can no longer be read.
         """
         from gpucheck.core.bench.processes.baseline import with_session
         from gpucheck.core.bench.processes.run_file import read_saved_run
@@ -127,7 +127,7 @@ class Saving:
             write_stderr(f"{done}. Compare a later run with: gpucheck compare {path} LATER")
 
     def _about_the_baseline(self) -> list[Notice]:
-        """Return what speaks against the baseline itself."""
+        """Return warnings about the baseline itself."""
         code = None if self.baseline is None else self.baseline.exit_code
         if code in (None, ExitCode.OK):
             return []
@@ -149,7 +149,7 @@ def open_saving(
     allow_difference: list[str] | None,
     processes: int | None,
 ) -> Saving:
-    """Return what the options mean; everything that could fail fails before anything is measured.
+    """Return the checked options, so that nothing fails after measuring.
 
     Raises:
         WrongUseError: a file exists that may not be replaced, cannot be written or read, or an

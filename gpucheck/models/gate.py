@@ -1,4 +1,4 @@
-"""What a profile's run decides (contract bench/1, `gates`): a verdict by demand and device."""
+"""Gates of a run: a verdict for each demand and device (document bench/1, key `gates`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpucheck.models.finding import Evidence
 
 
 class GateStatus(StrEnum):
-    """The verdict; `inconclusive` is neither good nor bad, `skip` was not asked of this device."""
+    """Verdict; `inconclusive` is neither good nor bad, `skip` does not apply to the device."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -18,7 +18,7 @@ class GateStatus(StrEnum):
 
 
 class GateClass(StrEnum):
-    """Where the cause is to be looked for."""
+    """Where to look for the cause."""
 
     HARDWARE = "hardware"
     THERMAL = "thermal"
@@ -30,14 +30,14 @@ class GateClass(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which side of a limit is the good one."""
+    """Good side of a limit."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Severity(StrEnum):
-    """What a failing gate does: end in code 1, or only warn."""
+    """Effect of a failing gate: exit code 1, or only a warning."""
 
     ERROR = "error"
     WARN = "warn"
@@ -45,12 +45,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One verdict: `id` and `device` together name it once in a run.
+    """One verdict; `id` and `device` together are unique in a run.
 
     `device` is `cpu`, `gpu:<cuda_index>` or `node`. `measured` and `limit` are in `unit`; None
     means that there is no such number. `interval` is the 90 % interval of `measured`, `values` the
     figure of each process behind it. `class_` is None for a pass. `warning` marks a pass beyond the
-    warn level. `repeat_helps` says of an undecided one that further processes may decide it.
+    warn level. `repeat_helps` means that further processes may decide an undecided gate.
     `reason` says why in one sentence, `next` what to do.
     """
 
@@ -75,7 +75,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileUse:
-    """Which profile a run was held against, and how many processes it took (bench's `profile`)."""
+    """Profile that a run was judged by, and how many processes it took (bench's `profile`)."""
 
     name: str
     version: int

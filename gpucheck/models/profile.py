@@ -1,4 +1,4 @@
-"""A profile: which machine it is for, what is run, and what is demanded (document profile/1)."""
+"""Profile: the machine it is for, what is run, and what is demanded (document profile/1)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpucheck.models.gate import Direction, Severity
 
 
 class Target(StrEnum):
-    """What a check or a whole profile is about."""
+    """Kind of device that a check or a whole profile is about."""
 
     CPU = "cpu"
     GPU = "gpu"
 
 
 class Metric(StrEnum):
-    """Which figure of a row is held against the limit."""
+    """Figure of a row that is compared with the limit."""
 
     THROUGHPUT = "throughput"
     TIME = "time"
@@ -25,7 +25,7 @@ class Metric(StrEnum):
 
 
 class Statistic(StrEnum):
-    """Which quantile of a process's samples is its figure; never its best sample."""
+    """Quantile of a process's samples that is its figure; never its best sample."""
 
     MEDIAN = "median"
     P10 = "p10"
@@ -33,7 +33,7 @@ class Statistic(StrEnum):
 
 
 class Phase(StrEnum):
-    """Which samples count: all, those of the first round, or those of the second half."""
+    """Samples that count: all, those of the first round, or those of the second half."""
 
     WHOLE = "whole"
     FIRST = "first"
@@ -41,14 +41,14 @@ class Phase(StrEnum):
 
 
 class Per(StrEnum):
-    """Whether each device is judged, or the slowest of them for all."""
+    """Unit of judgement: each device, or the slowest for the whole node."""
 
     DEVICE = "device"
     NODE = "node"
 
 
 class Lacking(StrEnum):
-    """What it means that there is no figure."""
+    """Outcome of a check without a figure."""
 
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
@@ -57,7 +57,7 @@ class Lacking(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Which machines the profile is for; None or empty means any.
+    """Machines that the profile is for; None or empty means any.
 
     `pci_device_ids` are four hexadecimal digits, `names` may hold * and ?.
     """
@@ -72,9 +72,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryDemands:
-    """What each GPU must have; None is not asked.
+    """Demands on each GPU; None means no demand.
 
-    The PCIe link counts under load; `pcie_full` asks for the most that this system allows.
+    The PCIe link counts under load; `pcie_full` demands the most that this system allows.
     """
 
     memory_total_gib: float | None = None
@@ -90,12 +90,12 @@ class InventoryDemands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """How it is measured: `processes` at least, up to `max_processes` while a check is undecided.
+    """Plan of the run: at least `processes`, up to `max_processes` while a check is undecided.
 
-    `seconds` is the time for measuring in each process, in turn or not. `size` is that of every
-    kernel, None for each kernel's own of the mode. `alone` and `together` say whether each GPU is
-    measured by itself, and all at once. `corruption_s` is the time for repeated products compared
-    bit for bit, if any.
+    `seconds` is the measuring time of each process, in turn or not. `size` is that of every
+    kernel, None for each kernel's default in the mode. `alone` and `together` say whether each GPU
+    is measured by itself, and all at once. `corruption_s` is the time for repeated products
+    compared bit for bit, if any.
     """
 
     seconds: float
@@ -112,10 +112,10 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a check expects: exactly one of a value, a share of the board's peak, or the baseline.
+    """Expectation of a check: exactly one of a value, a share of the board's peak, or the baseline.
 
-    `percent_by_board` holds the share by the board's name in the table of peaks; `other` is for
-    boards that it does not name, None: they are skipped.
+    `percent_by_board` holds the share by the board's name in the table of peaks. `other` is for all
+    other boards; without it they are skipped.
     """
 
     value: float | None = None
@@ -126,11 +126,11 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One demand on a figure.
+    """Demand on a figure.
 
-    The row is the fastest of those that fit `kernel`, `dtype`, `variant`, `scope` and `parameters`,
-    of the largest shape and with the most threads. `unit` is what `value` and the report are in.
-    `line` is where it stands in the file.
+    The row is the fastest of those that match `kernel`, `dtype`, `variant`, `scope` and
+    `parameters`, of the largest shape and with the most threads. `unit` is that of `value` and of
+    the report. `line` is the line in the file.
     """
 
     id: str
@@ -162,10 +162,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
-    """How calm the run must be; None is not asked.
+    """Demands on how steady the run must be; None means no demand.
 
-    `throttle_s` is the most seconds by reason of the driver's. Of the GPUs, `spread_percent` is the
-    most that the slowest may lie below the fastest, `straggler_percent` below the median of the
+    `throttle_s` is the most seconds for each of the driver's throttle reasons. `spread_percent` is
+    how far the slowest GPU may be below the fastest, `straggler_percent` below the median of the
     others. `corruption` is the most wrong numbers of repeated products.
     """
 
@@ -184,7 +184,7 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A checked profile; `path` is the file it stands in, `digest` its content's SHA-256."""
+    """Checked profile; `path` is its file, `digest` the SHA-256 of the content."""
 
     name: str
     version: int
@@ -202,7 +202,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake in a profile: its line, the key, what is wrong, and how to mend it."""
+    """Mistake in a profile: its line, the key, what is wrong, and the fix (`mend`)."""
 
     line: int | None
     where: str
@@ -213,7 +213,7 @@ class Problem:
 
 
 class ProfileAction(StrEnum):
-    """What `gpucheck profile` does."""
+    """Action of `gpucheck profile`."""
 
     LIST = "list"
     LINT = "lint"
@@ -223,7 +223,7 @@ class ProfileAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFile:
-    """One profile's file, and what is wrong with it; name and version are None if unreadable."""
+    """File of a profile, and what is wrong with it; name and version are None if unreadable."""
 
     path: str
     name: str | None
@@ -234,10 +234,10 @@ class ProfileFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One demand written out: what is expected, what is allowed, and how that comes about.
+    """Demand written out: what is expected, what is allowed, and how that is computed.
 
-    `board` is None where the demand does not depend on it. `limit` is in `unit`; None for a demand
-    against a baseline. `peak` and `percent_of_peak` are None where no peak is known.
+    `board` is None if the demand does not depend on it. `limit` is in `unit`; None for a demand
+    against a baseline. `peak` and `percent_of_peak` are None if no peak is known.
     """
 
     id: str
@@ -256,7 +256,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileResult:
-    """The answer of `gpucheck profile`; `saved` is the file that `record` wrote."""
+    """Result of `gpucheck profile`; `saved` is the file that `record` wrote."""
 
     action: ProfileAction
     files: tuple[ProfileFile, ...]

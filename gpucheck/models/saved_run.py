@@ -1,4 +1,4 @@
-"""A run as `bench --save` keeps it (document gpucheck/baseline/1), and two of them compared."""
+"""Run saved by `bench --save` (document gpucheck/baseline/1), and the comparison of two."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BASELINE_SCHEMA = "gpucheck/baseline/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What has to be the same for figures to be comparable; None where it could not be read.
+    """What must be the same for figures to be comparable; None if it could not be read.
 
-    The processor's own fingerprint has none of the GPU's fields. `variables` are those of the
-    environment that decide about arithmetic, memory or threads.
+    The processor's fingerprint has none of the GPU's fields. `variables` are the environment
+    variables that affect arithmetic, memory or threads.
     """
 
     board: str | None = None
@@ -40,7 +40,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTool:
-    """Which program wrote the file."""
+    """Program that wrote the file."""
 
     name: str
     version: str
@@ -48,10 +48,10 @@ class SavedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDevice:
-    """One device of a saved run.
+    """Device of a saved run.
 
-    `doubts` are the reasons to distrust any of its figures that came up. `failures` says why a row
-    that was asked for has no figure, by its id.
+    `doubts` are the codes of the doubts of any of its rows. `failures` says why a requested row has
+    no figure, by its id.
     """
 
     device: str
@@ -63,10 +63,10 @@ class SavedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
-    """One run: a list of medians, one for each process, by row or by check of its profile.
+    """Run as a list of medians, one for each process, by row or by check of its profile.
 
-    `time` is the first session's, `further_times` are those of the sessions that were added.
-    `exit_code` is the run's: 1 is one that failed and was kept on purpose.
+    `time` is the first session's, `further_times` are those of added sessions. `exit_code` is the
+    run's: 1 for one that failed and was saved on purpose.
     """
 
     schema: str
@@ -82,13 +82,13 @@ class SavedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """One row of two runs: the second against the first.
+    """Row of two runs: the second compared with the first.
 
-    `ratio` is second over first, None where they cannot be compared. `interval` is its 90 %
-    interval over the processes, or with `by_repeat`, where a side has too few, how far two runs of
-    one process may be apart by themselves, 19 times in 20; None where neither is known. `class_`
-    tells where the cause is to be looked for, `next` what to do, and `repeat_helps` whether further
-    processes may decide a row that is undecided.
+    `ratio` is second over first, None if they cannot be compared. `interval` is its 90 % interval
+    over the processes. With `by_repeat`, if a side has too few, it is how far apart two identical
+    runs of one process may be, 19 times in 20; None if neither is known. `class_` says where to
+    look for the cause, `next` what to do, and `repeat_helps` whether further processes may decide
+    an undecided row.
     """
 
     device: str
@@ -112,7 +112,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """Which file one side of a comparison is; `exit_code` is the run's own."""
+    """One side of a comparison; `exit_code` is the run's own."""
 
     file: str
     time: str
@@ -124,10 +124,10 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """The result of `gpucheck compare`.
+    """Result of `gpucheck compare`.
 
-    `differences` are the fingerprints' keys that differ, by device, as "key: first -> second";
-    those that were allowed to are among them, and in `allowed`.
+    `differences` are the keys of the fingerprints that differ, by device, as "key: first ->
+    second". They include those in `allowed`.
     """
 
     first: ComparedRun

@@ -1,4 +1,4 @@
-"""The verdicts of a report as CI systems want them: one for each device and check, and its kind."""
+"""Verdicts of a report for CI systems: one for each device and check, with its kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpucheck.models.saved_run import ComparedRow, RunComparison
 
 
 class Kind(StrEnum):
-    """What a CI system makes of a verdict; a warning does not turn a job red."""
+    """Kind of a verdict for a CI system; a warning does not turn a job red."""
 
     PASS = "pass"
     WARNING = "warning"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     SKIPPED = "skipped"
 
 
-#: Units of rows, which get a prefix when they are shown.
+#: Units of rows, which are shown with a prefix.
 PLAIN_UNITS = frozenset({"FLOP/s", "B/s", "image/s", "launch/s"})
 RED = (Kind.FAILURE, Kind.ERROR)
 
@@ -33,7 +33,7 @@ RED = (Kind.FAILURE, Kind.ERROR)
 class Verdict(NamedTuple):
     """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
 
-    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for what concerns all of it.
+    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for the whole run.
     """
 
     device: str
@@ -64,7 +64,7 @@ def verdicts_of(report: Report) -> tuple[Verdict, ...]:
 
 
 def _of_report(report: Report) -> Verdict:
-    """Return the verdict on the run as a whole, where no single check says why it is not good."""
+    """Return the verdict on the whole run, if no single check explains its exit code."""
     failure = report.error
     message = failure.message if failure else "; ".join(one.message for one in report.warnings)
     kind = Kind.FAILURE if report.exit_code is ExitCode.BAD else Kind.ERROR
@@ -96,7 +96,7 @@ def _of_gate(gate: Gate) -> Verdict:
 
 
 def _steps(gate: Gate) -> tuple[str, ...]:
-    """Return what to do, where there is something to be done."""
+    """Return what to do about a failed or undecided gate."""
     return gate.next if gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) else ()
 
 
@@ -118,7 +118,7 @@ def _kind(gate: Gate) -> Kind:
 
 
 def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
-    """Yield a verdict for each row of a run without a profile: right, wrong or not measured."""
+    """Yield a verdict for each row of a run without gates: correct, wrong or not measured."""
     for row in rows:
         shape = "x".join(str(edge) for edge in row.shape)
         parts = (row.kernel, row.variant, row.dtype.math_mode, shape, row.scope.value)
@@ -192,5 +192,5 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def in_own_unit(value: float, unit: str) -> str:
-    """Return a figure in its unit as it is: a profile's has a prefix already (GB/s)."""
+    """Return a figure in its unit as it is: a profile's unit already has a prefix (GB/s)."""
     return f"{value:.0f} {unit}" if 1000 <= abs(value) < 1e7 else f"{value:.4g} {unit}".strip()

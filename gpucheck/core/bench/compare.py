@@ -1,4 +1,4 @@
-"""CPU against GPU: resident, end-to-end and amortised speed-ups, break-even, and one sentence."""
+"""Comparison of CPU and GPU: resident, end-to-end and amortised speed-ups, and break-even."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpucheck.models.bench import Comparison, ComparisonSide, Doubt, Measurement
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
-#: The doubt of a comparison one side of which was slowed down, and the rows' doubts that say so.
+#: The doubt of a comparison with a slowed-down side, and the doubts of rows that mean it.
 SIDE_IN_DOUBT = "side-in-doubt"
 _SLOWED = (
     *("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached"),
     "blas-older-than-cpu",
 )
-#: What stands beside those of a side that had too few rounds to be known.
+#: The code for a side with too few rounds for an interval.
 _NO_INTERVAL = "no-interval"
 #: More GPUs than this share one sentence.
 _MOST_ALONE = 2
@@ -34,8 +34,8 @@ class _Timed:
 def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
     """Return one comparison for each kernel, shape, format and GPU that has times on both sides.
 
-    Each side is its fastest row; the CPU's in the same format where it has one, else in float32.
-    Rows that failed, or have no time, take no part.
+    Each side is its fastest row; the CPU's in the same format if there is one, else in float32.
+    Rows that failed or have no time are left out.
     """
     timed = [
         _Timed(row, row.median_s)
@@ -187,9 +187,9 @@ def sentence(
 
 
 def _times(factor: float, cpu: str = "") -> str:
-    """Return a speed-up with two significant digits, as a person says it.
+    """Return a speed-up in words, with two significant digits.
 
-    `cpu` says more about the processor's side, which then is named.
+    `cpu` qualifies the processor's side, which is then named.
     """
     if 0.95 <= factor < 1.05:
         return f"as fast as the CPU{cpu}"

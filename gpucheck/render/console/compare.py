@@ -23,7 +23,7 @@ _STYLES = {
     GateStatus.INCONCLUSIVE: "yellow",
     GateStatus.SKIP: "dim",
 }
-#: An interval that reaches further says nothing, wherever it ends.
+#: Beyond this, the end of an interval means nothing.
 _WIDE_PERCENT = 1000
 _HEADINGS = (
     Heading("DEVICE"),
@@ -37,7 +37,7 @@ _HEADINGS = (
 
 
 def build(report: Report, view: View) -> RenderableType:
-    """Return both files, the table, why a row is not good, and in what the two runs differ."""
+    """Return both files, the table, the reasons, and how the two runs differ."""
     from rich.console import Group
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def _change(ratio: float | None) -> str:
 
 
 def _signed(percent: float) -> str:
-    """Return a change with its sign; one that is shown as zero has none to speak of."""
+    """Return a change with its sign, with +0.0 for zero."""
     return f"{round(percent, 1) + 0.0:+.1f}"
 
 

@@ -1,4 +1,4 @@
-"""A profile's verdict on a terminal: what failed and why, what to do, and in brief what passed."""
+"""Gates on a terminal: what failed and why, what to do, and briefly what passed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INDENT = 8
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """How a verdict is shown: a sign, a word, a colour."""
+    """Look of a verdict: a sign, a word, a colour."""
 
     sign: str
     plain: str
@@ -67,7 +67,7 @@ def _headline(use: ProfileUse) -> str:
 
 
 def _alike(gates: Sequence[Gate]) -> list[list[Gate]]:
-    """Return gates that say the same together: eight GPUs may all lack one thing."""
+    """Return gates grouped by what they say: eight GPUs may all lack the same thing."""
     groups: dict[object, list[Gate]] = {}
     for at, gate in enumerate(gates):
         said = (gate.status, gate.class_, gate.reason, gate.next)

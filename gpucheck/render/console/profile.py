@@ -1,4 +1,4 @@
-"""`gpucheck profile` on a terminal: mistakes by line with their mend, and limits written out."""
+"""`gpucheck profile` on a terminal: mistakes by line with their fix, and limits written out."""
 
 from __future__ import annotations
 

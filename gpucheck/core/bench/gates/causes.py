@@ -1,8 +1,8 @@
-"""Why a figure is bad, from what the run itself saw: doubts of the rows, sensors, failures.
+"""Diagnosis of a bad figure, from what the run itself saw: doubts of rows, sensors, failures.
 
-A cause outside of the device comes first: a GPU is called defective only when nothing else was
-seen that explains it. Of a processor nothing is ever concluded but a wrong result: its neighbours,
-its heat and its clock are out of sight.
+Causes outside the device come first: a GPU is called defective only if nothing else explains the
+figure. A slow processor is never called defective, because its neighbours, heat and clock cannot
+be seen.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gpucheck.models.report import Failure
 
 #: Doubts that blame others than the device, and those that blame chance.
 ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
-#: What else helps where a figure is worse than a baseline of one session.
+#: What else helps if a figure is worse than a baseline of one session.
 FURTHER_SESSIONS = (
     "add sessions from other days to the baseline with --save FILE --append: days can differ more "
     "than the processes of one run"
 )
-#: What further processes can settle: the rest is as it is however often it is measured.
+#: Classes that further processes can settle; the others stay however often they are measured.
 _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
 NOISE = frozenset(
     {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
 )
-#: Reasons of the driver's for which heat is to blame; the other troubles are the power supply's.
+#: The driver's throttle reasons that mean heat; the others mean the power supply.
 _HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
-#: A cause must be seen in this share of the processes to explain the figure of all of them.
+#: Share of the processes in which a cause must be seen to explain the figure of all.
 _MOST = 0.5
-#: At its power limit nearly all the time, and the limit is lower than the board's own by this.
+#: A power limit below this share of the board's default counts as lowered.
 _LOWERED = 0.98
 
-#: Failures of a process after which nobody knows how the device is.
+#: Failures of a process that leave the state of the device open.
 _OPEN = frozenset({worker.SILENT, worker.INTERRUPTED, "no-time"})
 
-#: Classes of failures by their code; the rest is the software's.
+#: Classes of failures by their code; any other is software.
 _FAILURES = {
     "gpu-lost": GateClass.HARDWARE,
     "wrong-result": GateClass.HARDWARE,
@@ -71,9 +71,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What a figure that did not simply pass may decide: its status, the cause, and what helps.
+    """Decision on a figure that did not simply pass: its status and its cause.
 
-    `repeat_helps` says of an undecided one that further processes may decide it.
+    `repeat_helps` says that further processes may decide an undecided figure.
     """
 
     status: GateStatus
@@ -84,10 +84,10 @@ class Ruling:
 def ruling(
     status: GateStatus, figures: Figures, limit: float, peers: Sequence[Figures] = ()
 ) -> Ruling:
-    """Return what a failing or undecided figure may decide, the one rule for every comparison.
+    """Return what a failing or undecided figure decides, the one rule for every comparison.
 
-    A figure that others disturbed in most of its processes says nothing of the device: it is
-    undecided, and where they did so in every process it stays so however often it is repeated.
+    A figure that others disturbed in most of its processes does not show the state of the device,
+    so it is undecided. If they disturbed every process, repeating does not help.
     """
     if status is GateStatus.FAIL:
         disturbed = _environment(figures)
@@ -105,7 +105,7 @@ def ruling(
 
 
 def _always_disturbed(figures: Figures) -> bool:
-    """Return whether one and the same doubt blames others in every process."""
+    """Return whether the same doubt blames others in every process."""
     return any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
         for one in figures.doubts
@@ -113,12 +113,12 @@ def _always_disturbed(figures: Figures) -> bool:
 
 
 def class_of_failure(failure: Failure) -> GateClass:
-    """Return where the cause of a failed process or row is to be looked for."""
+    """Return where to look for the cause of a failed process or row."""
     return _FAILURES.get(failure.code, GateClass.SOFTWARE)
 
 
 def leaves_open(failure: Failure) -> bool:
-    """Return whether nobody knows, after this failure, how the device is."""
+    """Return whether this failure leaves the state of the device open."""
     return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
 
 
@@ -195,9 +195,9 @@ def _config(figures: Figures) -> Cause | None:
 
 
 def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Cause | None:
-    """Blame the power limit if it was lowered, or if at its peers' clock the GPU would pass.
+    """Blame the power limit if it was lowered, or if the GPU would pass at its peers' clock.
 
-    Every GPU is at its power limit under a product of random numbers, so that alone says nothing.
+    A product of random numbers takes every GPU to its power limit, so that alone means nothing.
     """
     doubt = _with_codes(figures, {"power-capped"})
     if doubt is None:
@@ -225,7 +225,7 @@ def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Caus
 
 
 def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None:
-    """Return the clock that a good GPU has in this: that of two peers or more, else the board's."""
+    """Return a good GPU's clock in this check: that of at least two peers, else the board's."""
     clocks = [peer.clock_mhz for peer in peers if peer.clock_mhz is not None]
     if len(clocks) >= 2:
         return stats.median(clocks)
@@ -236,7 +236,7 @@ def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None
 def _with_codes(
     figures: Figures, codes: frozenset[str] | set[str], *, share: float = _MOST
 ) -> Doubt | None:
-    """Return the doubt of these that most processes have, if at least a share of them do."""
+    """Return the most common of these doubts, if at least a share of the processes have it."""
     found = next((one for one in figures.doubts if one.doubt.code in codes), None)
     if found is None or found.processes < share * len(figures.values):
         return None
@@ -248,7 +248,7 @@ def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
 
 
 def _seen(figures: Figures) -> tuple[Evidence, ...]:
-    """Return what the run saw around a figure: doubts by how many processes have them, sensors."""
+    """Return what the run saw: doubts with the number of processes that have them, and sensors."""
     found = [
         Evidence(f"doubt {one.doubt.code}", f"{one.processes} of {len(figures.values)} processes")
         for one in figures.doubts

@@ -1,4 +1,4 @@
-"""A profile's checks: each figure against its limit, on every device or on the slowest of them."""
+"""Gates of a profile's checks: each figure against its limit, per device or for the slowest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_LACKING = {
     Lacking.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
     Lacking.SKIP: GateStatus.SKIP,
 }
-#: Why a share of a computed peak decides nothing against a board.
+#: Why a share of a computed peak fails no board.
 _UNKNOWN = Cause(
     class_=GateClass.CONFIG,
     sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
@@ -37,7 +37,7 @@ _UNKNOWN = Cause(
         "gpucheck profile record --help",
     ),
 )
-#: The better a status, the later it counts for a node.
+#: The order in which the statuses of its devices decide a node's.
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
 
@@ -50,7 +50,7 @@ def check_gates(facts: Facts) -> Iterator[Gate]:
             peers = [other for name, other in found.items() if name != device]
             asked.append(_Judging(check, figures, facts, peers))
     outcomes = [one.outcome() for one in asked]
-    # What only warns fails nothing, and takes no share of the risk.
+    # Checks that only warn take no share of the risk.
     family = {
         at: outcome
         for at, outcome in enumerate(outcomes)
@@ -66,7 +66,7 @@ def check_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def _slowest(gates: Sequence[Gate]) -> Gate:
-    """Return the gate of the slowest device as the node's: who works together waits for it."""
+    """Return the gate of the slowest device as the node's, since joint work waits for it."""
 
     def rank(gate: Gate) -> tuple[int, float]:
         measured = gate.measured if gate.measured is not None else math.inf
@@ -92,7 +92,7 @@ class _Judging:
         self._peers = peers
 
     def outcome(self) -> Decision | Gate:
-        """Return the decision on the figure, or the gate of a device that has nothing to decide."""
+        """Return the decision on the figure, or the gate of a device without one."""
         check, figures = self.check, self._figures
         sessions: tuple[int, ...] = ()
         if not figures.values:
@@ -147,7 +147,7 @@ class _Judging:
         return gate
 
     def _is_of_one_session(self) -> bool:
-        """Return whether the figure is held against a run of one session."""
+        """Return whether the figure is compared with a run of one session."""
         if not self.check.expectation.baseline:
             return False
         found = self._from_baseline(self._facts.baseline)
@@ -179,7 +179,7 @@ class _Judging:
     def _lacking(
         self, lacking: Lacking, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
-        """Return the gate of a figure that is not there; what is skipped has no cause."""
+        """Return the gate of a missing figure; a skipped one has no cause."""
         gate = self._plain(_OF_LACKING[lacking], reason)
         if gate.status is GateStatus.SKIP:
             return gate
@@ -247,7 +247,7 @@ def _surely_better(decision: Decision, check: Check) -> bool:
 
 
 def _shortfall(decision: Decision) -> str:
-    """Say how far a figure is from what is expected, and how well that is known."""
+    """Return how far a figure is from what is expected, with the interval."""
     change = 100 * (decision.ratio - 1)
     low, high = (100 * (bound - 1) for bound in decision.interval)
     against = (

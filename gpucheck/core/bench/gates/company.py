@@ -1,12 +1,12 @@
-"""GPUs held against each other: the straggler, and the spread from the slowest to the fastest.
+"""Peer comparison of GPUs: stragglers, and the spread from the slowest to the fastest.
 
-A GPU is a straggler if it lies below the median of the others by more than the tolerance; the mean
-would follow the straggler. Healthy GPUs of one kind differ too: by 8 % from the slowest to the
-fastest of a cluster as a rule, and by 22 % at most (Sinha et al., SC22, arXiv:2208.11035). So one
-fails only where it lies outside of what the others differ by among themselves (Student's
-prediction for one more of them, over all GPUs and checks by Holm), or so far that no healthy one
-does; else it is a warning. It counts once, by the check that speaks most against it. Of two GPUs
-nobody can say which is off: the pair is named. One alone can only be held against a number.
+A GPU is a straggler if it is below the median of the others by more than the tolerance; the mean
+would follow the straggler. Healthy GPUs of one kind differ too: usually by 8 % from the slowest to
+the fastest of a cluster, and by 22 % at most (Sinha et al., SC22, arXiv:2208.11035). So one fails
+only if it is outside the range of the others (Student's prediction for one more of them, over all
+GPUs and checks by Holm), or further off than any healthy one; otherwise it is a warning. It counts
+once, with its worst check. Of two GPUs it is unknown which is off, so both are named. A single GPU
+can only be compared with a number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gpucheck.models.profile import Check, Per, Target
 
 #: Chance that any GPU of a healthy node is taken for a straggler that fails.
 _RISK = 0.005
-#: Least that healthy GPUs are taken to differ by: a few may agree better only by chance.
+#: Least difference assumed between healthy GPUs: a few may agree better only by chance.
 _LEAST_SCATTER = 0.005
-#: So much below the others, in percent, no healthy GPU was ever seen.
+#: No healthy GPU was ever seen so far below the others, in percent.
 _NEVER_HEALTHY_PERCENT = 25.0
 
 _Company = Mapping[str, Figures]
@@ -42,7 +42,7 @@ _Company = Mapping[str, Figures]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """One GPU held against the others in one check.
+    """One GPU compared with the others in one check.
 
     `chance` is how likely one more GPU like the others would lie as far below them.
     """
@@ -72,7 +72,7 @@ def company_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def _companies(facts: Facts) -> list[tuple[Check, _Company]]:
-    """Return the checks that several GPUs have figures of, but those that repeat another's."""
+    """Return the checks that several GPUs have figures for, except repeats of another check."""
     found: list[tuple[Check, _Company]] = []
     for check in facts.profile.checks:
         if check.target is Target.CPU or check.per is Per.NODE:
@@ -91,10 +91,10 @@ def _stragglers(
     for check, company in companies:
         for device in company:
             held.setdefault(device, []).append(_held(check, device, company, tolerance))
-    # A GPU is one question, however many checks it is asked in.
+    # Each GPU is one hypothesis, however many checks it takes part in.
     least = [min(1.0, len(ones) * min(one.chance for one in ones)) for ones in held.values()]
     for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
-        # Holm's answer is on the check that is the least likely; the others are held to Bonferroni.
+        # Holm decides on the least likely check; Bonferroni holds for the others.
         most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))
         failing = [one for one in ones if _fails(one, outside=outside and one.chance <= most)]
         worst = max(failing or ones, key=lambda one: one.below_percent)
@@ -115,7 +115,7 @@ def _held(check: Check, device: str, company: _Company, tolerance: float) -> _He
 
 
 def _fails(held: _Held, *, outside: bool) -> bool:
-    """Return whether a GPU is surely a straggler, and outside of what healthy ones differ by."""
+    """Return whether a GPU is surely a straggler, and outside the range of healthy ones."""
     if held.decision.status is GateStatus.FAIL and outside:
         return True
     others = medians_of(held.others)
@@ -130,9 +130,9 @@ def medians_of(others: Sequence[Figures]) -> tuple[float, ...]:
 
 
 def _chance(own: Figures, others: Sequence[Figures], direction: Direction) -> float:
-    """Return how likely one more GPU like the others lies so far on the bad side of their median.
+    """Return how likely one more GPU like the others is so far on the bad side of their median.
 
-    Two others or more tell by how much GPUs differ. The variance of a median is pi / 2 times that
+    It takes two others to know how much GPUs differ. The variance of a median is pi / 2 times that
     of a mean.
     """
     if len(others) < 2:
@@ -198,7 +198,7 @@ def _limit(held: _Held, tolerance: float) -> float:
 
 
 def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
-    """Say how far behind the others a GPU is, and in which checks."""
+    """Return how far behind the others a GPU is, and in which checks."""
     what = "the median of the others"
     if len(worst.others) == 1:
         what = f"{worst.others[0].device}, its only peer"

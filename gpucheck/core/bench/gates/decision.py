@@ -1,15 +1,14 @@
-"""Whether a figure keeps its limit: the 90 % interval of a log ratio over per-process medians.
+"""Decision on a figure: the 90 % interval of a log ratio over per-process medians.
 
-Samples of one process are not independent of that process, so each process counts once, with its
-logarithm. Processes that lie apart from all others of their run are left out, at most one in five
-(Rosner's generalised extreme deviate, 1983); of the rest the interval is Welch's (1947) for the
-difference of two means, or Student's where the expectation is a number without noise. Where a
-baseline holds several sessions, what these differ by among themselves is in the interval
-(Satterthwaite, 1946). Wholly beyond the tolerance is a fail, wholly within a pass; in between more
-processes are needed. A fail needs two thirds of the processes beyond the limit too, so that some
-disturbed ones never make it. Of many figures judged at once some lie beyond by chance: Holm's
-correction (1979) holds the risk for all of them together. `python -m benchmarks.decision` counts
-how often all this is wrong.
+The samples of one process are not independent, so each process counts once, with the logarithm of
+its median. Outlying processes are left out, at most one in five (Rosner's generalised extreme
+deviate, 1983). The interval of the rest is Welch's (1947) for the difference of two means, or
+Student's if the expectation is a number without noise. If a baseline has several sessions, the
+interval includes how much they differ (Satterthwaite, 1946). An interval wholly beyond the
+tolerance is a fail, one wholly within it a pass; otherwise more processes are needed. A fail also
+needs two thirds of the processes beyond the limit, so that a few disturbed ones cannot cause it. Of
+many figures some miss their limit by chance: Holm's correction (1979) holds the risk for all of
+them together. `python -m benchmarks.decision` counts how often the decisions are wrong.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from statistics import NormalDist
 
 from gpucheck.models.gate import Direction, GateStatus
 
-#: Two processes say how far they differ, but hardly how far others would.
+#: Two processes show how far they differ, but hardly how far others would.
 FEWEST_PROCESSES = 3
-#: Chance that a figure, or one of several judged at once, fails although it is just at its limit.
+#: Chance that a figure exactly at its limit fails, for all figures judged at once.
 RISK = 0.05
-#: Least standard deviation between processes: a few may agree better than this only by chance.
+#: Least standard deviation between processes: a few may agree better only by chance.
 LEAST_NOISE = 0.003
-#: One process in so many may be left out, if so unlikely a value among those of one kind.
+#: One process in so many may be left out, if its value is this unlikely.
 _LEFT_OUT, _UNLIKELY = 5, 0.05
-#: Share of the processes that lie beyond the limit by themselves where a figure fails.
+#: Share of the processes that must be beyond the limit for a fail.
 _MOST = 2 / 3
 #: Standard deviations within which 19 of 20 normal differences are.
 _OF_95 = NormalDist().inv_cdf(0.975)
@@ -98,7 +97,7 @@ def decide(
     *,
     sessions: Sequence[int] = (),
 ) -> Decision:
-    """Hold the figures of several processes against an expectation.
+    """Compare the figures of several processes with an expectation.
 
     `expected` is one number, taken as exact, or an earlier run's figures, one for each process;
     `sessions` says how many of them are of each session, none that all are of one. Figures are
@@ -125,7 +124,7 @@ def decide_between(
     tolerance_percent: float,
     direction: Direction = Direction.HIGHER,
 ) -> Decision:
-    """Hold one run's figure against another's, by how far two runs of the same may be apart.
+    """Compare one run's figure with another's, by how far apart two identical runs may be.
 
     `repeat_factor` is that, above 1: 19 of 20 pairs of runs are nearer than it to each other.
     """
@@ -166,7 +165,7 @@ def holm(chances: Sequence[float], risk: float) -> list[bool]:
 
 
 def typical(values: Sequence[float]) -> float:
-    """Return the mean of the logarithms of several processes' figures, but of strays."""
+    """Return the mean logarithm of several processes' figures, without strays."""
     return _one_session([math.log(value) for value in values]).mean
 
 
@@ -197,7 +196,7 @@ def student_quantile(share: float, freedom: int) -> float:
 
 
 def without_strays(logs: Sequence[float]) -> list[float]:
-    """Return the values without those that lie apart from all others, at most one in five.
+    """Return the values without outliers, at most one in five.
 
     Rosner's test: the farthest value from the mean is taken away, again and again; the last of
     these that is too far from the rest to be one of them makes those before it strays as well.

@@ -1,4 +1,4 @@
-"""Everything that gates are decided from: the profile, the machine, the processes, earlier runs."""
+"""Inputs of the gate evaluation: the profile, the machine, the processes and the baseline."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Facts:
         return tuple(run for run in self.runs if run.device == device)
 
     def telemetry_of(self, device: str) -> tuple[GpuTelemetry, ...]:
-        """Return what the sensors of a GPU said in each process; nothing where they were silent."""
+        """Return what the sensors of a GPU showed in each process that read them."""
         results = (run.result for run in self.runs_of(device) if run.result is not None)
         return tuple(
             gpu
@@ -70,7 +70,7 @@ class Facts:
         )
 
     def why_no_telemetry(self, device: str) -> str:
-        """Return why a device's sensors said nothing."""
+        """Return why a device's sensors were not read."""
         for run in self.runs_of(device):
             telemetry = run.result.telemetry if run.result is not None else None
             if telemetry is not None and telemetry.unavailable is not None:
@@ -89,14 +89,14 @@ class Facts:
 
     @property
     def corruption(self) -> tuple[Corruption, ...]:
-        """Return what the repeated products of every process showed."""
+        """Return the corruption checks of every process."""
         results = (run.result for run in self.runs if run.result is not None)
         return tuple(one for result in results for one in result.corruption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Otherwise:
-    """What a gate says if it fails: where to look, why, what was seen, and what to do."""
+    """Diagnosis for a gate that fails: where to look, why, what was seen, and what to do."""
 
     class_: GateClass
     reason: str
@@ -167,7 +167,7 @@ def undecided(
     class_: GateClass = GateClass.SOFTWARE,
     steps: tuple[str, ...] = (),
 ) -> Gate:
-    """Return the gate of a demand that nothing was read for: never a pass."""
+    """Return the gate of a demand for which nothing was read: never a pass."""
     return Gate(
         id=name,
         device=device,

@@ -1,4 +1,4 @@
-"""A check's figure in each process: which row it is of, and its value."""
+"""Metric values of a check: its row in each process, and the value."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpucheck.models.profile import Check, Metric, Phase, Statistic
 from gpucheck.models.report import Failure
 
 _Key = tuple[object, ...]
-#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them, and
-#: where it was late to queue them the row says `starved`.
+#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them. If the
+#: host was late to queue them, the row has the doubt `starved`.
 _WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
 
 
@@ -52,7 +52,7 @@ def figures_of(check: Check, device: str, runs: Sequence[ProcessRun]) -> Figures
     the processes the one of the largest shape, with the most threads, and then the fastest.
     """
     own = [run for run in runs if run.device == device]
-    # A device that has no company is alone and together at once.
+    # A single device is alone and together at once.
     own = [run for run in own if run.together is check.together] or own
     found = [_rows_by_key(check, run) for run in own]
     chosen = _chosen(found)
@@ -105,7 +105,7 @@ def _key(row: Measurement) -> _Key:
 
 
 def fits(check: Check, row: Measurement) -> bool:
-    """Return whether a row is one that a check speaks of."""
+    """Return whether a row is one that a check is about."""
     asked = {**row.parameters, **check.parameters}
     return (
         (row.kernel, format_of(row.dtype), row.scope) == (check.kernel, check.dtype, check.scope)

@@ -1,4 +1,4 @@
-"""Whether the machine is the one that a profile is for, and has what the profile demands."""
+"""Gates on the machine: it is one the profile is for, and has what the profile demands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLOT = ("check the slot, the riser and the BIOS settings",)
 
 
 def match_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield whether this is a machine of the profile's; only what it names is asked."""
+    """Yield whether the profile is for this machine, for each key of [match] that it has."""
     match, node = facts.profile.match, facts.node
     if match.target is Target.CPU:
         return
@@ -43,7 +43,7 @@ def match_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def inventory_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield whether each GPU has what is demanded; the PCIe link counts as it was under load."""
+    """Yield whether each GPU has what is demanded, with the PCIe link as it was under load."""
     demands = facts.profile.inventory
     for gpu in facts.node.gpus:
         if demands.memory_total_gib is not None:
@@ -104,7 +104,7 @@ def _flag(
 ) -> Gate:
     device = name_of(gpu)
     if found is None and what == "MIG mode" and not wanted:
-        # A board without MIG says nothing of it, and has it not.
+        # A board without MIG does not report the mode.
         found = False
     if found is None:
         key = "ecc_mode" if what == "ECC" else what.replace(" ", "_")

@@ -1,4 +1,4 @@
-"""Whether a run was calm and right: processes, results, heat, power, errors, corrupted bits."""
+"""Gates on the run: processes, results, heat, power, errors and corrupted bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpucheck.models.gate import Gate, GateClass, GateStatus
 from gpucheck.models.profile import Target
 from gpucheck.models.report import Failure
 
-#: Where to look for each of the driver's reasons to hold a clock down.
+#: Where to look for each of the driver's throttle reasons.
 _OF_REASON = {
     "software-thermal": GateClass.THERMAL,
     "hardware-thermal": GateClass.THERMAL,
@@ -39,13 +39,13 @@ _STEPS = {
     GateClass.CONFIG: ("see the clock settings: nvidia-smi -q -d CLOCK",),
     GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
 }
-#: How a reading's reason ends where the GPU does not have it (NVML_ERROR_NOT_SUPPORTED).
+#: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
 _NOT_SUPPORTED = "(NVML 3)"
 _SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
 def result_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield whether each device's processes answered, and whether their results were right."""
+    """Yield whether each device's processes answered, and whether their results were correct."""
     for device in facts.devices:
         runs = facts.runs_of(device)
         if runs:
@@ -54,7 +54,7 @@ def result_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def stability_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield how calm each GPU was, as far as the profile asks."""
+    """Yield how steady each GPU was, for each demand of the profile."""
     if facts.profile.match.target is Target.CPU:
         return
     for device in facts.devices:
@@ -68,7 +68,7 @@ def stability_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def corruption_gates(facts: Facts) -> Iterator[Gate]:
-    """Yield whether the products were the same bits on each device that repeated any."""
+    """Yield whether repeated products had the same bits, for each device that repeated any."""
     repeated = {one.device for one in facts.corruption}
     yield from (_corruption(facts, device) for device in facts.devices if device in repeated)
 
@@ -77,7 +77,7 @@ def corruption_gates(facts: Facts) -> Iterator[Gate]:
 
 
 def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
-    """Return whether every process brought a document, and none lost its GPU on the way."""
+    """Return whether every process returned a document, and none lost its GPU."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
     first = failures[0] if failures else Failure(code="", message="")
     counts = Counter(failure.code for failure in failures)
@@ -96,7 +96,7 @@ def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
 
 
 def _fatal(run: ProcessRun) -> Failure | None:
-    """Return why a process brought nothing, or that its GPU was lost on the way."""
+    """Return why a process returned nothing, or that it lost its GPU."""
     if run.result is None:
         return run.failure or Failure(code=worker.NO_DOCUMENT, message="it returned no document")
     errors = [row.error for row in run.result.measurements if row.error is not None]
@@ -122,7 +122,7 @@ def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[
 
 
 def _unchecked(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
-    """Return the gate of a device none of whose results was checked, with the rows' reason."""
+    """Return the gate of a device without checked results, with the rows' reason."""
     reason = "no result was checked"
     results = [run.result for run in runs if run.result is not None]
     errors = [row.error for one in results for row in one.measurements if row.error is not None]
@@ -279,7 +279,7 @@ def _corruption(facts: Facts, device: str) -> Gate:
     """Return whether repeated products were the same bits, here and on identical GPUs."""
     own = [one for one in facts.corruption if one.device == device]
     compared = [one for one in own if one.products]
-    # The first product is held against float64 even where nothing was repeated after it.
+    # The first product is checked against float64 even if nothing was repeated after it.
     wrong = [one for one in own if is_corrupt(one)]
     odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):

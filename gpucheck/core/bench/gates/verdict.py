@@ -1,6 +1,6 @@
-"""A profile's verdict: every gate of a run, what they mean together, and what is kept of it.
+"""Verdict of a profile's run: all of its gates, what they mean together, and what is saved.
 
-All of it is a function of what the processes brought; nothing is measured or read here.
+Everything here is computed from what the processes returned; nothing is measured or read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpucheck.models.report import Failure, Notice
 
 
 def judge_machine(facts: Facts) -> tuple[Gate, ...]:
-    """Return the gates that need no measurement: whether this is a machine of the profile's."""
+    """Return the gates that need no measurement: whether the profile is for this machine."""
     return tuple(match_gates(facts))
 
 
@@ -41,9 +41,9 @@ def settled(gates: Sequence[Gate]) -> bool:
 
 
 def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
-    """Return what the gates mean together: a fail is 1, else an undecided one 3, else 0.
+    """Return the exit code of the gates: 1 if one failed, else 3 if one is undecided, else 0.
 
-    Without any gate that passed nothing was found to be good, and that is 3 as well.
+    Without any gate that passed, it is 3 as well.
     """
     counted = [gate for gate in gates if gate.severity is Severity.ERROR]
     failed = [gate for gate in counted if gate.status is GateStatus.FAIL]
@@ -72,7 +72,7 @@ def failure_of(code: str, gates: Sequence[Gate], what: str) -> Failure:
 
 
 def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
-    """Return what a person should know although it does not decide."""
+    """Return the warnings, which do not decide the exit code."""
     return tuple(
         Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_said(gate)}.")
         for gate in gates
@@ -85,7 +85,7 @@ def _said(gate: Gate) -> str:
 
 
 def series_of(facts: Facts) -> tuple[Series, ...]:
-    """Return every check's figures, as they are kept for the next run."""
+    """Return every check's figures, as they are saved for the next run."""
     return tuple(
         Series(
             id=check.id,

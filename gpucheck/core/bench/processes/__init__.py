@@ -1,1 +1,1 @@
-"""Runs in processes of their own: started, merged, kept and compared."""
+"""Runs in several processes: started, merged, saved and compared."""

@@ -1,4 +1,4 @@
-"""Saved runs: made of processes' rows, and held ready for the next run's gates."""
+"""Saved runs: made from the rows of processes, and prepared for the gates of the next run."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def row_id(row: Measurement) -> str:
 
 
 def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
-    """Return each row of each device over the processes, those measured all at once if there are.
+    """Return each row of each device over the processes, preferring those measured all at once.
 
-    A row without a figure, or whose result was wrong, adds none: what is not right has no speed.
+    Rows without a figure, or with a wrong result, are left out.
     """
     chosen = [run for run in runs if run.together] or list(runs)
     uuids = {run.device: run.gpu_uuid for run in reversed(chosen)}
@@ -90,7 +90,7 @@ def _figure(row: Measurement) -> tuple[float, str, Direction] | None:
 def saved_run(
     runs: Sequence[ProcessRun], series: Sequence[Series], *, time: str, profile: str | None
 ) -> SavedRun:
-    """Return a run as it is kept.
+    """Return a run as it is saved.
 
     Raises:
         WrongUseError: nothing was measured, so there is nothing to keep.
@@ -135,7 +135,7 @@ def _doubts(device: str, runs: Sequence[ProcessRun]) -> tuple[str, ...]:
 
 
 def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> dict[str, Failure]:
-    """Return why rows that were asked for have no figure in any process, by their id."""
+    """Return why requested rows have no figure in any process, by their id."""
     return {
         row_id(row): row.error
         for run in runs
@@ -146,7 +146,7 @@ def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> di
 
 
 def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
-    """Return a saved run with another one as a further session of the same machine.
+    """Return a saved run with another one added as a session of the same machine.
 
     Raises:
         WrongUseError: a device of it is not in the saved run, or has another fingerprint.
@@ -220,9 +220,9 @@ def to_text(run: SavedRun) -> str:
 def baseline_against(
     saved: SavedRun, path: Path, now: Mapping[str, Fingerprint], allowed: Sequence[str] = ()
 ) -> Baseline:
-    """Return a saved run ready for the gates of a run with these fingerprints.
+    """Return a saved run prepared for the gates of a run with these fingerprints.
 
-    A device is held against the one of its name, else against the first of its board: a baseline of
+    A device is compared with the one of its name, else with the first of its board: a baseline of
     one GPU serves a node of eight.
     """
     before = {device.device: device.fingerprint for device in saved.devices}
@@ -241,7 +241,7 @@ def baseline_against(
 
 
 def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]) -> str | None:
-    """Return the saved device that this one is held against."""
+    """Return the saved device that this one is compared with."""
     if device in saved:
         return device
     same = [

@@ -1,4 +1,4 @@
-"""Two saved runs held against each other: for each row a ratio, its interval, and a verdict."""
+"""Comparison of two saved runs: a ratio, its interval and a verdict for each row."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def compare_runs(
     tolerance_percent: float | None = None,
     allowed: Sequence[str] = (),
 ) -> RunComparison:
-    """Return how the second run stands against the first.
+    """Return how the second run compares with the first.
 
-    `tolerance_percent` None leaves each row the tolerance that it was saved with. Fingerprints that
-    differ in other keys than `allowed` make the rows of their device inconclusive. The risk of a
-    wrong fail is that of all rows together.
+    `tolerance_percent` None uses the tolerance that each row was saved with. Fingerprints that
+    differ in keys other than `allowed` make the rows of their device inconclusive. The risk of a
+    wrong fail covers all rows together.
     """
     before = {device.device: device.fingerprint for device in first.devices}
     failures = {device.device: device.failures for device in first.devices}
@@ -85,7 +85,7 @@ def _side(run: SavedRun, file: Path) -> ComparedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """One row's series on both sides, the second run's device, and what forbids to compare them.
+    """Series of one row on both sides, the second run's device, and what forbids a comparison.
 
     `failure` says why one side has none.
     """
@@ -98,7 +98,7 @@ class _Pair:
 
     @property
     def some(self) -> Series:
-        """Return the side that there is."""
+        """Return the side that exists, the second if both do."""
         found = self.second or self.first
         assert found is not None
         return found
@@ -113,7 +113,7 @@ def _pairs(
 ) -> list[_Pair]:
     """Return the series of both sides by id, second first; what it lacks last.
 
-    `missing` says of the first side's rows why they have no figure.
+    `missing` says why rows of the first side have no figure.
     """
     known: Mapping[str, Series] = {one.id: one for one in old}
     there = {one.id for one in new}
@@ -168,10 +168,10 @@ def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
-    """A decision, by how much two runs may differ if it stands on that, and whether it counts.
+    """Decision on a pair, and by how much two runs may differ if it rests on that.
 
-    It does not count (`judged`) where the runs cannot be compared or have too few processes, and
-    its interval says nothing (`stands`) in the latter case.
+    It does not count (`judged`) if the runs cannot be compared or have too few processes; in the
+    latter case its interval means nothing (`stands`).
     """
 
     decision: Decision
@@ -181,9 +181,9 @@ class _Decided:
 
 
 def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
-    """Return the decision on two series, None where they cannot be held against each other.
+    """Return the decision on two series, None if they cannot be compared.
 
-    Where a side has too few processes for an interval, its rounds must tell.
+    If a side has too few processes for an interval, its rounds decide.
     """
     first, second = pair.first, pair.second
     if first is None or second is None:
@@ -219,7 +219,7 @@ def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
 
 
 def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
-    """Return the row of two series that were held against each other."""
+    """Return the row of two series that were compared."""
     decision, second = found.decision, pair.second
     assert second is not None
     row = replace(
@@ -241,7 +241,7 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
         return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
     said = ruling(decision.status, _figures(second, pair.device), limit)
-    # What one side's rounds left open is noise by its own word, said in the reason already.
+    # A pair left open by noise says so in its reason already.
     silent = said.cause.class_ is GateClass.NOISE
     steps = (_MORE,) if silent else said.cause.next
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
@@ -257,10 +257,10 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
 
 
 def _figures(series: Series, device: SavedDevice | None) -> Figures:
-    """Return a saved figure as the rule on causes takes it."""
+    """Return a saved figure in the form that `ruling` takes."""
     doubts = series.doubts
     if doubts is None:
-        # An older file says only that some row of the device has the doubt.
+        # An older file has doubts by device only, not by row.
         kernel, *rest = series.id.split("/")
         scope = Scope.END_TO_END if Scope.END_TO_END.value in rest else Scope.RESIDENT
         on_host = needs_host(series.device, kernel, scope)
@@ -281,8 +281,7 @@ def _figures(series: Series, device: SavedDevice | None) -> Figures:
 
 #: A change that is shown as 0.0 % has no direction.
 _NOTHING_PERCENT = 0.05
-#: What settles a row: of noise, of runs that differ, of runs that were asked for other rows, and of
-#: a file that does not say more.
+#: Remedies for noise, for runs that differ, for runs with other rows, and for an older file.
 _MORE = "repeat it with more processes: gpucheck bench --processes 10"
 _RENEW = "save a new baseline with --save FILE"
 _ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
@@ -301,7 +300,7 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
     if factor is None:
         noise = f", but the noise spans the limit of {tolerance:g} %"
         return text + (noise if open_ else f", {tolerance:g} % is allowed")
-    # As a share of what is small, a large distance says nothing.
+    # A large distance in percent is hard to read.
     far = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.3g}"
     apart = f"two identical runs may be {far} apart"
     low, high = found.interval
@@ -311,12 +310,12 @@ def _reason(found: Decision, tolerance: float, direction: Direction, factor: flo
 
 
 def _middle(series: Series | None) -> float | None:
-    """Return the geometric mean, which the ratio is of."""
+    """Return the geometric mean, from which the ratio is computed."""
     return None if series is None else decide(series.values, (1.0,), TOLERANCE_PERCENT).measured
 
 
 def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
-    """Wrap a comparison: 1 if a row fails, 3 if one cannot be decided or there is none, else 0."""
+    """Return the answer: 1 if a row fails, 3 if one is undecided or there is none, else 0."""
     failing = [row for row in comparison.rows if row.status is GateStatus.FAIL]
     open_rows = [row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE]
     code, failure = ExitCode.OK, None
@@ -351,7 +350,7 @@ def _nothing_in_common(comparison: RunComparison) -> Failure:
 
 
 def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
-    """Yield which run had failed: it is no measure for the other."""
+    """Yield a warning for each run that had failed."""
     for name, side in (("first", comparison.first), ("second", comparison.second)):
         if side.exit_code == ExitCode.BAD:
             message = f"the {name} run, {side.file!r}, failed."

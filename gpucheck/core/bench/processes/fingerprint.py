@@ -1,4 +1,4 @@
-"""What has to be the same for two runs to be comparable, and in what two runs differ."""
+"""Fingerprint of a run: what must be the same for two runs to be comparable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpucheck.models.report import Host
 from gpucheck.models.saved_run import Fingerprint
 
 KEYS = tuple(field.name for field in fields(Fingerprint))
-#: The reason that NVML gives when somebody has set the clocks.
+#: NVML's throttle reason for manually set clocks.
 _LOCKED = "application-clocks"
 
 
 def profile_key(profile: Profile | ProfileUse) -> str:
-    """Return what tells one profile from another."""
+    """Return the identity of a profile: name, version and digest."""
     return f"{profile.name}/{profile.version}/{profile.digest[:12]}"
 
 
@@ -43,7 +43,7 @@ def fingerprint(
     sensors: GpuTelemetry | None,
     profile: str | None,
 ) -> Fingerprint:
-    """Return one device's fingerprint; of a GPU it holds what the driver and CuPy told as well."""
+    """Return one device's fingerprint; a GPU's includes what the driver and CuPy report."""
     gpu = next((gpu for gpu in environment.gpus if f"gpu:{gpu.cuda_index}" == device), None)
     blas = f"{environment.blas_name or 'unknown'} {environment.blas_version or ''}".strip()
     threads = f", {environment.blas_threads} threads" if environment.blas_threads else ""
@@ -75,7 +75,7 @@ def _clock_policy(sensors: GpuTelemetry) -> str:
 def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
     """Return the keys that differ, each with both values; unknown on both sides is no difference.
 
-    What is known on one side only does differ: nobody can say that it is the same.
+    A value known on one side only counts as a difference.
     """
     found = {}
     for key in KEYS:
@@ -96,7 +96,7 @@ def _shown(value: object) -> str:
 
 
 def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the keys that a person allows to differ, by their names in the file.
+    """Return the keys that may differ, by their names in the file.
 
     Raises:
         WrongUseError: there is no such key.

@@ -1,4 +1,4 @@
-"""Several processes' documents as one: the rows of one process for each device, and all sensors."""
+"""Merge of several processes: the rows of one process for each device, and all sensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpucheck.models.bench_run import ProcessRun
 
 
 def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
-    """Return one result for all processes, None if none of them gave any.
+    """Return one result for all processes, None if none of them has one.
 
-    The rows, comparisons and GPUs are those of each device's first process, taken while all
-    measured at once if they did. What the sensors said is joined over the processes.
+    The rows, comparisons and GPUs are those of each device's first process, preferring one that
+    measured together with the others. Sensor readings are joined over the processes.
     """
     best: dict[str, BenchResult] = {}
     for run in sorted(runs, key=lambda run: (not run.together, run.number)):
@@ -45,13 +45,13 @@ def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
 
 
 def merged_telemetry(results: Sequence[BenchResult | None]) -> Telemetry | None:
-    """Return each GPU's sensors over all processes, None where no GPU took part."""
+    """Return each GPU's sensors over all processes, None if no GPU took part."""
     parts = [one.telemetry for one in results if one is not None and one.telemetry is not None]
     found: dict[str, list[GpuTelemetry]] = {}
     for part in parts:
         for gpu in part.gpus:
             found.setdefault(gpu.uuid, []).append(gpu)
-    # One that was read in no process tells why; else only the processes that read it count.
+    # Only processes that read a GPU count; if none did, the reason is kept.
     read = {uuid: [one for one in of if one.reading_count] or of for uuid, of in found.items()}
     if not parts:
         return None

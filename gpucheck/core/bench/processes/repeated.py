@@ -1,6 +1,6 @@
-"""A benchmark without a profile in several processes: its gates, and what it means for the code.
+"""Benchmark without a profile in several processes: its gates, and the exit code.
 
-The gates are whether every process answered and was right, and with a baseline each row's change.
+The gates are whether every process answered correctly and, with a baseline, each row's change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gpucheck.models.report import Answer, Failure
 from gpucheck.models.saved_run import ComparedRow, SavedRun
 from gpucheck.probes.workers import Workers
 
-#: Processes of a run that is saved or held against one, and how many more while undecided.
+#: Processes of a run that is saved or compared with one, and the factor while undecided.
 PROCESSES, _MORE = 5, 2
 
 
@@ -73,10 +73,10 @@ def chosen_stations(
 ) -> tuple[Station, ...]:
     """Return the devices that get processes of their own.
 
-    `all` means every GPU, and the processor where there is none: beside GPUs it would disturb them.
+    `all` means every GPU, or the processor if there is none: it would disturb GPUs.
 
     Raises:
-        MissingError: GPUs are asked for, or required, and CUDA sees none.
+        MissingError: GPUs are requested or required, and CUDA sees none.
     """
     asked = [name for name in devices if name != "all"]
     stations = stations_of([*asked, *(["gpu"] if "all" in devices else [])], gpus)
@@ -99,9 +99,9 @@ def run_repeated(
     time: str,
     allowed: Sequence[str] = (),
 ) -> tuple[Answer, SavedRun | None]:
-    """Run the processes; return the answer, and the run as it would be saved.
+    """Run the processes; return the answer and the run to save.
 
-    There is nothing to save where it was interrupted or nothing was measured.
+    There is none to save if it was interrupted or nothing was measured.
 
     Raises:
         GpucheckError: no process measured anything, for the reason that the first one gave.
@@ -133,7 +133,7 @@ def run_repeated(
 _INTERRUPTED = Failure(
     code="interrupted", message="Interrupted: what was measured until then is in the report."
 )
-#: Nothing is demanded but that the processes answer, and rightly.
+#: Demands only that the processes answer correctly.
 _NO_PROFILE = Profile(
     name="none",
     version=1,
@@ -161,7 +161,7 @@ def _compared(
     now = saved_run(runs, series, time=time, profile=None)
     found = compare_runs(baseline, now, files=(path, Path()), allowed=allowed)
     there = {run.device for run in runs}
-    # A device that is only in the baseline was not asked for.
+    # A device that is only in the baseline was not requested.
     return [row for row in found.rows if row.device in there]
 
 
@@ -202,7 +202,7 @@ def _judged(gates: Sequence[Gate], answer: Answer, *, interrupted: bool) -> Answ
 
 
 def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
-    """Return the error of a run that brought nothing, of the kind that its processes ended with."""
+    """Return the error of a run without any result, of the kind that its processes ended with."""
     failure = next((run.failure for run in runs if run.failure is not None), None)
     code = next((run.exit_code for run in runs if run.exit_code is not None), None)
     failure = failure or Failure(code="nothing-measured", message="no process returned a document")

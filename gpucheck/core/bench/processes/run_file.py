@@ -1,4 +1,4 @@
-"""Files that hold a run: saved by `bench --save`, or for a comparison the JSON report of one."""
+"""Files with a run: one saved by `bench --save` or, for a comparison, a JSON report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_saved_run(path: Path) -> SavedRun:
 
 
 def read_run(path: Path) -> SavedRun:
-    """Return the run that was saved in a file, or the one that a JSON report of bench is of.
+    """Return the run of a file saved by bench, or of a JSON report of bench.
 
     Raises:
         WrongUseError: it cannot be read, is neither, or has no figures above 0.
@@ -80,7 +80,7 @@ def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
 
 
 def _problem(series: Series) -> str | None:
-    """Return what no figure of ours can be, None if all is well."""
+    """Return what is impossible about a series, None if nothing is."""
     if not series.values or min(series.values) <= 0:
         return "values must be above 0"
     if not 0 < series.tolerance_percent < 100:
@@ -93,7 +93,7 @@ def _problem(series: Series) -> str | None:
 
 
 def _reported(path: Path, plain: Mapping[str, Any]) -> SavedRun:
-    """Return what a report says as a run of one process."""
+    """Return a report as a run of one process."""
     try:
         result, host, _ = read_document(plain)
     except DecodeError as error:
@@ -120,7 +120,7 @@ def _damaged(path: Path, plain: Mapping[str, Any], error: DecodeError) -> WrongU
 
 
 def _by(plain: Mapping[str, Any]) -> str:
-    """Return which program wrote a file, where it is not this one."""
+    """Return which version wrote a file, if it is not this one."""
     tool = plain.get("tool")
     version = tool.get("version") if isinstance(tool, Mapping) else None
     if not isinstance(version, str) or version == __version__:

@@ -1,8 +1,8 @@
-"""A benchmark repeated in processes of their own: each device alone, and all at once.
+"""Benchmark repeated in several processes: each device alone, and all at once.
 
-The samples of one process have much in common (where its memory lies, how warm the card was), so a
-verdict counts processes, not samples. One process for each device keeps a card that hangs from
-taking the others with it, and each is bound to the processors of its GPU's NUMA node.
+The samples of one process share its memory layout and temperature, so a verdict counts processes,
+not samples. Each device has its own process, so that a card that hangs does not stop the others,
+and each process is bound to the processors of its GPU's NUMA node.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gpucheck.models.device import Gpu
 from gpucheck.models.report import Failure, Host
 from gpucheck.probes.workers import WorkerAnswer, WorkerOrder, Workers
 
-#: A benchmark may take this much longer than its budget: preparing and checking are not in it.
+#: A benchmark may take this much longer than its budget, which excludes preparing and checking.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
 BENCH_SCHEMA = "gpucheck/bench/1"
-#: What makes a process a worker of ours: one small document, and nothing on the terminal.
 #: The kernel numbers 8192 processors at most.
 _CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
+#: Options of a worker: one small document, and nothing on the terminal.
 _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:
-    """One device that gets processes of its own, and the processors near it."""
+    """Device with its own processes, and the processors near it."""
 
     device: str
     gpu_uuid: str | None = None
@@ -41,13 +41,12 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPlan:
-    """What to repeat, and how often.
+    """Processes to run, and how often.
 
     `arguments` are options of `gpucheck bench` without the device, the time and the format.
-    `seconds` is the time for measuring of one process; where each device is measured alone, in
-    turn, they share it, so that a turn takes about as long as one device does, unless `each_whole`.
-    `corruption_s` is what each takes besides, for repeated products. There are `processes` of each
-    device at least, and up to `most_processes` while that is not enough.
+    `seconds` is the measuring time of one process; devices that are measured alone, in turn, share
+    it unless `each_whole`. `corruption_s` is each one's additional time for repeated products. Each
+    device has at least `processes`, and up to `most_processes` while that is not enough.
     """
 
     stations: tuple[Station, ...]
@@ -64,10 +63,10 @@ class WorkPlan:
 def stations_of(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, ...]:
     """Return a station for each device named: `cpu`, `gpu:N`, `gpu` and `all` for every GPU.
 
-    A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process will say so.
+    A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process reports that.
 
     Raises:
-        WrongUseError: a device that is none.
+        WrongUseError: a name is not a device.
     """
     check_device_names(devices)
     visible = {f"gpu:{gpu.cuda_index}": gpu for gpu in gpus if gpu.cuda_index is not None}
@@ -83,7 +82,7 @@ def stations_of(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, .
 
 
 def parse_cpu_list(text: str | None) -> frozenset[int] | None:
-    """Return the processors of a list as the kernel writes it ("0-3,8"), None if it is no such."""
+    """Return the processors of a list as the kernel writes it ("0-3,8"), None if malformed."""
     found: set[int] = set()
     for part in (text or "").split(","):
         low, dash, high = part.strip().partition("-")
@@ -120,8 +119,8 @@ def collect(
 ) -> tuple[ProcessRun, ...]:
     """Run the plan's processes and return what became of each, in the order of their start.
 
-    After `processes` of each device `settled` is asked whether that is enough, after each further
-    one again. An interrupt ends it, and so does a round in which no device answered.
+    From `processes` of each device on, `settled` decides after each round whether that is enough.
+    An interrupt ends it, and so does a round in which no device answered.
     """
     runs: list[ProcessRun] = []
     for number in range(plan.most_processes):
@@ -141,7 +140,7 @@ def was_interrupted(runs: Sequence[ProcessRun]) -> bool:
 
 
 def _company(plan: WorkPlan) -> Sequence[bool]:
-    """Return the rounds of one repeat: in turn, all at once, or both; a lone device needs one."""
+    """Return the rounds of one repeat: in turn, all at once, or both; a single device needs one."""
     if len(plan.stations) == 1:
         return [not plan.together]
     return [True] * plan.alone + [False] * (plan.together or not plan.alone)
@@ -171,7 +170,7 @@ def _round(plan: WorkPlan, workers: Workers, number: int, *, in_turn: bool) -> S
 
 
 def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: bool) -> ProcessRun:
-    """Return what one process brought, read strictly: a document of ours, or a failure."""
+    """Return what one process returned, read strictly: a bench document, or a failure."""
     document = answer.document
     result, host, failure = None, Host(), answer.failure
     if document is not None:
@@ -199,7 +198,7 @@ def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host
     """Return what a report of bench holds: its result, its host, and its error.
 
     Raises:
-        DecodeError: it is no report of bench, or damaged.
+        DecodeError: it is not a report of bench, or is damaged.
     """
     if document.get("schema") != BENCH_SCHEMA:
         where, problem = "$.schema", f"is not {BENCH_SCHEMA}"

@@ -1,7 +1,4 @@
-"""One machine held against one profile: its GPUs found, the processes run, the verdict, the run.
-
-What `gpucheck bench --profile` does, from a profile to the answer and what may be kept of it.
-"""
+"""Run of `gpucheck bench --profile`: find the GPUs, measure, judge, and return what to save."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from gpucheck.probes.workers import Workers
 
 
 def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:
-    """Return the devices of a profile's kind: all GPUs where none is named.
+    """Return the devices that a profile is for: all GPUs if none is named.
 
     Raises:
         WrongUseError: a device of the other kind is named, or one that is none.
@@ -57,10 +54,7 @@ def examine(
     *,
     allowed: Sequence[str] = (),
 ) -> tuple[Answer, SavedRun | None]:
-    """Measure and judge; return the answer, and the run as it would be saved.
-
-    There is nothing to save where nothing was measured.
-    """
+    """Measure and judge; return the answer and the run to save, None if nothing was measured."""
     topology = profile.inventory.nvlink_links is not None
     reading = probes.nvml(NvmlQuestion(topology=topology))
     host = complete_host(probes.host(), reading)
@@ -86,7 +80,7 @@ def _inventory(probes: Probes, *, topology: bool) -> Answer:
     if isinstance(answer.result, Inventory) and all(
         gpu.cuda_index is None for gpu in answer.result.gpus
     ):
-        # The rules left it open what CUDA sees: it is asked itself.
+        # The rules leave open what CUDA sees, so the driver is asked.
         answer = take_inventory(ListRequest(topology=topology, ask_driver=True), probes)
     return answer if answer.exit_code is ExitCode.OK else answer._replace(result=None)
 
@@ -101,7 +95,7 @@ def _no_device(profile: Profile, host: Host) -> Answer:
 
 
 def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) -> Node:
-    """Return the GPUs that take part, with what only NVML knows of them."""
+    """Return the GPUs that take part, with what only NVML knows about them."""
     if found is None:
         return Node(driver_version=reading.driver_version)
     ids = {gpu.uuid: gpu.pci_device_id for gpu in reading.gpus if gpu.uuid is not None}
@@ -119,7 +113,7 @@ def node_of(found: Inventory | None, reading: NvmlReading, devices: set[str]) ->
 
 
 def _fewest_links(found: Inventory, index: int) -> int | None:
-    """Return the NVLink connections to the GPU with the fewest; None where nobody looked."""
+    """Return the fewest NVLink connections to another GPU, None if the topology was not read."""
     links = found.topology.links if found.topology is not None else ()
     kinds = [link.kind for link in links if index in (link.from_, link.to)]
     counts = [int(kind[2:]) if kind.startswith("NV") else 0 for kind in kinds if kind]
@@ -129,7 +123,7 @@ def _fewest_links(found: Inventory, index: int) -> int | None:
 def _baseline_for(
     profile: Profile, baseline: SavedRun | None, path: Path | None, allowed: Sequence[str]
 ) -> Callable[[Sequence[ProcessRun]], Baseline | None]:
-    """Return what makes a saved run ready to hold processes against."""
+    """Return the function that prepares a saved run for comparison with processes."""
 
     def against(runs: Sequence[ProcessRun]) -> Baseline | None:
         if baseline is None or path is None:
@@ -142,7 +136,7 @@ def _baseline_for(
 
 
 def _kept(outcome: Outcome, time: str) -> SavedRun | None:
-    """Return the checks' figures as they are kept for the next run, None if there are none."""
+    """Return the checks' figures as they are saved for the next run, None if there are none."""
     facts = outcome.facts
     series = series_of(facts)
     if not series:

@@ -1,4 +1,4 @@
-"""Reads a profile: strict keys, every mistake with its line, and nothing in it is ever executed."""
+"""Profile file: strict keys, every mistake with its line, and nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class Reading(NamedTuple):
-    """A profile as far as it could be read, and what is wrong with it."""
+    """Profile as far as it could be read, and what is wrong with it."""
 
     profile: Profile
     problems: Problems
@@ -92,7 +92,7 @@ def parse_profile(text: str, path: str) -> Reading:
 
 
 def _check_head(about: Table) -> None:
-    """Check what tells which program reads the file, before the rest."""
+    """Check the schema, the name and the needed version, before the rest."""
     if not about.written:
         return
     for key, example in (("schema", "1"), ("name", '"my-machines"'), ("version", "1")):
@@ -228,7 +228,7 @@ def _check(table: Table) -> Check:
 
 
 def _expectation(table: Table) -> Expectation:
-    """Return what a check expects; that there is exactly one is checked by `lint`."""
+    """Return what a check expects; `lint` checks that there is exactly one expectation."""
     percent, by_board = None, {}
     if isinstance(table.raw("percent_of_peak"), dict):
         by_board = table.numbers("percent_of_peak", 0, 1000)
@@ -296,7 +296,7 @@ def _stability(table: Table) -> Stability:
 
 
 def _provenance(table: Table) -> dict[str, str]:
-    """Return where a recorded profile is from: texts by name, for people."""
+    """Return where a recorded profile comes from: strings by name, for people."""
     found = {key: table.text(key) for key in table.written}
     table.finish()
     return {key: value for key, value in found.items() if value}

@@ -1,4 +1,4 @@
-"""What a profile's checks come to: the limit on a board, and how it follows from the file."""
+"""Limits of a profile's checks on a board, and how they follow from the file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpucheck.models.errors import WrongUseError
 from gpucheck.models.gate import Direction
 from gpucheck.models.profile import Check, Limit, Match, Profile, Target
 
-#: The share for boards that a table of shares does not name.
+#: The key of the share for boards that a table of shares does not name.
 OTHER = "other"
 #: The name of a board's peak in bytes/s, beside those by format.
 _MEMORY = "bytes_per_s"
-#: Kernels whose speed is the links', not the board's.
+#: Kernels limited by links, not by the board.
 _LINKS = frozenset({"transfer", "p2p"})
 
 
 def matching_boards(match: Match) -> tuple[Entry, ...]:
-    """Return the boards of the table that a profile is for; all of them where it names none."""
+    """Return the known boards that a profile is for; all of them if it names none."""
     return tuple(
         entry
         for entry in load_table().boards
@@ -32,22 +32,21 @@ def matching_boards(match: Match) -> tuple[Entry, ...]:
 
 
 def fits_name(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a GPU's name fits a pattern, in which * and ? stand for anything."""
+    """Return whether a GPU's name matches a pattern with the wildcards * and ?."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
 def has_peak(check: Check) -> bool:
-    """Return whether a board's peak says anything of this check's figure."""
+    """Return whether a board's peak applies to this check's figure."""
     counted = base_unit(check.metric, check.kernel, check.dtype)
     resident = check.scope is Scope.RESIDENT and check.kernel not in _LINKS
     return counted in ("FLOP/s", "B/s") and resident
 
 
 def peak_of(check: Check, board: Board | None) -> float | None:
-    """Return the most that a board can do of this, in the check's unit.
+    """Return a board's peak for a check, in the check's unit; the lower end of a range.
 
-    Where only a range is known it is the lower end. A peak that is computed may still be far above
-    what a board that was cut down can do: a share of it fails no board.
+    A computed peak may be far above what a cut-down board can do, so a share of it fails no board.
     """
     if board is None or not has_peak(check):
         return None
@@ -57,13 +56,13 @@ def peak_of(check: Check, board: Board | None) -> float | None:
 
 
 def _what(check: Check) -> str:
-    """Return which of a board's peaks a check's figure is held against."""
+    """Return which of a board's peaks applies to a check's figure."""
     by_memory = base_unit(check.metric, check.kernel, check.dtype) == "B/s"
     return _MEMORY if by_memory else check.dtype
 
 
 def is_computed(check: Check, board: Board | None) -> bool:
-    """Return whether a check's limit on a board follows from a peak that nobody published."""
+    """Return whether a check's limit on a board follows from a computed peak."""
     expectation = check.expectation
     of_peak = expectation.value is None and not expectation.baseline
     return board is not None and board.computed and of_peak
@@ -80,8 +79,9 @@ def share_of(check: Check, board: Board | None) -> float | None:
 
 
 def expected_of(check: Check, board: Board | None) -> float | None:
-    """Return what is expected of a board in the check's unit; None where nothing is, or nobody
-    knows the peak, or a baseline decides.
+    """Return what is expected of a board in the check's unit.
+
+    None if nothing is expected, the peak is unknown, or a baseline decides.
     """
     if check.expectation.value is not None:
         return check.expectation.value
@@ -90,7 +90,7 @@ def expected_of(check: Check, board: Board | None) -> float | None:
 
 
 def limit_on(check: Check, board: Board | None) -> Limit | None:
-    """Return a check's limit on a board with how it comes about, None where there is none."""
+    """Return a check's limit on a board and how it is computed, None if there is none."""
     if check.expectation.baseline:
         return _against_baseline(check)
     expected, peak = expected_of(check, board), peak_of(check, board)
@@ -149,12 +149,12 @@ def _against_baseline(check: Check) -> Limit:
 
 
 def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
-    """Return every demand of a profile written out, its checks for each board that it is for.
+    """Return every demand of a profile written out, with its checks for each of its boards.
 
-    `board` leaves only those of the boards whose name has this in it.
+    `board` selects the boards whose name contains it.
 
     Raises:
-        WrongUseError: no board of the profile's has.
+        WrongUseError: no board of the profile does.
     """
     boards = known_boards(profile.match)
     if board is not None:

@@ -1,4 +1,4 @@
-"""What is wrong with a profile beyond its form: demands that nobody can fail, or meet."""
+"""Lint of a profile: demands that cannot fail, or cannot be met."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDTHS = (1, 2, 4, 8, 16)
 
 
 class Findings(NamedTuple):
-    """A profile, as far as it can be used, and everything that is wrong with it, by line."""
+    """Profile, None if it cannot be used, and everything that is wrong with it, by line."""
 
     profile: Profile | None
     problems: tuple[Problem, ...]
@@ -172,7 +172,7 @@ def _inventory(profile: Profile, problems: Problems) -> None:
             table="inventory",
             key="pcie_width",
         )
-    # Demands on a particular board only: of many boards one may have less of everything.
+    # Only for particular boards: one of many may have less of everything.
     boards = matching_boards(profile.match)
     if (profile.match.pci_device_ids or profile.match.names) and boards:
         _against_boards(demands, boards, problems)
@@ -276,7 +276,7 @@ def _stability(profile: Profile, problems: Problems) -> None:
                 key=name,
             )
     if profile.match.target is Target.CPU and demands != Stability():
-        # NaN in results is the one demand that a processor can be held to as well.
+        # Only the demand on NaN in results applies to a processor too.
         plain = Stability(not_finite=demands.not_finite)
         if demands != plain:
             problems.add(

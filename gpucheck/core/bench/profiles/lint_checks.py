@@ -1,4 +1,4 @@
-"""What is wrong with a profile's checks: names, units, and limits without a meaning."""
+"""Lint of a profile's checks: names, units, and limits that make no sense."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpucheck.models.profile import (
     Target,
 )
 
-#: Floors outside of these percentages of the peak cannot fail, or cannot be reached.
+#: Limits outside these percentages of the peak cannot fail, or cannot be reached.
 LEAST_PERCENT, MOST_PERCENT = 20.0, 100.0
 #: A wider tolerance lets half the speed pass.
 MOST_TOLERANCE_PERCENT = 50.0
@@ -62,7 +62,7 @@ class _Check:
         self._problems = problems
 
     def lint(self) -> None:
-        """Note everything; what depends on a known kernel only where there is one."""
+        """Note everything that is wrong; units and peaks only for a known kernel."""
         self._expectation()
         self._tolerance()
         self._company()
@@ -121,7 +121,7 @@ class _Check:
             self._add("warn_percent", "contradiction", message, "write a smaller number")
 
     def _company(self) -> None:
-        """Check what a check asks of the machine and the run around it."""
+        """Check what a check needs from the machine and the run."""
         check, profile = self._check, self._profile
         if check.target is not profile.match.target:
             message = (
@@ -305,7 +305,7 @@ def _why_no_peak(check: Check) -> str:
 
 
 def _right_unit(check: Check, limit: Limit) -> str | None:
-    """Return the unit that would make sense of a number that makes none, None if there is none."""
+    """Return the unit in which the number would make sense, None if there is none."""
     value, peak = check.expectation.value, limit.peak
     if value is None or peak is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes a profile from saved runs of good machines: what they reached, and where that is from."""
+"""Profile recorded from saved runs of good machines: what they reached, and where."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpucheck.models.errors import ExitCode, WrongUseError
 from gpucheck.models.profile import Check, Profile, Target
 from gpucheck.models.saved_run import Fingerprint, SavedRun
 
-#: Fewer processes do not tell noise from difference.
+#: Fewer processes cannot separate noise from difference.
 FEWEST_PROCESSES = 5
 #: A tolerance below so many times the noise between processes would fail good machines.
 _TIMES_NOISE = 4.0
@@ -28,7 +28,7 @@ _Runs = Sequence[tuple[Path, SavedRun]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What one check reached: by device the geometric mean, and the largest noise in percent."""
+    """Results of one check: the geometric mean by device, and the largest noise in percent."""
 
     check: Check
     by_device: Mapping[str, float]
@@ -37,7 +37,7 @@ class _Recorded:
 
     @property
     def value(self) -> float:
-        """Return the middle device's figure with four digits."""
+        """Return the median device's figure with four digits."""
         return float(f"{stats.median(list(self.by_device.values())):.4g}")
 
     @property
@@ -155,7 +155,7 @@ def _lines(base: Profile, runs: _Runs, recorded: Sequence[_Recorded], name: str)
 
 
 def _given(record: object) -> dict[str, object]:
-    """Return a record's fields that say something, for a table of its own."""
+    """Return the fields of a record that are set, for a table."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
     return {key: value for key, value in values.items() if value not in (None, (), {}, "")}
 

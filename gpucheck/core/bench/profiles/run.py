@@ -1,4 +1,4 @@
-"""Runs a profile: processes are started until its gates are decided, then comes the verdict."""
+"""Run of a profile: processes until its gates are decided, then the verdict."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from gpucheck.models.report import Answer, Failure, Host
 from gpucheck.probes.cpu import CpuFacts
 from gpucheck.probes.workers import Workers
 
-#: What is measured where a profile has demands on the machine and no checks: a full load.
+#: Measured if a profile has demands but no checks, as a full load.
 _LOAD = "matmul"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a profile's run brought, and its gates."""
+    """Result of a profile's run, and its gates."""
 
     facts: Facts
     gates: tuple[Gate, ...]

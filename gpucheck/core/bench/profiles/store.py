@@ -1,4 +1,4 @@
-"""Profiles by name or file: those that come with the program, and anybody's own."""
+"""Profiles by name or file: the built-in ones and your own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gpucheck.models.errors import GpucheckError, WrongUseError
 from gpucheck.models.gate import Severity
 from gpucheck.models.profile import Problem, Profile, ProfileFile
 
-#: The code of the error of a file that is no TOML.
+#: The error code of a file that is not TOML.
 NOT_TOML = "bad-profile"
 _PACKAGE = Path(__file__).resolve().parents[3]
-#: In an installation the examples are part of the package, in a checkout they lie beside it.
+#: An installation has the examples in the package, a checkout next to it.
 _FOLDERS = (_PACKAGE / "configs" / "bench", _PACKAGE.parent / "configs" / "bench")
 
 
 def shipped() -> dict[str, Path]:
-    """Return the profiles that come with the program, by name."""
+    """Return the built-in profiles by name."""
     folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[-1])
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def find_profile(text: str) -> Path:
-    """Return the file that a name or a path means: a path has a slash or ends in .toml.
+    """Return the file of a name or a path; a path has a slash or ends in .toml.
 
     Raises:
         WrongUseError: there is no such profile.
@@ -45,7 +45,7 @@ def find_profile(text: str) -> Path:
 
 
 def load_profile(text: str) -> Profile:
-    """Return a profile that is to be used, by name or path.
+    """Return a usable profile, by name or path.
 
     Raises:
         WrongUseError: there is none, or it has mistakes: the first of them, with file and line.
@@ -87,7 +87,7 @@ def describe(path: Path) -> ProfileFile:
 
 
 def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
-    """Return a file that cannot even be read, as one mistake at the line that the error names."""
+    """Return an unreadable file, as one mistake at the line that the error names."""
     place, _, text = error.message.partition(": ")
     line = place.removeprefix(f"{path}:")
     known = line != place and line.isdecimal()
@@ -104,5 +104,5 @@ def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
 
 
 def wrong(file: ProfileFile) -> list[Problem]:
-    """Return what keeps a profile from being used; cautions do not."""
+    """Return the mistakes that make a profile unusable; cautions do not."""
     return [one for one in file.problems if one.severity is Severity.ERROR]

@@ -1,4 +1,4 @@
-"""One table of a profile, read key by key: what is wrong becomes a problem with its line."""
+"""Table of a profile, read key by key; each mistake becomes a problem with its line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class Problems:
-    """What was found wrong in one file, in the order in which it was found."""
+    """Mistakes of one file, in the order in which they were found."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -53,7 +53,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """One table's keys; each may be asked for once, and `finish` refuses what was not asked for."""
+    """Keys of one table; `finish` refuses those that were not read."""
 
     def __init__(self, values: Mapping[str, Any], name: str, problems: Problems) -> None:
         self._values = values
@@ -80,7 +80,7 @@ class Table:
             self.wrong(key, "missing-key", f"{key} is missing", f"write {key} = {example}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text of one line."""
+        """Return a string."""
         value = self.raw(key)
         if value is None:
             return default
@@ -90,7 +90,7 @@ class Table:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         value = self.raw(key)
         if value is None:
             return ()
@@ -187,7 +187,7 @@ class Table:
         return tuple(self._values)
 
     def finish(self) -> None:
-        """Note every key that nobody asked for."""
+        """Note every key that was not read."""
         for key in self._values:
             if key not in self._asked:
                 what = "table" if isinstance(self._values[key], dict | list) else "key"

@@ -1,4 +1,4 @@
-"""The units that a profile's figures may be written in, by what a kernel counts."""
+"""Units of a profile's figures, by what a kernel counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from gpucheck.models.gate import Direction
 from gpucheck.models.profile import Metric
 
-#: Of each base unit, the units that people write, in base units.
+#: For each base unit, the units that people write and their size in base units.
 UNITS = MappingProxyType(
     {
         "FLOP/s": MappingProxyType({"GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}),
@@ -17,7 +17,7 @@ UNITS = MappingProxyType(
         "s": MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}),
     }
 )
-#: What a report is in where a profile does not say.
+#: The unit of a report if the profile names none.
 _USUAL = MappingProxyType(
     {"FLOP/s": "TFLOP/s", "B/s": "GB/s", "image/s": "image/s", "launch/s": "launch/s", "s": "ms"}
 )
@@ -52,7 +52,7 @@ def known_units(metric: Metric, kernel: str, dtype: str) -> tuple[str, ...]:
 
 
 def scale_of(unit: str) -> float:
-    """Return how many base units one of this unit is; 1 for a unit of somebody's own."""
+    """Return how many base units one of this unit is; 1 for an unknown unit."""
     return next((units[unit] for units in UNITS.values() if unit in units), 1.0)
 
 
