@@ -81,7 +81,7 @@ COMMANDS = MappingProxyType(
         ),
         "memlimit": Command(
             "gpucheck.cli.memlimit",
-            "Turn an amount into a GPU memory limit; after -- run under it.",
+            "Turn an amount into a GPU memory limit; -- CMD runs under it.",
             formats=("table", "json", "shell"),
             examples=(
                 ("gpucheck memlimit 30% -- python train.py", "run an unmodified program"),

@@ -82,7 +82,7 @@ def command(
     ] = None,
     shared: Shared,
 ) -> int:
-    """Turn an amount into a GPU memory limit; after -- run under it."""
+    """Turn an amount into a GPU memory limit; -- CMD runs under it."""
     from gpucheck.core.memlimit.request import LimitRequest, find_limit
 
     context: Context = ctx.obj

@@ -1,4 +1,4 @@
-"""How commands are started, with real processes and real signals."""
+"""Start of commands, with real processes and real signals."""
 
 from __future__ import annotations
 

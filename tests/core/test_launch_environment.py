@@ -1,4 +1,4 @@
-"""What Python puts into the environment is not the command's."""
+"""Environment of a command, without what Python adds to its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays beside a command: signals that are passed on, ticks, and nothing left behind."""
+"""Supervision of a command: forwarded signals, ticks, and no leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of `gpucheck memlimit` share: a machine with stand-ins, and how it is asked."""
+"""Shared parts of the `gpucheck memlimit` tests: a machine with stand-ins, and a run on it."""
 
 from __future__ import annotations
 

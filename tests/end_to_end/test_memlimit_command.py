@@ -1,4 +1,4 @@
-"""A command under `gpucheck memlimit`: as if gpucheck were not there, and watched all the same."""
+"""Command under `gpucheck memlimit`: as if gpucheck were not there, and still watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpucheck memlimit --verify`: caps that are tried, on stand-ins and on the pretended CuPy."""
+"""`gpucheck memlimit --verify`: caps tried on stand-ins and on the pretended CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpucheck memlimit … -- CMD`: what holds the command, and what of it is left alone."""
+"""`gpucheck memlimit … -- CMD`: what limits the command, and what stays untouched."""
 
 from __future__ import annotations
 

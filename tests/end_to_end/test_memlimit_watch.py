@@ -1,4 +1,4 @@
-"""The watcher beside a command, whose memory NVML reads from a file."""
+"""Watcher of a command whose memory NVML reads from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caps on a real card: what the plan promises, the framework's own allocator keeps."""
+"""Caps on a real card: the framework's own allocator keeps what the plan promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof in a process of its own: its steps, its chatter, and its end."""
+"""Proof in a separate process: its steps, its other output, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose bytes are where: lists that overlap, instances of a GPU, what is not told."""
+"""Memory by process: overlapping lists, MIG instances, and missing figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes descend from one, and that signals reach these alone."""
+"""Descendants of a process, and signals that reach only them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan comes to for each framework."""
+"""Outcome of a plan for each framework."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SharedMemory:
         return gpu.cuda_index in self.cuda_indices or gpu.memory_source == "system"
 
     def refusal(self, needed: int) -> str | None:
-        """Return why so many bytes must not be taken from the system's memory, or None."""
+        """Return why `needed` bytes must not be taken from the system's memory, or None."""
         if self.spare_bytes is None:
             return "it shares the system's memory, and how much of that is free is unknown"
         if needed <= self.spare_bytes:

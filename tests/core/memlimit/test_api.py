@@ -1,4 +1,4 @@
-"""`gpucheck.limit_memory` in a program of its own, with stand-ins for the frameworks."""
+"""`gpucheck.limit_memory` in a separate program, with stand-ins for the frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs `memlimit --gpu` means."""
+"""GPU selection by `memlimit --gpu`."""
 
 from __future__ import annotations
 

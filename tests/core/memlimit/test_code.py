@@ -1,4 +1,4 @@
-"""The lines for a program: what cannot be written is refused, the rest is Python."""
+"""Code for a program: it is Python, and what cannot be written is refused."""
 
 from __future__ import annotations
 

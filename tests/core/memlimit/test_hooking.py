@@ -1,4 +1,4 @@
-"""The environment of a limited command, and whether the hook gets into it."""
+"""Environment of a limited command, and whether the hook takes effect in it."""
 
 from __future__ import annotations
 

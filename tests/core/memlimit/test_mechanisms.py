@@ -1,4 +1,4 @@
-"""The mechanisms that depend on versions, settings that are there, and on MPS and MIG."""
+"""Mechanisms that depend on versions, existing settings, MPS and MIG."""
 
 from __future__ import annotations
 

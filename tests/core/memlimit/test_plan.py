@@ -1,4 +1,4 @@
-"""What an amount becomes on each GPU, and which settings hold whom to it."""
+"""Plan of a limit: the bytes on each GPU, and the settings for each framework."""
 
 from __future__ import annotations
 

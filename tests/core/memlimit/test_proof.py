@@ -1,4 +1,4 @@
-"""When a cap counts as held, as broken, and as not tried."""
+"""Verdict of the proof: held, broken or not tried."""
 
 from __future__ import annotations
 

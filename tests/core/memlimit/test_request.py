@@ -1,4 +1,4 @@
-"""Whom the plan is for: the Python that is named, or the one that the command starts."""
+"""Python that the plan is for: the named one, or the one that the command starts."""
 
 from __future__ import annotations
 

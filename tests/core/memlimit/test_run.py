@@ -1,4 +1,4 @@
-"""The environment of a limited command: what is added, and what an outer run left there."""
+"""Environment of a limited command: additions, and what an outer run left there."""
 
 from __future__ import annotations
 

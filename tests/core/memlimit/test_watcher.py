@@ -1,4 +1,4 @@
-"""What the watcher sees of a command, when it acts, and on whom."""
+"""Watcher of a command: what it reads, when it acts, and on which processes."""
 
 from __future__ import annotations
 

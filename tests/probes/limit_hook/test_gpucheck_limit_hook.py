@@ -1,4 +1,4 @@
-"""The right call with the right value at the right moment, once; and a program never breaks."""
+"""Import hook: one call with the right value at the right moment, and no program breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of an interpreter under the hook: the user's own start-up runs as it always does."""
+"""Start of an interpreter under the hook: the user's own start-up runs as always."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a memory limit looks on terminals of several widths."""
+"""Terminal view of a memory limit, at several widths."""
 
 from __future__ import annotations
 
