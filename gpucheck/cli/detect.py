@@ -34,15 +34,15 @@ def command(
     ] = None,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Import every framework, run a kernel on every GPU."),
+        typer.Option("--deep", help="Import every framework and run a kernel on every GPU."),
     ] = False,
     python: Annotated[
         str | None,
         typer.Option(
             "--python",
             metavar="PATH",
-            help="The Python whose frameworks to look at"
-            " [default: the active environment's, else that in PATH].",
+            help="The Python whose frameworks to check"
+            " [default: the active environment's, else the one in PATH].",
         ),
     ] = None,
     only: Annotated[
@@ -51,14 +51,16 @@ def command(
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option("--skip", metavar="ID,...", help="Leave these checks or layers out."),
+        typer.Option("--skip", metavar="ID,...", help="Skip these checks or layers."),
     ] = None,
     list_checks: Annotated[
-        bool, typer.Option("--list-checks", help="List the checks and end.")
+        bool, typer.Option("--list-checks", help="List the checks and exit.")
     ] = False,
     explain: Annotated[
         str | None,
-        typer.Option("--explain", metavar="ID", help="Say what a check looks at, and why; end."),
+        typer.Option(
+            "--explain", metavar="ID", help="Explain what a check looks at and why, and exit."
+        ),
     ] = None,
     shared: Shared,
 ) -> int:
@@ -86,7 +88,7 @@ def command(
 
 
 def _names(option: str, values: list[str] | None) -> tuple[str, ...]:
-    """Return the names of checks; an option that names none was not meant to mean all."""
+    """Return the names of checks; an option without any name does not mean all."""
     names = split_words(values)
     if values and not names:
         message = f"{option} names no check."
@@ -96,13 +98,13 @@ def _names(option: str, values: list[str] | None) -> tuple[str, ...]:
 
 def _positive(expected: int | None) -> int | None:
     if expected is not None and expected < 1:
-        message = f"--expect-gpus takes a number from 1 on, not {expected}."
+        message = f"--expect-gpus takes a number of 1 or more, not {expected}."
         raise WrongUseError(code="bad-gpu-count", message=message)
     return expected
 
 
 def _program(python: str | None) -> str | None:
-    """Return the path of the Python that is named, before anything is asked of the machine."""
+    """Return the path of the named Python, before anything is read from the machine."""
     if python is None:
         return None
     import os

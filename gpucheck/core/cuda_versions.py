@@ -1,4 +1,4 @@
-"""Which driver each CUDA needs, and which GPUs each CUDA still has code for.
+"""CUDA versions: the oldest driver that runs each, and the GPUs that each has code for.
 
 Sources: NVIDIA, "CUDA Compatibility" (minimum drivers by major version) and "CUDA Toolkit 13.2
 Update 2 Release Notes", table of toolkit and driver versions (Linux); for the architectures the
@@ -14,7 +14,7 @@ Version = tuple[int, ...]
 #: CUDA major -> the oldest Linux driver that runs programs built for it.
 MINIMUM_DRIVER: dict[int, Version] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 
-#: The same for the drivers of Windows, which WSL2 uses; of CUDA 13 none is published.
+#: The same for Windows drivers, which WSL2 uses; for CUDA 13 none is published.
 MINIMUM_WINDOWS_DRIVER: dict[int, Version] = {11: (452, 39), 12: (528, 33)}
 
 #: CUDA minor -> the Linux driver that came with it: below it, new code may not compile (222).
@@ -60,7 +60,7 @@ _CODE = re.compile(r"(sm|compute)_?([0-9]+?)([0-9])[af]?")
 
 
 def parse_version(text: str | None) -> Version | None:
-    """Return "580.95.05" as (580, 95, 5), or None for what is no version."""
+    """Return "580.95.05" as (580, 95, 5), or None if there is no version."""
     found = _NUMBERS.match(text or "")
     return tuple(int(part) for part in found[0].split(".")) if found else None
 
@@ -72,7 +72,7 @@ def show_version(version: Version) -> str:
 
 
 def minimum_driver(cuda: str | None, *, windows: bool = False) -> Version | None:
-    """Return the oldest driver for this CUDA version, or None if that is not known."""
+    """Return the oldest driver for this CUDA version, or None if unknown."""
     version = parse_version(cuda)
     table = MINIMUM_WINDOWS_DRIVER if windows else MINIMUM_DRIVER
     return table.get(version[0]) if version else None
@@ -81,7 +81,7 @@ def minimum_driver(cuda: str | None, *, windows: bool = False) -> Version | None
 def is_driver_too_old(
     cuda: str | None, driver: str | None, *, windows: bool = False
 ) -> bool | None:
-    """Return whether a driver is too old for this CUDA; None where the tables do not tell."""
+    """Return whether a driver is too old for this CUDA; None if unknown."""
     least, version = minimum_driver(cuda, windows=windows), parse_version(driver)
     return None if least is None or version is None else version < least
 
@@ -94,7 +94,7 @@ def too_old_for(cuda: str | None, capability: str | None) -> bool:
 
 
 def too_new_for(cuda: str | None, capability: str | None) -> bool:
-    """Return whether this CUDA (with its minor version) was before the GPU's architecture."""
+    """Return whether this CUDA (with its minor version) is older than the GPU's architecture."""
     version, own = parse_version(cuda), parse_version(capability)
     if version is None or own is None or len(version) < 2:
         return False
@@ -103,7 +103,7 @@ def too_new_for(cuda: str | None, capability: str | None) -> bool:
 
 
 def has_only_ptx(architectures: tuple[str, ...], capability: str | None) -> bool:
-    """Return whether a list has PTX for a GPU and no code that runs as it is."""
+    """Return whether a list has PTX for a GPU, but no binary code."""
     binaries = tuple(name for name in architectures if not name.startswith("compute"))
     has_any = holds_code_for(architectures, capability) is True
     return has_any and not holds_code_for(binaries, capability)
@@ -113,7 +113,7 @@ def holds_code_for(architectures: tuple[str, ...], capability: str | None) -> bo
     """Return whether a list such as sm_80, compute_90 has code for a GPU.
 
     Binary code runs on GPUs of the same major version and no smaller minor one, PTX on every newer
-    GPU. None where the list or the GPU is not known. Source: CUDA Programming Guide, "Binary and
+    GPU. None if the list or the GPU is unknown. Source: CUDA Programming Guide, "Binary and
     PTX Compatibility".
     """
     own = parse_version(capability)

@@ -1,4 +1,4 @@
-"""Can a program use a GPU here, and if not, which layer is broken first?"""
+"""Run of the checks of `gpucheck detect`, and the answer made of their findings."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def detect(
 ) -> Answer:
     """Run the checks and judge: 0 usable, 1 unusable or unhealthy, 3 unknown.
 
-    `tell` is told what is being waited for.
+    `tell` receives what is being waited for.
 
     Raises:
-        WrongUseError: a check or a framework that is asked for does not exist.
+        WrongUseError: a requested check or framework does not exist.
     """
     wanted = request or DetectRequest()
     checks = choose_checks(wanted)
@@ -70,14 +70,14 @@ def _notices(findings: Sequence[Finding]) -> Iterator[Notice]:
         if finding.status is CheckStatus.WARN:
             yield Notice(code=finding.id, message=f"{finding.id}: {finding.summary}.")
     if is_health_unknown(findings):
-        # A gate with --strict must not pass what nobody has looked at.
-        yield Notice(code="health-not-known", message="The health of the GPUs is not known.")
+        # A gate with --strict must not pass what was not checked.
+        yield Notice(code="health-not-known", message="The health of the GPUs is unknown.")
 
 
 def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
     name = normal_framework(request.framework)
     ids = {check.ID for check in checks}
-    # Whoever asks about one framework need not wait for the import of the others.
+    # A question about one framework need not wait for the import of the others.
     tried = (name,) if name else framework.NAMES if request.deep else ()
     return Wish(
         expect_gpus=request.expect_gpus,
@@ -90,9 +90,9 @@ def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
 
 def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     signs = any(f.layer in KNOWN_BY_SIGNS and f.status is CheckStatus.FAIL for f in findings)
-    # The files are looked at already: what fails there has read them.
+    # The files have been read already, by the check that failed.
     ran = any(f.id == launch.ID and f.status is not CheckStatus.SKIP for f in findings)
-    # Where CuPy was tried by itself (--deep, --framework), that says more.
+    # A smoke test of CuPy itself (--deep, --framework) says more.
     through_cupy = ran and cupy.ID not in machine.wish.tried
     return judge(
         findings,

@@ -1,4 +1,4 @@
-"""What the findings come to: a verdict, the sentence that says it, a line for each layer."""
+"""Conclusion from the findings: a verdict, its sentence, and a line for each layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCES = {
     Verdict.USABLE: "GPU usable",
     Verdict.DEGRADED: "GPU usable, with warnings",
     Verdict.UNUSABLE: "GPU not usable",
-    Verdict.UNKNOWN: "It is not known whether a GPU is usable",
+    Verdict.UNKNOWN: "Cannot tell whether a GPU is usable",
 }
 USABLE = {
     Verdict.USABLE: True,
@@ -32,7 +32,7 @@ USABLE = {
 BESIDE = frozenset(Layer) - CHAIN
 #: Layers whose warnings are about the GPU rather than about a program that uses it.
 BELOW = (CHAIN | {Layer.HEALTH}) - {Layer.VISIBILITY}
-#: From the worst to the best: a layer is as good as the worst that was found in it.
+#: From worst to best: a layer has the worst status that was found in it.
 WORST_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.UNKNOWN)
 
 
@@ -42,10 +42,10 @@ def conclude(
     partial: bool = False,
     looked_at: BuildsReading | None = None,
 ) -> Detection:
-    """Turn the findings into the verdict, the sentence that says it, and the steps to try.
+    """Turn the findings into the verdict, its sentence, and the remedies.
 
-    `partial`: not all checks were run, so that there may be no proof. `looked_at` is the Python
-    whose frameworks were judged.
+    `partial`: not all checks ran, so proof may be missing. `looked_at` is the Python whose
+    frameworks were judged.
     """
     failed = _first(findings, CheckStatus.FAIL, CHAIN)
     beside = _first(findings, CheckStatus.FAIL, BESIDE)
@@ -59,7 +59,7 @@ def conclude(
         verdict = Verdict.DEGRADED if warned or beside else Verdict.USABLE
         cause = beside or warned or _first(findings, CheckStatus.WARN, frozenset(Layer))
     else:
-        # The last one is closest to the proof: what it leaves open is what is missing.
+        # The last one is closest to proof: what it leaves open is what is missing.
         verdict = Verdict.UNKNOWN
         cause = beside or _first(findings[::-1], CheckStatus.UNKNOWN, CHAIN)
         if cause is None and partial:
@@ -80,14 +80,14 @@ def conclude(
 
 
 def _none_left(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that every GPU is lost, whatever worked before."""
+    """Return the finding which says that every GPU is lost, whatever worked before."""
     lost = next((finding for finding in findings if finding.id == gpu_lost.ID), None)
     none = lost is not None and (gpu_lost.left_of(lost) or "").startswith("0 ")
     return lost if none else None
 
 
 def _is_proven(findings: Sequence[Finding]) -> bool:
-    """Return whether a kernel ran, or where that was not tried, CUDA sees a GPU."""
+    """Return whether a kernel ran or, if none was tried, CUDA sees a GPU."""
     by_id = {finding.id: finding for finding in findings}
     ran = by_id.get(launch.ID)
     if ran is not None and ran.status is not CheckStatus.SKIP:
@@ -101,16 +101,16 @@ def _sentence(
 ) -> str:
     if verdict is Verdict.UNKNOWN and partial and cause is None:
         if any(finding.status in GOOD for finding in findings):
-            return "What was asked for is well; whether a GPU is usable was not asked"
-        return "Nothing of what was asked for could be looked at"
+            return "The selected checks passed; whether a GPU is usable was not checked"
+        return "None of the selected checks could be made"
     if cause is None:
         unknown = verdict is Verdict.USABLE and is_health_unknown(findings)
-        return SENTENCES[verdict] + "; its health is not known" * unknown
+        return SENTENCES[verdict] + "; its health is unknown" * unknown
     failed = cause.status is CheckStatus.FAIL
     if verdict is Verdict.DEGRADED and cause.id == gpu_lost.ID:
         return f"{gpu_lost.left_of(cause)} GPUs usable: {cause.summary}"
     if failed and verdict is Verdict.DEGRADED:
-        return f"GPU usable, but {'not well: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
+        return f"GPU usable, but {'unhealthy: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
     if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):
         return cause.summary
     if verdict is Verdict.USABLE:
@@ -119,7 +119,7 @@ def _sentence(
 
 
 def is_health_unknown(findings: Sequence[Finding]) -> bool:
-    """Return whether all that was to be said of the health is that it could not be read."""
+    """Return whether the health could not be read at all, the kernel log aside."""
     found = {f.status for f in findings if f.layer is Layer.HEALTH and f.id != xid.ID}
     return CheckStatus.UNKNOWN in found and CheckStatus.OK not in found
 
@@ -131,7 +131,7 @@ def _first(
 
 
 def exit_code_of(detection: Detection, framework_asked: str | None) -> ExitCode:
-    """Return 0 usable, 1 anything failed, 3 unknown; of chosen checks, 0 if they are all well."""
+    """Return 0 usable, 1 anything failed, 3 unknown; for selected checks, 0 if all passed."""
     if detection.first_failure is not None:
         return ExitCode.BAD
     asked = next((f for f in detection.checks if f.id == framework_asked), None)
@@ -146,7 +146,7 @@ def exit_code_of(detection: Detection, framework_asked: str | None) -> ExitCode:
 
 
 def _layers(findings: Sequence[Finding], looked_at: BuildsReading) -> Iterable[LayerSummary]:
-    """Return each layer that was looked at, as good as the worst that was found in it."""
+    """Return a line for each layer that was checked, with the worst status found in it."""
     for layer in Layer:
         own = [finding for finding in findings if finding.layer is layer]
         if own:
@@ -168,7 +168,7 @@ def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> La
         if layer is Layer.FRAMEWORK:
             summary = _no_framework(looked_at)
         return LayerSummary(layer=layer, status=CheckStatus.SKIP, summary=summary)
-    # The first check of a layer is the one that names it; of frameworks each is as good.
+    # The first check of a layer speaks for it; frameworks are all listed.
     summary = well[0]
     if layer is Layer.FRAMEWORK:
         where = ", ".join(filter(None, (looked_at.python, framework.named_by(looked_at))))
@@ -178,12 +178,12 @@ def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> La
 
 
 def _no_framework(looked_at: BuildsReading) -> str:
-    """Say where none was found, or why that Python could not be asked."""
+    """Return where no framework was found, or why that Python gave no answer."""
     if looked_at.unavailable is not None:
         return f"not checked: {looked_at.unavailable}"
     where = looked_at.python or "this Python"
     by = framework.named_by(looked_at)
-    return f"none in {where} ({f'{by}; ' if by else ''}--python PATH names another)"
+    return f"none in {where} ({f'{by}; ' if by else ''}--python PATH selects another)"
 
 
 def _first_of(summaries: Sequence[str]) -> str:
@@ -192,10 +192,10 @@ def _first_of(summaries: Sequence[str]) -> str:
 
 
 def _health(own: Sequence[Finding]) -> LayerSummary:
-    """Return the worst that was found; what was not checked is named beside what is well.
+    """Return the worst finding; if nothing is wrong, count the passed checks and name the others.
 
-    The kernel log may hardly anywhere be read: that alone makes no GPU's health unknown, and what
-    it does not have alone makes no GPU well.
+    Few users may read the kernel log. An unreadable log alone does not make a GPU's health unknown,
+    and an empty log alone does not make a GPU healthy.
     """
     for status in (CheckStatus.FAIL, CheckStatus.WARN):
         bad = [finding.summary for finding in own if finding.status is status]
@@ -207,6 +207,6 @@ def _health(own: Sequence[Finding]) -> LayerSummary:
         worst = open_ or [finding for finding in own if is_unreached(finding)] or list(own)
         return LayerSummary(layer=Layer.HEALTH, status=worst[0].status, summary=worst[0].summary)
     names = ", ".join(dict.fromkeys(finding.id for finding in open_))
-    checks = f"{len(well)} check finds" if len(well) == 1 else f"{len(well)} checks find"
-    summary = f"{checks} nothing wrong" + (f"; not checked: {names}" * bool(names))
+    checks = "1 check" if len(well) == 1 else f"{len(well)} checks"
+    summary = f"{checks} passed" + (f"; not checked: {names}" * bool(names))
     return LayerSummary(layer=Layer.HEALTH, status=CheckStatus.OK, summary=summary)

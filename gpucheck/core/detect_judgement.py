@@ -1,4 +1,4 @@
-"""Which finding is to blame: what was seen outweighs signs, consequences are not causes."""
+"""Blame for a failure: observations outweigh signs, and consequences are not causes."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ CHAIN = frozenset(
         Layer.LAUNCH,
     }
 )
-#: Layers that the driver itself may mend when it is first asked.
+#: Layers that the driver itself may repair on its first call.
 MADE_ON_DEMAND = frozenset({Layer.DEVICE_NODES})
-#: Layers that are known by signs alone, which a sandbox may hide.
+#: Layers that are known only by signs, which a sandbox may hide.
 KNOWN_BY_SIGNS = frozenset({Layer.PCI, Layer.KERNEL})
-#: NVML's codes, and libcuda's, that only a running driver gives: of its power supply, its
-#: interrupts, its InfoROM, a lost GPU, its version, its memory. The first set has opened it; 4 and
-#: 17 (no permission, refused by the system) may come from the device files alone.
+#: Error codes of NVML that only a running driver returns: power supply, interrupts, InfoROM, a lost
+#: GPU, version, memory. The first set means that the driver was opened; 4 and 17 (no permission,
+#: refused by the system) may come from the device files alone.
 OPENED = frozenset({f"NVML {code}" for code in (8, 11, 14, 15, 16, 18, 20, 27)})
 RUNS = OPENED | {"NVML 4", "NVML 17"}
 MISMATCH = frozenset({"CUDA 803", "CUDA 804"})
 NOT_LOADED = "NVML 9"
-YET_A_DRIVER = "yet there is a driver"
+YET_A_DRIVER = "yet a driver is present"
 UNREACHED = "not reached: "
 GOOD = (CheckStatus.OK, CheckStatus.WARN)
 
 
 def is_hung(finding: Finding) -> bool:
-    """Return whether a library was asked and did not answer."""
+    """Return whether a library was called and did not answer."""
     return any(evidence.value == HUNG for evidence in finding.evidence)
 
 
 def not_reached(cause: Finding) -> str:
-    """Return the summary of what was not looked at because of another finding, by its name.
+    """Return the summary of a check that another finding kept from running, with that one's id.
 
-    What is wrong is said there, and not again for every check above it.
+    The problem is described there, and not repeated for every check above it.
     """
     if cause.summary.startswith(UNREACHED):
         return cause.summary
@@ -81,18 +81,17 @@ def judge(
     has_control_node: bool = False,
     cupy_failure: ProbeFailure | None = None,
 ) -> tuple[Finding, ...]:
-    """Give the blame to the first broken layer; let what was observed outweigh the signs.
+    """Blame the first broken layer; let observations outweigh signs.
 
-    If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a sign that was misread:
-    in a sandbox the PCI bus may be masked. It becomes unknown. The same holds below NVML, if that
-    answers or hangs. What requires a failure that remains and went wrong as well is its
-    consequence: it becomes a skip.
+    If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a misread sign: a sandbox
+    may mask the PCI bus. It becomes unknown. The same holds below NVML, if NVML answers or hangs.
+    A check that went wrong above a failure that remains is its consequence: it becomes a skip.
 
-    A bus that looks empty and a module that looks absent are signs, too: an error that only a
-    running driver gives outweighs them, and so does its control node (`has_control_node`).
-    `cupy_failure` is why CuPy could not run the kernel that ran.
+    A bus that looks empty and a module that looks absent are signs, too. An error that only a
+    running driver returns outweighs them, and so does its control node (`has_control_node`).
+    `cupy_failure` is why CuPy could not run the kernel that libcuda ran.
     """
-    # Only these are required by others, and of each of them there is one.
+    # Only these are required by others, and each has one finding.
     chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
     names, said = _observation(chain)
     for name in set(names) & set(chain):
@@ -107,7 +106,7 @@ def judge(
 
 
 def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
-    """Let a framework that ran the kernel be well, whatever its files look like."""
+    """Mark a framework that ran the kernel as ok, whatever its files look like."""
     through = launch.went_through(launched) if launched and launched.status in GOOD else None
     return [
         finding._replace(
@@ -123,7 +122,7 @@ def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> 
 
 
 def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Give the steps for a lost GPU once, where it is named, and not for each sign of it."""
+    """Keep the remedy for a lost GPU in the finding that names it, not in each sign of it."""
     told = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
     causes = (pci_device.FELL_OFF, *gpu_lost.WORDS)
     return [
@@ -135,7 +134,7 @@ def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _said_once(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Warn once of a driver that stopped answering on the way to the GPUs' health."""
+    """Warn once about a driver that stopped answering while the health was read."""
     first: Finding | None = None
     for finding in findings:
         if finding.layer is not Layer.HEALTH or finding.cause != HUNG:
@@ -152,7 +151,7 @@ def _said_once(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
-    """Return which signs are outweighed, and by what that was seen."""
+    """Return the signs that are outweighed, and the observation that outweighs them."""
     for witness, said in ((launch.ID, "yet a kernel runs"), (cuda_driver.ID, "yet CUDA works")):
         found = chain.get(witness)
         if found is not None and found.status in GOOD:
@@ -161,22 +160,22 @@ def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     if found is not None and found.status in GOOD:
         return nvml.REQUIRES, "yet NVML answers"
     if found is not None and is_hung(found):
-        return nvml.REQUIRES, "yet there is a driver, which does not answer"
+        return nvml.REQUIRES, "yet a driver is present, and does not answer"
     return (), ""
 
 
 def _witnesses(chain: Mapping[str, Finding], has_control_node: bool) -> Iterator[tuple[str, str]]:
-    """Yield the signs of an absent driver that are outweighed by one that refuses, and by what."""
+    """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
     said = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
     code = next(iter(sorted(said & (RUNS | MISMATCH))), None)
     bus, module, nodes = (
         chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
     )
-    node = f"yet there is {device_nodes.CONTROL}"
+    node = f"yet {device_nodes.CONTROL} exists"
     if bus is not None and bus.cause == pci_device.NO_GPU and (code or has_control_node):
         yield bus.id, f"{YET_A_DRIVER} ({code})" if code else node
     if module is not None and module.cause in module_absence.CAUSES:
-        # Files of a driver that was unloaded stay behind, outside containers.
+        # Outside containers, the files of an unloaded driver stay behind.
         stale = NOT_LOADED in said or module.cause != module_absence.OF_THE_HOST
         if code or (has_control_node and not stale):
             yield module.id, f"{YET_A_DRIVER} ({code})" if code else node
@@ -189,7 +188,7 @@ def _evidence_of(chain: Mapping[str, Finding], name: str) -> tuple[Evidence, ...
 
 
 def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
-    """Let a missing nvidia-uvm be a remark where NVML, which needs none, fails or hangs."""
+    """Only warn of a missing nvidia-uvm where NVML, which does not need it, fails or hangs."""
     found = next((finding for finding in findings if finding.id == nvml.ID), None)
     broken = found is not None and (found.status is CheckStatus.FAIL or is_hung(found))
     return [
@@ -204,21 +203,21 @@ def _outweighed(finding: Finding, observation: str) -> Finding:
     if finding.status is not CheckStatus.FAIL:
         return finding
     if finding.id == nvml.ID and finding.cause in gpu_lost.WORDS:
-        return finding  # every GPU is lost, whatever a program saw of them before
+        return finding  # every GPU is lost, whatever a program saw before
     if finding.layer in MADE_ON_DEMAND:
         summary = f"{finding.summary} as far as could be seen at first, {observation}"
         return finding._replace(status=CheckStatus.OK, summary=summary, remedy=(), cause=None)
     if finding.layer in KNOWN_BY_SIGNS:
-        # What a misread sign advises would mislead, and what works needs no warning.
+        # The remedy of a misread sign would mislead, and what works needs no warning.
         summary = f"{finding.summary} as far as can be seen here, {observation}"
         return finding._replace(status=CheckStatus.UNKNOWN, summary=summary, remedy=(), cause=None)
-    # NVML is wanted for its own sake.
+    # NVML matters by itself, even where CUDA works.
     summary = f"{finding.summary}, {observation}"
     return finding._replace(status=CheckStatus.WARN, summary=summary)
 
 
 def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
-    """Return the finding, or a skip where it went wrong above the first broken layer."""
+    """Return the finding, or a skip if it went wrong above the first broken layer."""
     cause = next((chain[name] for name in _below(finding.id) if _has_failed(chain, name)), None)
     wrong = finding.status in (CheckStatus.FAIL, CheckStatus.UNKNOWN) or is_unreached(finding)
     if cause is None or not wrong:

@@ -1,4 +1,4 @@
-"""What a person may ask of detect: which checks to run, for which framework, and what they are."""
+"""Options of detect: which checks to run, for which framework, and the list of checks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gpucheck.models.errors import WrongUseError
 from gpucheck.models.finding import Catalogue, CheckDescription, Layer
 from gpucheck.models.report import Answer
 
-#: So many names are offered for one that does not exist.
+#: The most names to suggest for one that does not exist.
 MOST_OFFERED = 3
-#: How alike two names have to be, from 0 to 1.
+#: The least similarity of a suggested name, from 0 to 1.
 ALIKE = 0.5
 
 
 class DetectRequest(NamedTuple):
-    """What to look at, and what to find.
+    """Options of one run of detect.
 
-    `only` and `skip` are ids of checks or names of layers; `framework` has to be able to use a
-    GPU; `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter
-    whose frameworks matter (None: the one that a person means).
+    `only` and `skip` are ids of checks or names of layers; `framework` must be able to use a GPU;
+    `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter whose
+    frameworks are checked (None: the active one).
     """
 
     expect_gpus: int | None = None
@@ -33,10 +33,10 @@ class DetectRequest(NamedTuple):
 
 
 def normal_framework(name: str | None) -> str | None:
-    """Return the framework's own name for one that people call it by.
+    """Return the canonical name of a framework for any name in use.
 
     Raises:
-        WrongUseError: it is none that is known.
+        WrongUseError: the framework is unknown.
     """
     if name is None:
         return None
@@ -45,8 +45,11 @@ def normal_framework(name: str | None) -> str | None:
     if known not in framework.NAMES:
         raise WrongUseError(
             code="unknown-framework",
-            message=f"There is no check of a framework {name!r}.",
-            remedy=(*_near(name, framework.NAMES), f"Known are {', '.join(framework.NAMES)}."),
+            message=f"There is no check for the framework {name!r}.",
+            remedy=(
+                *_near(name, framework.NAMES),
+                f"Known frameworks: {', '.join(framework.NAMES)}.",
+            ),
         )
     return known
 
@@ -73,7 +76,7 @@ def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
 def _known(words: Iterable[str]) -> frozenset[str]:
     found: set[str] = set()
     for word in words:
-        # Some layers have the name of their first check: that one is meant.
+        # Some layers share the name of their first check: the check is meant.
         matching = {check.ID for check in CHECKS if word == check.ID}
         matching = matching or {check.ID for check in CHECKS if word == check.LAYER.value}
         if not matching:
@@ -83,7 +86,7 @@ def _known(words: Iterable[str]) -> frozenset[str]:
                 message=f"There is no check {word!r}.",
                 remedy=(
                     *_near(word, names),
-                    "See which there are: gpucheck detect --list-checks",
+                    "List the checks: gpucheck detect --list-checks",
                 ),
             )
         found |= matching
@@ -91,17 +94,17 @@ def _known(words: Iterable[str]) -> frozenset[str]:
 
 
 def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what may have been meant, as a sentence; nothing where no name is like it."""
+    """Return a suggestion of similar names, as a sentence; empty if no name is similar."""
     import difflib
 
     lower = word.lower().replace("_", "-")
     near = [name for name in names if lower and lower in name]
     near = near or difflib.get_close_matches(lower, names, MOST_OFFERED, ALIKE)
-    return (f"Perhaps you mean {' or '.join(near[:MOST_OFFERED])}.",) if near else ()
+    return (f"Did you mean {' or '.join(near[:MOST_OFFERED])}?",) if near else ()
 
 
 def describe_checks(name: str | None = None) -> Answer:
-    """Describe every check, or one and all that is known of it.
+    """Describe every check in a line, or one in full.
 
     Raises:
         WrongUseError: there is no such check.

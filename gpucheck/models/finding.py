@@ -1,11 +1,11 @@
-"""What a check found, and the verdict over all of them (contract: detect/1)."""
+"""Findings of the checks, and the verdict over all of them (contract: detect/1)."""
 
 from enum import StrEnum
 from typing import NamedTuple
 
 
 class Layer(StrEnum):
-    """The layers between a program and a running kernel, lowest first; health is beside them."""
+    """The layers between a program and a running kernel, lowest first, and health."""
 
     ENVIRONMENT = "environment"
     PCI = "pci"
@@ -21,7 +21,7 @@ class Layer(StrEnum):
 
 
 class CheckStatus(StrEnum):
-    """`skip`: not reached or not applicable; `unknown`: it was to be read and could not be."""
+    """Status of a finding; `skip`: not reached or not applicable, `unknown`: could not be read."""
 
     OK = "ok"
     WARN = "warn"
@@ -40,16 +40,16 @@ class Verdict(StrEnum):
 
 
 class Evidence(NamedTuple):
-    """Where it was looked (a path, a call, a variable) and the raw value found there."""
+    """Source of a fact (a path, a call, a variable), and the raw value found there."""
 
     source: str
     value: str
 
 
 class Finding(NamedTuple):
-    """One check's result; `gpu` is the UUID it speaks of, null for the whole machine.
+    """Result of one check; `gpu` is the UUID it is about, null for the whole machine.
 
-    `cause` is a name for what is wrong that programs can rely on, null where nothing is.
+    `cause` is a stable name of the problem, null if there is none.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 
 
 class LayerSummary(NamedTuple):
-    """One layer in one line: the worst of what was found in it."""
+    """One layer in one line: the worst finding in it."""
 
     layer: Layer
     status: CheckStatus
@@ -71,7 +71,7 @@ class LayerSummary(NamedTuple):
 
 
 class Framework(NamedTuple):
-    """What one framework's build can use; `sees_gpu` null means that it was not tried."""
+    """Build of one framework; `sees_gpu` null means that it was not tried."""
 
     name: str
     version: str | None = None
@@ -81,11 +81,11 @@ class Framework(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The result of `gpucheck detect`: verdict, the sentence saying it, steps to try, evidence.
+    """Result of `gpucheck detect`: the verdict, its sentence, remedies, and evidence.
 
-    `cause` is that of the finding that the sentence speaks of. `interpreter` is the Python whose
-    frameworks were looked at, `interpreter_named_by` what made it that one: --python, VIRTUAL_ENV,
-    CONDA_PREFIX, PATH, or gpucheck for the one that it runs in; null where none was looked at.
+    `cause` belongs to the finding that the sentence is about. `interpreter` is the Python whose
+    frameworks were checked, `interpreter_named_by` what selected it: --python, VIRTUAL_ENV,
+    CONDA_PREFIX, PATH, or gpucheck for the one it runs in; null if none was checked.
     """
 
     usable: bool | None
@@ -102,9 +102,9 @@ class Detection(NamedTuple):
 
 
 class About(NamedTuple):
-    """What a check looks at, why that matters, by which rules it judges, and who says so.
+    """Description of a check: what it looks at, why, its rules, and their sources.
 
-    `causes` are the names of what it can find wrong.
+    `causes` are the names of the problems it can find.
     """
 
     looks_at: tuple[str, ...]
@@ -125,7 +125,7 @@ class CheckDescription(NamedTuple):
 
 
 class Catalogue(NamedTuple):
-    """The checks that there are; `explained` asks for all that is known of them."""
+    """List of checks; `explained` asks for their full descriptions."""
 
     catalogue: tuple[CheckDescription, ...]
     explained: bool = False

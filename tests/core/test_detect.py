@@ -339,7 +339,7 @@ def test_cuda_without_a_device_is_a_failure_without_an_error() -> None:
             "1 of 2 GPUs usable: GPU 1 (0000:11:00.0) fell off the bus",
         ),
         (EMPTY_BUS, NO_NVML, NO_CUDA, "GPU not usable: no NVIDIA GPU is on the PCI bus"),
-        (UNREADABLE, HUNG_NVML, CUDA, "It is not known whether a GPU is usable: NVML broke"),
+        (UNREADABLE, HUNG_NVML, CUDA, "Cannot tell whether a GPU is usable: NVML broke"),
     ],
 )
 def test_conclusion(

@@ -22,9 +22,9 @@ def health(**found: CheckStatus) -> tuple[Finding, ...]:
 @pytest.mark.parametrize(
     ("findings", "status", "summary"),
     [
-        (health(fan=OK), OK, "1 check finds nothing wrong"),
-        (health(fan=OK, xid=OK), OK, "2 checks find nothing wrong"),
-        (health(fan=OK, xid=UNKNOWN), OK, "1 check finds nothing wrong; not checked: xid"),
+        (health(fan=OK), OK, "1 check passed"),
+        (health(fan=OK, xid=OK), OK, "2 checks passed"),
+        (health(fan=OK, xid=UNKNOWN), OK, "1 check passed; not checked: xid"),
         # The log alone makes no GPU well.
         (health(fan=UNKNOWN, xid=OK), UNKNOWN, "fan says"),
     ],

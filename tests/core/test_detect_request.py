@@ -131,7 +131,7 @@ def test_bad_health_is_1_although_the_gpu_is_usable() -> None:
 
     assert answer.exit_code is ExitCode.BAD
     assert (result(answer).usable, result(answer).first_failure) == (True, "ecc-errors")
-    assert result(answer).conclusion.startswith("GPU usable, but not well: GPU 0: 1 memory error")
+    assert result(answer).conclusion.startswith("GPU usable, but unhealthy: GPU 0: 1 memory error")
 
 
 # ------------------------------------------------------------------------------ frameworks
@@ -283,5 +283,5 @@ def test_what_was_probably_meant_is_offered(word: str, offered: str | None) -> N
         describe_checks(word)
 
     first, *rest = raised.value.remedy
-    assert ("Perhaps" in first) == (offered is not None) == bool(rest)
+    assert ("Did you mean" in first) == (offered is not None) == bool(rest)
     assert offered is None or offered in first

@@ -180,13 +180,13 @@ def test_a_build_that_the_driver_is_too_old_for(site: Site, look: Look) -> None:
     entry, finding = look("pytorch")
 
     assert finding["status"] == "warn"
-    assert "needs driver 580 or newer, this is 550.163.01" in entry["reason"]
+    assert "needs driver 580 or newer, but this is 550.163.01" in entry["reason"]
 
 
 @pytest.mark.parametrize(
     ("cuda", "capability", "says"),
     [
-        ("13.0", "7.0", "no code for GPUs so old"),
+        ("13.0", "7.0", "no code for GPUs this old"),
         ("12.4", "12.0", "older than this architecture"),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_list_of_architectures_without_the_gpu_s(site: Site, look: Look) -> No
 
     entry, _ = look("tensorflow")
 
-    assert "compute capability 7.5, and it has code for sm_80" in entry["reason"]
+    assert "compute capability 7.5, but this build has code only for sm_80" in entry["reason"]
 
 
 def test_jax_without_a_plugin_and_with_one_of_another_version(site: Site, look: Look) -> None:

@@ -1,10 +1,10 @@
-"""The registry of checks, in the order in which they look: lowest layer first.
+"""Registry of the checks, in the order in which they run: lowest layer first.
 
 A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
-`check(machine)`, which returns a finding, or a list of them where it speaks of several GPUs. Its
+`check(machine)`, which returns a finding, or a list of them if it is about several GPUs. Its
 docstring is its question. It looks at readings, never prints, and never raises for a broken
-machine. Its steps are written for a plain host; advice.py fits them to the one at hand. PCI, module
-and node evidence comes before NVML and CUDA, which may load modules.
+machine. Its remedies are written for a plain host; advice.py adapts them to the machine at hand.
+PCI, module and node evidence comes before NVML and CUDA, which may load modules.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from gpucheck.models.finding import About, Finding, Layer
 
 
 class Check(Protocol):
-    """What the registry expects of a check's module."""
+    """Interface of a check's module."""
 
     ID: str
     LAYER: Layer
@@ -67,7 +67,7 @@ class Check(Protocol):
     ABOUT: About
 
     def check(self, machine: Machine) -> Finding | list[Finding]:
-        """Look, and say what was found."""
+        """Return what was found."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Steps to try, fitted to the machine: its distribution, and who can take them from where.
+"""Remedies adapted to the machine: to its distribution, and to containers, VMs and WSL2.
 
-Checks write their steps for a plain host. A step that begins with one of the places below is for
-such a machine alone; in a container and in a virtual machine, what cannot be done there is marked.
+Checks write their remedies for a plain host. A step that begins with one of the places below is for
+such machines only. In a container or a virtual machine, a step that must be taken outside says so.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpucheck.core.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 from gpucheck.core.checks.module_trouble import is_older_than_turing
 
-#: Steps that begin so are for such a machine alone.
+#: Steps with this beginning are for such machines only.
 IN_A_CONTAINER = "In a container: "
 ON_A_HOST = "On a host: "
 IN_A_VM = "In a virtual machine: "
 
-#: What is done to the machine itself, which a container has no hand on. Patterns are compiled when
-#: something is wrong: it takes longer than the import of most checks.
+#: Steps on the machine itself, which cannot be taken in a container. Patterns are compiled only
+#: when something is wrong: that takes longer than importing most checks.
 _OF_THE_HOST = (
     r"(?i)\bsudo\b|\breboot\b|power the machine|\bBIOS\b|firmware|initramfs|modprobe|reseat"
     r"|attach the|power supply|air flow|install the (nvidia )?driver|upgrade the driver|reinstall"
 )
-#: What is done to the Python that was looked at, wherever that is.
+#: Steps on the checked Python, wherever it is.
 _OF_A_PYTHON = r"\bpip (un)?install\b"
-#: What takes hands, which do not reach into a virtual machine.
+#: Steps on the hardware, which cannot be taken in a virtual machine.
 _OF_THE_HARDWARE = (
     r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air flow|\bdust\b|power supply"
 )
-#: Steps that say themselves where they are taken.
+#: Steps that already say where to take them.
 _PLACED = r"(?i)(on the host|in windows|in a|on a|if docker|docker|kubernetes|podman|lxc)\b"
-#: What WSL2 has another word for.
+#: Steps that differ in WSL2.
 _IN_WSL: Mapping[str, str] = {
-    KERNEL_LOG: "Look at what WSL2 says: sudo dmesg | grep -i dxg",
+    KERNEL_LOG: "Read the kernel messages of WSL2: sudo dmesg | grep -i dxg",
     REBOOT: "In Windows: wsl --shutdown; if that does not help, reboot Windows.",
     UPGRADE: "In Windows: update the NVIDIA driver; then: wsl --shutdown",
 }
@@ -50,7 +50,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, str, str]] = {
     "Pop!_OS": _UBUNTU,
     "Linux Mint": _UBUNTU,
     "Debian": (
-        "sudo apt install nvidia-driver (from the areas contrib and non-free)",
+        "sudo apt install nvidia-driver (from contrib and non-free)",
         "sudo apt install linux-headers-{}",
         "sudo update-initramfs -u",
     ),
@@ -87,7 +87,7 @@ _KEYS: Mapping[str, str] = {
     "Debian": "/var/lib/dkms/mok.pub",
     "Fedora": "/etc/pki/akmods/certs/public_key.der",
 }
-#: By engine: how a container is given GPUs, and what to look at if that is refused.
+#: By engine: how to give a container GPUs, and what to do if that fails.
 _START: Mapping[str, tuple[str, ...]] = {
     "docker": (
         "Docker: docker run --gpus all …; Compose: deploy.resources.reservations.devices.",
@@ -95,18 +95,19 @@ _START: Mapping[str, tuple[str, ...]] = {
         " sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker",
     ),
     "kubernetes": (
-        "Kubernetes: ask for them in the container's resources.limits (nvidia.com/gpu: 1).",
-        "If the pod then stays pending: does the node offer any? kubectl describe node"
-        " (NVIDIA's device plugin makes them known)",
+        "Kubernetes: request them in the container's resources.limits (nvidia.com/gpu: 1).",
+        "If the pod then stays pending, see whether the node offers any: kubectl describe node"
+        " (NVIDIA's device plugin adds them)",
     ),
     "podman": (
         "Podman: podman run --device nvidia.com/gpu=all …",
-        "If Podman knows no such device, on the host:"
+        "If Podman does not find this device, on the host:"
         " sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
     "lxc": (
-        "LXC: pass /dev/nvidia* on (lxc.cgroup2.devices.allow, lxc.mount.entry), and install the"
-        " libraries of exactly the host's driver version in it, without a kernel module.",
+        "LXC: pass /dev/nvidia* through (lxc.cgroup2.devices.allow, lxc.mount.entry). In the"
+        " container, install the libraries of exactly the host's driver version, without a kernel"
+        " module.",
     ),
 }
 _SAME_ENGINE = {"kubepods": "kubernetes"}
@@ -118,17 +119,17 @@ def _known(machine: Machine) -> tuple[str, str, str]:
 
 
 def install_driver(machine: Machine) -> str:
-    """Return how the driver is installed here."""
+    """Return how to install the driver on this machine."""
     if is_older_than_turing(machine.kernel.pci_devices or ()):
         return (
-            "Install the driver's branch 580 or an older one, in the proprietary flavour (newer"
-            " ones leave this GPU out); then reboot."
+            "Install driver branch 580 or an older one, in the proprietary flavour (newer branches"
+            " do not support this GPU); then reboot."
         )
     return f"Install the driver: {_known(machine)[0]}; then reboot."
 
 
 def build_module(machine: Machine) -> tuple[str, ...]:
-    """Return how the running kernel gets the module of a driver that is installed already."""
+    """Return how to build the module of an installed driver for the running kernel."""
     kernel = machine.host.kernel or "$(uname -r)"
     told = _known(machine)
     headers = f"Install this kernel's headers: {told[1].format(kernel)}"
@@ -143,30 +144,30 @@ def build_module(machine: Machine) -> tuple[str, ...]:
 
 
 def sign_module(machine: Machine) -> tuple[str, ...]:
-    """Return how the module gets past Secure Boot."""
+    """Return how to load the module under Secure Boot."""
     name = machine.host.os or ""
     key = next((path for word, path in _KEYS.items() if word in name), "KEY.der")
     return (
         f"Enroll the key that signed it: sudo mokutil --import {key}; reboot and confirm.",
-        "Or install the driver that your distribution has signed.",
-        "Or turn Secure Boot off in the firmware.",
+        "Or install the driver that your distribution signs.",
+        "Or turn off Secure Boot in the firmware.",
     )
 
 
 def rebuild_initramfs(machine: Machine) -> str:
-    """Return how the initramfs is rebuilt here."""
+    """Return how to rebuild the initramfs on this machine."""
     return f"Rebuild the initramfs ({_known(machine)[2]}) and reboot."
 
 
 def start_with_gpus(machine: Machine) -> tuple[str, ...]:
-    """Return how a container of this kind is given GPUs."""
+    """Return how to give GPUs to a container of this kind."""
     engine = machine.host.container or ""
     own = _START.get(_SAME_ENGINE.get(engine, engine))
     return own or tuple(steps[0] for steps in _START.values())
 
 
 def install_libraries(machine: Machine) -> str:
-    """Return how the driver's libraries are installed beside a module that is there already."""
+    """Return how to install the driver's libraries for a module that is already loaded."""
     version = machine.kernel.module_version
     major = (version or "NNN").partition(".")[0]
     name = machine.host.os or ""
@@ -177,23 +178,23 @@ def install_libraries(machine: Machine) -> str:
         "Fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda",
     }
     packages = next((told for word, told in how.items() if word in name), None)
-    wanted = f"Install the driver's libraries, of version {version or '(the module)'} exactly"
+    wanted = f"Install the driver's libraries, exactly version {version or '(the module)'}"
     return f"{wanted}: {packages}" if packages else f"{wanted}."
 
 
 def for_gpu(index: int, steps: Iterable[str]) -> tuple[str, ...]:
-    """Return the steps with the GPU named, lest a reset hits all of them."""
+    """Return the steps with the GPU named, so that a reset does not hit all GPUs."""
     reset = "nvidia-smi --gpu-reset"
     return tuple(step.replace(reset, f"nvidia-smi -i {index} --gpu-reset") for step in steps)
 
 
 def fit(machine: Machine, steps: Iterable[str]) -> tuple[str, ...]:
-    """Return the steps that can be taken on this machine, in their order."""
+    """Return the steps that apply to this machine, in their order."""
     given = tuple(steps)
     if not given:
         return ()
     if machine.system.unavailable is not None and machine.host.os is None:
-        return given  # it is not known what kind of machine this is
+        return given  # the kind of machine is unknown
     return tuple(dict.fromkeys(_fitting(machine, given))) or given
 
 
@@ -214,7 +215,7 @@ def _fitting(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
         elif machine.is_container and _is(step, _OF_THE_HOST):
             yield f"On the host: {step[0].lower()}{step[1:]}"
         elif places[IN_A_VM] and _is(step, _OF_THE_HARDWARE):
-            yield f"Outside of the virtual machine: {step[0].lower()}{step[1:]}"
+            yield f"Outside the virtual machine: {step[0].lower()}{step[1:]}"
         else:
             yield step
 

@@ -13,10 +13,10 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetCurrentClocksEventReasons, bit by bit",),
-    why="A throttled GPU gives right results at a fraction of its speed.",
+    why="A throttled GPU computes correctly, at a fraction of its speed.",
     rules=(
         "fail: power brake (0x80); warn: hardware slowdown (0x8), software (0x20) or hardware"
-        " (0x40) thermal slowdown; the power limit (0x4) is a remark",
+        " (0x40) thermal slowdown; the power limit (0x4) is only noted",
     ),
     sources=(
         "NVML API Reference: nvmlClocksEventReasons",

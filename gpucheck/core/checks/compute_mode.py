@@ -1,4 +1,4 @@
-"""Does every GPU's compute mode let programs in?"""
+"""Does every GPU's compute mode allow programs?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _finding = Teller(ID, LAYER)
 PROHIBITED = "prohibited"
 ABOUT = About(
     looks_at=("nvmlDeviceGetComputeMode",),
-    why="A prohibited GPU answers CUDA 46, an exclusive one lets a single program in at a time.",
+    why="CUDA fails with error 46 on a prohibited GPU; an exclusive one serves one program.",
     rules=(
         "fail: prohibited on every GPU; warn: on some",
         "warn: exclusive, and a program is already on the GPU",
@@ -29,7 +29,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Look at the modes."""
+    """Judge the modes."""
     gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
     if not gpus:
         return _finding(CheckStatus.SKIP, "no GPU answers")
@@ -48,18 +48,18 @@ def check(machine: Machine) -> Finding:
         names = ", ".join(str(gpu.index) for gpu in taken)
         return _finding(
             CheckStatus.WARN,
-            f"GPU {names}: only one program at a time is let in, and there is one already",
+            f"GPU {names}: only one program at a time is allowed, and one is running",
             *_evidence([gpu.index for gpu in taken], taken[0].compute_mode or ""),
             remedy=(
-                "Wait for that program, or see who it is: gpucheck list --processes",
+                "Wait for that program, or find it: gpucheck list --processes",
                 f"Or allow several: sudo nvidia-smi -i {taken[0].index} -c 0",
             ),
             cause="compute-exclusive",
         )
     if all(gpu.compute_mode is None for gpu in gpus):
-        reason = gpus[0].unavailable.get("compute_mode", "the driver does not tell")
+        reason = gpus[0].unavailable.get("compute_mode", "the driver does not report it")
         return _finding(CheckStatus.UNKNOWN, f"not checked: {reason}", cause="not-read")
-    return _finding(CheckStatus.OK, "the compute modes let programs in")
+    return _finding(CheckStatus.OK, "the compute modes allow programs")
 
 
 def _evidence(indices: list[int], mode: str) -> list[Evidence]:

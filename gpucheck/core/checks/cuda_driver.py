@@ -30,16 +30,16 @@ REQUIRES: tuple[str, ...] = (
 
 LIBRARY = "libcuda.so.1"
 
-#: The loader's word for a file that is not there, rather than broken.
+#: The loader's message for a missing file, as opposed to a broken one.
 MISSING = "cannot open shared object file"
 SYSTEM_FOLDERS = ("/usr/lib", "/lib")
 MPS = (
     "Restart the MPS daemon: echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d",
-    "Or do without it: echo quit | nvidia-cuda-mps-control (programs run without a daemon, too)",
+    "Or stop it: echo quit | nvidia-cuda-mps-control (programs also run without the daemon)",
 )
 #: Source: CUDA Compatibility, forward compatibility: data centre GPUs on Linux alone.
 COMPAT = "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA."
-#: What helps, by the failure's code.
+#: Remedies by the failure's code.
 REMEDIES: dict[str, tuple[str, ...]] = {
     "library-not-found": (
         "On a host: install the NVIDIA driver with its CUDA library.",
@@ -55,9 +55,9 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         UPGRADE,
         "Or use a build for an older CUDA.",
     ),
-    "out-of-memory": ("See who has the memory: gpucheck list --processes",),
+    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
     "devices-unavailable": (
-        "See who has it, and wait or ask: gpucheck list --processes",
+        "See which program holds it, then wait or ask: gpucheck list --processes",
         "Set the compute mode to default: sudo nvidia-smi -c 0",
         KERNEL_LOG,
     ),
@@ -72,11 +72,11 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
     "system-not-ready": (KERNEL_LOG,),
     "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
-    "compat-not-supported": ("Take the cuda-compat directory out of LD_LIBRARY_PATH.",),
+    "compat-not-supported": ("Remove the cuda-compat directory from LD_LIBRARY_PATH.",),
     "mps-connection-failed": MPS,
     "mps-rpc-failure": MPS,
     "mps-not-ready": (
-        "Wait and try again: the server starts, recovers, or ends a client of another user.",
+        "Wait and try again: the server is starting, recovering, or ending another user's client.",
         *MPS,
     ),
     "mps-client-terminated": MPS,
@@ -89,7 +89,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "not-initialized": (KERNEL_LOG, REBOOT),
     "invalid-device": (f"Check {VISIBLE}: gpucheck list",),
     "operating-system": ("Check the permissions of /dev/nvidia* and the limits (ulimit -a).",),
-    "function-not-found": ("Install libcuda.so.1 of the driver's own version.",),
+    "function-not-found": ("Install the libcuda.so.1 of the driver's own version.",),
     "driver-not-answering": (KERNEL_LOG, REBOOT),
     "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
 }
@@ -134,7 +134,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge what libcuda said in a fresh process with this environment."""
+    """Judge libcuda's answer in a fresh process with this environment."""
     reading = machine.cuda
     failure = reading.failure
     if failure is None and not reading.device_count:
@@ -164,10 +164,10 @@ def _works(reading: CudaReading, where: str = "") -> Finding:
 
 
 def _left_out(machine: Machine) -> Finding | None:
-    """Name the GPUs that should be visible, by the rules that leave nothing open, and are not.
+    """Name the GPUs that by the rules should be visible, and are not.
 
-    Not judged: MIG (CUDA counts instances), a lost GPU, and one that its compute mode closes, each
-    of which has a check of its own; and devices that CUDA does not name.
+    Not judged: MIG (CUDA counts instances), a lost GPU and one with a prohibiting compute mode,
+    which have checks of their own; and devices that CUDA does not name.
     """
     visible = machine.visible_by_the_rules
     seen = {device.uuid_hex for device in machine.cuda.devices}
@@ -181,7 +181,7 @@ def _left_out(machine: Machine) -> Finding | None:
         and gpu.index not in machine.lost
         and gpu.compute_mode != "prohibited"
     ]
-    # A device that NVML has another UUID for may be one of them.
+    # A device with another UUID in NVML may be one of them.
     strangers = seen - {digits_of(gpu.uuid) for gpu in machine.nvml.gpus if gpu.uuid}
     if len(gpus) <= len(strangers):
         return None
@@ -200,7 +200,7 @@ def _left_out(machine: Machine) -> Finding | None:
             *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in gpus),
         ),
         remedy=(
-            f"See what CUDA says of it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
+            f"Check it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
             KERNEL_LOG,
             *for_gpu(gpus[0].index, ("Reset it: sudo nvidia-smi --gpu-reset",)),
         ),
@@ -288,13 +288,13 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
 def _mig_denied(closed: Sequence[NodeReading]) -> Reason:
     return Reason(
         "mig-not-permitted",
-        "this user may not use the MIG instances: their access files are not permitted",
+        "this user may not use the MIG instances: no permission for their access files",
         tuple(
             Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed
         ),
         (
-            "Ask the administrator for access: the files that belong to an instance stand in"
-            " /proc/driver/nvidia-caps/mig-minors",
+            "Ask the administrator for access: /proc/driver/nvidia-caps/mig-minors lists the files"
+            " of each instance",
             "In a container: pass the instance (docker run --gpus 'device=0:0', or its UUID).",
         ),
     )
@@ -309,7 +309,7 @@ def _refused(machine: Machine) -> tuple[Evidence, ...]:
 
 
 def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
-    """35 is what CUDA says of a driver that is too old, and of none at all."""
+    """Explain error 35, which means a driver that is too old, or none at all."""
     plain = _plain(machine, failure)
     version = machine.cuda.driver_version
     said = Evidence(source="cuDriverGetVersion", value="?" if version is None else str(version))
@@ -328,7 +328,7 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
-    """46: somebody has the GPU for himself, or nobody may have it."""
+    """Explain error 46: a program has the GPU to itself, or no program may have it."""
     plain = _plain(machine, failure)
     modes = [gpu for gpu in machine.nvml.gpus if gpu.compute_mode not in (None, "default")]
     evidence = tuple(
@@ -338,7 +338,7 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
     known = [gpu.compute_mode for gpu in machine.nvml.gpus]
     if modes or not known or None in known:
         return plain._replace(evidence=evidence)
-    # It is not the modes.
+    # The modes are not the reason.
     return plain._replace(
         evidence=(Evidence(source="nvmlDeviceGetComputeMode", value="default on every GPU"),),
         remedy=tuple(step for step in plain.remedy if "compute mode" not in step),
@@ -346,7 +346,7 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
-    """34, 803, 804: another libcuda than the driver's own comes first."""
+    """Explain errors 34, 803 and 804: another libcuda comes before the driver's own."""
     path = machine.cuda.library_path
     folder = (path or "").rpartition("/")[0]
     own = next(
@@ -364,9 +364,9 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
     if own is not None:
         evidence.append(Evidence(source="the driver's own", value=own.path))
     remedy = REMEDIES[failure.code]
-    # The system's own folders hold the driver's library: there it is the module that is old.
+    # The system's own folders hold the driver's library: there the module is old.
     if folder and not folder.startswith(SYSTEM_FOLDERS):
-        remedy = (f"Take {folder} out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d).",)
+        remedy = (f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d).",)
     elif failure.code == "driver-mismatch" and machine.is_container:
         return Reason(failure.code, failure.message, tuple(evidence), OLD_CONTAINER)
     if failure.code == "driver-mismatch":

@@ -13,9 +13,9 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "the distributions that bring CuPy, of which there may be one",
-    "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on by"
-    " cuda-pathfinder, as CuPy does, before by the dynamic loader",
+    "the distributions that provide CuPy, of which only one may be installed",
+    "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on with"
+    " cuda-pathfinder, as CuPy does, before with the dynamic loader",
     why="CuPy compiles its kernels when they are first used: without NVRTC and headers none runs.",
     sources=("CuPy, Installation", "CuPy's warning about several packages"),
 )
@@ -49,34 +49,34 @@ ADVICE = framework.Advice(
 )
 
 
-#: What helps where it could not run the kernel that libcuda ran, by the failure's code.
+#: Remedies if CuPy could not run the kernel that libcuda ran, by the failure's code.
 OF_LAUNCH = {
     "import-not-finished": (
-        "See what takes the time: python -X importtime -c 'import cupy' (a cold or remote disk"
+        "Find what takes the time: python -X importtime -c 'import cupy' (a cold or remote disk"
         " takes minutes once)",
     ),
     "compile-not-finished": (
-        "Run it once more: CuPy keeps what it has compiled (in ~/.cupy, or $CUPY_CACHE_DIR).",
+        "Run it once more: CuPy caches what it has compiled (in ~/.cupy, or $CUPY_CACHE_DIR).",
     ),
 }
-#: NVRTC's and CuPy's words for a GPU that is newer than the compiler.
+#: NVRTC's and CuPy's messages for a GPU that is newer than the compiler.
 GPU_TOO_NEW = ("--gpu-architecture", "unsupported gpu architecture", "arch=compute_")
 
 
 def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
-    """Return the finding of a CuPy that could not run the kernel that libcuda ran.
+    """Return CuPy's finding after it could not run the kernel that libcuda ran.
 
-    What its files tell already, of a build that fits nothing here, says more.
+    A problem that its files already show says more, and stays.
     """
     if finding.status not in (CheckStatus.OK, CheckStatus.UNKNOWN):
         return finding
     remedy = OF_LAUNCH.get(
-        failure.code, ("See what it says: python -c 'import cupy; print(cupy.arange(3) * 2)'",)
+        failure.code, ("See its error: python -c 'import cupy; print(cupy.arange(3) * 2)'",)
     )
     summary = f"{finding.summary}; {failure.message}"
     if any(word in failure.message for word in GPU_TOO_NEW):
-        summary = f"{finding.summary}; its compiler does not know this GPU, which is newer"
-        remedy = ("Install the build for the newest CUDA (today cupy-cuda13x[ctk]).",)
+        summary = f"{finding.summary}; its compiler does not know this newer GPU"
+        remedy = ("Install the build for the newest CUDA (currently cupy-cuda13x[ctk]).",)
     return finding._replace(
         status=CheckStatus.WARN,
         summary=summary,
@@ -87,5 +87,5 @@ def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

@@ -1,4 +1,4 @@
-"""Are the driver's device files there, and may this user open them?"""
+"""Do the driver's device files exist, and may this user open them?"""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CONTROL = "/dev/nvidiactl"
 #: Source: NVIDIA driver README, device files.
 CONTROL_MINOR = "255"
 GPU_NODE = "/dev/nvidia"
-#: The causes that say that there are none.
+#: The causes for device files that do not exist.
 MISSING = ("container-without-gpus", "nodes-missing")
 ABOUT = About(
     looks_at=(
-        f"{CONTROL} and /dev/nvidia<minor>, the minors by /proc/driver/nvidia/gpus/*/information",
+        f"{CONTROL} and /dev/nvidia<minor>, minors from /proc/driver/nvidia/gpus/*/information",
         "on WSL2: /dev/dxg",
         "whether this user may read and write them (nothing is opened)",
     ),
     why="NVML and CUDA reach the driver through these files; containers and jobs get GPUs by them.",
     rules=(
         "fail: the control node or every GPU's node is missing or not permitted",
-        "warn: some GPUs' nodes are, outside containers",
-        "what NVML can use after all was made by the driver when it was first asked: ok",
+        "warn: outside containers, the same for some GPUs' nodes",
+        "ok: NVML works after all, since the driver creates the nodes on its first call",
     ),
     sources=(
         "NVIDIA driver README, chapter on device files and nvidia-modprobe",
@@ -52,9 +52,9 @@ NO_GPU_WORDS = ("", "none", "void")
 
 
 def check(machine: Machine) -> Finding:
-    """Compare the nodes that there are with those that there should be."""
+    """Compare the existing nodes with the expected ones."""
     if machine.is_jetson:
-        return _finding(CheckStatus.SKIP, "Jetson: its GPU has device files of other names")
+        return _finding(CheckStatus.SKIP, "Jetson: its GPU has device files with other names")
     if machine.is_wsl:
         return _wsl(machine)
     nodes = machine.system.nodes
@@ -62,7 +62,7 @@ def check(machine: Machine) -> Finding:
     if unreadable is not None:
         return _finding(
             CheckStatus.UNKNOWN,
-            "the device files could not be looked at",
+            "the device files could not be read",
             Evidence(source="/dev", value=unreadable),
             remedy=("Run gpucheck where /dev can be read.",),
             cause="nodes-not-readable",
@@ -76,13 +76,13 @@ def check(machine: Machine) -> Finding:
         return _denied(machine, denied, len(gpus) + 1)
     return _some_missing(machine, nodes, gpus) or _finding(
         CheckStatus.OK,
-        f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} are there",
+        f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} exist",
         *(Evidence(source=node.path, value=f"mode {node.mode}") for node in (control, *gpus)),
     )
 
 
 def has_control_node(machine: Machine) -> bool:
-    """Return whether the driver's control node is there: the driver made it, or a container's."""
+    """Return whether the control node exists, made by the driver or a container runtime."""
     return any(node.path == CONTROL for node in machine.system.nodes.nodes)
 
 
@@ -93,7 +93,7 @@ def _wsl(machine: Machine) -> Finding:
         return _without_gpus(machine, [Evidence(source="/dev/dxg", value="absent")])
     return _finding(
         CheckStatus.FAIL,
-        "WSL2 has no /dev/dxg: Windows gives this system no GPU",
+        "WSL2 has no /dev/dxg: Windows offers no GPU to this system",
         Evidence(source="/dev/dxg", value="absent"),
         remedy=(
             "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
@@ -118,7 +118,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
         f"device files are missing: {', '.join(absent)}",
         *evidence,
         remedy=(
-            f"Make them: sudo nvidia-modprobe {_minors(absent)} -u",
+            f"Create them: sudo nvidia-modprobe {_minors(absent)} -u",
             "At every boot: sudo systemctl enable --now nvidia-persistenced",
         ),
         cause="nodes-missing",
@@ -138,7 +138,7 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
     asked = machine.environment.get(name)
     evidence += _told(machine, name)
     if asked in NO_GPU_WORDS:
-        summary = f"the container was started without GPUs: {name}={asked!r} asks for none"
+        summary = f"the container was started without GPUs: {name}={asked!r} requests none"
     else:
         summary = "the container was started without GPUs"
     return _finding(
@@ -160,13 +160,13 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
     ]
     remedy = [
         "Join the group that owns them (often `video` or `render`), then log in again.",
-        "Or let everybody use them: NVreg_DeviceFileMode=0666 in modprobe.d.",
+        "Or allow all users: NVreg_DeviceFileMode=0666 in modprobe.d.",
     ]
     if machine.is_container:
         remedy.append("With SELinux: start the container with --security-opt=label=disable.")
     if slurm:
-        remedy.insert(0, "Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).")
-    # Without the control node nothing works; a GPU less is only that.
+        remedy.insert(0, "Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).")
+    # Without the control node nothing works; without one GPU's node the others do.
     every = len(denied) == count or any(node.path == CONTROL for node in denied)
     every = every or len(denied) == count - 1
     return _finding(
@@ -179,7 +179,7 @@ def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
 
 
 def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]) -> Finding | None:
-    """Some GPUs' nodes are missing: in a container that is how it gets a part of the GPUs."""
+    """Report missing nodes of some GPUs; a container with some of the GPUs is normal."""
     present = {node.path for node in gpus}
     absent = [path for path in nodes.expected if _GPU.fullmatch(path) and path not in present]
     if not absent or machine.is_container:
@@ -188,12 +188,12 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
         CheckStatus.WARN,
         f"device files are missing: {', '.join(absent)}",
         *(Evidence(source=path, value="absent") for path in absent),
-        remedy=(f"Make them: sudo nvidia-modprobe {_minors(absent)}",),
+        remedy=(f"Create them: sudo nvidia-modprobe {_minors(absent)}",),
         cause="nodes-missing",
     )
 
 
 def _minors(absent: list[str]) -> str:
-    """Return the options by which nvidia-modprobe makes these files; an unknown minor is 0."""
+    """Return the options with which nvidia-modprobe creates these; an unknown minor is 0."""
     minors = {CONTROL: CONTROL_MINOR, f"{GPU_NODE}<minor>": "0"}
     return " ".join(f"-c {minors.get(path) or path.removeprefix(GPU_NODE)}" for path in absent)

@@ -20,7 +20,7 @@ ABOUT = About(
     why="An uncorrected error is a wrong result or a killed program, and often the first of more.",
     rules=(
         "fail: any uncorrected volatile error, or the SRAM threshold is exceeded",
-        "warn: ECC is to be turned on or off with the next reset; corrected errors are a remark",
+        "warn: the next reset turns ECC on or off; corrected errors are only noted",
     ),
     sources=(
         "DCGM diagnostics and Meta GCM fail from 1 uncorrected volatile error on",

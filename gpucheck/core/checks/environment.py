@@ -19,10 +19,10 @@ ABOUT = About(
         "/etc/nv_tegra_release, /proc/device-tree/compatible",
         "the `hypervisor` flag in /proc/cpuinfo",
     ),
-    why="It decides which rules hold: a container has no modules of its own, WSL2 no PCI device.",
+    why="It decides which rules apply: a container has no modules of its own, WSL2 no PCI device.",
 )
 
-#: Variables by which a container or a job was given its GPUs.
+#: Variables that give a container or a job its GPUs.
 TOLD_BY = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
@@ -33,13 +33,13 @@ TOLD_BY = (
 
 
 def check(machine: Machine) -> Finding:
-    """Name the surroundings; nothing here is wrong by itself."""
+    """Name the platform; nothing here is wrong by itself."""
     if machine.system.unavailable is not None and machine.host.os is None:
         return Finding(
             id=ID,
             layer=LAYER,
             status=CheckStatus.UNKNOWN,
-            summary="what kind of machine this is, is not known",
+            summary="the kind of machine is unknown",
             evidence=(Evidence(source="snapshot", value=machine.system.unavailable),),
             remedy=("Record the machine again: gpucheck snapshot FILE",),
             cause="not-recorded",

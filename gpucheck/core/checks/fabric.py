@@ -17,9 +17,9 @@ COMPLETED = 3
 HEALTH = {2: "unhealthy", 3: "of limited capacity"}
 ABOUT = About(
     looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
-    why="Until the fabric manager has set it up, CUDA answers 802 (system not ready).",
+    why="Until the fabric manager has set it up, CUDA fails with 802 (system not ready).",
     rules=(
-        "fail: not completed, or with an error status; warn if a kernel runs nevertheless",
+        "fail: not completed, or with an error status; warn if a kernel runs anyway",
         "warn: unhealthy or limited",
     ),
     sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
@@ -33,8 +33,8 @@ ABOUT = About(
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers.
 
-    CUDA does not start where the fabric that it needs is not set up: if a kernel runs, it is none
-    that a program here waits for.
+    CUDA does not start before the fabric that it needs is set up: if a kernel runs, no program
+    here needs that fabric.
     """
     found = over_gpus(machine, ID, "the NVLink fabric is ready", judge)
     if not machine.has_run_a_kernel:
@@ -48,7 +48,7 @@ def check(machine: Machine) -> list[Finding]:
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Take the states that mean there is no fabric as well."""
+    """Judge the state, the status and the health; state 0 means that there is no fabric."""
     missing = unread(health, "fabric_state")
     if missing is not None:
         return missing
@@ -68,13 +68,13 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             evidence,
             (
                 "Start it: sudo systemctl start nvidia-fabricmanager",
-                "It must be of exactly the driver's version.",
+                "Its version must be exactly the driver's.",
             ),
             cause="fabric-not-ready",
         )
     said = HEALTH.get(health.fabric_health or 0)
     if said is None:
         return None
-    step = "Look at the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
+    step = "Read the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
     summary = f"the NVLink fabric is {said}"
     return Trouble(CheckStatus.WARN, summary, evidence, (step,), cause="fabric-unhealthy")

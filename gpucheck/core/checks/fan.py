@@ -1,4 +1,4 @@
-"""Do the fans turn on GPUs that are hot?"""
+"""Do the fans of hot GPUs turn?"""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ ID = "fan"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-#: Below it a card may well stop its fans.
+#: Below it a card may stop its fans.
 WARM_C = 75
 ABOUT = About(
     looks_at=("nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed, nvmlDeviceGetTemperature",),
-    why="Many cards stop their fans while they are cool; a hot one with still fans is broken.",
-    rules=("warn: fan speed 0 % from 75 C on",),
-    sources=("a rule of gpucheck's own: the other tools judge no fan",),
+    why="Many cards stop their fans while they are cool; a hot card with stopped fans is broken.",
+    rules=("warn: fan speed 0 % at 75 C or more",),
+    sources=("gpucheck's own rule: the other tools do not judge fans",),
     causes=("fans-stand-still",),
 )
 
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "fans turn where it is hot", judge)
+    return over_gpus(machine, ID, "no hot GPU has stopped fans", judge)
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Only cards that have fans."""
+    """Judge only cards that have fans."""
     if health.fan_count == 0:
-        return Unread("no such thing: the card has no fan")
+        return Unread("the card has no fan")
     missing = unread(gpu, "fan_percent", "temperature_c")
     if missing is not None:
         return missing
@@ -39,8 +39,8 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         return None
     return Trouble(
         CheckStatus.WARN,
-        f"its fans stand still at {gpu.temperature_c} C",
+        f"its fans are stopped at {gpu.temperature_c} C",
         (Evidence(source="nvmlDeviceGetFanSpeed", value="0 %"),),
-        ("Check that the fans turn, and what is set for them (nvidia-settings).",),
+        ("Check that the fans can turn, and their settings (nvidia-settings).",),
         cause="fans-stand-still",
     )

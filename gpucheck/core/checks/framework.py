@@ -1,7 +1,7 @@
-"""What the checks of frameworks share: from files and trials to one finding each.
+"""Common part of the framework checks: from files and smoke tests to one finding each.
 
-What is wrong with a build never decides whether the GPU is usable: it is a warning, and a failure
-only where a person asked whether this very framework can use the GPU.
+A problem with a build never decides whether the GPU is usable: it is a warning, and a failure only
+if --framework names this framework.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gpucheck.core.cuda_versions import (
 from gpucheck.models.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.models.finding import About, CheckStatus, Evidence, Finding, Framework, Layer
 
-#: The frameworks, and other names that people call them by.
+#: The frameworks, and other names in use.
 NAMES = ("pytorch", "tensorflow", "jax", "cupy", "numba", "onnxruntime")
 ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
 
 RULES = (
-    "warn: its installation is broken, it is built for CPUs only, lacks libraries, is built for a"
-    " CUDA that this driver is too old for, or has no code for a GPU that is here",
+    "warn: the installation is broken, is built for CPUs only, lacks libraries, needs a newer"
+    " driver, or has no code for a GPU of this machine",
     "with --framework: fail instead, also if it is not installed",
-    "a GPU on which it computes rightly (--deep) overrides all of these",
+    "a correct computation on a GPU (--deep) overrides all of these",
 )
 
 
@@ -62,12 +62,12 @@ CAUSES = (
 )
 
 
-#: So many broken files are named; the others are counted.
+#: The most broken files to name; the others are counted.
 MOST_NAMED = 3
 
 
 class Advice(NamedTuple):
-    """What helps: a build for GPUs (in place of the one that is there), or what that one lacks."""
+    """Remedies for a framework: a build for GPUs, or the libraries that this one lacks."""
 
     title: str
     gpu_build: Callable[[Machine, BuildReading | None], tuple[str, ...]]
@@ -77,11 +77,11 @@ class Advice(NamedTuple):
 
 
 def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
-    """Describe a framework's check: what it looks at beside what all of them do."""
+    """Describe a framework's check: what it looks at, and what all of them look at."""
     common = (
-        "whether the libraries that its packages recorded are there",
+        "whether the libraries that its packages recorded exist",
         "its build against the driver's version and the GPUs' compute capabilities",
-        "with --deep or --framework: an import in a child and an operation on the GPU",
+        "with --deep or --framework: an import in a child process and an operation on the GPU",
     )
     return About(
         looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources, causes=CAUSES
@@ -89,12 +89,12 @@ def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
 
 
 def judge(machine: Machine, name: str, advice: Advice) -> Finding:
-    """Judge one framework; what it did when it was tried counts for more than what it is."""
+    """Judge one framework; its smoke test counts for more than its files."""
     finding = _judge(machine, name, advice)
     builds = machine.builds
     by = named_by(builds)
     looked_at = (
-        (Evidence(source="looked at", value=", ".join(filter(None, (builds.python, by)))),)
+        (Evidence(source="checked in", value=", ".join(filter(None, (builds.python, by)))),)
         if builds.python is not None and machine.build(name) is not None
         else ()
     )
@@ -105,14 +105,14 @@ def judge(machine: Machine, name: str, advice: Advice) -> Finding:
 
 
 def named_by(builds: BuildsReading) -> str:
-    """Return what made it the Python to look at, empty where that is not known."""
+    """Return what selected the Python, empty if unknown."""
     if builds.named_by is None:
         return ""
     return "gpucheck's own" if builds.named_by == "gpucheck" else f"by {builds.named_by}"
 
 
 def _in_that_python(builds: BuildsReading, step: str) -> str:
-    """Return a step with the pip of the Python that was looked at, where a shell's is another."""
+    """Return a step with the pip of the checked Python, if the shell's may be another."""
     if builds.python is None or builds.named_by not in ("--python", "gpucheck"):
         return step
     own = f"{shlex.quote(builds.python)} -m pip "
@@ -152,22 +152,22 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
 
 
 def _shown(advice: Advice, build: BuildReading) -> str:
-    """Return its name and version, and that of a package that decides what it does on GPUs."""
+    """Return its name and version, and those of a package that decides its GPU support."""
     target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
     beside = f" with {target}" if target else ""
     return f"{advice.title} {build.version or '?'}{beside}"
 
 
 def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
-    """Say what the files tell; whether it works is another question."""
+    """Return what the files show; whether it works stays open."""
     untried = name in machine.wish.tried
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
-        summary = f"what {shown} was built for is not known ({why})"
+        summary = f"whether {shown} is a GPU build is unknown ({why})"
         return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     if build.unchecked is not None:
-        summary = f"{shown} is a build{cuda} for GPUs; its libraries were not looked at"
+        summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
         evidence = (Evidence(source="libraries", value=build.unchecked), *_files(build))
         return _finding(
             name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
@@ -176,21 +176,21 @@ def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> 
     return _finding(
         name,
         CheckStatus.UNKNOWN if untried else CheckStatus.OK,
-        f"{shown} is a build{cuda} for GPUs{_compiled_later(machine, build)}{remarks} ({why})",
+        f"{shown} is a GPU build{cuda}{_compiled_later(machine, build)}{remarks} ({why})",
         *_files(build),
         cause="not-tried" if untried else None,
     )
 
 
 def _compiled_later(machine: Machine, build: BuildReading) -> str:
-    """Remark on GPUs for which the driver has to compile every kernel when it is first used."""
+    """Note the GPUs for which the driver compiles every kernel at its first use."""
     capabilities = {gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability}
     late = sorted(each for each in capabilities if has_only_ptx(build.architectures, each))
     if not late:
         return ""
     return (
-        f", without code of its own for compute capability {late[0]}: its kernels are compiled at"
-        " their first use, which can take half an hour"
+        f", without native code for compute capability {late[0]}: its kernels are compiled at their"
+        " first use, which can take half an hour"
     )
 
 
@@ -223,7 +223,7 @@ def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
         CheckStatus.FAIL,
         f"{advice.title} is not installed in {where}{f' ({by})' if by else ''}",
         Evidence(source=where, value="no such package"),
-        remedy=("Name the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
+        remedy=("Select the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
         cause="not-installed",
     )
 
@@ -237,7 +237,7 @@ def _files(build: BuildReading) -> tuple[Evidence, ...]:
 def _said(trial: TrialReading) -> tuple[Evidence, ...]:
     found = []
     if trial.devices:
-        found.append(Evidence(source="devices that it names", value=", ".join(trial.devices)))
+        found.append(Evidence(source="devices that it lists", value=", ".join(trial.devices)))
     if trial.import_s is not None:
         found.append(Evidence(source="import", value=f"{trial.import_s:.1f} s"))
     return tuple(found)
@@ -258,7 +258,7 @@ def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> F
 def _tried(
     machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Reason]
 ) -> Finding:
-    """Say what came of a trial that did not end well."""
+    """Return the finding of a smoke test that failed."""
     if trial.failure is not None:
         return _finding(
             name,
@@ -274,10 +274,10 @@ def _tried(
     own = Evidence(source=source, value=value)
     driver = machine.cuda.failure
     if driver is not None:
-        # Some frameworks call a driver that is not there an insufficient one.
+        # Some frameworks call a missing driver an insufficient one.
         missing = driver.code == "library-not-found"
         said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
-        below = ("Fix what is broken below it: gpucheck detect",)
+        below = ("Fix the driver first: gpucheck detect",)
         problems = [*problems, Reason(driver.code, f"CUDA does not start: {said}", (), below)]
     if not problems:
         cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"
@@ -288,10 +288,10 @@ def _tried(
 
 
 def _last_resort(name: str) -> tuple[str, ...]:
-    """Return what is left to try where nothing else explains a failure."""
+    """Return the last remedies, if nothing else explains a failure."""
     return (
-        f"Read what {name} says of itself, here and with its own logging turned on.",
-        "See what it is given: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
+        f"Read the error of {name}, here and with its own logging turned on.",
+        "Check its environment: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
     )
 
 
@@ -324,8 +324,8 @@ def _problems(
         summary = f"libraries are missing: {names}"
         steps = advice.libraries(build)
         for folder in build.not_searched:
-            summary += f" (some are in {folder}, where the loader does not look)"
-            steps = (f"Let the loader look there: export LD_LIBRARY_PATH={folder}", *steps)
+            summary += f" (some are in {folder}, which the loader does not search)"
+            steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
         yield Reason("libraries-missing", summary, evidence, steps)
     yield from _against_driver(machine, build, advice)
     yield from _against_gpus(machine, build, trial, advice)
@@ -337,7 +337,7 @@ def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> It
         least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
         yield Reason(
             "driver-too-old",
-            f"its CUDA {build.cuda_build} needs driver {least} or newer, this is {driver}",
+            f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
             (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
             ("Upgrade the driver.", *advice.gpu_build(machine, build)),
         )
@@ -346,31 +346,31 @@ def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> It
 def _against_gpus(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
 ) -> Iterator[Reason]:
-    """Compare with every kind of GPU that is here; one that has no code for it cannot use it."""
+    """Compare with every kind of GPU of this machine: a build needs code for it."""
     architectures = (trial.architectures if trial else ()) or build.architectures
     capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
     for capability in capabilities:
         known = holds_code_for(architectures, capability)
         if known is False:
-            said = f"it has code for {', '.join(architectures)}"
+            said = f"this build has code only for {', '.join(architectures)}"
         elif known is None and too_old_for(build.cuda_build, capability):
-            said = f"CUDA {build.cuda_build} has no code for GPUs so old"
+            said = f"CUDA {build.cuda_build} has no code for GPUs this old"
         elif known is None and too_new_for(build.cuda_build, capability):
             said = f"CUDA {build.cuda_build} is older than this architecture"
         else:
             continue
         yield Reason(
             "no-code-for-the-gpu",
-            f"the GPU has compute capability {capability}, and {said}",
+            f"the GPU has compute capability {capability}, but {said}",
             (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
             advice.gpu_build(machine, build),
         )
 
 
 class Wheel(NamedTuple):
-    """A build that can be installed: its CUDA, and the compute capabilities that it has code for.
+    """Build that can be installed: its CUDA, and the compute capabilities that it has code for.
 
-    `newest` is the first one that it has no code for; null where it compiles for those to come.
+    `newest` is the first one without code; null if the build compiles for later GPUs by itself.
     """
 
     name: str
@@ -384,20 +384,20 @@ class Wheel(NamedTuple):
 
 
 def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None, str]:
-    """Return the newest build that the driver runs and that serves every GPU, and a remark.
+    """Return the newest build that runs with the driver and serves every GPU, and a note.
 
-    Where none serves all, it is the one for the most of them, and the remark names the others;
-    where nobody could read driver and GPUs it is None: then nothing is guessed.
+    If none serves all, return the one for the most of them; the note names the others. If the
+    driver or the GPUs could not be read, return None instead of a guess.
     """
     driver = parse_version(machine.nvml.driver_version)
     read = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
     own = sorted({capability for capability in read if capability is not None})
     if driver is None or not own:
-        return None, "which one depends on the driver and the GPU, and they could not be read"
+        return None, "the choice depends on the driver and the GPU, which could not be read"
     least = MINIMUM_WINDOWS_DRIVER if machine.is_wsl else MINIMUM_DRIVER
     runs = [w for w in wheels if w.cuda in least and least[w.cuda] <= driver]
     if not runs:
-        return None, f"none runs with driver {machine.nvml.driver_version}: upgrade that first"
+        return None, f"none runs with driver {machine.nvml.driver_version}: upgrade it first"
     best = max(runs, key=lambda w: (sum(map(w.serves, own)), w.cuda, w.oldest))
     left = [capability for capability in own if not best.serves(capability)]
     if not left:
@@ -406,11 +406,11 @@ def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None,
 
 
 def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
-    """Say that a build has no code for a GPU that is here, and which other one has."""
+    """Return that a build lacks code for a GPU, and which other build has it."""
     said = f"it has no code for compute capability {show_capability(left)}"
     other = next((wheel for wheel in runs if wheel.serves(left)), None)
     if other is None:
-        return f"{said}, and no other build has"
+        return f"{said}, nor has any other build"
     lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
     return f"{said}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
 
@@ -421,19 +421,19 @@ def show_capability(capability: Version) -> str:
 
 
 def reinstall(build: BuildReading, advice: Advice) -> str:
-    """Return the step that writes the files of these very packages again, and of no other."""
+    """Return the step that reinstalls exactly these packages."""
     packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
     local = next((name.partition("+")[2] for name in packages if "+" in name), "")
     index = f" --index-url {advice.wheels_at}{local}" if local and advice.wheels_at else ""
     command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
-    return f"Write its files again: {command}"
+    return f"Reinstall it: {command}"
 
 
 def without(packages: Iterable[str]) -> str:
-    """Return the command that removes packages, to stand before an installation.
+    """Return the command that removes packages before an installation.
 
-    Of two that own the same files both have to go: removing one alone takes files of the other,
-    which pip then takes for installed.
+    Two packages that own the same files must both go: removing one takes files of the other, which
+    pip still believes installed.
     """
     names = " ".join(dict.fromkeys(name.partition(" ")[0] for name in packages))
     return f"pip uninstall -y {names}; " if names else ""

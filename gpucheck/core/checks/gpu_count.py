@@ -1,4 +1,4 @@
-"""Can programs use as many GPUs as a person expects?"""
+"""Can programs use as many GPUs as expected?"""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _finding = Teller(ID, LAYER)
 ABOUT = About(
     looks_at=("libcuda: the devices that a program sees", "NVML: the GPUs that answer",
               "--expect-gpus N"),
-    why="A GPU that fell off the bus leaves a machine that works, with one GPU less.",
+    why="A machine whose GPU fell off the bus goes on working, with one GPU less.",
     rules=(
-        "fail: programs can use another number than --expect-gpus says: those that CUDA sees and"
-        " NVML does not call lost",
-        "with MIG, whose instances CUDA counts, and where NVML alone answers: the GPUs that answer",
+        "fail: the number of GPUs that CUDA sees, less those that NVML calls lost, is not that of"
+        " --expect-gpus",
+        "with MIG, whose instances CUDA counts, and if only NVML answers: the GPUs that answer",
     ),
-    sources=("NVSentinel issue 684: GPUs that vanish without a word in the log",),
+    sources=("NVSentinel issue 684: GPUs that vanish without a message in the log",),
     causes=("other-gpu-count",),
 )  # fmt: skip
 
 
 def check(machine: Machine) -> Finding:
-    """Count those that a program can use."""
+    """Count the GPUs that a program can use."""
     expected = machine.wish.expect_gpus
     if expected is None:
-        return _finding(CheckStatus.SKIP, "no number of GPUs is expected (--expect-gpus)")
+        return _finding(CheckStatus.SKIP, "no number of GPUs was given (--expect-gpus)")
     answering = _answering(machine)
     cuda, nvml = machine.cuda, machine.nvml
     evidence = [Evidence(source="NVML: GPUs that answer", value=str(len(answering)))]
@@ -72,7 +72,7 @@ def _answering(machine: Machine) -> list[GpuReading]:
 
 
 def _usable(machine: Machine, answering: list[GpuReading]) -> int:
-    """Count the devices of CUDA, which goes on counting a GPU that it once had and lost."""
+    """Count CUDA's devices without lost GPUs, which CUDA goes on counting."""
     lost = {
         digits_of(gpu.uuid)
         for gpu in machine.nvml.gpus
@@ -83,7 +83,7 @@ def _usable(machine: Machine, answering: list[GpuReading]) -> int:
 
 
 def _steps(machine: Machine, answering: int, expected: int) -> tuple[str, ...]:
-    # Plain `list` does not start CUDA: it shows as visible what CUDA leaves out.
+    # Plain `list` does not start CUDA, and shows as visible what CUDA leaves out.
     first = "See which ones CUDA sees: gpucheck list --ask-driver"
     if VISIBLE in machine.environment and answering >= expected:
         return (first, f"Unset {VISIBLE}, or expect as many as it names.")

@@ -1,4 +1,4 @@
-"""Is every GPU still there, after its readings and after a kernel?"""
+"""Is every GPU still present, after its readings and after a kernel?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ID = "gpu-lost"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-#: The evidence that says how many are left.
+#: Source of the evidence that counts the remaining GPUs.
 LEFT = "GPUs that can be used"
 #: What happened to it, by the failure's code.
 WORDS = {"gpu-is-lost": "fell off the bus", "reset-required": "must be reset before it can be used"}
@@ -24,13 +24,13 @@ ABOUT = About(
     looks_at=(
         "NVML's codes 15 (lost) and 16 (reset required): while GPUs are listed, while their health"
         " is read, and once more after a kernel has run",
-        "the first bytes of the device's `config`: all ones, of a GPU that NVML does not reach",
+        "the first bytes of the device's `config`, if NVML does not list it: all ones means gone",
     ),
-    why="A GPU drops out under the first work it is given: the others go on, and a job that was"
-    " promised all of them fails.",
+    why="A GPU can drop out under its first work: the others go on, and a job that needs all of"
+    " them fails.",
     rules=(
         "fail: a GPU is lost or needs a reset, though others work",
-        "unknown: it could not be asked whether all of them are there",
+        "unknown: NVML did not answer whether all GPUs are present",
     ),
     sources=("nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED",),
     causes=tuple(WORDS),
@@ -38,7 +38,7 @@ ABOUT = About(
 
 
 class LostGpu(NamedTuple):
-    """One that is gone; without a number, NVML does not list it any more."""
+    """GPU that is gone; without a number, NVML no longer lists it."""
 
     name: str
     code: str
@@ -83,7 +83,7 @@ def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
 
 
 def _only_bus_id_left(machine: Machine) -> str | None:
-    """Return the bus id of the only GPU on the bus that no GPU of NVML's names as its own."""
+    """Return the bus id that no GPU of NVML has, if there is exactly one for one GPU."""
     named = {gpu.pci_bus_id for gpu in machine.nvml.gpus}
     left = [d.pci_bus_id for d in machine.kernel.pci_devices or () if d.pci_bus_id not in named]
     nameless = [gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id is None]
@@ -91,7 +91,7 @@ def _only_bus_id_left(machine: Machine) -> str | None:
 
 
 def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
-    """Yield those that NVML does not list: a container sees its host's bus, and others' GPUs."""
+    """Yield lost GPUs that NVML does not list; a container also sees GPUs of others."""
     rows = machine.nvml.gpus
     if machine.is_container or any(gpu.pci_bus_id is None for gpu in rows):
         return
@@ -120,5 +120,5 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
 
 
 def left_of(finding: Finding) -> str | None:
-    """Return how many GPUs are left of how many, of this check's finding: "3 of 4"."""
+    """Return how many GPUs are left according to this check's finding: "3 of 4"."""
     return next((each.value for each in finding.evidence if each.source == LEFT), None)

@@ -1,4 +1,4 @@
-"""Is the card's own memory of its identity and history intact?"""
+"""Is the InfoROM intact, the card's record of its identity and history?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(machine: Machine) -> list[Finding]:
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Let the driver validate it."""
+    """Judge by the driver's own validation."""
     missing = unread(health, "inforom_valid")
     if missing is not None:
         return missing
@@ -37,6 +37,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         CheckStatus.WARN,
         "its InfoROM is corrupted",
         (Evidence(source="nvmlDeviceValidateInforom", value="NVML 14"),),
-        ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
+        ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
         cause="inforom-corrupted",
     )

@@ -12,9 +12,9 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they fit jaxlib and"
-    " their pjrt",
-    "the libraries that the plugin opens by name, by the dynamic loader in list mode, and in"
+    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they match jaxlib"
+    " and their pjrt",
+    "the libraries that the plugin opens by name, with the dynamic loader in list mode, and in"
     " NVIDIA's wheels",
     why="Plain jax is for CPUs; a plugin without its libraries falls back to the CPU.",
     sources=("JAX, Installation: NVIDIA GPU",),
@@ -48,5 +48,5 @@ ADVICE = framework.Advice(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

@@ -1,4 +1,4 @@
-"""Is NVIDIA's kernel module loaded, does it own the GPUs, and is it of the right kind?"""
+"""Is NVIDIA's kernel module loaded, does it own the GPUs, and is it the right kind?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYER = Layer.KERNEL
 REQUIRES: tuple[str, ...] = ("pci-device",)
 
 
-#: Who may hold a GPU instead, and what to do about it.
+#: Drivers that may hold a GPU instead, and the remedy.
 FOR_A_VM = (
     "It is reserved for a virtual machine: use it there.",
     "If that is not intended: remove its id from vfio-pci.ids or pci-stub.ids (kernel command line,"
     " modprobe.d) and reboot.",
 )
-#: Stands for rebuild_initramfs, which knows the distribution.
+#: Placeholder for rebuild_initramfs, which knows the distribution.
 REBUILD = "Rebuild the initramfs and reboot."
 OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
     "nouveau": (
@@ -41,15 +41,15 @@ OTHER_DRIVERS: dict[str, tuple[str, ...]] = {
 
 ABOUT = About(
     looks_at=(
-        "/sys/bus/pci/devices/<id>/driver: who holds the GPU",
+        "/sys/bus/pci/devices/<id>/driver: which driver holds the GPU",
         f"{SOURCE}, /proc/driver/nvidia/version, /proc/driver/nvidia/gpus/*/information",
         "/lib/modules/<kernel>/modules.dep, /var/lib/dkms, modprobe.d",
-        "the SecureBoot variable of the firmware; the kernel log where it may be read",
+        "the SecureBoot variable of the firmware; the kernel log, if it may be read",
     ),
-    why="Without its module there are no device files, and both NVML and CUDA refuse.",
+    why="Without its module there are no device files, and both NVML and CUDA fail.",
     rules=(
-        "fail: another driver holds every GPU, the module is not loaded, or it took none of them",
-        "warn: another driver holds some of the GPUs, or it left out some of them",
+        "fail: another driver holds every GPU, the module is not loaded, or it drives none of them",
+        "warn: another driver holds some of the GPUs, or the module leaves some out",
         "the open flavour needs Turing or newer, Blackwell needs the open flavour",
     ),
     sources=(
@@ -69,7 +69,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Look at the module and at the drivers bound to the PCI devices."""
+    """Judge the module and the drivers bound to the PCI devices."""
     kernel = machine.kernel
     if machine.is_wsl:
         return _skip("WSL2: the Windows driver is used, Linux needs no module")
@@ -77,7 +77,7 @@ def check(machine: Machine) -> Finding:
         return _skip("Jetson: the driver is part of the board's own kernel")
     held = [device for device in kernel.pci_devices or () if device.driver in OTHER_DRIVERS]
     every = len(held) == len(kernel.pci_devices or ())
-    # A container sees the bus of its host, and what others have of it.
+    # A container sees the bus of its host, and GPUs of others on it.
     if held and (every or (kernel.module_loaded and not machine.is_container)):
         return _held(machine, held, len(kernel.pci_devices or ()))
     if kernel.module_loaded is None:
@@ -100,7 +100,7 @@ def _skip(summary: str) -> Finding:
 
 
 def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding:
-    """Another driver has GPUs: of some of several, that may well be meant."""
+    """Report GPUs that another driver holds; for some of several, that may be intended."""
     driver = held[0].driver or ""
     if len(held) == count == 1:
         summary = f"{held[0].pci_bus_id} is held by {driver}, not by nvidia"
@@ -181,7 +181,7 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
         id=ID,
         layer=LAYER,
         status=CheckStatus.FAIL if every else CheckStatus.WARN,
-        summary=f"the driver is told to leave out {len(excluded)} of {count_of(count)}",
+        summary=f"the driver is configured to leave out {len(excluded)} of {count_of(count)}",
         evidence=tuple(
             Evidence(
                 source=f"/proc/driver/nvidia/gpus/{gpu}/information", value="GPU Excluded: Yes"
@@ -194,7 +194,7 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
 
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
-    """The module is loaded, and its own list lacks GPUs that the bus has."""
+    """Report GPUs on the bus that the loaded module does not list."""
     trouble = wrong_flavour(machine, left) or told_by_log(machine)
     cause, summary, evidence, remedy = trouble or Reason(
         "gpu-not-taken",
@@ -206,7 +206,7 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
             " reboot.",
         ),
     )
-    what = f"the nvidia module is loaded, but did not take {count_of(len(left))}"
+    what = f"the nvidia module is loaded, but does not drive {count_of(len(left))}"
     return Finding(
         id=ID,
         layer=LAYER,
@@ -216,7 +216,7 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
             *(
                 Evidence(
                     source="/proc/driver/nvidia/gpus",
-                    value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not in it",
+                    value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not listed",
                 )
                 for device in left
             ),

@@ -12,20 +12,20 @@ ID = "launch"
 LAYER = Layer.LAUNCH
 REQUIRES: tuple[str, ...] = ("cuda-driver", "visibility", "compute-mode")
 
-#: The evidence that names what ran the kernel.
+#: Source of the evidence that names what ran the kernel.
 THROUGH = "through"
-#: What it went through, in a sentence.
+#: What ran the kernel, in a sentence.
 WORDS = {"cupy": "libcuda and CuPy", "libcuda": "libcuda", None: "libcuda"}
 
 _finding = Teller(ID, LAYER)
 
 REMEDIES: dict[str, tuple[str, ...]] = {
-    "out-of-memory": ("See who has the memory, and ask them: gpucheck list --processes",),
+    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
     "devices-unavailable": (
-        "See who has it, and wait or ask: gpucheck list --processes",
+        "See which program holds it, then wait or ask: gpucheck list --processes",
         "If it is set to `exclusive`: sudo nvidia-smi -c 0",
     ),
-    "no-kernel-image": ("Install a build that has code for this GPU's architecture.",),
+    "no-kernel-image": ("Install a build with code for this GPU's architecture.",),
     "ptx-too-new": (UPGRADE,),
     "jit-compiler-missing": (
         "In a container: NVIDIA_DRIVER_CAPABILITIES must have `compute`.",
@@ -44,15 +44,16 @@ UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"}
 
 ABOUT = About(
     looks_at=(
-        "x -> 3x + 7 on 4096 numbers, in a child with a deadline: through libcuda with a kernel of"
-        " our own, which is what is judged; then through CuPy where it is installed, with deadlines"
-        " of its own for its import and its compiler: what it does late or wrong is CuPy's",
-        "the first GPU that a program sees, the next if that fails; with --deep all of them",
-        "the time of the first launch, which compiles the kernel, apart from the second",
+        "x -> 3x + 7 on 4096 numbers, in a child process with a deadline: through libcuda with a"
+        " built-in kernel, which is what is judged",
+        "then through CuPy, if installed, with deadlines of its own for the import and the"
+        " compiler: a delay or an error there is a finding about CuPy",
+        "the first GPU that a program sees, or the next if that fails; with --deep all of them",
+        "the time of the first launch, which compiles the kernel, and that of the second",
     ),
     why="A driver may count its GPUs and still be unable to use them.",
     rules=(
-        "fail: no GPU ran it or the result is wrong; warn: some did not, or CuPy alone did",
+        "fail: no GPU ran it, or the result is wrong; warn: some did not, or only CuPy did",
         "unknown: no result within the deadline",
     ),
     sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
@@ -75,7 +76,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge what came of running a kernel."""
+    """Judge the result of the CUDA kernel self-test."""
     reading = machine.launch
     if reading.failure is not None:
         return _failed(reading.failure, reading)
@@ -94,7 +95,7 @@ def check(machine: Machine) -> Finding:
         return _finding(CheckStatus.OK, said, *_evidence(reading))
     return _finding(
         CheckStatus.WARN,
-        f"a kernel runs through CuPy alone; through libcuda: {alone.message}",
+        f"a kernel runs only through CuPy; through libcuda: {alone.message}",
         Evidence(source=alone.function or "libcuda", value=alone.code),
         *_evidence(reading),
         remedy=REMEDIES.get(alone.code, (KERNEL_LOG,)),

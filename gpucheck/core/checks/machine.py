@@ -1,4 +1,4 @@
-"""The readings that checks look at, each taken at most once and only when a check wants it."""
+"""Readings for the checks, each taken at most once and only when a check needs it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from gpucheck.models.snapshot import (
 )
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
-#: What helps where nothing more exact is known: the driver says there what it met.
-KERNEL_LOG = "Look at what the driver says in the kernel log: sudo dmesg | grep -i nvrm"
+#: Remedies if nothing more exact is known: the driver logs there what it met.
+KERNEL_LOG = "Read the driver's messages in the kernel log: sudo dmesg | grep -i nvrm"
 REBOOT = "Reboot."
 UPGRADE = "Upgrade the driver."
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Wish(NamedTuple):
-    """What a person asked of the checks besides looking.
+    """Options of the checks.
 
-    `framework` is the one that has to be able to use a GPU, `tried` those to import, `python` the
-    interpreter that has them (None: the one that a person means).
+    `framework` is the one that must be able to use a GPU, `tried` are those to import, `python` is
+    the interpreter that has them (None: the active one).
     """
 
     expect_gpus: int | None = None
@@ -52,7 +52,7 @@ class Wish(NamedTuple):
 
 
 def say_nothing(text: str) -> None:
-    """Take the progress where nobody is watching."""
+    """Ignore a report of progress."""
 
 
 class Machine:
@@ -85,41 +85,41 @@ class Machine:
 
     @cached_property
     def system(self) -> SystemReading:
-        """What files tell about the driver."""
+        """What files show about the driver."""
         return self._probes.system()
 
     @cached_property
     def openings(self) -> tuple[NodeOpening, ...]:
-        """What came of opening the device nodes that there are: asked only after a failure."""
+        """The results of opening the device nodes, read only after a failure."""
         return self._probes.open_nodes([node.path for node in self.system.nodes.nodes])
 
     @cached_property
     def nvml(self) -> NvmlReading:
-        """What NVML says."""
+        """The GPUs, as NVML reports them."""
         self.tell("asking NVML")
         return self._probes.nvml(NvmlQuestion())
 
     @cached_property
     def health(self) -> HealthReading:
-        """What NVML says of each GPU's health."""
+        """The health of each GPU, as NVML reports it."""
         self.tell("reading each GPU's health")
         return self._probes.health()
 
     @cached_property
     def cuda(self) -> CudaReading:
-        """What libcuda says in a fresh process with this environment."""
+        """The answer of libcuda in a fresh process with this environment."""
         self.tell("starting CUDA")
         return self._probes.cuda()
 
     @cached_property
     def cuda_unrestricted(self) -> CudaReading:
-        """What libcuda says in a fresh process without CUDA_VISIBLE_DEVICES."""
+        """The answer of libcuda in a fresh process without CUDA_VISIBLE_DEVICES."""
         self.tell(f"starting CUDA without {VISIBLE}")
         return self._probes.cuda_unrestricted()
 
     @cached_property
     def visibility(self) -> Visibility:
-        """What the variables leave visible, with the driver's word where the rules are open."""
+        """What the variables leave visible; the driver decides where the rules do not."""
         return see_visibility(
             self.nvml.gpus,
             self.environment,
@@ -130,29 +130,29 @@ class Machine:
 
     @cached_property
     def visible_by_the_rules(self) -> tuple[str, ...] | None:
-        """The UUIDs that a program should see; None where only the driver knows."""
+        """The UUIDs that a program should see; None if only the driver knows."""
         gpus = [gpu for gpu in self.nvml.gpus if gpu.failure is None]
         if self.nvml.failure is not None or any(is_mig(gpu) for gpu in gpus):
             return None
         text = self.environment.get(VISIBLE)
         if text is None:
-            # In whatever order: all of them.
+            # All of them, in whatever order.
             return tuple(gpu.uuid for gpu in gpus if gpu.uuid)
         order = self.environment.get("CUDA_DEVICE_ORDER")
         return apply_rules(text, order, gpus, driver_version=self.nvml.driver_version).visible
 
     @cached_property
     def builds(self) -> BuildsReading:
-        """The frameworks of the interpreter that matters."""
+        """The frameworks of the checked interpreter."""
         return self._probes.builds(self.wish.python)
 
     def build(self, name: str) -> BuildReading | None:
-        """Return one framework's build, or None if it is not there."""
+        """Return one framework's build, or None if it is not installed."""
         return next((build for build in self.builds.builds or () if build.name == name), None)
 
     @cached_property
     def trials(self) -> Mapping[str, TrialReading]:
-        """What the frameworks said when they were tried, by name."""
+        """The results of the frameworks' smoke tests, by name."""
         present = [name for name in self.wish.tried if self.build(name) is not None]
         if not present or self.is_hung:
             return {}
@@ -161,7 +161,7 @@ class Machine:
 
     @cached_property
     def launch(self) -> LaunchReading:
-        """What came of running a kernel."""
+        """The result of the CUDA kernel self-test."""
         self.tell("running a kernel")
         return self._probes.launch(
             self.builds.python,
@@ -172,13 +172,13 @@ class Machine:
 
     @property
     def has_run_a_kernel(self) -> bool:
-        """Whether a kernel was launched here by now, and its result is right."""
+        """Whether a kernel has been launched, with the right result."""
         return "launch" in vars(self) and any(each.right for each in self.launch.launches)
 
     @property
     def after_launch(self) -> NvmlReading:
-        """What NVML says of the GPUs that answered, after a kernel has run; empty before."""
-        # Only what another check has launched counts: nobody who did not ask for it gets a kernel.
+        """The GPUs that answered, as NVML reports them after a kernel has run; empty before."""
+        # Only a launch by another check counts: a run without that check starts no kernel.
         return self._asked_again if "launch" in vars(self) else NvmlReading()
 
     @cached_property
@@ -187,13 +187,13 @@ class Machine:
         failed = self.nvml.failure or self.health.failure
         if failed or not answered or not self.launch.launches:
             return NvmlReading()
-        self.tell("asking whether every GPU is still there")
-        # Who is on each of them: that takes few calls, and a lost GPU answers none.
+        self.tell("checking that every GPU is still present")
+        # The processes on each of them: that takes few calls, and a lost GPU answers none.
         return self._probes.nvml(NvmlQuestion(processes_of=answered))
 
     @property
     def lost(self) -> Mapping[int, ProbeFailure]:
-        """The GPUs that NVML has called lost by now, by index, and what it said first."""
+        """The GPUs that NVML has called lost so far, by index, with its first error."""
         listed = ((gpu.index, gpu.failure) for gpu in self.nvml.gpus)
         looked = ((gpu.index, gpu.failure) for gpu in self.health.gpus)
         later = ((gpu.index, gpu.failure) for gpu in self.after_launch.gpus)
@@ -215,7 +215,7 @@ class Machine:
 
     @property
     def is_hung(self) -> bool:
-        """Whether a library of the driver was asked and did not answer: nobody should ask again."""
+        """Whether a library of the driver did not answer, and should not be called again."""
         failures = (self.nvml.failure, self.cuda.failure if not self.nvml.failure else None)
         return any(failure is not None and failure.code == HUNG for failure in failures)
 
@@ -226,12 +226,12 @@ class Machine:
 
     @property
     def is_jetson(self) -> bool:
-        """Whether the GPU is part of the processor and on no PCI bus."""
+        """Whether the GPU is part of the processor, and not on a PCI bus."""
         return self.system.platform.tegra is not None
 
     @property
     def is_container(self) -> bool:
-        """Whether the kernel, and so its modules, belong to somebody else."""
+        """Whether the kernel and its modules belong to a container's host."""
         return self.host.container is not None
 
 

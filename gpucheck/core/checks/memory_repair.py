@@ -1,4 +1,4 @@
-"""Does the driver call the memory unrepairable, or want to repair it?"""
+"""Does the driver report the memory as unrepairable, or a repair as pending?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABOUT = About(
     looks_at=(
         "nvmlDeviceGetUnrepairableMemoryFlag_v1 and nvmlDeviceGetRepairStatus (new drivers)",
     ),
-    why="The driver itself says that the GPU needs a repair, or is past it.",
+    why="The driver itself reports that the GPU needs a repair, or is beyond repair.",
     rules=("fail: unrepairable; warn: a repair is pending",),
     sources=("NVML API Reference", "DCGM diagnostics fail on the flag"),
     causes=(
@@ -27,4 +27,4 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no memory waits for a repair", memory_repair)
+    return over_gpus(machine, ID, "no memory repair is pending", memory_repair)

@@ -19,10 +19,10 @@ ABOUT = About(
         "nvmlDeviceGetMigMode: current and pending",
         "nvmlDeviceGetMigDeviceHandleByIndex for every slot",
     ),
-    why="CUDA sees a split GPU's instances instead of the GPU: without one it sees nothing.",
+    why="CUDA sees the instances of a split GPU instead of the GPU: without one it sees nothing.",
     rules=(
-        "fail: MIG is enabled and no GPU has anything that CUDA could see",
-        "warn: a GPU is split and has no instance, or the mode changes with the next reset",
+        "fail: MIG is enabled, and no GPU has anything that CUDA can see",
+        "warn: a GPU is split and has no instance, or the next reset changes the mode",
     ),
     sources=("NVIDIA MIG User Guide",),
     causes=(
@@ -33,7 +33,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Look at the modes and the instances."""
+    """Judge the modes and the instances."""
     gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
     if not gpus:
         return _finding(CheckStatus.SKIP, "no GPU answers")
@@ -62,7 +62,7 @@ def _changing(machine: Machine) -> Finding | None:
     gpu, wanted = pending[0]
     return _finding(
         CheckStatus.WARN,
-        f"MIG of GPU {gpu.index} is to be turned {'on' if wanted else 'off'}, which takes a reset",
+        f"the next reset of GPU {gpu.index} turns MIG {'on' if wanted else 'off'}",
         Evidence(
             source="nvmlDeviceGetMigMode", value=f"current {gpu.mig_enabled}, pending {wanted}"
         ),
@@ -79,13 +79,13 @@ def _empty(empty: list[GpuReading], count: int) -> Finding:
     names = ", ".join(str(gpu.index) for gpu in empty)
     return _finding(
         CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
-        f"MIG is enabled on GPU {names}, but there is no instance: CUDA has nothing to show",
+        f"MIG is enabled on GPU {names}, but there is no instance: CUDA sees nothing there",
         *(
             Evidence(source=f"nvmlDeviceGetMigMode, GPU {gpu.index}", value="enabled, 0 instances")
             for gpu in empty
         ),
         remedy=(
-            f"Make instances: sudo nvidia-smi mig -i {empty[0].index} -cgi <profile> -C"
+            f"Create instances: sudo nvidia-smi mig -i {empty[0].index} -cgi <profile> -C"
             " (nvidia-smi mig -lgip lists the profiles)",
             f"Or turn MIG off: sudo nvidia-smi -i {empty[0].index} -mig 0",
         ),

@@ -1,4 +1,4 @@
-"""Why NVIDIA's kernel module is not loaded, by the first sign that explains it."""
+"""Causes of a kernel module that is not loaded, by the first sign that explains it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpucheck.models.finding import Evidence
 
 SOURCE = "/sys/module/nvidia"
 OF_THE_HOST = "module-of-the-host"
-#: What it can be called.
+#: The names of the causes.
 CAUSES = (
     "driver-not-installed",
     "module-not-built",
@@ -25,7 +25,7 @@ CAUSES = (
     OF_THE_HOST,
     "secure-boot",
 )
-#: Source: Linux, kernel/module/signing.c and security/lockdown; the others are modprobe's words.
+#: Source: Linux, kernel/module/signing.c and security/lockdown; the others are modprobe's messages.
 REFUSED_BY_KERNEL = (
     r"Loading of .* is rejected|module loading is restricted"
     "|Key was rejected|Required key not available"
@@ -37,7 +37,7 @@ OF_ANOTHER_KERNEL = (
 
 
 def why_absent(machine: Machine) -> Reason:
-    """Say why the module is not there, by the first sign that explains it."""
+    """Return why the module is not loaded, by the first sign that explains it."""
     for explain in CAUSES_OF_ABSENCE:
         found = explain(machine)
         if found is not None:
@@ -69,14 +69,14 @@ def _of_the_host(machine: Machine) -> Reason | None:
 
 
 def _refused(machine: Machine) -> Reason | None:
-    """Take the log's word that the module's signature was refused: the kernel's or modprobe's."""
+    """Find a message of the kernel or modprobe that the module's signature was rejected."""
     log = machine.system.log
     line = line_with(log, REFUSED_BY_KERNEL)
     if line is None:
         return None
     return _missing(
         "secure-boot",
-        "the kernel refuses the nvidia module, whose signature it does not know (Secure Boot)",
+        "the kernel rejects the nvidia module, whose signature it does not know (Secure Boot)",
         Evidence(source=log.source, value=line),
         _secure_boot(machine),
         remedy=sign_module(machine),
@@ -84,17 +84,17 @@ def _refused(machine: Machine) -> Reason | None:
 
 
 def _suspected(machine: Machine) -> Reason | None:
-    """Suspect Secure Boot, where the module is there and nothing else explains its absence."""
+    """Suspect Secure Boot if the module is installed and nothing else explains its absence."""
     installed = machine.system.module.installed
     if machine.system.platform.secure_boot is not True or not installed:
         return None
     return _missing(
         "secure-boot",
-        "the nvidia module is installed, but not loaded: Secure Boot is on and may refuse it",
+        "the nvidia module is installed, but not loaded: Secure Boot is on and may reject it",
         _secure_boot(machine),
         Evidence(source="modules.dep", value=installed[0]),
         remedy=(
-            "See what it says: sudo modprobe nvidia (`Key was rejected`: it is Secure Boot)",
+            "Try to load it: sudo modprobe nvidia (`Key was rejected` means Secure Boot)",
             *sign_module(machine),
         ),
     )
@@ -119,11 +119,11 @@ def _blocked(machine: Machine) -> Reason | None:
     profile = machine.system.platform.prime_profile
     return _missing(
         "module-blocked",
-        "the nvidia kernel module is kept from loading",
+        "the nvidia kernel module is blocked from loading",
         *evidence,
         remedy=(
             *("Turn the GPU on: sudo prime-select on-demand; reboot.",) * (profile is not None),
-            f"Remove the lines named here. {rebuild_initramfs(machine)}",
+            f"Remove the lines that block it. {rebuild_initramfs(machine)}",
         ),
     )
 
@@ -146,14 +146,14 @@ def _not_built(machine: Machine) -> Reason | None:
 
 
 def _does_not_fit(machine: Machine) -> Reason | None:
-    """Take the log's word that the module on disk is of another kernel than the running one."""
+    """Find a message that the module on disk was built for another kernel."""
     log = machine.system.log
     line = line_with(log, OF_ANOTHER_KERNEL)
     if line is None:
         return None
     return _missing(
         "module-does-not-fit",
-        "the kernel refuses the nvidia module on disk, which was built for another kernel",
+        "the kernel rejects the nvidia module on disk, which was built for another kernel",
         Evidence(source=log.source, value=line),
         remedy=build_module(machine),
     )
@@ -185,7 +185,7 @@ def _not_loaded(machine: Machine) -> Reason | None:
     )
 
 
-#: The first that explains it is the one that is told.
+#: The first one that explains it is reported.
 CAUSES_OF_ABSENCE = (
     _of_the_host,
     _refused,

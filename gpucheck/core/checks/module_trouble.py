@@ -1,4 +1,4 @@
-"""Why a module that is loaded does not run a GPU: its flavour, or what it wrote to the log."""
+"""Problems of a loaded kernel module: the wrong flavour, or errors in the kernel log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OTHER_BRANCH = (
 )
 ONE_VERSION = ("Reinstall the driver, all of it as one version; then reboot.",)
 COLD_START = (
-    "In a virtual machine: stop it and start it again from outside, which may give it another GPU.",
+    "In a virtual machine: stop it and start it again from outside; it may get another GPU.",
     "Power the machine off (not just a reboot) and on again.",
-    "Check power cables, riser and temperature; if it comes back, replace the GPU.",
+    "Check power cables, riser and temperature; if it happens again, replace the GPU.",
 )
 
-#: What the driver writes to the kernel log: a pattern, the cause, what that means, what to do. Its
-#: messages are of several lines, each of which may come alone: a pattern is part of one of them.
+#: Driver messages in the kernel log: a pattern, the cause, the meaning, the remedy. A message has
+#: several lines, each of which may come alone: a pattern is part of one of them.
 #: Source: open-gpu-kernel-modules, messages of nv.c and osapi.c.
 TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
@@ -71,7 +71,7 @@ TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "the firmware gave the GPU no memory window (BAR)",
         (
             "In a virtual machine: give it more 64-bit MMIO space.",
-            "In the BIOS turn on `Above 4G Decoding`, and boot by UEFI.",
+            "In the BIOS turn on `Above 4G Decoding`, and boot with UEFI.",
             "Or boot with `pci=realloc`.",
         ),
     ),
@@ -104,7 +104,7 @@ def line_with(log: KernelLogReading, pattern: str) -> str | None:
 
 
 def told_by_log(machine: Machine) -> Reason | None:
-    """Return what the log says, the most telling of its lines first."""
+    """Return the problem that the log shows, the most specific one first."""
     log = machine.system.log
     for pattern, cause, meaning, remedy in TOLD_BY_LOG:
         line = line_with(log, pattern)
@@ -114,7 +114,7 @@ def told_by_log(machine: Machine) -> Reason | None:
 
 
 def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Reason | None:
-    """Return whether the open or the proprietary module is the wrong one for one of these GPUs."""
+    """Return why the loaded flavour, open or proprietary, does not fit one of these GPUs."""
     flavour = machine.system.module.flavour
     said = (Evidence(source="/proc/driver/nvidia/version", value=flavour or "?"),)
     numbers = [number for number in map(_number, devices) if number is not None]
@@ -122,7 +122,7 @@ def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Reas
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
         return Reason("open-module-on-old-gpu", summary, said, PROPRIETARY)
     if flavour == "proprietary" and any(number >= FIRST_BLACKWELL for number in numbers):
-        summary = "the proprietary kernel module is loaded, and Blackwell GPUs need the open one"
+        summary = "the proprietary kernel module is loaded, but Blackwell GPUs need the open one"
         return Reason("proprietary-module-on-new-gpu", summary, said, OPEN_FLAVOUR)
     return None
 

@@ -12,8 +12,8 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "with numba-cuda: NVVM and NVRTC, by cuda-pathfinder as numba-cuda does",
-    "else libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
+    "with numba-cuda: NVVM and NVRTC, found with cuda-pathfinder as numba-cuda does",
+    "otherwise libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
     why="Numba compiles for GPUs with NVVM, and numba-cuda with NVRTC too; they come with a CUDA"
     " toolkit or NVIDIA's wheels.",
     sources=("Numba for CUDA GPUs, Installation", "numba -s"),
@@ -48,5 +48,5 @@ ADVICE = framework.Advice(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

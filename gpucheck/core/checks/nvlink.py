@@ -14,7 +14,7 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetNvLinkState for every link of every GPU",),
-    why="A link that is down halves, or worse, the speed at which two GPUs exchange data.",
+    why="A link that is down halves the speed at which two GPUs exchange data, or worse.",
     rules=(
         "warn: a link is down while another one, of this GPU or any other, is up",
         "cards without a bridge have all their links down by design: not judged",
@@ -28,7 +28,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> list[Finding]:
-    """Judge every GPU, knowing whether links are used here at all."""
+    """Judge every GPU, if any link on this machine is up."""
     used = any(health.nvlinks_active for _, health in machine.gpus)
 
     def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
@@ -39,15 +39,15 @@ def check(machine: Machine) -> list[Finding]:
         if not links:
             return Unread("not supported by this GPU")
         if not used:
-            return Unread("no such thing as a link between these GPUs: all of them are down")
+            return Unread("no link is up between these GPUs")
         if active == links:
             return None
         return Trouble(
             CheckStatus.WARN,
-            f"NVLinks that are down: {links - active} of {links}",
+            f"{links - active} of {links} NVLinks are down",
             (Evidence(source="nvmlDeviceGetNvLinkState", value=f"{active} of {links} active"),),
             (
-                "Look at them: nvidia-smi nvlink --status",
+                "Show the links: nvidia-smi nvlink --status",
                 "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",
             ),
             cause="nvlink-down",

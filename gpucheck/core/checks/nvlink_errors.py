@@ -1,4 +1,4 @@
-"""Do errors on the NVLinks grow?"""
+"""Do the NVLinks have new errors?"""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ ID = "nvlink-errors"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-#: So many CRC errors a second are more than a link that only repeats some data.
+#: From so many CRC errors a second on, a link does more than repeat some data.
 MANY_CRC_PER_S = 100
-#: Kinds of which each one costs a link its data or its connection.
+#: Errors that cost a link its data or its connection.
 GRAVE = ("replay", "recovery")
 ABOUT = About(
     looks_at=(
         "nvmlDeviceGetFieldValues 38, 45, 52, 59 (CRC, replay and recovery errors of all links) and"
         " 161 to 163 (of each link), twice, 0.1 s apart",
     ),
-    why="A link with errors carries data again and again, or loses its connection: jobs on several"
-    " GPUs slow down, and in the end fail.",
+    why="A link with errors sends data again, or loses its connection: jobs on several GPUs slow"
+    " down, and finally fail.",
     rules=(
-        "fail: a replay or a recovery while we looked, or 100 CRC errors a second and more",
-        "warn: any other CRC error while we looked",
+        "fail: a replay or a recovery during the check, or 100 CRC errors a second or more",
+        "warn: any other CRC error during the check",
     ),
     sources=("DCGM health, NVLink watch: the same limits",),
     causes=("nvlink-errors",),
@@ -34,14 +34,14 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no NVLink error while we looked", judge)
+    return over_gpus(machine, ID, "no new NVLink error during the check", judge)
 
 
 def judge(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Hold the growth of each kind against DCGM's limits."""
+    """Compare the growth of each kind with DCGM's limits."""
     if not health.nvlinks_active:
         missing = unread(health, "nvlinks", "nvlinks_active")
-        return missing or Unread("no such thing as a link that is up")
+        return missing or Unread("no link is up")
     missing = unread(health, "nvlink_errors_grown")
     if missing is not None:
         return missing
@@ -53,13 +53,13 @@ def judge(gpu: Card, health: GpuHealthReading) -> Judgement:
     words = ", ".join(f"{count} {kind}" for kind, count in grown.items())
     return Trouble(
         CheckStatus.FAIL if grave else CheckStatus.WARN,
-        f"errors on its NVLinks grow: {words} in {seconds * 1000:.0f} ms",
+        f"its NVLinks have new errors: {words} in {seconds * 1000:.0f} ms",
         tuple(
             Evidence(source=f"NVLink {kind} errors a second", value=f"{count / seconds:.0f}")
             for kind, count in grown.items()
         ),
         (
-            "See which link it is: nvidia-smi nvlink --errorcounters",
+            "Find the link: nvidia-smi nvlink --errorcounters",
             "Reseat the bridge, the board or the cable; then ask the vendor.",
         ),
         cause="nvlink-errors",

@@ -32,11 +32,11 @@ LIBRARY = "libnvidia-ml.so.1"
 #: The libraries were upgraded, and the module in the kernel was not.
 RELOAD = (
     "Reboot, so that the kernel module of the installed driver is loaded.",
-    "Or stop all that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
+    "Or stop everything that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
     " nvidia; sudo modprobe nvidia",
-    "So that it does not come back: keep unattended upgrades away from the driver's packages.",
+    "To prevent this: exclude the driver's packages from unattended upgrades.",
 )
-#: What helps, by the failure's code.
+#: Remedies by the failure's code.
 REMEDIES: dict[str, tuple[str, ...]] = {
     "library-not-found": (
         "On a host: install the NVIDIA driver.",
@@ -47,7 +47,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "no-permission": ("Join the group that owns /dev/nvidia* (often `video` or `render`).",),
     "operating-system": (
         "In a container: the device cgroup may block the GPU; recreate the container.",
-        "On a host: a cgroup or a security module may block /dev/nvidia*: look at the system's log"
+        "On a host: a cgroup or a security module may block /dev/nvidia*: read the system log"
         " (SELinux, AppArmor).",
         KERNEL_LOG,
     ),
@@ -55,7 +55,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "insufficient-power": ("Attach the GPU's external power cables.",),
     "gpu-is-lost": COLD_START,
     "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
-    "corrupted-inforom": ("Ask the vendor of the GPU to mend its InfoROM or to replace it.",),
+    "corrupted-inforom": ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
     "driver-not-answering": (KERNEL_LOG, REBOOT),
     "timeout": (KERNEL_LOG, REBOOT),
     "irq-issue": (KERNEL_LOG, REBOOT),
@@ -72,19 +72,19 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 CGROUP_LOST_SUMMARY = (
     "the container may no longer open the GPU's device files: its device cgroup lost them"
 )
-SLURM = ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).",)
+SLURM = ("Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).",)
 WSL_PATH = (
-    "Put /usr/lib/wsl/lib into it: unset LD_LIBRARY_PATH, or add the folder to it.",
+    "Add /usr/lib/wsl/lib to it: unset LD_LIBRARY_PATH, or add the folder to that variable.",
     "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
 )
 #: The host's driver was upgraded, and the container still has the libraries of the one before.
 OLD_CONTAINER = (
     "Recreate the container: it holds libraries of a driver that its host no longer runs.",
-    "If that does not help, the image brings them: take the driver's libraries out of the image.",
+    "If that does not help, the image has them: remove the driver's libraries from the image.",
 )
 CGROUP_LOST = (
-    "Recreate the container (a systemd reload on the host took its devices away).",
-    "So that it lasts: use CDI (--device nvidia.com/gpu=all), or the host's Docker with"
+    "Recreate the container (a systemd reload on the host removed its devices).",
+    "To prevent this: use CDI (--device nvidia.com/gpu=all), or the host's Docker with"
     " native.cgroupdriver=cgroupfs.",
 )
 _VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)")
@@ -95,10 +95,10 @@ ABOUT = About(
         "if it refuses: the library's file, /sys/module/nvidia/version, and whether the device"
         " files can be opened",
     ),
-    why="It is how every tool learns of the GPUs; its error codes tell most broken drivers apart.",
+    why="Every tool reads the GPUs through it; its error codes tell most broken drivers apart.",
     rules=(
         "fail: it cannot be loaded or refuses, or no GPU answers",
-        "warn: some GPUs do not answer, the PCI bus has more than it lists, or two have one UUID",
+        "warn: some GPUs do not answer, it lists fewer than the PCI bus, or two share a UUID",
         "unknown: no answer within the deadline",
     ),
     sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
@@ -176,9 +176,9 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
     if found:
         return Reason(
             "library-not-in-the-path",
-            f"{LIBRARY} is on disk, but the loader does not find or take it",
+            f"{LIBRARY} is on disk, but the loader does not find or accept it",
             evidence,
-            ("Renew the loader's list: sudo ldconfig", "Reinstall the driver's libraries."),
+            ("Refresh the loader's cache: sudo ldconfig", "Reinstall the driver's libraries."),
         )
     if machine.kernel.module_loaded:
         summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
@@ -201,7 +201,7 @@ def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -
 
 
 def has_capability(capabilities: str, wanted: str) -> bool:
-    """Return whether NVIDIA_DRIVER_CAPABILITIES asks for something."""
+    """Return whether NVIDIA_DRIVER_CAPABILITIES contains this capability."""
     words = {word.strip() for word in capabilities.split(",")}
     return bool(words & {wanted, "all"})
 
@@ -226,8 +226,8 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
         )
     if version is not None and loaded == version[1]:
         summary = (
-            f"NVML says that the driver's library and the loaded kernel module differ in version,"
-            f" though both read as {loaded}"
+            "NVML reports that the driver's library and the loaded kernel module differ in version,"
+            f" but both read as {loaded}"
         )
     evidence = [Evidence(source="/sys/module/nvidia/version", value=loaded or "unreadable")]
     if path is not None:
@@ -239,7 +239,7 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _is_older(library: str | None, module: str | None) -> bool:
-    """Return whether the library is of an older driver; of unknown ones it may be."""
+    """Return whether the library is from an older driver; True if either is unknown."""
     mine, theirs = parse_version(library), parse_version(module)
     return mine is None or theirs is None or mine < theirs
 
@@ -249,7 +249,7 @@ def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
         return _perhaps_refused(machine, failure)
     return Reason(
         "windows-blocks",
-        "Windows blocks the access to the GPU",
+        "Windows blocks access to the GPU",
         (),
         (
             "In Windows: update the NVIDIA driver; then: wsl --update; wsl --shutdown",
@@ -260,7 +260,7 @@ def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
-    """The driver runs and has no GPU: it could not start them, or may not show them."""
+    """Explain a running driver without a GPU: it could not start them, or may not show them."""
     refused = _perhaps_refused(machine, failure)
     if refused.cause != failure.code:
         return refused
@@ -274,7 +274,7 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Reason:
-    """Try to open the device files: a cgroup shows only there."""
+    """Open the device files: only that shows a refusing cgroup."""
     refused = [opening for opening in machine.openings if opening.error is not None]
     evidence = tuple(
         Evidence(source=f"open {opening.path}", value=opening.error or "") for opening in refused
@@ -314,7 +314,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     silent = [gpu for gpu in reading.gpus if gpu.failure is not None]
     count = reading.gpu_count or 0
     first = silent[0].failure if silent else None
-    # Those that another driver holds are that check's business; a container sees its host's bus.
+    # GPUs of another driver belong to kernel-module; a container sees its host's bus.
     on_bus = [d for d in machine.kernel.pci_devices or () if d.driver in (None, "nvidia")]
     if first is not None:
         return Finding(
@@ -340,7 +340,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
             id=ID,
             layer=LAYER,
             status=CheckStatus.WARN,
-            summary=f"GPUs {names} say that they have the same UUID: no program can name one",
+            summary=f"GPUs {names} report the same UUID: no program can name one of them",
             evidence=tuple(
                 Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same
             ),

@@ -12,15 +12,15 @@ LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
-    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, cuDNN and cuFFT"
-    " among it, by the dynamic loader in list mode",
+    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
+    " and cuFFT, with the dynamic loader in list mode",
     "whether onnxruntime and onnxruntime-gpu are both installed",
-    why="Both packages write the same folder: whichever came last decides.",
+    why="Both packages write the same folder: the one installed last decides.",
     sources=("ONNX Runtime, CUDA Execution Provider",),
 )
 
 
-#: Source: onnxruntime-gpu 1.31 on PyPI says so of itself (capi/build_and_package_info.py).
+#: Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
 WHEELS = (framework.Wheel("onnxruntime-gpu", 13, (7, 5)),)
 
 
@@ -29,8 +29,8 @@ def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
     remove = framework.without(build.distributions if build else ())
     if wheel is None or remark:
         return (
-            "Take the release of onnxruntime-gpu that is built for this driver's CUDA; the present"
-            f" one is for CUDA 13 and compute capability 7.5 or newer ({remark}):"
+            "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
+            f" CUDA 13 and compute capability 7.5 or newer ({remark}):"
             " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html",
         )
     return (f"Install a build for GPUs: {remove}pip install {wheel}",)
@@ -48,5 +48,5 @@ ADVICE = framework.Advice(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

@@ -1,4 +1,4 @@
-"""Is an NVIDIA GPU on the PCI bus, seen by the kernel without any driver's help?"""
+"""Does the kernel see an NVIDIA GPU on the PCI bus, without any driver?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID = "pci-device"
 LAYER = Layer.PCI
 REQUIRES: tuple[str, ...] = ()
 
-#: What a laptop's graphics switch says when the NVIDIA GPU is off.
+#: Values of a laptop's graphics switch that turn the NVIDIA GPU off.
 OFF = ("intel", "off")
 SOURCE = "/sys/bus/pci/devices/*/vendor"
 SUSPENDED = "suspended"
@@ -20,7 +20,7 @@ NO_GPU = "no-gpu-on-the-bus"
 FELL_OFF = "fell-off-the-bus"
 NONE = "no NVIDIA GPU is on the PCI bus"
 SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
-#: What to look at in a virtual machine, and in one that can be touched.
+#: Remedies in a virtual machine, and on real hardware.
 VIRTUAL = (
     "In the cloud: choose an instance type with a GPU.",
     "In a virtual machine of your own: pass the GPU through to it.",
@@ -32,13 +32,13 @@ REAL = (
 ABOUT = About(
     looks_at=(
         f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
-        "the first bytes of the device's `config`: all ones from one that is gone",
-        "`power/runtime_status`: a suspended GPU wakes when it is asked",
+        "the first bytes of the device's `config`: all ones if it is gone",
+        "`power/runtime_status`: a suspended GPU wakes when it is used",
     ),
-    why="Below every driver: what the bus does not show, no driver can use.",
+    why="No driver can use a GPU that the bus does not show.",
     rules=(
         "fail: no GPU, or none whose registers can be read; warn: some cannot be read",
-        "a suspended GPU is none of them: its registers may read as all ones while it sleeps",
+        "a suspended GPU is not judged: its registers may read as all ones while it sleeps",
     ),
     sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
     causes=(
@@ -51,7 +51,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Look for display controllers of vendor 0x10de, and whether they still answer."""
+    """Find the display controllers of vendor 0x10de, and whether they still answer."""
     devices = machine.kernel.pci_devices
     if machine.is_wsl:
         return _skip("WSL2: the GPU belongs to Windows and is not on this PCI bus")

@@ -1,4 +1,4 @@
-"""Does every GPU under load use the PCIe generation that its slot can do?"""
+"""Does every GPU under load use the PCIe generation that its slot supports?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID = "pcie-generation"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-#: Links slow down at idle; from this load on they should not be.
+#: Links slow down at idle; from this load on they should not.
 BUSY_PERCENT = 50
 ABOUT = About(
     looks_at=(
@@ -22,8 +22,8 @@ ABOUT = About(
     ),
     why="Each generation doubles the transfer rate.",
     rules=(
-        "warn: below the most of slot and card, with at least 50 % load; at idle nothing follows",
-        "a slot that is slower than the card is a remark",
+        "warn: below what slot and card support, at 50 % load or more; idle GPUs are not judged",
+        "a slot that is slower than the card is only noted",
     ),
     sources=("gpumedic: generation only from 50 % load", "PCIe links save power at idle"),
     causes=("pcie-slow",),
@@ -32,7 +32,7 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "PCIe generations are as they should be", judge)
+    return over_gpus(machine, ID, "PCIe generations are as expected", judge)
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
@@ -41,7 +41,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
-    evidence = (Evidence(source="PCIe generation now, most", value=f"{now}, {most}"),)
+    evidence = (Evidence(source="PCIe generation now, maximum", value=f"{now}, {most}"),)
     if now < most and (gpu.utilization_gpu_percent or 0) >= BUSY_PERCENT:
         return Trouble(
             CheckStatus.WARN,
@@ -53,6 +53,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     card = health.pcie_generation_gpu_max
     if card is not None and card > most:
         return Trouble(
-            CheckStatus.OK, f"the slot does PCIe generation {most}, the card {card}", evidence
+            CheckStatus.OK, f"the slot supports PCIe generation {most}, the card {card}", evidence
         )
     return None

@@ -1,4 +1,4 @@
-"""Do PCIe transfers have to be repeated?"""
+"""Are PCIe transfers repeated?"""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 #: Transfer rate of a lane in GT/s, by generation.
 LANE_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-#: Fewer in a short look may be chance.
+#: Fewer in so short a time may be chance.
 LEAST_GROWTH = 2
 ABOUT = About(
     looks_at=("nvmlDeviceGetFieldValues 94 (replay counter), twice, 0.1 s apart",),
     why="Repeated transfers mean a bad contact, riser or slot, and cost bandwidth.",
     rules=(
-        "warn: more replays a minute than GT/s x 60 / 1000 x lanes, and at least 2 while we looked",
+        "warn: more replays a minute than GT/s x 60 / 1000 x lanes, and 2 or more in the check",
     ),
     sources=("DCGM health: the same rate (Gen3 x16: 8, Gen4 x16: 16, Gen5 x16: 31 a minute)",),
     causes=("pcie-replays",),
@@ -29,7 +29,7 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no PCIe transfer was repeated while we looked", judge)
+    return over_gpus(machine, ID, "no PCIe transfer was repeated during the check", judge)
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:

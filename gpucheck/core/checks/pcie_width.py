@@ -1,4 +1,4 @@
-"""Does every GPU have all the PCIe lanes that its slot can give?"""
+"""Does every GPU use all the PCIe lanes that its slot offers?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth",),
-    why="Half the lanes are half the transfer rate, and nothing else tells.",
-    rules=("warn: fewer lanes than slot and card can do together",),
+    why="Half the lanes mean half the transfer rate, and nothing else shows it.",
+    rules=("warn: fewer lanes than both slot and card support",),
     sources=(
         "gpumedic, Meta GCM",
-        "the width does not change with the load, as the generation does",
+        "unlike the generation, the width does not change with the load",
     ),
     causes=("pcie-narrow",),
 )
@@ -30,7 +30,7 @@ def check(machine: Machine) -> list[Finding]:
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Compare the width now with the most."""
+    """Compare the current width with the maximum."""
     missing = unread(gpu, "pcie_width", "pcie_width_max")
     if missing is not None:
         return missing

@@ -1,7 +1,7 @@
-"""How a check that looks at every GPU puts its findings together: one line while all is well.
+"""Findings of a check of every GPU: one line if all are healthy.
 
-A check judges one GPU and says None (well), Trouble, or Unread; what is wrong gets a finding for
-each GPU, so that a document of many healthy GPUs stays small.
+A check judges one GPU: None (healthy), Trouble, or Unread. Each GPU with trouble gets a finding of
+its own, so that a document of many healthy GPUs stays small.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ from gpucheck.models.evidence import GpuHealthReading
 from gpucheck.models.finding import CheckStatus, Finding, Layer
 from gpucheck.models.snapshot import GpuReading
 
-#: Reasons that say the GPU has no such thing, rather than that it could not be read.
-NOT_OFFERED = ("not supported", "does not offer", "too old to ask", "does not count", "no such")
+#: Parts of the reasons for what a GPU does not have, as opposed to what could not be read.
+NOT_OFFERED = (
+    "not supported",
+    "does not offer",
+    "too old to ask",
+    "does not count",
+    "no such",
+    "has no fan",
+    "no link is up",
+)
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
 
 
-#: Said again here, where the checks look for them.
+#: Imported from here by the checks.
 __all__ = ["Judge", "Judgement", "Trouble", "Unread", "over_gpus", "unread"]
 
 
 def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
-    """Judge every GPU that answers; `well` says what holds of those that have nothing."""
-    # Of a lost GPU counts what was found before; that there is no more is told once, elsewhere.
+    """Judge every GPU that answers; `well` is the summary for healthy GPUs."""
+    # Of a lost GPU only the trouble found before counts; gpu-lost reports the loss.
     judged = [
         (gpu, said)
         for gpu, health in machine.gpus
@@ -40,7 +48,7 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         return [found for found in troubles if found.status is not CheckStatus.OK]
     failure = machine.health.failure
     if failure is not None:
-        # Of the GPUs that were not reached nothing is known, whatever the others said.
+        # Nothing is known about the GPUs that were not reached, whatever the others answered.
         summary = f"not checked: {failure.message}"
         cause = HUNG if failure.code == HUNG else "not-read"
         return [_whole(check_id, CheckStatus.UNKNOWN, summary, cause=cause)]

@@ -1,4 +1,4 @@
-"""Is persistence mode on where nobody sits at the machine?"""
+"""Is persistence mode on for every GPU without a display?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetDisplayActive"),
-    why="Without it the driver lets go of an idle GPU, and the next program waits 1 to 3 s for it.",
-    rules=("a remark on GPUs without a display; it is never turned on by gpucheck",),
-    sources=("NVIDIA Driver Persistence", "DCGM diagnostics warn of it"),
+    why="Without it the driver releases an idle GPU, and the next program waits 1 to 3 s for it.",
+    rules=("only noted, on GPUs without a display; gpucheck never turns it on",),
+    sources=("NVIDIA Driver Persistence", "DCGM diagnostics warn about it"),
 )
 
 
@@ -26,7 +26,7 @@ def check(machine: Machine) -> list[Finding]:
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Remark on it; a desktop needs none."""
+    """Note where it is off; a desktop does not need it."""
     missing = unread(gpu, "persistence_mode")
     if missing is not None:
         return missing

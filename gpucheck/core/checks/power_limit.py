@@ -1,4 +1,4 @@
-"""Is every GPU's power limit its default, and its supply as it should be?"""
+"""Is every GPU's power limit the default, and its power supply sufficient?"""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 #: Source: nvml.h (NVML_POWER_SOURCE_*).
 SOURCES = {1: "runs on battery", 2: "has an undersized power supply"}
-#: Limits are rounded by the driver.
+#: The driver rounds limits.
 TOLERANCE_W = 1.0
 ABOUT = About(
     looks_at=(
         "nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
         "nvmlDeviceGetPowerSource",
     ),
-    why="A lowered limit lowers the clocks under load; benchmarks of it are not the card's.",
-    rules=("a lowered limit is a remark; warn: on battery, or an undersized supply",),
+    why="A lowered limit lowers the clocks under load, and with them every benchmark.",
+    rules=("a lowered limit is only noted; warn: on battery, or an undersized supply",),
     sources=("NVML API Reference",),
     causes=("power-supply",),
 )

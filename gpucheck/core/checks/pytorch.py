@@ -13,7 +13,7 @@ REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
     "torch/version.py: `cuda`, null in builds for CPUs",
-    "what its shared objects would load, by the dynamic loader in list mode",
+    "what its shared objects would load, with the dynamic loader in list mode",
     why="The default build for some systems and package managers is for CPUs only.",
     sources=("PyTorch, Get Started: builds by CUDA version", "pytorch issue 30528"),
 )
@@ -38,7 +38,7 @@ def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
 
 
 def _libraries(build: BuildReading) -> tuple[str, ...]:
-    """Have pip install what the build that is there requires: another one may not suit."""
+    """Let pip install what this build requires: another build may not fit."""
     again = framework.reinstall(build, ADVICE)
     return (
         "Install what it requires: pip install torch",
@@ -55,5 +55,5 @@ ADVICE = framework.Advice(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

@@ -1,4 +1,4 @@
-"""How checks say what they found: a reason, and a finding of one check's own."""
+"""Parts of a finding: the reason, and the maker of one check's findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpucheck.models.finding import CheckStatus, Evidence, Finding, Layer
 
 
 class Reason(NamedTuple):
-    """What is wrong (its name and a sentence), by what it was seen, and what to try, in order."""
+    """Problem: its cause, a sentence, the evidence, and the remedies in order."""
 
     cause: str
     summary: str
@@ -17,7 +17,7 @@ class Reason(NamedTuple):
 
 
 class Teller(NamedTuple):
-    """Makes the findings of one check, which speak of the whole machine."""
+    """Maker of one check's findings about the whole machine."""
 
     id: str
     layer: Layer
@@ -30,7 +30,7 @@ class Teller(NamedTuple):
         remedy: tuple[str, ...] = (),
         cause: str | None = None,
     ) -> Finding:
-        """Return a finding; `cause` and `remedy` where something is wrong."""
+        """Return a finding; `cause` and `remedy` if something is wrong."""
         return Finding(
             id=self.id,
             layer=self.layer,

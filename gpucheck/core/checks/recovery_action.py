@@ -13,7 +13,7 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetFieldValues 230 (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)",),
-    why="The driver's own word on what it takes to make the GPU work again.",
+    why="The driver itself names what makes the GPU work again.",
     rules=("fail: reset, reboot, drain and reset; warn: drain peers, recover the IMEX domain",),
     sources=("nvml.h: nvmlDeviceGpuRecoveryAction_t", "DCGM diagnostics: 1, 2 and 4 fail, 3 warns"),
     causes=("recovery-action-N",),

@@ -13,7 +13,7 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetRetiredPages and nvmlDeviceGetRetiredPagesPendingStatus",),
-    why="Before Ampere, bad pages are given up one by one, and only 64 can be.",
+    why="Before Ampere, bad pages are retired one by one, and only 64 can be.",
     rules=("fail: 63 or more; warn: some are retired only at the next reset",),
     sources=(
         "NVIDIA Dynamic Page Retirement",
@@ -28,4 +28,4 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no page of memory waits to be retired", retired_pages)
+    return over_gpus(machine, ID, "no memory page is waiting to be retired", retired_pages)

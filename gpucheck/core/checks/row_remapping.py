@@ -13,9 +13,9 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetRemappedRows: uncorrected, pending, failed (Ampere and newer)",),
-    why="Spare rows replace bad ones at the next reset; where none is left, the GPU is worn out.",
+    why="Spare rows replace bad ones at the next reset; once none is left, the GPU is worn out.",
     rules=(
-        "fail: a row could not be replaced, or 512 and more were",
+        "fail: a row could not be replaced, or 512 or more were",
         "warn: a replacement waits for a reset",
     ),
     sources=(
@@ -32,4 +32,4 @@ ABOUT = About(
 
 def check(machine: Machine) -> list[Finding]:
     """Judge every GPU that answers."""
-    return over_gpus(machine, ID, "no row of memory waits for a replacement", row_remapping)
+    return over_gpus(machine, ID, "no memory row is waiting to be replaced", row_remapping)

@@ -1,4 +1,4 @@
-"""Why CUDA answers 802, not ready: the NVLink fabric, confidential computing, or a kernel bug."""
+"""Causes of CUDA's 802, not ready: NVLink fabric, confidential computing, or a kernel bug."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HMM_UNSEEN = (
 
 
 def not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
-    """802: the fabric manager, confidential computing, or a kernel bug."""
+    """Explain 802: the fabric manager, confidential computing, or a kernel bug."""
     bug = hmm_bug(machine)
     if bug is not None:
         return bug
@@ -40,7 +40,7 @@ def not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
         (Evidence(source=ON_THE_BUS, value="no NVSwitch"),),
         (
             f"{IN_A_VM}with confidential computing, sudo nvidia-smi conf-compute -srs 1",
-            "On NVSwitch machines: start nvidia-fabricmanager of exactly the driver's version.",
+            "On NVSwitch machines: start nvidia-fabricmanager, in exactly the driver's version.",
             *HMM_UNSEEN * may_be_hmm(machine),
             KERNEL_LOG,
         ),
@@ -55,19 +55,19 @@ def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> R
         evidence.append(Evidence(source="nvmlDeviceGetGpuFabricInfoV: not completed", value=names))
     remedy = [
         "Start it: sudo systemctl start nvidia-fabricmanager",
-        f"It must be of exactly the driver's version{f' {version}' if version else ''}.",
-        "See what it says: journalctl -u nvidia-fabricmanager",
+        f"Its version must be exactly the driver's{f', {version}' if version else ''}.",
+        "Read its log: journalctl -u nvidia-fabricmanager",
     ]
     if not switches:
         # From the fourth generation on, the switches are reached through InfiniBand devices.
         remedy.append(
             "On HGX B200 and newer it also needs the package nvlsm and the module ib_umad; on"
-            " racks such as GB200 NVL72 it runs in the switch trays: ask who runs the rack."
+            " racks such as GB200 NVL72 it runs in the switch trays: ask the operator of the rack."
         )
     return Reason(
         "fabric-not-ready",
-        "the NVSwitch fabric is not ready: the fabric manager does not run, or is of another"
-        " version than the driver",
+        "the NVSwitch fabric is not ready: the fabric manager does not run, or its version is not"
+        " the driver's",
         tuple(evidence),
         tuple(remedy),
     )
@@ -87,7 +87,7 @@ def hmm_bug(machine: Machine) -> Reason | None:
 
 
 def may_be_hmm(machine: Machine) -> bool:
-    """Return whether that bug is possible although the log, which may not be read, hides it."""
+    """Return whether that bug is possible, although the log may not be read."""
     avoided = "nokaslr" in machine.system.platform.boot_parameters
     switched_off = machine.system.module.hmm_disabled is not False
     return machine.system.log.lines is None and not avoided and not switched_off

@@ -1,4 +1,4 @@
-"""Is any GPU, or its memory, near the limit that the card itself names?"""
+"""Is any GPU, or its memory, near the card's own limit?"""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 ABOUT = About(
     looks_at=(
         "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetMarginTemperature: how far it is from there, where the card names no limit",
+        "nvmlDeviceGetMarginTemperature: the distance to the limit, if the card names no limit",
         "nvmlDeviceGetTemperatureThreshold: slowdown, highest for the GPU, highest for its memory",
         "nvmlDeviceGetFieldValues 82: the memory's temperature",
     ),
-    why="At its slowdown temperature a GPU lowers its clocks, at its shutdown temperature it goes.",
+    why="A GPU slows down at its slowdown temperature, and turns off at its shutdown temperature.",
     rules=(
         "fail: at the slowdown temperature or above",
         "warn: within 5 C of it, above the GPU's or the memory's highest operating temperature",
-        "where the card names no limit: warn from 83 C, fail from 90 C",
+        "if the card names no limit: warn from 83 C, fail from 90 C",
     ),
     sources=(
-        "the card's own limits, by NVML",
-        "gpud: above GPU_MAX or MEM_MAX is degraded; gpumedic: 5 C below slowdown, 83 and 90 else",
+        "the card's own limits, from NVML",
+        "gpud: above GPU_MAX or MEM_MAX is degraded; gpumedic: 5 C below slowdown, else 83 and 90",
     ),
     causes=(
         "gpu-hot",

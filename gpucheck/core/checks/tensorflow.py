@@ -13,9 +13,9 @@ REQUIRES: tuple[str, ...] = ()
 
 ABOUT = framework.about(
     "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
-    "the libraries that TensorFlow opens by name when it looks for GPUs, by the dynamic loader in"
-    " list mode",
-    why="TensorFlow says `Cannot dlopen some GPU libraries` and not which; it then uses the CPU.",
+    "the libraries that TensorFlow opens by name when it looks for GPUs, with the dynamic loader"
+    " in list mode",
+    why="TensorFlow warns `Cannot dlopen some GPU libraries`, names none, and uses the CPU.",
     sources=(
         "TensorFlow, tested build configurations",
         "TensorFlow issues 66987, 89272",
@@ -32,7 +32,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     version = f"=={build.version}" if build.version else ""
     return (
         f"Install them with it: pip install 'tensorflow[and-cuda]{version}'",
-        "If they are there: link them into tensorflow's folder, as its installation guide says.",
+        "If they are installed: link them into tensorflow's folder, as its guide says.",
     )
 
 
@@ -44,5 +44,5 @@ ADVICE = framework.Advice(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the build by its files, and by what it did where it was tried."""
+    """Judge the build by its files, and by its smoke test if there was one."""
     return framework.judge(machine, ID, ADVICE)

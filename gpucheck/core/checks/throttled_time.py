@@ -1,4 +1,4 @@
-"""Were the clocks lowered while we looked?"""
+"""Were the clocks lowered during the check?"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ID = "throttled-time"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-#: Counters whose growth is no sign of trouble.
+#: Counters that may grow without trouble.
 HARMLESS = ("power cap",)
 ABOUT = About(
     looks_at=("nvmlDeviceGetFieldValues 74, 269, 270, 271, twice, 0.1 s apart",),
-    why="A single look at the reasons misses short slowdowns; these counters do not.",
-    rules=("warn: a thermal or power brake counter grew; the power cap's is a remark",),
+    why="A single reading of the reasons misses short slowdowns; these counters do not.",
+    rules=("warn: a thermal or power brake counter grew; the power cap's is only noted",),
     sources=("DCGM health: growth of thermal and power violations within its window",),
     causes=("time-throttled",),
 )
@@ -29,7 +29,7 @@ def check(machine: Machine) -> list[Finding]:
 
 
 def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
-    """Compare the two looks."""
+    """Compare the two readings."""
     missing = unread(health, "throttled_ns")
     if missing is not None:
         return missing
@@ -40,7 +40,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     window_ms = (health.sample_s or 0) * 1000
     return Trouble(
         CheckStatus.WARN,
-        f"clocks were lowered by {' and '.join(bad)} while we looked",
+        f"clocks were lowered by {' and '.join(bad)} during the check",
         tuple(
             Evidence(source=f"{name} counter", value=f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
             for name, ns in bad.items()

@@ -23,7 +23,7 @@ ID = "toolkit-libraries"
 LAYER = Layer.TOOLKIT
 REQUIRES: tuple[str, ...] = ()
 
-#: Where the toolkit in use is looked for by habit.
+#: The usual path of the toolkit in use.
 LINK = "/usr/local/cuda"
 REQUIRE = "NVIDIA_REQUIRE_CUDA"
 _REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
@@ -36,17 +36,17 @@ ABOUT = About(
     looks_at=(
         "LD_LIBRARY_PATH, /etc/ld.so.conf.d and the system's folders: every libcuda.so.1 in them",
         "/usr/local/cuda*/version.json",
-        f"{REQUIRE}: what a container's image was made for",
+        f"{REQUIRE}: the CUDA that a container's image was made for",
     ),
     why="A stub or compatibility libcuda in front of the driver's own breaks CUDA; a toolkit newer"
     " than the driver builds programs that do not run. Frameworks bring their own libraries.",
     rules=(
-        "warn: a stub libcuda comes first, or a compat one by which CUDA does not work",
-        "warn: on WSL2 there are the libraries of a Linux driver",
-        "warn: a toolkit that a variable leads to (LD_LIBRARY_PATH, CUDA_HOME) needs a newer"
-        " driver (CUDA 11: 450.80.02, 12: 525.60.13,"
-        " 13: 580; of Windows' drivers 11: 452.39, 12: 528.33), or a container's image does",
-        "warn: such a toolkit has no code for a GPU that is here (CUDA 13: below 7.5)",
+        "warn: a stub libcuda comes first, or a compatibility one with which CUDA does not work",
+        "warn: WSL2 has the libraries of a Linux driver",
+        "warn: a toolkit that a variable names (LD_LIBRARY_PATH, CUDA_HOME), or a container's"
+        " image, needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13, 13: 580; Windows drivers"
+        " 11: 452.39, 12: 528.33)",
+        "warn: such a toolkit has no code for a GPU of this machine (CUDA 13: below 7.5)",
     ),
     sources=(
         "NVIDIA, CUDA Compatibility: minimum driver versions",
@@ -64,7 +64,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Judge the loader's path and the toolkits; the tables yield to what was seen to work."""
+    """Judge the loader's path and the toolkits; what works outweighs the tables."""
     if machine.system.unavailable is not None:
         summary = f"not checked: {machine.system.unavailable}"
         return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
@@ -86,7 +86,7 @@ def check(machine: Machine) -> Finding:
 
 
 def _in_front(machine: Machine) -> Iterator[Reason]:
-    """Find a libcuda before the driver's own that is none of a driver."""
+    """Find a stub or a compatibility library before the driver's own libcuda."""
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
             continue
@@ -97,18 +97,18 @@ def _in_front(machine: Machine) -> Iterator[Reason]:
                 cause,
                 f"the first libcuda in the loader's path is {what}",
                 (Evidence(source=library.name, value=library.path),),
-                (f"Take {folder} out of LD_LIBRARY_PATH.",),
+                (f"Remove {folder} from LD_LIBRARY_PATH.",),
             )
         return
 
 
 def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
-    """Return whether it is a compatibility library by which CUDA works: what it is there for."""
+    """Return whether it is a compatibility library with which CUDA works, as intended."""
     return library.kind == "compat" and bool(machine.cuda.device_count)
 
 
 def _of_linux(machine: Machine) -> Iterator[Reason]:
-    """On WSL2, find the libraries of a Linux driver, which may get in the way of Windows' own."""
+    """On WSL2, find the libraries of a Linux driver, which may hide those of Windows."""
     found = [
         library
         for library in machine.system.libraries.found
@@ -117,7 +117,7 @@ def _of_linux(machine: Machine) -> Iterator[Reason]:
     if machine.is_wsl and found:
         yield Reason(
             "linux-driver-in-wsl",
-            "a Linux NVIDIA driver is installed in WSL2, which uses that of Windows",
+            "a Linux NVIDIA driver is installed in WSL2, which uses the Windows driver",
             tuple(Evidence(source=library.name, value=library.path) for library in found),
             (
                 "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
@@ -127,9 +127,9 @@ def _of_linux(machine: Machine) -> Iterator[Reason]:
 
 
 def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
-    """Return the variable that leads programs to a toolkit; one that only lies there is no task.
+    """Return the variable that leads programs to a toolkit; an unused toolkit is no problem.
 
-    `/usr/local/cuda` is a link to one of them, and nobody recorded to which.
+    `/usr/local/cuda` is a link to one of them; the reading does not have its target.
     """
     for name, text in machine.environment.items():
         for entry in text.split(":"):
@@ -157,7 +157,7 @@ def _toolkits(machine: Machine) -> Iterator[Reason]:
             least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
             yield Reason(
                 "toolkit-newer-than-driver",
-                f"CUDA {toolkit.version} needs driver {least} or newer, this is {driver}",
+                f"CUDA {toolkit.version} needs driver {least} or newer, but this is {driver}",
                 evidence,
                 (UPGRADE, "Or build with an older toolkit."),
             )
@@ -171,11 +171,11 @@ def _toolkits(machine: Machine) -> Iterator[Reason]:
 
 
 def _image(machine: Machine) -> Iterator[Reason]:
-    """Compare what the container's image asks for with what the driver offers."""
+    """Compare the CUDA of the container's image with what the driver offers."""
     asked = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
     if asked is None or machine.nvml.failure is not None:
         return
-    # Not NVML's word: with a compatibility library the driver offers more than its own.
+    # Not NVML's version: with a compatibility library the driver offers a newer CUDA.
     offered = machine.cuda.driver_version
     if not offered:
         return
@@ -184,7 +184,7 @@ def _image(machine: Machine) -> Iterator[Reason]:
         yield Reason(
             "image-newer-than-driver",
             f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
-            f" and the driver offers {cuda_version(offered)}",
+            f" but the driver offers {cuda_version(offered)}",
             (Evidence(source=REQUIRE, value=repr(machine.environment[REQUIRE])),),
             ("Upgrade the host's driver, or use an image for an older CUDA.",),
         )
@@ -198,12 +198,12 @@ def _summary(machine: Machine) -> str:
 
 
 def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
-    """Return a toolkit's version, and what would not run that is built with it."""
+    """Return a toolkit's version, and the driver that its programs need."""
     value = toolkit.version or "?"
     driver = machine.nvml.driver_version
     if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
         least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
-        return f"{value}; not in use: what it builds needs driver {least} or newer"
+        return f"{value}; not in use: its programs need driver {least} or newer"
     mine = None if machine.is_wsl else parse_version(driver)
     version = parse_version(toolkit.version)
     matching = MATCHING_DRIVER.get(version[:2]) if version else None
@@ -215,6 +215,6 @@ def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
 def _remarks(machine: Machine) -> Iterator[Evidence]:
     first = next(iter(machine.system.libraries.found), None)
     if first is not None and first.kind == "compat":
-        yield Evidence(source=first.path, value="a compatibility library, and CUDA works by it")
+        yield Evidence(source=first.path, value="a compatibility library with which CUDA works")
     for toolkit in machine.system.libraries.toolkits:
         yield Evidence(source=toolkit.path, value=_remark(machine, toolkit))

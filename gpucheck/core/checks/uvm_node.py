@@ -1,4 +1,4 @@
-"""Is nvidia-uvm there, which CUDA needs and NVML does not?"""
+"""Is nvidia-uvm present, which CUDA needs and NVML does not?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NODE = "/dev/nvidia-uvm"
 MODULE = "/sys/module/nvidia_uvm"
 ABOUT = About(
     looks_at=(NODE, MODULE),
-    why="nvidia-smi works without it, and CUDA answers 999 (unknown error).",
+    why="Without it nvidia-smi works, but CUDA fails with 999 (unknown error).",
     rules=(
         "fail: the node or the module is missing, or the node is not permitted",
-        "warn: so, and NVML fails or hangs: that is the cause",
-        "what CUDA can use after all was made when it was first asked: ok",
+        "warn instead: NVML fails or hangs, which is then the cause",
+        "ok: CUDA works after all, since the driver creates the node on its first call",
     ),
     sources=(
         "NVIDIA driver README, chapter on device files",
@@ -36,7 +36,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Look for the node, the module, and the permission."""
+    """Judge the node, the module, and the permission."""
     if machine.is_wsl or machine.is_jetson:
         return _finding(CheckStatus.SKIP, "not needed on this kind of machine")
     nodes = machine.system.nodes
@@ -45,7 +45,7 @@ def check(machine: Machine) -> Finding:
         evidence = Evidence(source=NODE, value=unreadable)
         return _finding(
             CheckStatus.UNKNOWN,
-            f"{NODE} could not be looked at",
+            f"{NODE} could not be read",
             evidence,
             cause="nodes-not-readable",
         )
@@ -60,7 +60,7 @@ def check(machine: Machine) -> Finding:
         )
     if node is not None:
         return _finding(
-            CheckStatus.OK, f"{NODE} is there", Evidence(source=NODE, value=f"mode {node.mode}")
+            CheckStatus.OK, f"{NODE} exists", Evidence(source=NODE, value=f"mode {node.mode}")
         )
     return _missing(machine)
 
@@ -79,10 +79,10 @@ def _missing(machine: Machine) -> Finding:
         )
     else:
         remedy = (
-            "Load it and make its node: sudo nvidia-modprobe -c0 -u",
+            "Load it and create its node: sudo nvidia-modprobe -c0 -u",
             "Or: sudo modprobe nvidia_uvm",
         )
     what = NODE if loaded else "the module nvidia_uvm"
-    summary = f"{what} is missing, which CUDA needs, and NVML does not"
+    summary = f"{what} is missing, which CUDA needs and NVML does not"
     cause = "uvm-node-missing" if loaded else "uvm-module-missing"
     return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)

@@ -1,4 +1,4 @@
-"""Are there environment variables that slow GPU programs down or turn GPUs off for some?"""
+"""Do environment variables slow GPU programs down, or turn GPUs off for some?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ID = "variables"
 LAYER = Layer.VISIBILITY
 REQUIRES: tuple[str, ...] = ()
 
-#: Variables that change what a program may expect, and what each does.
+#: Variables with side effects, and what each does.
 MEANING: dict[str, str] = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel waits for the one before",
+    "CUDA_LAUNCH_BLOCKING": "every launch waits until its kernel has ended",
     "CUDA_FORCE_PTX_JIT": "every kernel is compiled anew; TensorFlow fails to load",
     "CUDA_DISABLE_PTX_JIT": "code for an older architecture is refused",
     "CUDA_PROFILE": "profiling slows programs down",
@@ -20,22 +20,22 @@ MEANING: dict[str, str] = {
     "NSIGHT_CUDA_DEBUGGER": "a debugger slows programs down",
     "CUDA_INJECTION32_PATH": "a library is loaded into every CUDA program",
     "CUDA_INJECTION64_PATH": "a library is loaded into every CUDA program",
-    "CUDA_AUTO_BOOST": "the clocks are not what they would be",
+    "CUDA_AUTO_BOOST": "the clocks are not the default ones",
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "programs write core dumps of the GPU",
     "CUDA_COREDUMP_FILE": "programs write core dumps of the GPU",
     "CUDA_DEVICE_WAITS_ON_EXCEPTION": "programs stop for a debugger",
     "NUMBA_DISABLE_CUDA": "Numba uses no GPU",
     "NUMBA_ENABLE_CUDASIM": "Numba simulates the GPU on the CPU",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "PyTorch believes NVML and does not ask CUDA",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "PyTorch trusts NVML and does not ask CUDA",
 }
 #: Values that turn a switch off.
 OFF = ("", "0", "false", "False")
 
 ABOUT = About(
     looks_at=(*MEANING, "JAX_PLATFORMS without a GPU platform"),
-    why="They are set once for a search and forgotten.",
+    why="They are set once for debugging, and forgotten.",
     rules=("warn: one of them is set to anything but 0",),
-    sources=("DCGM diagnostics, the variables that its software test warns of",),
+    sources=("DCGM diagnostics, the variables that its software test warns about",),
     causes=("variables-set",),
 )
 

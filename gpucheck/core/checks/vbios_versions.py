@@ -14,8 +14,8 @@ _finding = Teller(ID, LAYER)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetVbiosVersion, by model",),
-    why="Different firmware may mean different clocks and limits, and one GPU that is slower.",
-    rules=("a remark: GPUs of one model differ",),
+    why="Different firmware may mean different clocks and limits, and one slower GPU.",
+    rules=("only noted: GPUs of one model differ",),
     sources=("AzNHC and Meta GCM compare them with a list",),
 )
 
@@ -28,7 +28,7 @@ def check(machine: Machine) -> Finding:
             versions = models.setdefault(gpu.name, {})
             versions.setdefault(health.vbios_version, []).append(gpu.index)
     if not models:
-        return _finding(CheckStatus.SKIP, "not available: no GPU tells its firmware's version")
+        return _finding(CheckStatus.SKIP, "not available: no GPU reports its firmware version")
     mixed = {name: versions for name, versions in models.items() if len(versions) > 1}
     if not mixed:
         return _finding(CheckStatus.OK, "GPUs of one model have the same firmware")
@@ -37,4 +37,4 @@ def check(machine: Machine) -> Finding:
         for name, versions in mixed.items()
         for version, indices in versions.items()
     ]
-    return _finding(CheckStatus.OK, "GPUs of one model differ in their firmware", *evidence)
+    return _finding(CheckStatus.OK, "GPUs of one model have different firmware", *evidence)

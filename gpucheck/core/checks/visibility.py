@@ -16,17 +16,17 @@ REQUIRES: tuple[str, ...] = ("cuda-driver",)
 _finding = Teller(ID, LAYER)
 
 ORDER = "CUDA_DEVICE_ORDER"
-#: Values whose meaning nobody guesses.
+#: Values whose meaning is hard to guess.
 ODD = {
-    "NoDevFiles": "Slurm writes this where a job asked for no GPU",
+    "NoDevFiles": "Slurm sets this for a job without GPUs",
     '""': "these are two quotation marks, which name no GPU; an empty value has none",
 }
 ABOUT = About(
     looks_at=(VISIBLE, ORDER, "what CUDA sees with them and without"),
-    why="One wrong entry hides every GPU behind it, and an empty value all of them.",
+    why="One wrong entry hides every GPU after it, and an empty value all of them.",
     rules=(
         "fail: CUDA sees GPUs without the variable and none with it",
-        "warn: entries of it are dropped",
+        "warn: some of its entries dropped",
     ),
     sources=(
         "CUDA Programming Guide, CUDA Environment Variables",
@@ -40,7 +40,7 @@ ABOUT = About(
 
 
 def check(machine: Machine) -> Finding:
-    """Explain the variable's entries against what the driver says it sees."""
+    """Explain the variable's entries by what CUDA sees."""
     text = machine.environment.get(VISIBLE)
     seen = machine.cuda.device_count or 0
     if text is None:
@@ -64,7 +64,7 @@ def check(machine: Machine) -> Finding:
             f"{VISIBLE}={text!r}: {len(dropped)} of its entries dropped,"
             f" programs see {_of(machine, seen)}",
             *evidence,
-            remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows what there is",),
+            remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows the GPUs",),
             cause="entries-dropped",
         )
     summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"
@@ -73,7 +73,7 @@ def check(machine: Machine) -> Finding:
 
 def _of(machine: Machine, seen: int) -> str:
     if any(gpu.mig_instances for gpu in machine.nvml.gpus):
-        return f"{count_of(seen, 'device')} (an instance of MIG is one)"
+        return f"{count_of(seen, 'device')} (each MIG instance is one)"
     total = machine.nvml.gpu_count
     return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
 
@@ -96,9 +96,9 @@ def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str,
     if text == "NoDevFiles" or "SLURM_JOB_ID" in machine.environment:
         return (*SLURM, unset)
     if hides_on_purpose(visibility):
-        return (f"If a GPU is wanted after all: unset {VISIBLE}",)
+        return (f"To use a GPU after all: unset {VISIBLE}",)
     if any(entry.reason.startswith("no MIG instance") for entry in visibility.entries):
-        return (unset, "MIG instances that are made anew have new UUIDs.")
+        return (unset, "Recreated MIG instances have new UUIDs.")
     if not text:
         return (unset, "A scheduler that set it gave this job no GPU: request one.")
     return (unset,)
@@ -110,7 +110,7 @@ def _why(text: str, visibility: Visibility) -> str:
     if text in ODD:
         return ODD[text]
     if hides_on_purpose(visibility):
-        return "that is what people write who want none"
+        return "this value is used to hide every GPU"
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
     if dropped:
         return f"{dropped[0].text!r}: {dropped[0].reason}"

@@ -1,4 +1,4 @@
-"""Did the driver report errors of a GPU (Xid) in the kernel log?"""
+"""Did the driver report GPU errors (Xid) in the kernel log?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 
 ABOUT = About(
     looks_at=("/dev/kmsg, /var/log/kern.log, /var/log/messages: lines `NVRM: Xid` of this boot",),
-    why="The driver's own account of what went wrong; its numbers say whose fault it was.",
+    why="The driver's own record of errors; the number tells a broken GPU from a faulty program.",
     rules=(
         "fail: 48, 62, 64, 74, 79, 95, 119, 120, 140; warn: 63, 94 and any other hardware error",
-        "13, 31, 43, 45 and 68 are errors of programs: a remark",
-        "unknown: the log may not be read, which is not the same as nothing in it",
+        "13, 31, 43, 45 and 68 are program errors: only noted",
+        "unknown: the log may not be read, which is not the same as an empty log",
     ),
     sources=(
         "NVIDIA XID Errors",
@@ -29,7 +29,7 @@ ABOUT = About(
 )
 
 RESET = "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"
-#: What the numbers mean. Source: NVIDIA XID Errors.
+#: The meaning of the numbers. Source: NVIDIA XID Errors.
 MEANING: dict[int, str] = {
     48: "a memory error that could not be corrected",
     62: "an internal processor of the GPU halted",
@@ -40,7 +40,7 @@ MEANING: dict[int, str] = {
     92: "many corrected memory errors",
     94: "a memory error that hit one program",
     95: "a memory error that hit every program",
-    109: "the GPU could not change between programs in time",
+    109: "the GPU could not switch between programs in time",
     119: "the GPU's own processor (GSP) did not answer in time",
     120: "an error of the GPU's own processor (GSP)",
     136: "NVLink training failed",
@@ -48,7 +48,7 @@ MEANING: dict[int, str] = {
     143: "the GPU could not be initialised",
     154: "the driver asks for a recovery",
 }
-#: Severe ones and what to do. Source: NVIDIA XID Errors, recommended actions.
+#: The remedy for severe ones. Source: NVIDIA XID Errors, recommended actions.
 SEVERE: dict[int, str] = {
     48: RESET,
     62: RESET,
@@ -60,11 +60,11 @@ SEVERE: dict[int, str] = {
     120: RESET,
     140: RESET,
 }
-#: What helps against others. Source: the same.
+#: The remedy for others. Source: the same.
 STEPS: dict[int, str] = {
     63: "When nothing runs on it: sudo nvidia-smi --gpu-reset",
     92: "Watch it: gpucheck detect --only ecc-errors,row-remapping",
-    94: "Start the program again that it hit.",
+    94: "Restart the program that it hit.",
     **dict.fromkeys((109, 136, 143, 155, 156, 158), RESET),
     154: "See what it asks for: gpucheck detect --only recovery-action",
 }
@@ -82,7 +82,7 @@ class Xid(NamedTuple):
 
 
 def check(machine: Machine) -> list[Finding]:
-    """Judge the lines; one finding for each number and GPU."""
+    """Judge the lines, with one finding for each number and GPU."""
     log = machine.system.log
     if log.lines is None:
         reason = log.unavailable or machine.system.unavailable or "the kernel log was not recorded"
@@ -94,7 +94,7 @@ def check(machine: Machine) -> list[Finding]:
         return sorted(bad, key=lambda finding: finding.status is not CheckStatus.FAIL)
     if found:
         numbers = ", ".join(sorted({str(xid.number) for xid in found.values()}))
-        return [_whole(CheckStatus.OK, f"only errors of programs (Xid {numbers})")]
+        return [_whole(CheckStatus.OK, f"only program errors (Xid {numbers})")]
     return [_whole(CheckStatus.OK, f"no Xid in {log.source}")]
 
 

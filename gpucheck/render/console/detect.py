@@ -52,7 +52,7 @@ def build(report: Report, view: View) -> RenderableType:
 
 
 def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[RenderableType]:
-    """One line, and below it the checks that found something, or all of them with -v."""
+    """Yield one line, and below it the checks that found something, or all of them with -v."""
     if view.verbosity < 0 and layer.status not in WRONG:
         return
     own = [finding for finding in detection.checks if finding.layer is layer.layer]
@@ -61,7 +61,7 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     outweighed = told and all(f.status is CheckStatus.UNKNOWN and f.cause is None for f in told)
     if view.verbosity <= 0 and (layer.status is CheckStatus.OK or outweighed):
         return
-    # What the layer's own line has said is not said again.
+    # What the layer's own line says is not repeated.
     same = [finding for finding in told if finding.summary == layer.summary]
     names = list(dict.fromkeys(finding.id for finding in same))
     if names not in ([], [layer.layer.value]):
@@ -72,7 +72,7 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     others = [finding for finding in told if finding not in same]
     for position, finding in enumerate(others):
         yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
-        # What holds of several GPUs alike is said once, below the last of them.
+        # Evidence and remedies that several GPUs share stand once, below the last of them.
         after = others[position + 1] if position + 1 < len(others) else None
         alike = after is not None and (after.id, after.remedy) == (finding.id, finding.remedy)
         if not (alike and after is not None and after.evidence == finding.evidence):
@@ -114,7 +114,7 @@ def _indented(body: RenderableType) -> RenderableType:
 
 
 def _verdict(detection: Detection) -> Iterator[RenderableType]:
-    """The last line: what it comes to, and the first thing to do."""
+    """Yield the last line: the conclusion, and the first remedy."""
     color = {Verdict.USABLE: "green", Verdict.UNUSABLE: "red"}.get(detection.verdict, "yellow")
     text = _unbroken(detection.conclusion, style=f"bold {color}")
     if detection.remedy:

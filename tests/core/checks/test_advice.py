@@ -46,17 +46,17 @@ WSL = machine("Ubuntu 24.04.3 LTS (WSL2)")
         (DOCKER, "In a container: look here.", "Look here."),
         (DOCKER, REBOOT, "On the host: reboot."),
         (DOCKER, UPGRADE, "On the host: upgrade the driver."),
-        (DOCKER, KERNEL_LOG, f"On the host: l{KERNEL_LOG[1:]}"),
+        (DOCKER, KERNEL_LOG, f"On the host: r{KERNEL_LOG[1:]}"),
         (DOCKER, "On the host: sudo true", "On the host: sudo true"),
         (DOCKER, "Docker: sudo docker run", "Docker: sudo docker run"),
         (DOCKER, "Install the Python package x.", "Install the Python package x."),
         (DOCKER, "unset CUDA_VISIBLE_DEVICES", "unset CUDA_VISIBLE_DEVICES"),
         (VM, "In a virtual machine: stop it.", "In a virtual machine: stop it."),
-        (VM, "Reseat the GPU.", "Outside of the virtual machine: reseat the GPU."),
+        (VM, "Reseat the GPU.", "Outside the virtual machine: reseat the GPU."),
         (VM, REBOOT, REBOOT),
         (WSL, REBOOT, "In Windows: wsl --shutdown; if that does not help, reboot Windows."),
         (WSL, UPGRADE, "In Windows: update the NVIDIA driver; then: wsl --shutdown"),
-        (WSL, KERNEL_LOG, "Look at what WSL2 says: sudo dmesg | grep -i dxg"),
+        (WSL, KERNEL_LOG, "Read the kernel messages of WSL2: sudo dmesg | grep -i dxg"),
     ],
 )
 def test_a_step_is_fitted(where: Machine, step: str, fitted: str) -> None:
@@ -161,7 +161,7 @@ def test_a_reset_names_the_gpu() -> None:
         ("Ubuntu 24.04.3 LTS", "libnvidia-compute-580 nvidia-utils-580"),
         ("Debian GNU/Linux 13", "libcuda1"),
         ("Fedora Linux 43", "xorg-x11-drv-nvidia-cuda"),
-        ("Arch Linux", "of version 580.95.05 exactly."),
+        ("Arch Linux", "exactly version 580.95.05."),
     ],
 )
 def test_the_libraries_are_those_of_the_module(os: str, words: str) -> None:

@@ -66,13 +66,13 @@ def test_nothing_to_reach_a_gpu_by(present: tuple[str, ...], minors: str) -> Non
     found = look(nodes(*present))
 
     assert found.status is CheckStatus.FAIL
-    assert found.remedy[0] == f"Make them: sudo nvidia-modprobe {minors} -u"
+    assert found.remedy[0] == f"Create them: sudo nvidia-modprobe {minors} -u"
 
 
 def test_a_gpu_whose_minor_is_not_known_is_taken_for_the_first() -> None:
     reading = SystemReading(nodes=NodesReading(expected=("/dev/nvidiactl", "/dev/nvidia-uvm")))
 
-    assert look(reading).remedy[0] == "Make them: sudo nvidia-modprobe -c 255 -c 0 -u"
+    assert look(reading).remedy[0] == "Create them: sudo nvidia-modprobe -c 255 -c 0 -u"
 
 
 def test_some_are_missing() -> None:
@@ -82,7 +82,7 @@ def test_some_are_missing() -> None:
         CheckStatus.WARN,
         "device files are missing: /dev/nvidia1",
     )
-    assert found.remedy == ("Make them: sudo nvidia-modprobe -c 1",)
+    assert found.remedy == ("Create them: sudo nvidia-modprobe -c 1",)
 
 
 def test_a_container_may_have_a_part_of_the_gpus() -> None:
@@ -109,7 +109,7 @@ def test_not_permitted(denied: tuple[str, ...], status: CheckStatus) -> None:
 def test_a_slurm_job_asks_for_gpus_first() -> None:
     found = look(nodes("ctl", "0", denied=("0",)), variables={"SLURM_JOB_ID": "7"})
 
-    assert found.remedy[0].startswith("Ask Slurm")
+    assert found.remedy[0].startswith("Request GPUs from Slurm")
 
 
 @pytest.mark.parametrize("value", ["", "none", "void"])
@@ -117,7 +117,7 @@ def test_a_container_that_asked_for_none(value: str) -> None:
     found = look(nodes(), Elsewhere, {"NVIDIA_VISIBLE_DEVICES": value})
 
     assert found.status is CheckStatus.FAIL
-    assert found.summary.endswith(f"NVIDIA_VISIBLE_DEVICES={value!r} asks for none")
+    assert found.summary.endswith(f"NVIDIA_VISIBLE_DEVICES={value!r} requests none")
 
 
 @pytest.mark.parametrize("variables", [{}, {"NVIDIA_VISIBLE_DEVICES": "all"}])

@@ -56,8 +56,8 @@ def cuda_says(
 def test_a_mismatch_of_two_versions_that_read_alike_is_nvml_s_word() -> None:
     found = nvml_says("version-mismatch", kernel_reading=KernelReading(module_version="580.95.05"))
 
-    assert "NVML says" in found.summary
-    assert found.summary.endswith("though both read as 580.95.05")
+    assert "NVML reports" in found.summary
+    assert found.summary.endswith("but both read as 580.95.05")
 
 
 def test_a_mismatch_names_both_versions() -> None:
@@ -98,7 +98,7 @@ def test_a_container_that_lost_its_devices(code: str) -> None:
 def test_a_slurm_job_without_gpus() -> None:
     found = nvml_says("no-permission", openings=REFUSED, variables={"SLURM_JOB_ID": "1"})
 
-    assert found.remedy == ("Ask Slurm for GPUs: --gpus=1 (or --gres=gpu:1).",)
+    assert found.remedy == ("Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).",)
 
 
 def test_a_healthy_node_changes_nothing() -> None:
@@ -132,7 +132,7 @@ def test_the_wrong_libcuda_is_named(code: str, path: str, says: str) -> None:
 
     found = cuda_says(code, path=path, system_reading=system)
 
-    assert found.remedy[0].startswith(f"Take {says} out of LD_LIBRARY_PATH")
+    assert found.remedy[0].startswith(f"Remove {says} from LD_LIBRARY_PATH")
     assert any(item.value == own.path for item in found.evidence)
 
 
@@ -198,7 +198,7 @@ def test_the_driver_s_own_folder_is_not_taken_out_of_the_path() -> None:
     [
         ("driver-mismatch", "Reboot, so that the kernel module of the installed driver is loaded."),
         ("compat-not-supported", "Or upgrade the driver: then no compatibility library is needed."),
-        ("stub-library", "Take /opt/copied out of LD_LIBRARY_PATH (and out of /etc/ld.so.conf.d)."),
+        ("stub-library", "Remove /opt/copied from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d)."),
     ],
 )
 def test_each_wrong_library_has_its_own_last_step(code: str, last: str) -> None:

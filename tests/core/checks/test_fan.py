@@ -12,9 +12,19 @@ from tests.core.checks.healthy import judge
 @pytest.mark.parametrize(
     ("gpu", "health", "status", "says"),
     [
-        ({"fan_percent": 0, "temperature_c": 74}, {"fan_count": 2}, "ok", "fans turn"),
-        ({"fan_percent": 0, "temperature_c": 75}, {"fan_count": 2}, "warn", "stand still at 75 C"),
-        ({"fan_percent": 30, "temperature_c": 90}, {"fan_count": 2}, "ok", "fans turn"),
+        (
+            {"fan_percent": 0, "temperature_c": 74},
+            {"fan_count": 2},
+            "ok",
+            "no hot GPU has stopped fans",
+        ),
+        ({"fan_percent": 0, "temperature_c": 75}, {"fan_count": 2}, "warn", "are stopped at 75 C"),
+        (
+            {"fan_percent": 30, "temperature_c": 90},
+            {"fan_count": 2},
+            "ok",
+            "no hot GPU has stopped fans",
+        ),
     ],
 )
 def test_judgement(

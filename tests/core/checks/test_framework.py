@@ -57,24 +57,24 @@ INSTALLATIONS = {
 }
 SAID = {
     "torch without its requirements": ("libraries-missing", "libnvshmem_host.so.3"),
-    "torch": (None, "is a build for CUDA 13.2 for GPUs"),
+    "torch": (None, "is a GPU build for CUDA 13.2"),
     "torch, libtorch_cuda.so deleted": ("installation-broken", "libtorch_cuda.so is not there"),
     "torch, libtorch_cuda.so cut": ("installation-broken", "is cut: 5000000 bytes of 520025889"),
     "torch, its package deleted": ("installation-broken", "package torch of torch 2.15.0 is gone"),
-    "tensorflow[and-cuda]": (None, "is a build for CUDA 12.5.1 for GPUs"),
+    "tensorflow[and-cuda]": (None, "is a GPU build for CUDA 12.5.1"),
     "tensorflow[and-cuda], cuDNN and nvJitLink deleted": (
         "libraries-missing",
         "libraries are missing: libnvJitLink.so.12, libcudnn.so.9",
     ),
     "jax and its plugin alone": ("libraries-missing", "libcupti.so.12"),
-    "jax[cuda12]": (None, "JAX 0.10.2 is a build for CUDA 12 for GPUs"),
+    "jax[cuda12]": (None, "JAX 0.10.2 is a GPU build for CUDA 12"),
     "cupy-cuda12x": ("libraries-missing", "libnvrtc.so.12, libcublas.so.12, vector_types.h"),
-    "cupy-cuda12x[ctk]": (None, "is a build for CUDA 12 for GPUs"),
+    "cupy-cuda12x[ctk]": (None, "is a GPU build for CUDA 12"),
     "onnxruntime-gpu": ("libraries-missing", "libcudnn.so.9, libcufft.so.12"),
     "onnxruntime-gpu[cuda,cudnn]": (None, "preload_dlls()"),
     "onnxruntime over onnxruntime-gpu": ("twice-installed", "overwrite each other"),
     "numba-cuda": ("libraries-missing", "with numba-cuda 0.30.4 cannot use a GPU"),
-    "numba-cuda[cu12]": (None, "is a build for CUDA 12 for GPUs"),
+    "numba-cuda[cu12]": (None, "is a GPU build for CUDA 12"),
 }
 
 
@@ -95,7 +95,7 @@ def test_what_was_not_looked_at_is_not_well() -> None:
     finding = told(machine("9.0"), build)
 
     assert finding.status is CheckStatus.UNKNOWN
-    assert "its libraries were not looked at" in finding.summary
+    assert "its libraries were not checked" in finding.summary
 
 
 # ------------------------------------------------------------------------------ which build
@@ -127,9 +127,9 @@ def test_what_was_not_looked_at_is_not_well() -> None:
             ("3.5", "9.0"),
             "580.95.05",
             "cu130",
-            "it has no code for compute capability 3.5, and no other build has",
+            "it has no code for compute capability 3.5, nor has any other build",
         ),
-        (("9.0",), "450.80.02", None, "none runs with driver 450.80.02: upgrade that first"),
+        (("9.0",), "450.80.02", None, "none runs with driver 450.80.02: upgrade it first"),
     ],
 )
 def test_the_build_serves_every_gpu_or_the_remark_says_which_not(
@@ -235,7 +235,7 @@ def test_of_two_packages_with_the_same_files_both_are_removed_first(
 def test_a_problem_names_the_python_that_has_it() -> None:
     finding = told(machine("9.0"), FOR_CPUS[0], named_by="CONDA_PREFIX")
 
-    (where,) = [each.value for each in finding.evidence if each.source == "looked at"]
+    (where,) = [each.value for each in finding.evidence if each.source == "checked in"]
     assert where == "/some where/python, by CONDA_PREFIX"
 
 

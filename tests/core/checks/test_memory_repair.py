@@ -12,7 +12,7 @@ from tests.core.checks.healthy import judge
 @pytest.mark.parametrize(
     ("gpu", "health", "status", "says"),
     [
-        ({}, {}, "ok", "no memory waits"),
+        ({}, {}, "ok", "no memory repair is pending"),
         ({}, {"memory_unrepairable": True}, "fail", "cannot be repaired"),
         ({}, {"repair_pending": True}, "warn", "next reset"),
     ],

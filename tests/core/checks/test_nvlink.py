@@ -13,8 +13,8 @@ from tests.core.checks.healthy import judge
     ("gpu", "health", "status", "says"),
     [
         ({}, {}, "ok", "all NVLinks are up"),
-        ({}, {"nvlinks_active": 17}, "warn", "NVLinks that are down: 1 of 18"),
-        ({}, {"nvlinks_active": 0}, "warn", "NVLinks that are down: 18 of 18"),
+        ({}, {"nvlinks_active": 17}, "warn", "1 of 18 NVLinks are down"),
+        ({}, {"nvlinks_active": 0}, "warn", "18 of 18 NVLinks are down"),
         ({}, {"nvlinks": 0, "nvlinks_active": 0}, "ok", "(1 GPU)"),
     ],
 )

@@ -12,11 +12,15 @@ from tests.core.checks.healthy import judge
 @pytest.mark.parametrize(
     ("health", "status", "says"),
     [
-        ({}, "ok", "no NVLink error while we looked (2 GPUs)"),
+        ({}, "ok", "no new NVLink error during the check (2 GPUs)"),
         ({"nvlink_errors_grown": {"CRC": 9}}, "warn", "9 CRC in 100 ms"),
         ({"nvlink_errors_grown": {"CRC": 10}}, "fail", "10 CRC in 100 ms"),
         ({"nvlink_errors_grown": {"CRC": 10}, "sample_s": 1.0}, "warn", "10 CRC in 1000 ms"),
-        ({"nvlink_errors_grown": {"CRC": 0, "replay": 500}}, "fail", "grow: 500 replay in 100 ms"),
+        (
+            {"nvlink_errors_grown": {"CRC": 0, "replay": 500}},
+            "fail",
+            "new errors: 500 replay in 100 ms",
+        ),
         ({"nvlink_errors_grown": {"recovery": 1}}, "fail", "1 recovery"),
         ({"nvlinks_active": 0}, "ok", "(1 GPU)"),
         ({"nvlinks": 0, "nvlinks_active": 0}, "ok", "(1 GPU)"),

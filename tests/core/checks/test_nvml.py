@@ -55,7 +55,7 @@ def test_two_gpus_of_one_uuid_are_no_healthy_machine() -> None:
     found = look(reading_of(*twins))
 
     assert (found.status, found.cause) == (CheckStatus.WARN, "same-uuid")
-    assert found.summary.startswith("GPUs 1 and 2 say that they have the same UUID")
+    assert found.summary.startswith("GPUs 1 and 2 report the same UUID")
 
 
 def test_every_gpu_is_silent() -> None:

@@ -12,20 +12,20 @@ from tests.core.checks.healthy import judge
 @pytest.mark.parametrize(
     ("gpu", "health", "status", "says"),
     [
-        ({"pcie_generation": 1, "utilization_gpu_percent": 0}, {}, "ok", "as they should be"),
-        ({"pcie_generation": 1, "utilization_gpu_percent": 49}, {}, "ok", "as they should be"),
+        ({"pcie_generation": 1, "utilization_gpu_percent": 0}, {}, "ok", "as expected"),
+        ({"pcie_generation": 1, "utilization_gpu_percent": 49}, {}, "ok", "as expected"),
         (
             {"pcie_generation": 1, "utilization_gpu_percent": 50},
             {},
             "warn",
             "PCIe generation 1 of 5 under load",
         ),
-        ({"pcie_generation": 1, "utilization_gpu_percent": None}, {}, "ok", "as they should be"),
+        ({"pcie_generation": 1, "utilization_gpu_percent": None}, {}, "ok", "as expected"),
         (
             {"pcie_generation": 4, "pcie_generation_max": 4},
             {},
             "ok",
-            "the slot does PCIe generation 4, the card 5",
+            "the slot supports PCIe generation 4, the card 5",
         ),
     ],
 )

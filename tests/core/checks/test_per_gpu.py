@@ -50,7 +50,7 @@ def test_a_gap_on_one_gpu_does_not_hide_the_others() -> None:
 
     (found,) = pairs_of((gpu_reading(0), gap), (gpu_reading(1), healthy(1)), check=row_remapping)
 
-    assert found.summary == "no row of memory waits for a replacement (1 GPU)"
+    assert found.summary == "no memory row is waiting to be replaced (1 GPU)"
 
 
 def test_a_reading_that_failed_as_a_whole_is_not_checked() -> None:

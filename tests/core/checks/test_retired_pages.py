@@ -16,7 +16,7 @@ from tests.core.checks.healthy import judge
             {},
             {"retired_pages_single_bit": 30, "retired_pages_double_bit": 32},
             "ok",
-            "no page of memory",
+            "no memory page is waiting",
         ),
         ({}, {"retired_pages_single_bit": 30, "retired_pages_double_bit": 33}, "fail", "63 pages"),
         (

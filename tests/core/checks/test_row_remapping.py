@@ -12,14 +12,14 @@ from tests.core.checks.healthy import judge
 @pytest.mark.parametrize(
     ("gpu", "health", "status", "says"),
     [
-        ({}, {}, "ok", "no row of memory"),
+        ({}, {}, "ok", "no memory row is waiting"),
         (
             {},
             {"remapped_rows_failed": True, "remapped_rows_pending": True},
             "fail",
             "could not be replaced",
         ),
-        ({}, {"remapped_rows_uncorrected": 511}, "ok", "no row of memory"),
+        ({}, {"remapped_rows_uncorrected": 511}, "ok", "no memory row is waiting"),
         ({}, {"remapped_rows_uncorrected": 512}, "fail", "512 rows"),
         ({}, {"remapped_rows_pending": True}, "warn", "at the next reset"),
     ],

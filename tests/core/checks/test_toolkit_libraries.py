@@ -80,7 +80,7 @@ def test_a_toolkit_that_nothing_leads_to_is_no_task(
 
     assert found.status is (CheckStatus.WARN if used else CheckStatus.OK)
     if not used:
-        assert "needs driver 580 or newer" in found.evidence[0].value
+        assert "need driver 580 or newer" in found.evidence[0].value
 
 
 def test_a_driver_older_than_the_toolkit_s_own_is_a_remark() -> None:
@@ -122,7 +122,7 @@ def test_the_first_libcuda_counts(kinds: tuple[str, ...], cause: str | None) -> 
 
     assert found.cause == cause
     if cause is not None:
-        assert found.remedy[0].startswith(f"Take /opt/{kinds[0]} out of LD_LIBRARY_PATH")
+        assert found.remedy[0].startswith(f"Remove /opt/{kinds[0]} from LD_LIBRARY_PATH")
 
 
 @pytest.mark.parametrize(("kind", "cause"), [(Wsl, "linux-driver-in-wsl"), (FakeProbes, None)])

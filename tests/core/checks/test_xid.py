@@ -84,7 +84,7 @@ def test_any_line(text: str) -> None:
     ("number", "meaning", "step"),
     [
         (48, "could not be corrected", "nvidia-smi -i 0 --gpu-reset"),
-        (94, "hit one program", "Start the program again"),
+        (94, "hit one program", "Restart the program"),
         (154, "asks for a recovery", "recovery-action"),
         (4711, "Xid 4711 in the kernel log", "list of XID errors"),
     ],
