@@ -1,4 +1,4 @@
-"""`gpucheck bench`: the same work on the CPU and on the GPU, measured, verified and compared."""
+"""The command `gpucheck bench`."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def command(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="FILE", help="MNIST in IDX or NPZ to train on, not generated images."
+            "--data", metavar="FILE", help="MNIST file (IDX or NPZ) instead of generated images."
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random data.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Answer within about 10 seconds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Be thorough: about 5 minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Finish within about 10 seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Take about 5 minutes.")] = False,
     budget: Annotated[
         float | None, typer.Option("--budget", metavar="SECONDS", help="Time for measuring.")
     ] = None,
@@ -97,9 +97,7 @@ def command(
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option(
-            "--profile", metavar="NAME|FILE", help="Measure and judge what this profile says."
-        ),
+        typer.Option("--profile", metavar="NAME|FILE", help="Measure and judge by this profile."),
     ] = None,
     processes: Processes = None,
     save: Save = None,
@@ -113,14 +111,14 @@ def command(
         typer.Option(
             "--corruption",
             metavar="SECONDS",
-            help="Repeat one product this long and compare the bits [default: not at all].",
+            help="Repeat one product this long and compare the bits [default: off].",
             show_default=False,
         ),
     ] = 0.0,
     burn: BurnSeconds = None,
     burn_limit: BurnLimit = None,
     samples: Annotated[
-        SampleDetail, typer.Option("--samples", help="Each sample in the JSON document, or none.")
+        SampleDetail, typer.Option("--samples", help="Samples or a summary in the JSON document.")
     ] = SampleDetail.ALL,
     junit: Junit = None,
     github: Github = None,
@@ -174,12 +172,12 @@ def command(
 
 
 def _check(shared: Shared, *, quick: bool, full: bool, corruption_s: float) -> None:
-    """Refuse what contradicts itself, and a snapshot, which cannot be measured."""
+    """Check for contradicting options, and for a snapshot, which cannot be measured."""
     from gpucheck.core.bench.session import check_corruption
 
     check_corruption(corruption_s)
     if quick and full:
-        message = "--quick and --full contradict each other: give one of them."
+        message = "--quick and --full contradict each other: choose one of them."
         raise WrongUseError(code="two-modes", message=message)
     if shared.recording is not None:
         message = "bench measures this machine: it cannot answer from a snapshot (--from)."
@@ -224,7 +222,7 @@ def _measure(
     corruption_s: float,
     finish: Callable[[Answer], None],
 ) -> Answer:
-    """Measure in this process. `finish` reports an answer when this function cannot return it."""
+    """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.cli.progress import progress_bar
     from gpucheck.cli.stuck import ending_when_stuck
     from gpucheck.core.bench.outcome import conclude
@@ -251,7 +249,7 @@ def _measure(
 
 
 def _announce(note: str) -> None:
-    """Say before the measuring begins what the time does not do for."""
+    """Print a note, before measuring begins, on the rows that the time is too short for."""
     from gpucheck.render.base import printable
 
     sys.stderr.write(f"note: {printable(note)}\n")

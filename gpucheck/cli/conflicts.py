@@ -1,4 +1,4 @@
-"""Options of `gpucheck bench` that mean nothing beside --profile or --burn are refused."""
+"""Checks for `gpucheck bench` options that conflict with --profile or --burn."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from gpucheck.models.errors import WrongUseError
 
 
 def refuse_beside_profile(request: BenchRequest, **more: object) -> None:
-    """Refuse options that say what is measured beside a profile, which says it already.
+    """Check that no option conflicts with a profile, which decides what is measured.
 
     `more` are further options by their names, with `_` for `-`; false ones are not given.
 
     Raises:
-        WrongUseError: one of them is given.
+        WrongUseError: an option conflicts.
     """
     named = _given(request, **more)
     if named:
         raise WrongUseError(
             code="profile-and-options",
-            message=f"The profile says what is measured: leave {', '.join(named)} out.",
+            message=f"The profile decides what is measured: omit {', '.join(named)}.",
             remedy=("Copy the profile and change it: gpucheck profile list shows where it is.",),
         )
 
 
 def refuse_beside_burn(request: BenchRequest, **more: object) -> None:
-    """Refuse options that a burn has no use for; it takes --device, --size, --seed and --fill.
+    """Check the options of a burn; it takes --device, --size, --seed and --fill.
 
     Raises:
-        WrongUseError: one of them is given.
+        WrongUseError: an option has no meaning for a burn.
     """
     wanted = ("--size", "--seed", "--fill")
     named = [name for name in _given(request, **more) if name not in wanted]
     if named:
         raise WrongUseError(
             code="burn-and-options",
-            message=f"A burn repeats one product: leave {', '.join(named)} out.",
+            message=f"A burn repeats one product: omit {', '.join(named)}.",
             remedy=(f"It takes --device, {', '.join(wanted)} and --burn-limit.",),
         )
 

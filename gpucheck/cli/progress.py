@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr, and only where a person is watching."""
+"""Progress bar of long commands, on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from gpucheck.core.bench.rounds import Progress
 
 
-#: Columns of the bar at most, of the label before the bar gives way, of the time left.
+#: Largest width of the bar, smallest label before the bar shrinks, and width of the time left.
 _BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
 
 
 def _time_left(seconds: float) -> str:
-    """Return the time left in words: each row gets a figure, though the time be over."""
+    """Return the time left in words; each row still gets a figure after the time is over."""
     if seconds < 0.5:
         return "time over, finishing"
     if seconds < 100:
@@ -26,7 +26,7 @@ def _time_left(seconds: float) -> str:
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
-    """Show a bar while the block runs; nothing at all if stderr is not a terminal."""
+    """Show a bar while the block runs, or nothing if stderr is not a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         from gpucheck.core.bench.session import say_nothing
 
@@ -37,7 +37,7 @@ def progress_bar(*, shown: bool) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True, highlight=False)
-    # On a narrow terminal the bar gives way, and then the label: one line, whatever is measured.
+    # On a narrow terminal the bar shrinks, then the label: it is always one line.
     bar_width = min(_BAR_WIDTH, max(1, console.width - _LABEL_WIDTH - _LEFT_WIDTH - 2))
     label_width = max(1, console.width - bar_width - _LEFT_WIDTH - 2)
     columns = (

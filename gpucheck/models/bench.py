@@ -1,8 +1,7 @@
-"""What `gpucheck bench` is asked and what it answers (contract bench/1): rows, comparisons, doubts.
+"""Records of the bench document (bench/1): request, rows, comparisons, doubts.
 
-Times are seconds for one operation. A row keeps every sample; what is computed from the samples
-(median, interval, summary) can be recomputed by the reader. An absent figure is None and its reason
-stands in `unavailable` of the same row, or in the row's `error`.
+Times are seconds for one operation. A row keeps every sample, so that readers can recompute median,
+interval and summary. A missing figure is None; the row's `unavailable` or `error` has the reason.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ Fact = str | int | float
 
 
 class Scope(StrEnum):
-    """What a time covers: data already in place, or pinned transfer in, kernel, transfer out."""
+    """Scope of a time: data already in place, or pinned transfer in, kernel, transfer out."""
 
     RESIDENT = "resident"
     END_TO_END = "end-to-end"
 
 
 class BenchMode(StrEnum):
-    """How thorough: about 10 seconds, about a minute, or as long as it takes."""
+    """Thoroughness: about 10 seconds, about a minute, or about 5 minutes."""
 
     QUICK = "quick"
     DEFAULT = "default"
@@ -33,14 +32,14 @@ class BenchMode(StrEnum):
 
 
 class SampleDetail(StrEnum):
-    """Whether a document carries every sample or only their summary."""
+    """Amount of samples in a document: all of them or only a summary."""
 
     ALL = "all"
     SUMMARY = "summary"
 
 
 class Fill(StrEnum):
-    """What the arrays hold: random normal numbers, or zeros, which draw less power."""
+    """Content of the arrays: random normal numbers, or zeros, which draw less power."""
 
     NORMAL = "normal"
     ZEROS = "zeros"
@@ -48,7 +47,7 @@ class Fill(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """What to measure.
+    """Benchmark request.
 
     `kernels` empty means every registered kernel, `dtypes` empty each kernel's own for the mode.
     `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>` or `all`. `size` is the edge of the square
@@ -73,7 +72,7 @@ class BenchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DtypeSpec:
-    """The precision that really ran: of the input, the sums, the output, and the arithmetic."""
+    """Precision that really ran: input, sums, output, and arithmetic."""
 
     input: str
     accumulate: str
@@ -91,7 +90,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """How far the result is from float64; `error` None means that it held NaN or infinity."""
+    """Deviation of a result from float64; `error` None means that it contained NaN or infinity."""
 
     error: float | None
     bound: float
@@ -101,7 +100,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """One reason to distrust a figure, the facts behind it, and the next step."""
+    """Reason to distrust a figure, with its facts and a remedy."""
 
     code: str
     message: str
@@ -111,7 +110,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSummary:
-    """The samples in eight numbers; `outlier_count` is by Tukey's fences, nothing is dropped."""
+    """Summary of samples; `outlier_count` uses Tukey's fences, and nothing is dropped."""
 
     count: int
     min_s: float
@@ -125,19 +124,17 @@ class SampleSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One row: one kernel variant on one device at one shape.
+    """Result row: one kernel variant on one device at one shape.
 
-    `id` says what is measured, without the device, for a program that follows it over versions.
-    `framework` is None: gpucheck's own code was measured.
-    `samples_s` are those of all rounds, one after the other; `round_sizes` says how many belong to
-    each and `round_medians_s` what their medians are, of which `median_s` and `ci95_s` are made.
-    `ci95_s` is how well this run knows its median; `repeat95_s` where 19 of 20 further runs on the
-    same machine are expected to have theirs, which is wider.
-    `cold_s` is the first run, with compilation and handle creation. `loops` is how many operations
-    one sample held. `limits` names what the percentages are of. `percent_of_peak_at_clock` is of
-    the peak at the clock that the SMs really had. `facts` are further results, such as accuracy,
-    with the unit in the key. `error` says why a row has no figures, or why it ended early;
-    `interrupted` that a person ended it.
+    `id` names the measurement without the device and is stable across versions. `framework` is
+    None for gpucheck's own code. `samples_s` holds the samples of all rounds in order, and
+    `round_sizes` their number per round. `median_s` and `ci95_s` come from `round_medians_s`.
+    `ci95_s` is how well this run knows its median. The wider `repeat95_s` is where 19 of 20 further
+    runs on the same machine are expected to have theirs. `cold_s` is the first run, with
+    compilation and handle creation. `loops` is the number of operations in a sample. `limits` names
+    the limits that the percentages refer to. `percent_of_peak_at_clock` refers to the peak at the
+    SMs' real clock. `facts` are further results, such as accuracy, with the unit in the key.
+    `error` is why a row has no figures or ended early; `interrupted`: the user ended it.
     """
 
     kernel: str
@@ -181,7 +178,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSide:
-    """The row that one side of a comparison stands on."""
+    """Row behind one side of a comparison."""
 
     device: str
     variant: str
@@ -192,11 +189,11 @@ class ComparisonSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """CPU against GPU for one kernel and shape: three speed-ups, never one.
+    """Comparison of CPU and GPU for one kernel and shape: always three speed-ups.
 
     `speedup_amortised` moves the data once for `reuse_count` operations. `break_even` is the
-    smallest number of operations on moved data from which the GPU is faster, None if it never is or
-    the transfer was not measured.
+    smallest number of operations on moved data from which the GPU is faster, None if it never is
+    or if the transfer was not measured.
     """
 
     kernel: str
@@ -215,7 +212,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What several rows of one kernel on one device say together, such as a knee or a fit.
+    """Conclusion from several rows of one kernel on one device, such as a knee or a fit.
 
     `facts` carry the numbers, with the unit in the key.
     """
@@ -229,11 +226,11 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """The limits that this run measured on one device: the best copy and the best matrix product.
+    """Limits that this run measured on one device: the best copy and the best matrix product.
 
-    `threads` is None for a GPU. The product is in `gemm_dtype`; the best sample counts, not the
-    median, because a limit is what was reached at least once. A copy that may have stayed in a
-    cache is none: then `unavailable` says so.
+    `threads` is None for a GPU. The product is in `gemm_dtype`. The best sample counts, not the
+    median, because a limit only has to be reached once. A copy that may have stayed in a cache is
+    no limit: then `unavailable` says so.
     """
 
     device: str
@@ -246,13 +243,13 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What a GPU can do at most.
+    """Peaks of a GPU board.
 
-    `source` tells a datasheet from a computation; `sources` says it by dtype, and of `bytes_per_s`,
-    where they are not all of one. `computed` is true of a board that is in no table.
-    `flops_per_s` and `high_flops_per_s` are by dtype; the two differ where only a range is known.
-    They stand for `clock_mhz`, those of the tensor cores for `tensor_clock_mhz`. `uncertainty` says
-    what speaks against a value.
+    `source` is a datasheet or a computation; `sources` has it by dtype, and for `bytes_per_s`, if
+    they differ. `computed` is true for a board that is not in the table. `flops_per_s` and
+    `high_flops_per_s` are by dtype; they differ if only a range is known. They refer to
+    `clock_mhz`, those of tensor cores to `tensor_clock_mhz`. `uncertainty` is what speaks against a
+    value.
     """
 
     name: str
@@ -267,13 +264,13 @@ class Board:
     computed: bool = False
 
     def source_of(self, what: str) -> str:
-        """Return where the peak in a dtype, or `bytes_per_s`, is from."""
+        """Return the source of the peak in a dtype, or of `bytes_per_s`."""
         return self.sources.get(what, self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """The readings of one sensor during the run: smallest, middle and largest."""
+    """Readings of one sensor during the run: smallest, median and largest."""
 
     low: float
     median: float
@@ -282,12 +279,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTelemetry:
-    """What NVML said of one GPU while it was measured.
+    """NVML readings of one GPU while it was measured.
 
-    `reasons` is the share of the readings in which each reason held the clock down (several can at
-    once); `limited_s` the seconds that the driver counted for each, which misses nothing between
-    two readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
-    `temperature_margin_c` is how far the GPU is from where it slows down, on cards that tell it.
+    `reasons` is the share of readings in which each reason held the clock down; several can at
+    once. `limited_s` is the driver's count of seconds for each, which misses nothing between two
+    readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
+    `temperature_margin_c` is the distance to the slowdown temperature, on cards that report it.
     """
 
     uuid: str
@@ -317,7 +314,7 @@ class GpuTelemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """The GPUs' sensors during the run, or why they were not read."""
+    """Sensors of the GPUs during the run, or why they were not read."""
 
     gpus: tuple[GpuTelemetry, ...] = ()
     unavailable: str | None = None
@@ -325,10 +322,10 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchGpu:
-    """One GPU that took part, as the CUDA runtime describes it.
+    """GPU that took part, as the CUDA runtime describes it.
 
     `pci_device_id` is NVML's: eight hexadecimal digits, the device and then the vendor.
-    `integrated` says that it shares the host's memory, None where the driver was not asked.
+    `integrated`: it shares the host's memory; None if the driver was not asked.
     """
 
     cuda_index: int
@@ -350,11 +347,11 @@ class BenchGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEnvironment:
-    """Where the figures were taken: processor, libraries, load, and why a part is missing.
+    """Run environment of the figures: processor, libraries, load, and reasons for missing parts.
 
-    `variables` are those of the environment that decide about arithmetic, memory or threads.
-    `gpu_silent` says that it is unknown whether a GPU that is missing works: the driver did not
-    answer, or another process has it for itself.
+    `variables` are environment variables that change arithmetic, memory or threads. `gpu_silent`:
+    it is unknown whether a missing GPU works, because the driver did not answer or another process
+    has exclusive use of it.
     """
 
     cpu_model: str | None
@@ -388,9 +385,9 @@ class BenchEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """The whole answer; `notes` are statements about the run, such as a reduced size.
+    """Result of a benchmark; `notes` are statements about the run, such as a reduced size.
 
-    `headline` is the speed-up of it all in one sentence, where there is one.
+    `headline` is the overall speed-up in one sentence, if there is one.
     """
 
     measurements: tuple[Measurement, ...]

@@ -1,4 +1,4 @@
-"""What worker processes of a profile's run bring, and what is kept of it for the next run."""
+"""Results of a profile's worker processes, and the series kept for the next run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpucheck.models.report import Failure, Host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRun:
-    """One worker process: what it measured on one device, or why it measured nothing.
+    """Worker process: its measurements on one device, or why it has none.
 
     `device` is `cpu` or `gpu:<cuda_index>`, numbered as this program sees them. `number` counts a
-    device's processes from 0. `together` says whether all GPUs were under load at the same time.
-    `host` and `exit_code` are the document's.
+    device's processes from 0. `together`: all GPUs were under load at the same time. `host` and
+    `exit_code` are the document's.
     """
 
     device: str
@@ -31,7 +31,7 @@ class ProcessRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedDoubt:
-    """A reason to distrust a figure, as the first process states it, and how many have it."""
+    """Doubt as the first process states it, and the number of processes that have it."""
 
     doubt: Doubt
     processes: int
@@ -39,12 +39,12 @@ class CarriedDoubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One check's (or row's) figure on one device, a value from each process, in `unit`.
+    """Figure of one check or row on one device, with a value from each process, in `unit`.
 
-    `tolerance_percent` is the profile's for this check. `repeat_factor` is by how much two runs of
-    one process each may differ, 19 times in 20, by the process that says the most; None where no
-    process tells. `doubts` are those of the processes, None in files that do not keep them by row.
-    `sessions` is how many of the values each session brought, in their order; empty: one session.
+    `tolerance_percent` is the profile's for this check. `repeat_factor` is the factor by which two
+    runs of one process each may differ, 19 times in 20: the largest of all processes, None if no
+    process gives one. `doubts` are the processes' doubts, None in files that do not keep them by
+    row. `sessions` is the number of values from each session in order; empty means one session.
     """
 
     id: str
@@ -61,10 +61,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """An earlier run to hold this one against.
+    """Earlier run to compare this one with.
 
-    `differences` are, by device, the keys of the fingerprint that differ and are not allowed to:
-    with any, no check of that device against the baseline can be decided.
+    `differences` are, by device, the fingerprint keys that differ but must not. With any of them,
+    no check of that device against the baseline can be decided.
     """
 
     path: str

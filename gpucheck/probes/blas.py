@@ -1,4 +1,4 @@
-"""The door to threadpoolctl: which BLAS NumPy uses, and how many threads it may take."""
+"""Client of threadpoolctl: the BLAS that NumPy uses, and its number of threads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: For how long OpenBLAS' threads look for further work after a product: 2 to the power of this in
-#: cycles of the time-stamp counter. It is read when the library is loaded (OpenBLAS issue 5171).
+#: How long OpenBLAS' threads spin for further work after a product: two to this power, in cycles of
+#: the time-stamp counter. The library reads it when it is loaded (OpenBLAS issue 5171).
 _PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
 _SHORT_PATIENCE = "18"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlasFacts:
-    """The BLAS that NumPy loaded; `threads` is its current limit."""
+    """BLAS that NumPy loaded; `threads` is its current limit."""
 
     name: str
     version: str | None
@@ -24,10 +24,10 @@ class BlasFacts:
 
 
 def load_numpy() -> None:
-    """Import NumPy so that the threads of its OpenBLAS sleep 0.1 ms after a product, not 0.1 s.
+    """Import NumPy so that its OpenBLAS threads spin 0.1 ms after a product, not 0.1 s.
 
-    While they look for work they take half of a processor each from whatever is measured next. What
-    the user has set stays; a NumPy that is loaded already stays as it is.
+    While they spin, each takes half of a processor from the next measurement. A setting of the
+    user, or a NumPy that is already loaded, stays unchanged.
     """
     if _PATIENCE in os.environ:
         return
@@ -39,22 +39,22 @@ def load_numpy() -> None:
 
 
 class BlasDoor(Protocol):
-    """What the benchmark asks of the BLAS."""
+    """BLAS interface of the benchmark."""
 
     def read(self) -> BlasFacts | None:
-        """Return the loaded BLAS, or None if none is known to us."""
+        """Return the loaded BLAS, or None if none is known."""
         ...
 
     def limited(self, threads: int) -> AbstractContextManager[object]:
-        """Return a context in which the BLAS takes at most `threads` threads."""
+        """Return a context in which the BLAS uses at most `threads` threads."""
         ...
 
 
 class ThreadpoolBlas:
-    """The BLAS of this process as threadpoolctl finds it.
+    """BLAS of this process as threadpoolctl finds it.
 
-    NOTE: the libraries are looked up once, at the first question: a lookup walks every loaded
-    library (about a millisecond), too much to repeat beside each sample.
+    NOTE: the libraries are looked up only once: a lookup walks every loaded library (about a
+    millisecond), too long to repeat for each sample.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class ThreadpoolBlas:
         )
 
     def limited(self, threads: int) -> AbstractContextManager[object]:
-        """Return a context in which the BLAS takes at most `threads` threads."""
+        """Return a context in which the BLAS uses at most `threads` threads."""
         controller = self._found()
         if not controller.lib_controllers:
             return nullcontext()

@@ -25,12 +25,12 @@ def test_a_plain_request_goes_beside_a_profile() -> None:
     ],
 )
 def test_what_the_profile_says_already_is_refused(request_: BenchRequest, named: str) -> None:
-    with pytest.raises(WrongUseError, match=f"leave {named} out"):
+    with pytest.raises(WrongUseError, match=f"omit {named}"):
         refuse_beside_profile(request_, corruption=0.0)
 
 
 def test_a_burn_beside_a_profile_is_refused() -> None:
-    with pytest.raises(WrongUseError, match="leave --burn out"):
+    with pytest.raises(WrongUseError, match="omit --burn"):
         refuse_beside_profile(BenchRequest(), burn=10.0)
 
 
@@ -53,7 +53,7 @@ def test_a_burn_takes_its_product_and_its_devices() -> None:
 def test_a_burn_does_not_pass_over_what_it_cannot_do(
     request_: BenchRequest, more: dict[str, object], named: str
 ) -> None:
-    with pytest.raises(WrongUseError, match=f"leave {named} out") as caught:
+    with pytest.raises(WrongUseError, match=f"omit {named}") as caught:
         refuse_beside_burn(request_, **more)
 
     assert "--size" in caught.value.remedy[0]

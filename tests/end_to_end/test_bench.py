@@ -88,7 +88,7 @@ def test_the_seed_and_the_fill_are_told() -> None:
         (("--budget", "inf"), 2, "positive number of seconds"),
         (("--seed", "-1"), 2, "zero or greater"),
         (("towers", "--towers", "65"), 2, "2 to 64"),
-        (("--device", "tpu"), 2, "does not understand the device"),
+        (("--device", "tpu"), 2, "does not know the device"),
         (("--dtype", "float13"), 2, "No kernel can be measured"),
         (("--quick", "--full"), 2, "contradict"),
         (("--from", "machine.json"), 2, "snapshot"),

@@ -1,4 +1,4 @@
-"""The measuring engine: plan, runner, statistics, doubts, comparison, and the kernels."""
+"""Benchmark engine: plan, scheduler, sampler, statistics, doubts, comparisons and kernels."""
 
 from gpucheck.core.bench.engine import run_bench
 

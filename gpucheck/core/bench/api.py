@@ -1,4 +1,4 @@
-"""`gpucheck.bench`: a benchmark for the program that calls it."""
+"""Python interface of the benchmark, `gpucheck.bench`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def request_of(
     towers: int,
     data_file: str | os.PathLike[str] | None,
 ) -> BenchRequest:
-    """Return the request that these words mean.
+    """Return the request that these arguments describe.
 
     Raises:
-        WrongUseError: a mode or fill that there is not, or an argument of the wrong kind.
+        WrongUseError: an unknown mode or fill, or an argument of the wrong type.
     """
     for kernel in kernels:
         check_argument("bench", kernel, "names of kernels such as 'matmul'", str)
@@ -65,11 +65,11 @@ def request_of(
 def bench_here(
     request: BenchRequest, probes: Probes, *, corruption_s: float, require_gpu: bool
 ) -> BenchResult:
-    """Measure in this process, and close the probes.
+    """Measure in this process and close the probes.
 
     Raises:
-        GpucheckError: as `gpucheck.bench` says.
-        KeyboardInterrupt: a person ended it.
+        GpucheckError: as `gpucheck.bench` documents.
+        KeyboardInterrupt: the user interrupted it.
     """
     try:
         with open_session(request, probes, os.environ) as session:
@@ -78,7 +78,7 @@ def bench_here(
     finally:
         probes.close()
     if result.interrupted:
-        # The program that called is what the person wanted to end.
+        # The user wanted to end the calling program.
         raise KeyboardInterrupt
     failure = answer.error
     if failure is not None and answer.exit_code is ExitCode.MISSING:
@@ -87,7 +87,7 @@ def bench_here(
 
 
 def _words(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return words given as a list, or as the command line takes them: with commas."""
+    """Return words given as a list, or separated by commas as on the command line."""
     wants = "a text, or several in a list"
     check_argument(name, given, wants, str, Iterable)
     texts = [given] if isinstance(given, str) else list(given)

@@ -1,6 +1,6 @@
-"""Reasons to doubt that a product on a GPU ran in the arithmetic that its row names.
+"""Doubts that a GPU product ran in the arithmetic that its row names.
 
-Two signs: a rate that needs no tensor cores, and an error of another size than the format leaves.
+Two signs: a rate that needs no tensor cores, and an error that does not match the format.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from gpucheck.core.bench.peaks import TENSOR_FORMATS, flops_of_cuda_cores, format_of
 from gpucheck.models.bench import BenchGpu, Board, Doubt, Measurement, Scope
 
-#: A rate within so much of what CUDA cores could do needs no tensor cores: boards run above their
-#: nominal clock, and no product reaches all of a peak.
+#: A rate below this multiple of the CUDA cores' peak needs no tensor cores. Boards run above their
+#: nominal clock, and no product reaches its full peak.
 _ABOVE_CORES = 1.15
-#: What tensor cores and memory should reach of their peaks at the least, and what a product takes
-#: besides: below that, a slow product says nothing.
+#: Share of their peaks that tensor cores and memory should at least reach, and the overhead of a
+#: product. Below that, a slow product shows nothing.
 _LEAST_SHARE, _MOST_OVERHEAD_S = 0.5, 20e-6
-#: What else explains a slow product.
+#: Other doubts that explain a slow product.
 _EXPLAINED = frozenset({"starved", "throttled"})
-#: Edges of which tensor cores lose nothing, in every format.
+#: Tensor cores lose nothing on multiples of this edge, in any format.
 _EVEN = 16
 #: Between the errors of products of normal numbers in float32 (1e-6) and in TF32 (3e-4).
 _BETWEEN_ERRORS = 3e-5
-#: With fewer rows chance may leave a small error, and more than this is no rounding.
+#: With fewer rows an error may be small by chance; a larger error is not rounding.
 _FEWEST_ROWS, _MOST_ROUNDING = 64, 1e-2
 
 
 def doubts_about_arithmetic(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
-    """Return the doubts about one row; `gpu` is the one that it was measured on."""
+    """Return the doubts about one row, measured on `gpu`."""
     if gpu is None or row.kernel != "matmul":
         return ()
     found = (_other_precision(row), _tensor_cores_unused(row, gpu))
@@ -33,7 +33,7 @@ def doubts_about_arithmetic(row: Measurement, gpu: BenchGpu | None) -> tuple[Dou
 
 
 def _other_precision(row: Measurement) -> Doubt | None:
-    """Doubt a product in TF32 that is as exact as float32, and one in float32 that is not."""
+    """Doubt a TF32 product as exact as float32, and a float32 product that is not."""
     error = row.verified.error if row.verified is not None else None
     # Zeros leave no error in any format.
     if not error or row.verified is None or row.shape[0] < _FEWEST_ROWS:
@@ -47,14 +47,14 @@ def _other_precision(row: Measurement) -> Doubt | None:
         return None
     return Doubt(
         code="other-precision",
-        message=f"its error of {error:.0e} is that of {ran}",
-        next="look for CUPY_TF32 and NVIDIA_TF32_OVERRIDE in the environment; try another cuBLAS",
+        message=f"its error of {error:.0e} is typical of {ran}",
+        next="check the variables CUPY_TF32 and NVIDIA_TF32_OVERRIDE; try another cuBLAS",
         facts={"error": error, "math_mode": mode},
     )
 
 
 def _tensor_cores_unused(row: Measurement, gpu: BenchGpu) -> Doubt | None:
-    """Doubt a rate that CUDA cores could reach, where tensor cores should do clearly more."""
+    """Doubt a rate that CUDA cores could reach where tensor cores should be clearly faster."""
     name, board = format_of(row.dtype), gpu.board
     if board is None or name not in TENSOR_FORMATS or row.scope is not Scope.RESIDENT:
         return None
@@ -68,7 +68,7 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu) -> Doubt | None:
     if expected <= _ABOVE_CORES * cores:
         return None
     if row.sm_clock_mhz and board.clock_mhz:
-        # At half the clock CUDA cores do half as much: then less needs no tensor cores either.
+        # CUDA cores slow down with the clock, and so does the rate that needs tensor cores.
         cores *= row.sm_clock_mhz / board.clock_mhz
     if row.flops / row.median_s > _ABOVE_CORES * cores:
         return None
@@ -79,8 +79,8 @@ def _slow_as_cuda_cores(row: Measurement, reached: float, cores: float, expected
     uneven = any(edge % _EVEN for edge in row.shape)
     return Doubt(
         code="tensor-cores-unused",
-        message=f"{reached / 1e12:.3g} TFLOP/s need no tensor cores: CUDA cores alone could do "
-        f"{cores / 1e12:.3g}, and {expected / 1e12:.3g} are the least to expect here",
+        message=f"{reached / 1e12:.3g} TFLOP/s needs no tensor cores: CUDA cores alone could do "
+        f"{cores / 1e12:.3g}, and at least {expected / 1e12:.3g} is expected here",
         next=("choose a --size that is a multiple of 16; " if uneven else "")
         + "compare with --dtype float32 at this --size; try another cuBLAS",
         facts={
@@ -98,7 +98,7 @@ def _other_processes(row: Measurement) -> int:
 
 
 def _least_rate(row: Measurement, board: Board, name: str) -> float | None:
-    """Return the FLOP/s that a product of this size should reach at the least on tensor cores."""
+    """Return the least FLOP/s that tensor cores should reach on a product of this size."""
     peak = board.flops_per_s.get(name)
     if not peak or not row.flops:
         return None

@@ -1,4 +1,4 @@
-"""Which devices a benchmark is asked for, of those that are there."""
+"""Device selection of a benchmark."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 
 
 def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
-    """Return whether the processor is asked for, and the GPUs that are.
+    """Return whether to measure the processor, and which GPUs to measure.
 
     Raises:
-        WrongUseError: a name that is none.
-        MissingError: nothing of it is on this machine.
-        InconclusiveError: the driver does not answer whether there is a GPU, or another process has
-            it for itself.
+        WrongUseError: a name is not a device.
+        MissingError: none of them is on this machine.
+        InconclusiveError: the driver does not answer, or another process has exclusive use of the
+            GPU.
     """
     check_device_names(devices)
     known = {f"gpu:{gpu.facts.cuda_index}": gpu for gpu in gpus.devices}
@@ -32,26 +32,26 @@ def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Seque
         error = InconclusiveError if gpus.silent or gpus.busy else MissingError
         raise error(
             code=BUSY if gpus.busy else "no-gpu",
-            message=f"No GPU can be measured: {(gpus.unavailable or 'none is here').rstrip('.')}.",
+            message=f"No GPU can be measured: {(gpus.unavailable or 'none found').rstrip('.')}.",
             remedy=(
                 *(gpus.remedy or ("Run: gpucheck detect",)),
-                "Measure the processor: --device cpu",
+                "Measure the processor instead: --device cpu",
             ),
         )
     return with_cpu, list(chosen.values())
 
 
 def check_device_names(devices: Sequence[str]) -> None:
-    """Refuse what is no device, before anything is asked of one.
+    """Check the device names before any device is used.
 
     Raises:
-        WrongUseError: a name that is none.
+        WrongUseError: a name is not a device.
     """
     for name in devices:
         if name not in ("cpu", "gpu", "all") and not _is_gpu_name(name):
             raise WrongUseError(
                 code="bad-device",
-                message=f"bench does not understand the device {name!r}.",
+                message=f"bench does not know the device {name!r}.",
                 remedy=("Choose from: cpu, gpu, gpu:0 (and so on), all.",),
             )
 

@@ -1,11 +1,11 @@
-"""Weighted sums over short blocks of columns, by which every number of a result is checked.
+"""Weighted sums over short blocks of columns, which check every number of a result.
 
-A row of a matrix is cut into blocks of up to 32 numbers, and each block is summed up with random
-weights of either sign. A number that is off by d moves its block's sum by at least three quarters
-of d, while what rounding leaves grows with the root of the block's width only: a sum over a whole
-row would drown a wrong number in the rounding of thousands of others. For a product the sums of the
-right result are found in O(n^3 / 32) operations, as in Freivalds' test with a vector for each
-block. Weights of different sizes keep exchanged columns from passing. Freivalds (1977),
+A row is cut into blocks of up to 32 numbers, and each block is summed with random weights of either
+sign. A number that is off by d moves its block's sum by at least 0.75 d. Rounding grows only with
+the root of the block's width. A sum over a whole row would hide a wrong number in the rounding of
+thousands of others. The right sums of a product take O(n^3 / 32) operations, as in Freivalds' test
+with a vector for each block. Weights of different sizes detect exchanged columns.
+Freivalds (1977),
 "Probabilistic machines can use less running time"; Huang and Abraham (1984), "Algorithm-based fault
 tolerance for matrix operations".
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Blocks that a row is cut into, if that leaves them between the narrowest and the widest.
+#: Number of blocks per row, if their width stays between the narrowest and the widest.
 _BLOCKS, NARROWEST, WIDEST = 128, 8, 32
-#: Between which the sizes of the weights lie.
+#: Range of the weights' sizes.
 _LIGHTEST, _HEAVIEST = 0.75, 1.25
 _SEED = 7
 
@@ -35,12 +35,12 @@ def block_width(columns: int) -> int:
 
 
 def block_count(columns: int) -> int:
-    """Return the blocks of a row; the last one may be narrower."""
+    """Return the number of blocks in a row; the last one may be narrower."""
     return -(-columns // block_width(columns))
 
 
 def block_weights(columns: int) -> HostArray:
-    """Return the weight of each column, the same at every call."""
+    """Return the weight of each column, the same on every call."""
     import numpy as np
 
     generator = np.random.default_rng([_SEED, columns])
@@ -67,7 +67,7 @@ def sums_over_columns(rows: HostArray, weights: HostArray, width: int) -> HostAr
 
 
 def sums_over_rows(rows: HostArray, weights: HostArray, width: int) -> HostArray:
-    """Return the same of rows of a transposed matrix, (blocks, columns), `width` rows a block."""
+    """Return the same sums for rows of a transposed matrix, (blocks, columns)."""
     import numpy as np
 
     starts = range(0, len(weights), width)

@@ -1,9 +1,8 @@
-"""The budget shared among rows: which of them get the rounds that an interval needs.
+"""Time budget of a run: which rows get the rounds that an interval needs.
 
-A row that gets fewer than three rounds has a figure without an interval, which says little. So
-where the time does not do for every row, some are left out, and named: those beside a group's first
-row on a device (one thread, other layouts, naive versions) before the first ones, the costly ones
-before the cheap ones.
+A row with fewer than three rounds has no interval, and its figure says little. If the budget is too
+short for every row, some are left out and named. Rows other than a group's first on a device (one
+thread, other layouts, naive versions) go before first rows, and expensive ones before cheap ones.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from gpucheck.core.bench.peaks import format_of
 from gpucheck.core.bench.record import Record, left_out
 from gpucheck.core.bench.stats import FEWEST_FOR_INTERVAL
 
-#: A first turn runs an operation to warm up, to see how long it takes, and for its sample; and it
-#: draws the inputs and checks the result twice, which later turns do once at most.
+#: A first slice runs an operation to warm up, to find its length, and for its sample. It draws the
+#: inputs and checks the result twice; later slices do so once at most.
 _FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
-#: Seconds that rows have for their first three rounds however small the budget is.
+#: Seconds that the first three rounds always have, however small the budget is.
 _LEAST_S = 10.0
-#: Rows that a sentence names; more than these are counted.
+#: Number of rows that a sentence names; the rest are counted.
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Seconds that a row takes until it has its interval."""
+    """Seconds that a row needs for its interval."""
 
     record: Record
     seconds: float
 
 
 def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
-    """Return what a row still needs: three rounds in all, of one sample each at the least.
+    """Return the time that a row still needs for three rounds of at least one sample.
 
-    `typical_overhead_s` is what rows of the same device took besides their samples, for one that
-    has not begun. A row that only shows a limit needs one round, since its fastest sample counts.
+    `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
+    begun. A row that only shows a limit needs one round, since its fastest sample counts.
     """
     rounds = 1 if record.limit else FEWEST_FOR_INTERVAL
     if record.rounds:
@@ -53,9 +52,9 @@ def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
 
 
 def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
-    """Return the rows whose needs fit into the seconds left: first rows first, then cheap ones.
+    """Return the rows that fit into the seconds left: first rows first, then cheap ones.
 
-    What only shows a limit comes after the first rows that were asked for.
+    Rows that only show a limit come after the first rows that were requested.
     """
     found: list[Need] = []
     for need in sorted(needs, key=_rank):
@@ -70,14 +69,14 @@ def _rank(need: Need) -> tuple[bool, bool, float]:
 
 
 def least_budget_s(budget_s: float) -> float:
-    """Return the time in which rows may begin, since preparing and checking take theirs."""
+    """Return the time in which rows may begin; preparing and checking take time too."""
     return max(budget_s, _LEAST_S)
 
 
 def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
-    """Give the rows for which the budget cannot do the error that says so, before any is measured.
+    """Mark the rows that the budget is too short for, before any row is measured.
 
-    Returns the sentence that names them and the budget that would do; None if all fit. The cheapest
+    Return a sentence with their names and a sufficient budget, or None if all fit. The cheapest
     first row is always measured.
     """
     needs = [need_of(record) for record in records if record.active]
@@ -94,13 +93,13 @@ def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
     if not shown:
         return None
     return (
-        f"{budget_s:g} s are too short for three rounds of every row; left out: {named(shown)}; "
-        f"--budget {enough_s:g} would do"
+        f"{budget_s:g} s is too short for three rounds of every row; left out: {named(shown)}; "
+        f"--budget {enough_s:g} would be enough"
     )
 
 
 def without_interval(records: Sequence[Record], budget_s: float) -> str | None:
-    """Return the sentence that names the rows whose time was over before they had an interval."""
+    """Return a sentence with the rows that ran out of time before they had an interval."""
     short = [
         record
         for record in records
@@ -113,20 +112,20 @@ def without_interval(records: Sequence[Record], budget_s: float) -> str | None:
     missing_s = sum(need_of(record).seconds for record in short)
     whose = "its" if len(short) == 1 else "their"
     return (
-        f"the time was over before {named(short)} had {whose} three rounds; "
-        f"--budget {enough_budget_s(budget_s + missing_s):g} should do"
+        f"time ran out before {named(short)} had {whose} three rounds; "
+        f"--budget {enough_budget_s(budget_s + missing_s):g} should be enough"
     )
 
 
 def enough_budget_s(needed_s: float) -> float:
-    """Return a budget with a quarter more than what is needed, in whole and even figures."""
+    """Return a rounded budget at least a quarter above what is needed."""
     wanted = max(1.0, 1.25 * needed_s)
     step = 10.0 ** math.floor(math.log10(wanted)) / 2
     return math.ceil(wanted / step) * step
 
 
 def named(records: Sequence[Record]) -> str:
-    """Return the rows' names, the first of many."""
+    """Return the names of the first few rows and the number of the rest."""
     labels = [record.case.label for record in records[:_MOST_NAMED]]
     names = [
         f"{label.kernel} {format_of(label.dtype)} {label.variant} on {label.device}"
@@ -137,7 +136,7 @@ def named(records: Sequence[Record]) -> str:
 
 
 def typical_overheads(records: Sequence[Record]) -> Callable[[Record], float]:
-    """Return what the rows of a record's device take besides samples, so far: their median."""
+    """Return the median overhead of the rows on a record's device so far."""
     by_kind: dict[bool, list[float]] = {}
     for record in records:
         if record.rounds:

@@ -1,4 +1,4 @@
-"""Holds the GPUs that are measured; one that somebody else holds is measured all the same."""
+"""Claims on the GPUs that a benchmark measures; GPUs claimed by others are measured too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpucheck.probes.claims import ClaimStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Who holds what we wanted to, by the UUID of the GPU, and what a person should know of it."""
+    """Claims of other processes on the measured GPUs, by UUID, and notes for the report."""
 
     others: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -29,10 +29,10 @@ class Claims:
 def hold_gpus(
     uuids: Sequence[str], reading: NvmlReading, environment: Mapping[str, str], command: str
 ) -> Iterator[Claims]:
-    """Hold these GPUs as far as nobody else does, for as long as the block lasts.
+    """Claim the GPUs that no other process holds, for the duration of the block.
 
-    Inside a scheduler's allocation nothing is claimed, as by `place`. Where claims cannot be made
-    at all that is a note, for the measuring does not depend on it.
+    As in `place`, nothing is claimed inside a scheduler's allocation. If claims are impossible, a
+    note says so: measuring does not depend on them.
     """
     with ExitStack() as kept:
         yield _take(uuids, reading, environment, command, kept)
@@ -63,7 +63,7 @@ def _take(
 
 
 def _own_ids(store: ClaimStore) -> frozenset[str]:
-    """Return the ids of this process' own claims: `gpucheck.bench` inside of `gpucheck.place`."""
+    """Return the ids of this process's own claims: `gpucheck.bench` inside `gpucheck.place`."""
     with store.gate() as gate:
         holders = [item.holder for item in gate.held()]
     return frozenset(
@@ -77,20 +77,20 @@ def _own_ids(store: ClaimStore) -> frozenset[str]:
 
 
 def _claim(target: Target, store: ClaimStore, terms: ClaimTerms, kept: ExitStack) -> str | None:
-    """Hold one GPU; return why not, if somebody else does."""
+    """Claim one GPU; return the reason if another process holds it, else None."""
     wanted = NamedTargets(targets=(target,))
     try:
         _, held = Acquisition(store, terms, wanted).run()
     except BadAnswerError:
-        return wanted.blocked.get(target.uuid, "held by somebody")
+        return wanted.blocked.get(target.uuid, "held by another process")
     kept.callback(held.close)
     return None
 
 
 def target_of(uuid: str, reading: NvmlReading) -> Target | None:
-    """Return what is to be claimed of a device that CUDA calls so: a card, or a MIG instance.
+    """Return the card or MIG instance to claim for a device's CUDA UUID, None if unknown to NVML.
 
-    CUDA gives both 128 bits without a kind, so the digits are compared. None if NVML knows neither.
+    CUDA gives 128 bits for both kinds without a prefix, so only the digits are compared.
     """
     for gpu in reading.gpus:
         if gpu.uuid is None:

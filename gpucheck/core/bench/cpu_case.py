@@ -1,4 +1,4 @@
-"""What the cases on the processor share: the host's clock, threads over rows, the cache's size."""
+"""Base classes of processor cases: host clock, threads over rows, cache size."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gpucheck.core.bench.kernel import HOST_SPAN_S, CacheFit, CaseLabel, CaseOrd
 from gpucheck.models.bench import DtypeSpec, Fact
 from gpucheck.probes.cpu import cpu_shares, keep_on, running_on
 
-#: Work per thread below which starting the thread costs more than it saves.
+#: Work per thread below which starting a thread costs more than it saves.
 _SMALLEST_PART_BYTES = 256 * 1024
-#: Handing work to a thread and waiting for it takes 5 to 10 microseconds for each thread, one after
-#: the other: this much time for each makes it 2 % at most.
+#: Handing work to a thread and waiting for it takes 5 to 10 microseconds per thread, one after the
+#: other. With this much time per thread, that is at most 2 %.
 _SPAN_FOR_A_THREAD_S, _LONGEST_SPAN_S = 500e-6, 50e-3
 
 
 class CpuCase:
-    """A case on the processor; a kernel adds `step` (or a team), `poison` and `check`.
+    """Case on the processor; a kernel adds `step` (or a team), `poison` and `check`.
 
-    `walks_memory` says that the speed is memory's, so that a fit into the cache matters.
+    `walks_memory`: memory limits the speed, so it matters whether the data fits into the cache.
     """
 
     shortest_span_s = HOST_SPAN_S
@@ -37,7 +37,7 @@ class CpuCase:
 
     @property
     def cache_fit(self) -> CacheFit | None:
-        """Return the walked memory against the last-level cache, where that is known."""
+        """Return the walked memory and the last-level cache, if its size is known."""
         cache_bytes = self._order.cpu.last_level_bytes
         if cache_bytes is None or not self.walks_memory:
             return None
@@ -47,7 +47,7 @@ class CpuCase:
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return nothing further."""
+        """Return no further facts."""
         return {}
 
     def step(self) -> None:
@@ -65,12 +65,12 @@ class CpuCase:
 
 
 class Team:
-    """Threads that each work on rows of their own: NumPy lets go of the interpreter's lock.
+    """Threads that each work on their own rows; NumPy releases the interpreter's lock.
 
-    `parts` are the arguments of each thread's call; the first part is the calling thread's.
-    Repetitions are each thread's own: with many threads the meeting after each operation would
-    take longer than a short operation. Each has CPUs of its own: woken again and again for a few
-    milliseconds, two may otherwise share one for seconds while another idles (seen on Linux 6.18).
+    `parts` are the arguments of each thread's call; the first part is the calling thread's. Each
+    thread repeats on its own, since a meeting after each operation could take longer than a short
+    operation. Each thread has its own CPUs: otherwise two threads that wake for a few milliseconds
+    at a time may share a CPU for seconds while another idles (seen on Linux 6.18).
     """
 
     def __init__(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
@@ -84,7 +84,7 @@ class Team:
             )
 
     def run(self, loops: int = 1) -> None:
-        """Work on all parts so many times and return when the last one is done."""
+        """Work on all parts `loops` times and return when the last one is done."""
         if self._pool is None:
             self._repeat(self._own, loops)
             return
@@ -106,12 +106,12 @@ class Team:
 
 
 def _take_cpus(shares: list[frozenset[int]]) -> None:
-    """Keep a new thread on one of the shares that are left."""
+    """Pin a new thread to one of the remaining CPU shares."""
     keep_on(shares.pop())
 
 
 class TeamCase(CpuCase):
-    """A case on rows that a team of threads shares; `prepare` calls `gather` with its parts."""
+    """Case whose rows a team of threads shares; `prepare` calls `gather` with its parts."""
 
     def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
         super().__init__(order, label, work)
@@ -145,7 +145,7 @@ class TeamCase(CpuCase):
 
 
 def row_parts(rows: int, columns: int, threads: int) -> list[slice]:
-    """Return the rows of each thread: as equal as can be, none too small to be worth a thread."""
+    """Return the rows of each thread: as equal as possible, none too small for a thread."""
     worth = max(1, rows * columns * 4 // _SMALLEST_PART_BYTES)
     count = max(1, min(threads, rows, worth))
     edges = [rows * number // count for number in range(count + 1)]

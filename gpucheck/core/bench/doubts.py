@@ -1,7 +1,7 @@
-"""Reasons to distrust a figure, each a value with its facts and the next step.
+"""Doubts about a figure, each with its facts and a remedy.
 
-Here are those that the surroundings give; what the samples themselves say is in sample_doubts.py,
-what the limits say in limit_doubts.py.
+These come from the run environment. sample_doubts.py has those of the samples, limit_doubts.py
+those of the roofline.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from gpucheck.models.bench import Doubt, Fill, Scope
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
-#: Others on so many cores slow down a row whose threads would fill all of them: it waits for the
-#: thread that has to share.
+#: Busy cores from which a row that uses every core slows down: it waits for the thread that shares.
 _OTHERS_CORES = 0.5
-#: Share of the periods of a cgroup's quota in which it was used up, from which it matters.
+#: Percentage of a cgroup's quota periods that may be used up before it matters.
 _QUOTA_PERCENT = 5.0
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
-#: Kernels that the processor computes by products of its BLAS.
+#: Kernels that use the BLAS on the processor.
 _BY_BLAS = frozenset({"matmul", "batch", "train", "towers"})
-#: Below this share of its highest clock a GPU is held down by something.
+#: Below this share of its highest clock, something holds a GPU down.
 _LOW_CLOCK = 0.8
-#: Transfers a second on a lane, and the share of the bits that is data: 8b/10b, from generation 3
-#: on 128b/130b, and FLITs in generation 6 (PCI-SIG's specifications).
+#: Transfers per second on a lane, and the share of bits that are data: 8b/10b, 128b/130b from
+#: generation 3 on, and FLITs in generation 6 (PCI-SIG's specifications).
 _PCIE = {
     1: (2.5e9, 0.8),
     2: (5e9, 0.8),
@@ -38,16 +37,16 @@ _PCIE = {
     5: (32e9, 128 / 130),
     6: (64e9, 242 / 256),
 }
-#: Kernels whose end-to-end rows move just the bytes that they count.
+#: Kernels whose end-to-end rows move exactly the bytes that they count.
 _WHOLE_TRANSFERS = ("transfer", "matmul", "softmax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """What else the host did while the group ran, in percent of its cores; None if unreadable.
+    """Other load on the host while a group ran, in percent of its cores; None if unreadable.
 
-    `cores` are those that the percentages are of. `quota_percent` is the share of the periods in
-    which a cgroup's quota was used up, so that this process had to wait; None without a quota.
+    `cores` is the number of cores that the percentages refer to. `quota_percent` is the share of
+    periods in which the cgroup used up its quota and this process waited; None without a quota.
     """
 
     others_percent: float | None
@@ -58,12 +57,12 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What else is known of a row's surroundings; `gpu` is None without sensors.
+    """Run environment of one row; `gpu` is None without sensors.
 
-    `far` says that this process may run on no CPU that is next to the row's GPU, `integrated` that
-    the GPU shares the host's memory, `chip_to_chip` that its link to the host is NVLink and not
-    PCIe (Grace). `clock_max_mhz` is the highest clock of its SMs. `old_blas` says which older
-    instructions than the processor's the BLAS computes with.
+    `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
+    host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `clock_max_mhz`
+    is the highest clock of its SMs. `old_blas` names the instructions that the BLAS uses if those
+    are older than the processor's.
     """
 
     host: HostState
@@ -80,7 +79,7 @@ _Question = Callable[[Record, Around], Doubt | None]
 
 
 def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
-    """Return every doubt about one row, in the order of their weight."""
+    """Return every doubt about one row, most important first."""
     if not record.samples_s:
         return ()
     found = [doubt(record, around) for doubt in _DOUBTS]
@@ -88,7 +87,7 @@ def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
 
 
 def _by_samples(doubt: Callable[[Record], Doubt | None]) -> _Question:
-    """Return a doubt about the samples alone in the form of the others."""
+    """Return a doubt about the samples, called like the others."""
     return lambda record, _: doubt(record)
 
 
@@ -99,8 +98,8 @@ def _cache_resident(record: Record, _: Around) -> Doubt | None:
     code = "l2-resident" if fit.cache == "L2" else "cache-resident"
     return Doubt(
         code=code,
-        message=f"the data may stay in the {fit.cache}: this is not the speed of the memory",
-        next="choose a larger --size to see the memory",
+        message=f"the data may stay in the {fit.cache}, so this may not be the speed of the memory",
+        next="choose a larger --size to measure the memory",
         facts={"walked_bytes": fit.walked_bytes, "cache_bytes": fit.cache_bytes},
     )
 
@@ -112,7 +111,7 @@ def _starved(record: Record, _: Around) -> Doubt | None:
     return Doubt(
         code="starved",
         message=f"in {share:.0%} of the runs the GPU may have waited for the host",
-        next="choose a larger --size, or quieten the host",
+        next="choose a larger --size, or reduce the load on the host",
         facts={"starved_share": share},
     )
 
@@ -125,9 +124,9 @@ def _throttled(record: Record, around: Around) -> Doubt | None:
     worst = max(reasons, key=lambda name: reasons[name])
     return Doubt(
         code="throttled",
-        message=f"the GPU held its clock down for {reasons[worst]:.0%} of the time: "
+        message=f"the GPU lowered its clock for {reasons[worst]:.0%} of the time: "
         f"{', '.join(sorted(reasons))}",
-        next="look at the temperature, the fans and the power supply; gpucheck detect says more",
+        next="check temperature, fans and power supply; run gpucheck detect for details",
         facts={f"{name}_share": share for name, share in reasons.items()},
     )
 
@@ -140,7 +139,7 @@ def _power_capped(record: Record, around: Around) -> Doubt | None:
         code="power-capped",
         message=f"the GPU was at its power limit for {share:.0%} of the time, which is normal for "
         "products of random numbers",
-        next="compare the percent of peak at the measured clock (-v)",
+        next="compare the percentage of peak at the measured clock (-v)",
         facts={"power_cap_share": share},
     )
 
@@ -156,8 +155,8 @@ def _clocks_locked(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="clocks-locked",
-        message="the GPU's clocks are set by somebody, not by the GPU",
-        next="nvidia-smi -q -d CLOCK shows them; compare only with runs at the same clocks",
+        message="a setting fixes the GPU's clocks: the GPU does not choose them",
+        next="see them: nvidia-smi -q -d CLOCK; compare only with runs at the same clocks",
         facts={"application_clocks_share": share},
     )
 
@@ -175,10 +174,10 @@ def _clock_low(record: Record, around: Around) -> Doubt | None:
     why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
     return Doubt(
         code="clock-low",
-        message=f"the SMs ran at {measured_mhz:.0f} MHz, of {around.clock_max_mhz:.0f} MHz at "
-        f"most, and {why}",
-        next="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine ask its host; compare "
-        "the percent of peak at the measured clock (-v)",
+        message=f"the SMs ran at {measured_mhz:.0f} MHz, below their highest clock of "
+        f"{around.clock_max_mhz:.0f} MHz, and {why}",
+        next="run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine, check its host; "
+        "compare the percentage of peak at the measured clock (-v)",
         facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": around.clock_max_mhz},
     )
 
@@ -187,11 +186,11 @@ def _gpu_shared(record: Record, around: Around) -> Doubt | None:
     if around.gpu is None or not around.gpu.other_processes:
         return None
     pids = around.gpu.other_processes
-    who = f"process {pids[0]} uses" if len(pids) == 1 else f"{len(pids)} other processes use"
+    who = f"process {pids[0]} also uses" if len(pids) == 1 else f"{len(pids)} other processes use"
     return Doubt(
         code="gpu-shared",
-        message=f"{who} this GPU as well",
-        next="see who: gpucheck list --processes; run it again when they are gone",
+        message=f"{who} this GPU",
+        next="list them: gpucheck list --processes; run it again when they have ended",
         facts={"processes": ", ".join(str(pid) for pid in pids)},
     )
 
@@ -201,8 +200,8 @@ def _claimed(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="gpu-claimed",
-        message=f"somebody else has claimed this GPU: it is {around.gpu.claimed_by}",
-        next="run it again when the claim is given back: gpucheck place --claims",
+        message=f"another process has claimed this GPU: it is {around.gpu.claimed_by}",
+        next="run it again when the claim is released: gpucheck place --claims",
         facts={"claimed_by": around.gpu.claimed_by},
     )
 
@@ -214,8 +213,8 @@ def _new_errors(record: Record, around: Around) -> Doubt | None:
     counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in errors.items())
     return Doubt(
         code="new-errors",
-        message=f"the GPU counted errors meanwhile: {counted}",
-        next="gpucheck detect says what they mean",
+        message=f"the GPU counted new errors during the run: {counted}",
+        next="run gpucheck detect to see what they mean",
         facts=dict(errors),
     )
 
@@ -226,9 +225,9 @@ def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="far-from-gpu",
-        message="this process may run on no CPU that is next to the GPU: what it copies crosses "
-        "from one processor to the other",
-        next="start it without a CPU mask, or with one that has the CPUs next to the GPU: "
+        message="this process is not allowed on any CPU near the GPU: its copies cross from one "
+        "processor to the other",
+        next="start it without a CPU mask, or with one that includes the CPUs near the GPU: "
         "gpucheck list --topology",
         facts={"near_cpus_allowed": 0},
     )
@@ -241,9 +240,9 @@ def _energy_window_short(record: Record, _: Around) -> Doubt | None:
     share = _ENERGY_STEP_S / window_s
     return Doubt(
         code="energy-window-short",
-        message=f"its energy was counted for {window_s:.1f} s, and the counter moves every "
-        f"{_ENERGY_STEP_S:g} s: it is known to {share:.0%} only",
-        next=f"give more time with --budget: {_ENERGY_WINDOW_S:.0f} s for each row are enough",
+        message=f"its energy was counted for {window_s:.1f} s by a counter that moves every "
+        f"{_ENERGY_STEP_S:g} s: it is known only to {share:.0%}",
+        next=f"give more time with --budget: {_ENERGY_WINDOW_S:.0f} s for each row is enough",
         facts={"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S},
     )
 
@@ -259,9 +258,9 @@ def _link_narrow(record: Record, around: Around) -> Doubt | None:
     (generation, width), (best, widest) = gpu.link, gpu.link_max
     return Doubt(
         code="pcie-narrow",
-        message=f"the PCIe link ran at generation {generation} x{width} under load, of "
+        message=f"the PCIe link ran at generation {generation} x{width} under load, but can run at "
         f"{best} x{widest}",
-        next="look at the slot, the riser and the BIOS settings",
+        next="check the slot, the riser and the BIOS settings",
         facts={"generation": generation, "width": width},
     )
 
@@ -283,9 +282,9 @@ def _above_link(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="above-link",
-        message=f"{reached / 1e9:.3g} GB/s are more than PCIe generation {generation} x{width} can "
+        message=f"{reached / 1e9:.3g} GB/s is more than PCIe generation {generation} x{width} can "
         f"carry ({possible / 1e9:.3g} GB/s)",
-        next="look at how it is timed: the copies cannot have ended when the clock was read",
+        next="check how it is timed: the copies cannot have ended when the clock was read",
         facts={"bytes_per_s": reached, "link_bytes_per_s": possible},
     )
 
@@ -301,8 +300,8 @@ def _zeros(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="zeros",
-        message="the arrays hold zeros, which draw less power than real numbers",
-        next="leave out --fill zeros for figures to compare",
+        message="the arrays hold zeros, which draw less power than real data",
+        next="omit --fill zeros for figures that can be compared",
         facts={"fill": around.fill.value},
     )
 
@@ -317,7 +316,7 @@ def _host_busy(record: Record, around: Around) -> Doubt | None:
     share = others if crowded else steal
     return Doubt(
         code="host-busy",
-        message=f"{who} took {share:.0f} % of the processor meanwhile",
+        message=f"{who} took {share:.0f} % of the processor during the run",
         next="run it again when the machine is idle",
         facts={"others_percent": others, "steal_percent": steal},
     )
@@ -344,9 +343,9 @@ def _quota(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="quota-reached",
-        message=f"the CPU quota of this process's cgroup was used up in {reached:.0f} % of its "
-        "periods, and the threads had to wait",
-        next="raise the quota (cpu.max; docker --cpus), or end what else runs in the container",
+        message=f"this process's cgroup used up its CPU quota in {reached:.0f} % of its periods: "
+        "the threads had to wait",
+        next="raise the quota (cpu.max, docker --cpus), or end what else runs in the container",
         facts={"quota_percent": reached},
     )
 
@@ -357,10 +356,10 @@ def _blas_older(record: Record, around: Around) -> Doubt | None:
         return None
     return Doubt(
         code="blas-older-than-cpu",
-        message=f"{around.old_blas}, and the processor has newer instructions: products may take "
-        "twice as long as they need",
-        next="unset what chooses the kernels (OPENBLAS_CORETYPE, MKL_ENABLE_INSTRUCTIONS, ...), or "
-        "use a newer NumPy",
+        message=f"{around.old_blas}, but the processor has newer instructions: products may take "
+        "twice as long as necessary",
+        next="unset the variable that chooses the kernels (OPENBLAS_CORETYPE, "
+        "MKL_ENABLE_INSTRUCTIONS, ...), or use a newer NumPy",
     )
 
 

@@ -1,4 +1,4 @@
-"""`run_bench`: plans, measures in rounds, and puts rows, comparisons and facts together."""
+"""One benchmark run: plan, measure in rounds, assemble the result."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuLoad, CpuProbe
 from gpucheck.probes.gpu import GpuDevice, OpenedGpus
 
-#: Share of the free memory that inputs may keep between their rounds.
+#: Share of the free memory that inputs may occupy between rounds.
 _ROOMY_SHARE = 0.25
 _LARGE_BYTES = 32 * 2**20
-#: Boards whose link to the host is NVLink-C2C: NVML tells a PCIe link that the data does not take.
+#: Boards linked to the host by NVLink-C2C: NVML reports a PCIe link that carries no data.
 _GRACE = ("GH200", "GB200", "GB300")
 
 
@@ -67,17 +67,17 @@ def run_bench(
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> BenchResult:
-    """Measure what the request asks for, on the processor and on the GPUs given.
+    """Measure what the request names, on the processor and on the given GPUs.
 
-    A failing row carries its error and the others go on; an interrupt keeps what was measured
-    (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`. `offer`
-    is given, before the measuring, what returns the result so far: for another thread, where a
-    call into the driver does not come back. `announce` is told before the measuring which rows the
-    budget has no time for; the result's notes say it too.
+    A row that fails carries its error, and the others continue. An interrupt keeps what was
+    measured (`result.interrupted`). Without a GPU the processor's rows come with `gpu_unavailable`.
+    Before measuring, `offer` receives a function that returns the result so far, for another thread
+    to call when the driver hangs. `announce` receives a sentence with the rows that the budget is
+    too short for; the result's notes repeat it.
 
     Raises:
-        WrongUseError: the request makes no sense or does not fit the memory.
-        MissingError: nothing it asks for is on this machine.
+        WrongUseError: the request is invalid or does not fit into memory.
+        MissingError: nothing that it names is on this machine.
     """
     if kernels is None:
         from gpucheck.core.bench.kernels import KERNELS
@@ -95,7 +95,7 @@ def run_bench(
 
 @dataclass(slots=True, kw_only=True)
 class _Measured:
-    """A group with its inputs, its records, and what others did on the host during its turns."""
+    """Group with its inputs, its records, and the host's other load during its slices."""
 
     group: Group
     inputs: data.HostData
@@ -104,7 +104,7 @@ class _Measured:
 
 
 class _Bench:
-    """One run on its way."""
+    """State of a running benchmark."""
 
     def __init__(
         self,
@@ -161,20 +161,20 @@ class _Bench:
         return self._result(interrupted=interrupted)
 
     def _leave_out(self, budget_s: float) -> str | None:
-        """Leave out what the budget has no time for, as far as that can be told beforehand."""
+        """Leave out the rows that the budget is expected to be too short for."""
         records = [record for one in self._measured for record in one.records]
         host = measure_host(self._clock, self._blas)
         expect(records, host, self._boards)
         return leave_out(records, budget_s)
 
     def _time_notes(self) -> list[str]:
-        """Return what a person should know of rows that the time did not do for."""
+        """Return the notes on rows that lacked time."""
         records = [record for one in self._measured for record in one.records]
         notes = (self._left_out, without_interval(records, self._plan.budget_s))
         return [note for note in notes if note is not None]
 
     def so_far(self) -> BenchResult:
-        """Return what is there while the measuring is stuck, as after an interrupt."""
+        """Return the result so far, marked as interrupted, while measuring is stuck."""
         for one in self._measured:
             for record in one.records:
                 record.interrupted = record.active
@@ -227,17 +227,17 @@ class _Bench:
         )
 
     def _kept_from(self, group: Group) -> float:
-        """Return from what size on a group's inputs are kept, and not drawn anew for each round.
+        """Return the size from which a group's inputs are kept, not drawn anew for each round.
 
-        Those for GPUs alone are copied to fresh memory anyway. Of large ones it matters little
-        where they lie: they have so many pages that good and bad ones average out.
+        Inputs for GPUs alone are copied to fresh memory anyway. The placement of large inputs
+        matters little: they have so many pages that good and bad ones average out.
         """
         if not self._roomy:
             return math.inf
         return _LARGE_BYTES if group.with_cpu else 0.0
 
     def _has_room(self) -> bool:
-        """Return whether the inputs of all groups together fit well into the memory."""
+        """Return whether the inputs of all groups together fit easily into memory."""
         free_bytes = self._facts.memory_available_bytes
         needed_bytes = sum(
             group.kernel.host_bytes(group.shape, group.dtype, len(group.gpus))
@@ -283,7 +283,7 @@ class _Bench:
         return cases
 
     def _cases_of(self, group: Group, inputs: data.HostData, gpu: GpuDevice) -> Sequence[Case]:
-        """Return the cases that a GPU would have if its memory were free."""
+        """Return the cases that a GPU would run if its memory were free."""
         asked = group.gpus | group.taken.keys()
         gpus = [one for one in self._gpus if one.facts.cuda_index in asked]
         return group.kernel.gpu_cases(self._order(group, inputs, gpus), gpu)
@@ -301,7 +301,7 @@ class _Bench:
         )
 
     def _settings(self, measured: Sequence[_Measured]) -> Settings:
-        """Return the time for samples: all but that of the energy, which gets half at most."""
+        """Return the settings; energy gets at most half of the time, samples the rest."""
         mode, budget_s = self._request.mode, self._plan.budget_s
         asked = [one for one in measured if not one.group.limit]
         labels = [record.case.label for one in asked for record in one.records]
@@ -323,7 +323,7 @@ class _Bench:
 
     @contextmanager
     def _watched(self, one: _Measured) -> Iterator[None]:
-        """Read the host's load and the sensors at both ends of a group's turns."""
+        """Read the host's load and the sensors before and after a group's slices."""
         start_s, load = self._clock.now_s(), self._cpu.load()
         try:
             yield
@@ -331,7 +331,7 @@ class _Bench:
             seconds = self._clock.now_s() - start_s
             one.host.add(load, self._cpu.load(), seconds)
             self._observer.end_turns(id(one), seconds)
-            # The next group needs the memory, and the next round other memory.
+            # The next group needs this memory, and the next round needs different memory.
             one.inputs.renew()
 
     def _span(self, start_s: float, load: CpuLoad) -> Span:
@@ -368,17 +368,17 @@ class _Bench:
         return rows
 
     def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
-        """Return the row held against its limits, with the doubts that raises."""
+        """Return the row compared with its roofline, with the doubts that follow."""
         row = held_against(row, rooflines, self._boards)
         gpu = next((gpu for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None)
         unavailable = row.unavailable
         if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:
-            unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted for it"}
+            unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted here"}
         doubts = (*row.doubts, *doubts_about_limits(row, gpu))
         return replace(row, doubts=doubts, unavailable=unavailable)
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:
-        """Return what the rows with intervals say together, and what was learnt in any case."""
+        """Return the conclusions from rows with intervals, and from accuracies."""
         found: list[Conclusion] = []
         for name in dict.fromkeys(row.kernel for row in rows):
             good = [
@@ -394,7 +394,7 @@ class _Bench:
 
 
 def in_turn(records: Sequence[Record]) -> list[Record]:
-    """Return records with the devices in turn: where the time is short, each gets its first row."""
+    """Return records alternating between devices, so that each soon gets its first row."""
     by_device: dict[str, list[Record]] = {}
     for record in records:
         by_device.setdefault(record.case.label.device, []).append(record)
@@ -403,7 +403,7 @@ def in_turn(records: Sequence[Record]) -> list[Record]:
 
 
 def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
-    """Return a GPU with its PCI device id, where its memory is, and its limits."""
+    """Return a GPU with its PCI device id, memory kind and limits."""
     known = replace(
         gpu,
         pci_device_id=around.pci_device_ids.get(gpu.uuid or ""),
@@ -413,7 +413,7 @@ def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
 
 
 def _highest_clock(board: BenchGpu | None, gpu: GpuState | None) -> float | None:
-    """Return the highest SM clock by NVML, else by CUDA, which newer drivers leave out."""
+    """Return the highest SM clock from NVML, else from CUDA; newer CUDA drivers lack it."""
     if gpu is not None and gpu.clock_sm_max_mhz:
         return gpu.clock_sm_max_mhz
     return board.clock_sm_max_mhz if board is not None else None

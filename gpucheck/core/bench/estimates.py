@@ -1,6 +1,6 @@
-"""Estimates of what rows cost before any of them runs: their work, at what this machine can do.
+"""Cost estimates of rows before they run, from their work and this machine's rates.
 
-They only decide what is left out when the time is short, so a factor of two is good enough.
+They only decide what to leave out when time is short, so a factor of two is accurate enough.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from gpucheck.models.bench import BenchGpu, Scope
 from gpucheck.probes.blas import BlasDoor
 from gpucheck.probes.clock import Clock
 
-#: The product and the copy that are timed, and how often: about 20 ms on one core.
+#: Sizes of the timed product and copy, and their repetitions: about 20 ms on one core.
 _EDGE, _COPY_BYTES, _TIMES = 384, 2**23, 8
-#: A GPU reaches half of its sheet's figures at least, and a link 5 GB/s.
+#: A GPU reaches at least half of its datasheet's figures, and a link 5 GB/s.
 _GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
-#: Passes over an operation's bytes that drawing, allocating and checking take, at a copy's speed.
+#: Passes over an operation's bytes for drawing, allocating and checking, at a copy's speed.
 _OVERHEAD_PASSES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRates:
-    """What one thread does in a second: float32 operations of a product, bytes of a copy."""
+    """Rates of one thread: float32 operations of a product, bytes of a copy."""
 
     flops_per_s: float
     bytes_per_s: float
 
 
 def measure_host(clock: Clock, blas: BlasDoor) -> HostRates | None:
-    """Return the best rates of a small product and a small copy; None where the clock stands.
+    """Return the best rates of a small product and a small copy; None if the clock stands still.
 
-    Of one thread: on a busy machine several wait for each other for whole slices of time.
+    With one thread: on a busy machine several threads wait for each other for whole time slices.
     """
     import numpy as np
 
@@ -59,7 +59,7 @@ def measure_host(clock: Clock, blas: BlasDoor) -> HostRates | None:
 
 
 def expect(records: Sequence[Record], host: HostRates | None, gpus: Sequence[BenchGpu]) -> None:
-    """Write into each record how long one operation, and the rest of a turn, should take."""
+    """Write the expected time of an operation, and of a slice's overhead, into each record."""
     if host is None:
         return
     for record in records:
@@ -73,7 +73,7 @@ def expect(records: Sequence[Record], host: HostRates | None, gpus: Sequence[Ben
 
 
 def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:
-    """Return the time at the measured rates: float64 counts double, other formats as float32."""
+    """Return the time at the measured rates; float64 counts double, other formats as float32."""
     flops_per_s = host.flops_per_s * (label.threads or 1)
     if label.dtype.input == "float64":
         flops_per_s /= 2
@@ -81,7 +81,7 @@ def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:
 
 
 def _on_gpu(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
-    """Return the time at half of what the board's sheet says, 0 of what it does not say."""
+    """Return the time at half of the datasheet's rates, 0 for rates it does not give."""
     moved_s = work.bytes_moved / _LINK_BYTES_PER_S
     if label.scope is Scope.END_TO_END or label.kernel in ("transfer", "p2p"):
         return moved_s

@@ -1,4 +1,4 @@
-"""The two ways to time any GPU operation: on data in place, and with its pinned transfers."""
+"""Timed cases of a GPU operation: on resident data, and with pinned transfers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Walking through three times the L2 leaves nothing of a buffer in it at its next turn.
+#: After a walk through three times the L2, nothing of a buffer is left in it.
 ROTATION_IN_L2 = 3
-#: More sets than this cost more to allocate than they tell; the row then says "L2-resident".
+#: More sets than this take too long to allocate; the row then has the doubt `l2-resident`.
 _MOST_SETS = 256
-#: Share of the free GPU memory that the rotation may take.
+#: Share of the free GPU memory that the rotation may use.
 _MOST_MEMORY = 0.5
 
 
 class GpuOperation(Protocol):
-    """What a kernel brings for the GPU; the cases below bring the buffers and the clock."""
+    """GPU operation of a kernel; the cases below add buffers and timing."""
 
     @property
     def label(self) -> CaseLabel:
-        """Return the row of the resident case."""
+        """Return the label of the resident case's row."""
         ...
 
     @property
@@ -77,14 +77,14 @@ class GpuOperation(Protocol):
 
 
 def set_count(set_bytes: int, gpu: GpuDevice) -> int:
-    """Return how many sets of buffers reach three times the L2, as far as the memory allows."""
+    """Return how many sets of buffers fill three times the L2, if the memory allows it."""
     wanted = -(-ROTATION_IN_L2 * gpu.facts.l2_bytes // max(set_bytes, 1))
     affordable = int(_MOST_MEMORY * gpu.facts.memory_free_bytes // max(set_bytes, 1))
     return max(1, min(wanted, affordable, _MOST_SETS))
 
 
 def pinned_bytes(size_bytes: int) -> int:
-    """Return what a page-locked array of so many bytes takes: CuPy's pool hands out powers of two.
+    """Return the memory that a page-locked array takes: CuPy's pool hands out powers of two.
 
     Source: cupy/cuda/pinned_memory.pyx, PinnedMemoryPool.malloc.
     """
@@ -92,9 +92,9 @@ def pinned_bytes(size_bytes: int) -> int:
 
 
 class GpuTimer:
-    """Runs batches between two events, as a graph's replay where that is possible.
+    """Timer of batches between two CUDA events, replayed as a graph where possible.
 
-    It remembers what the timing says besides the seconds: starvation, and the SMs' real clock.
+    It also records starvation and the SMs' real clock.
     """
 
     def __init__(self, gpu: GpuDevice) -> None:
@@ -115,10 +115,10 @@ class GpuTimer:
         *,
         held: bool = True,
     ) -> float:
-        """Return the device time of what `enqueue` enqueues.
+        """Return the device time of the work that `enqueue` enqueues.
 
-        With a key, it is captured once and replayed ever after, so that the host's launches leave
-        no gap between short kernels. `held` as for `GpuDevice.span`.
+        With a key, the work is captured once and replayed afterwards, so that the host's launches
+        leave no gaps between short kernels. `held` is as for `GpuDevice.span`.
         """
         if replayed_as is not None:
             if replayed_as not in self._graphs:
@@ -131,14 +131,14 @@ class GpuTimer:
         return span.seconds
 
     def clear(self) -> None:
-        """Drop the graphs, and with them what they hold."""
+        """Drop the graphs and the memory that they hold."""
         self._graphs.clear()
 
 
 class ResidentCase:
-    """An operation on data in GPU memory, timed by CUDA events around a batch.
+    """Case on data in GPU memory, timed by CUDA events around a batch.
 
-    The batch walks through several sets of buffers, so that no input is found in the L2 cache.
+    The batch rotates through several sets of buffers, so that no input is in the L2 cache.
     """
 
     shortest_span_s = EVENT_SPAN_S
@@ -155,20 +155,20 @@ class ResidentCase:
 
     @property
     def loop_step(self) -> int:
-        """Return the sets where graphs are replayed: then each graph begins with the same set.
+        """Return the number of sets if graphs are replayed, so that each begins with the same set.
 
-        Else there would be a graph for each place that a sample can begin at.
+        Otherwise every possible first set of a sample would need its own graph.
         """
         return self.sets if self._operation.captured else 1
 
     @property
     def sets(self) -> int:
-        """Return how many sets of buffers to rotate through."""
+        """Return the number of buffer sets to rotate through."""
         return set_count(self.work.bytes_moved, self._gpu)
 
     @property
     def cache_fit(self) -> CacheFit | None:
-        """Return the rotation's size against the L2."""
+        """Return the rotation's size and the L2's."""
         walked = self.sets * self.work.bytes_moved
         return CacheFit(walked_bytes=walked, cache_bytes=self._gpu.facts.l2_bytes, cache="L2")
 
@@ -179,7 +179,7 @@ class ResidentCase:
 
     @property
     def sm_clock_mhz(self) -> float | None:
-        """Return the SMs' real clock in the last run."""
+        """Return the SMs' real clock during the last run."""
         return self._timer.sm_clock_mhz
 
     @property
@@ -215,15 +215,14 @@ class ResidentCase:
         return self._timer.seconds(enqueue, replayed_as)
 
     def check(self) -> Verified:
-        """Compare the output written last with float64, the first time all that must be written.
+        """Compare the last output with float64; the first time, the outputs of all sets.
 
-        As many operations as there are sets are run for that, on poisoned outputs: one that is left
-        out leaves its NaN.
+        For that, one operation per set runs on poisoned outputs: a skipped one leaves its NaN.
         """
         if self._all_checked:
             return self._verified(self._turn)
         self._all_checked = True
-        # What the run before the check left is checked too.
+        # The output of the run before this check is checked too.
         found = self._verified(self._turn)
         if found.ok and len(self._sets) > 1:
             self.poison()
@@ -243,9 +242,9 @@ class ResidentCase:
 
 
 class EndToEndCase:
-    """The same operation with its inputs sent from and its output fetched to pinned memory.
+    """Case that sends its inputs from pinned memory and fetches its output into it.
 
-    Timed by the host's clock until the output has arrived: that is what a program waits for.
+    The host's clock times it until the output has arrived: that is what a program waits for.
     """
 
     shortest_span_s = HOST_SPAN_S
@@ -266,12 +265,12 @@ class EndToEndCase:
 
     @property
     def cache_fit(self) -> CacheFit | None:
-        """Return None: the transfers decide."""
+        """Return None: transfers limit the speed."""
         return None
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return nothing further."""
+        """Return no further facts."""
         return {}
 
     def prepare(self) -> None:
@@ -318,7 +317,7 @@ class EndToEndCase:
         self._gpu.release()
 
     def _ready(self) -> tuple[list[tuple[HostArray, GpuArray]], HostArray, GpuArray]:
-        """Return the buffers, which `prepare` has made."""
+        """Return the buffers that `prepare` made."""
         assert self._host_out is not None
         assert self._device_out is not None
         pairs = list(zip(self._host, self._device, strict=True))
@@ -328,7 +327,7 @@ class EndToEndCase:
 def gpu_label(
     order: CaseOrder, kernel: str, variant: str, gpu: GpuDevice, dtype: DtypeSpec
 ) -> CaseLabel:
-    """Return the label of a row on a GPU, with the data already there."""
+    """Return the label of a row on a GPU with resident data."""
     return CaseLabel(
         kernel=kernel,
         variant=variant,

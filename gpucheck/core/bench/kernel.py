@@ -1,4 +1,4 @@
-"""What a kernel is to the engine: a case that runs `loops` times and checks its own result."""
+"""Kernels and their cases, as the engine sees them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuFacts
 from gpucheck.probes.gpu import GpuDevice
 
-#: A host clock and a call cost well under a microsecond: 1 ms makes them less than 0.1 %.
+#: Shortest span on the host's clock. Reading it costs well under a microsecond, 0.1 % of this.
 HOST_SPAN_S = 1e-3
-#: CUDA events resolve about half a microsecond, on some boards one: less than 0.2 % of this. Longer
-#: spans would need more launches of a short kernel than the driver queues (about a thousand).
+#: Shortest span between CUDA events, which resolve about half a microsecond, on some boards one:
+#: 0.2 % of this. Longer spans of a short kernel would exceed the driver's queue (about a thousand).
 EVENT_SPAN_S = 500e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one operation does: floating-point operations, and the fewest bytes it must move.
+    """Work of one operation: floating-point operations, and the fewest bytes it must move.
 
-    `items` counts what `unit` names when that is neither of the two, images for instance.
+    `items` counts what `unit` names if that is neither, for example images.
     """
 
     flops: int
@@ -45,13 +45,13 @@ class Work:
 
     @property
     def amount(self) -> int:
-        """Return what the throughput counts, in `unit` times seconds."""
+        """Return the amount that the throughput counts, in `unit` times seconds."""
         return {"B/s": self.bytes_moved, "FLOP/s": self.flops}.get(self.unit, self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseLabel:
-    """Which row a case fills; the fields are the row's."""
+    """Identity of a case's row; the fields are the row's."""
 
     kernel: str
     variant: str
@@ -65,10 +65,10 @@ class CaseLabel:
 
     @property
     def id(self) -> str:
-        """Return what is measured, without the device: the same in every version of gpucheck.
+        """Return the row's id without the device, stable across versions of gpucheck.
 
-        Kernel, variant, framework, form, number format, shape and scope; a row of gpucheck's own
-        has no framework and no form, which a hyphen stands for.
+        It holds kernel, variant, framework, form, number format, shape, scope. Framework and
+        form are hyphens in gpucheck's own rows.
         """
         shape = "x".join(str(edge) for edge in self.shape)
         own = ("-", "-")
@@ -87,7 +87,7 @@ class CaseLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFit:
-    """How much memory the timed loop walks through, against the cache that could hold it."""
+    """Memory that the timed loop walks through, and the cache that could hold it."""
 
     walked_bytes: int
     cache_bytes: int
@@ -95,15 +95,15 @@ class CacheFit:
 
 
 class Case(Protocol):
-    """One kernel variant on one device at one shape, ready to be measured.
+    """One kernel variant on one device at one shape, ready to measure.
 
     The engine calls `prepare`, `poison`, `run(1)`, `check`, then `run(loops)` many times, then
-    `check` again, and `release` whatever happened. A case never warms up, averages or prints.
+    `check` again, and `release` in every case. A case never warms up, averages or prints.
     """
 
     @property
     def label(self) -> CaseLabel:
-        """Return which row this case fills."""
+        """Return the identity of this case's row."""
         ...
 
     @property
@@ -113,17 +113,17 @@ class Case(Protocol):
 
     @property
     def shortest_span_s(self) -> float:
-        """Return the shortest span that this case's clock measures well enough."""
+        """Return the shortest span that this case's clock measures accurately."""
         ...
 
     @property
     def loop_step(self) -> int:
-        """Return what the operations of a sample should be a multiple of; 1 where it is all one."""
+        """Return the number that a sample's operations should be a multiple of; 1 for any."""
         ...
 
     @property
     def cache_fit(self) -> CacheFit | None:
-        """Return how the walked memory compares with the cache, where it matters."""
+        """Return the walked memory and the cache, if the cache matters."""
         ...
 
     @property
@@ -133,7 +133,7 @@ class Case(Protocol):
 
     @property
     def sm_clock_mhz(self) -> float | None:
-        """Return the SM clock that the GPU really had in the last run; None where it has none."""
+        """Return the real SM clock during the last run; None if there is none."""
         ...
 
     @property
@@ -146,7 +146,7 @@ class Case(Protocol):
         ...
 
     def poison(self) -> None:
-        """Fill the outputs with NaN, so that a result left over from before cannot pass."""
+        """Fill the outputs with NaN, so that an old result cannot pass."""
         ...
 
     def run(self, loops: int) -> float:
@@ -158,13 +158,13 @@ class Case(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the memory back; may be called without `prepare` having succeeded."""
+        """Free the memory; may be called even if `prepare` failed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOrder:
-    """What a kernel needs to know to make its cases. `gpus` are all that take part."""
+    """Everything that a kernel needs to make its cases. `gpus` are all that take part."""
 
     request: BenchRequest
     shape: tuple[int, ...]
@@ -186,7 +186,7 @@ class Kernel(Protocol):
 
     @property
     def dtypes(self) -> Mapping[BenchMode, Sequence[str]]:
-        """Return the dtypes of each mode; `full` has all that the kernel knows."""
+        """Return the dtypes of each mode; `full` has all that the kernel supports."""
         ...
 
     @property
@@ -196,7 +196,7 @@ class Kernel(Protocol):
 
     @property
     def gpus_needed(self) -> int:
-        """Return how many GPUs there must be for a row; 0 if the processor gives one."""
+        """Return how many GPUs a row needs; 0 if the processor can run one."""
         ...
 
     def validate(self, request: BenchRequest) -> None:
@@ -204,15 +204,15 @@ class Kernel(Protocol):
         ...
 
     def cpu_refusal(self, dtype: str) -> str | None:
-        """Return why the processor is not measured in this dtype, None if it is."""
+        """Return why the processor is not measured in this dtype, or None."""
         ...
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        """Return why this GPU is not measured in this dtype, None if it is."""
+        """Return why this GPU is not measured in this dtype, or None."""
         ...
 
     def size_refusal(self, dtype: str, size: int) -> str | None:
-        """Return why no GPU is measured at this size in this dtype, None if they are."""
+        """Return why no GPU is measured at this size in this dtype, or None."""
         ...
 
     def shape(self, size: int) -> tuple[int, ...]:
@@ -224,11 +224,11 @@ class Kernel(Protocol):
         ...
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
-        """Return the host memory that all cases at this shape take together, checks included."""
+        """Return the host memory of all cases at this shape together, checks included."""
         ...
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return the least GPU memory that the cases at this shape take together."""
+        """Return the least GPU memory of all cases at this shape together."""
         ...
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
@@ -240,12 +240,12 @@ class Kernel(Protocol):
         ...
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return what the good rows of this kernel say together."""
+        """Return the conclusions from the good rows of this kernel."""
         ...
 
 
 class KernelBase:
-    """What most kernels share: float32 only, the processor included, nothing to conclude."""
+    """Defaults of most kernels: float32 only, processor included, no conclusions."""
 
     gpus_needed = 0
 
@@ -269,11 +269,11 @@ class KernelBase:
         return (size, size)
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
-        """Return no case."""
+        """Return no cases."""
         return ()
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Conclude nothing."""
+        """Return no conclusions."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Reasons to distrust a row held against its limits, or a comparison of two precisions."""
+"""Doubts about a row beyond its roofline, and about comparisons of two precisions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from gpucheck.core.bench.limits import in_cache
 from gpucheck.core.bench.peaks import format_of
 from gpucheck.models.bench import BenchGpu, Doubt, DtypeSpec, Measurement
 
-#: Measurement and datasheet agree this well: beyond it something else is wrong.
+#: Margin between measurement and datasheet: beyond it something else is wrong.
 _ABOVE_PERCENT = 101.0
 
 
 def doubts_about_limits(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
-    """Return the doubts that holding a row against its GPU's limits raises; None is the CPU."""
+    """Return the doubts from comparing a row with its GPU's roofline; `gpu` is None for the CPU."""
     doubts = list(doubts_about_arithmetic(row, gpu))
-    # A row in the cache beats the memory, and says so already.
+    # A row in the cache exceeds memory speed and already has its own doubt.
     above = row.percent_of_peak is not None and row.percent_of_peak > _ABOVE_PERCENT
     if above and not in_cache(row):
         doubts.append(_above_peak(row))
@@ -26,15 +26,15 @@ def doubts_about_limits(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, 
         doubts.append(
             Doubt(
                 code="peak-uncertain",
-                message=f"the peak that this is held against is uncertain: {unsure}",
-                next="trust the percentage no further than that",
+                message=f"the peak that this row is compared with is uncertain: {unsure}",
+                next="treat the percentage as equally uncertain",
             )
         )
     return tuple(doubts)
 
 
 def _uncertainty(row: Measurement, gpu: BenchGpu | None) -> str | None:
-    """Return what speaks against the value that the row is held against."""
+    """Return what speaks against the peak that the row is compared with."""
     if gpu is None or gpu.board is None:
         return None
     by_memory = row.throughput is not None and row.throughput.unit == "B/s"
@@ -46,15 +46,15 @@ def _above_peak(row: Measurement) -> Doubt:
     if row.device == "cpu":
         return Doubt(
             code="above-peak",
-            message=f"{percent:.0f} % of the best product of this run: that one was disturbed",
+            message=f"{percent:.0f} % of the best product of this run: that product was disturbed",
             next="run it again when the machine is idle",
             facts={"percent_of_peak": percent},
         )
     return Doubt(
         code="above-peak",
-        message=f"{percent:.0f} % of the peak is more than there is: the clock is above the "
-        "nominal one, or another precision ran",
-        next="see the percent at the measured clock and the arithmetic (-v)",
+        message=f"{percent:.0f} % of the peak should be impossible: the clock was above nominal, "
+        "or another precision ran",
+        next="see the percentage at the measured clock and the arithmetic (-v)",
         facts={"percent_of_peak": percent},
     )
 
@@ -64,21 +64,21 @@ def _above_copy(row: Measurement) -> Doubt:
     return Doubt(
         code="above-copy",
         message=f"{percent:.0f} % of the fastest copy or triad of this run: those were disturbed, "
-        "or this row moves less than it counts",
+        "or this row moves fewer bytes than it counts",
         next="run it again when the machine is idle; choose a larger --size",
         facts={"percent_of_copy": percent},
     )
 
 
 def different_precision(one: DtypeSpec, other: DtypeSpec) -> tuple[Doubt, ...]:
-    """Return the doubt that two sides of a comparison do not compute the same thing."""
+    """Doubt a comparison whose two sides compute in different precisions."""
     if one == other:
         return ()
     return (
         Doubt(
             code="different-precision",
             message=f"the CPU computes in {one.math_mode}, the GPU in {other.math_mode}",
-            next="compare rows of one precision: --dtype float32, with CUPY_TF32 unset",
+            next="compare rows of the same precision: --dtype float32, with CUPY_TF32 unset",
             facts={"cpu": one.math_mode, "gpu": other.math_mode},
         ),
     )

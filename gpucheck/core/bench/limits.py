@@ -1,7 +1,7 @@
-"""Each row against its limits: the datasheet's peak, and what this run itself measured.
+"""Roofline of each row: the datasheet's peak and the best results of this run.
 
-A GPU's row is held against its board and the copy measured on it, a processor's against the best
-copy and the best matrix product of the same run, since nobody publishes a peak for it.
+A GPU's row is compared with its board's peak and the copy measured on it. A processor's row is
+compared with the best copy and matrix product of the same run, since no peak is published for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpucheck.models.bench import BenchGpu, Board, Measurement, Roofline, Scope
 def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
     """Return the limits that good rows of `copy`, `triad` and `matmul` show, by device and threads.
 
-    The fastest sample of all counts, as in STREAM: what was reached once is possible.
+    The fastest of all samples counts, as in STREAM: a speed reached once is possible.
     """
     good = [row for row in rows if _is_good(row)]
     places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in _STREAMS)
@@ -35,11 +35,11 @@ def _is_good(row: Measurement) -> bool:
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if (row.device, row.threads) == (device, threads)]
     copies = [row for row in here if row.kernel in _STREAMS and not in_cache(row)]
-    # A small one shows what its launch costs, not what the memory does.
+    # A small copy shows the cost of its launch, not the speed of the memory.
     largest = max((math.prod(row.shape) for row in copies), default=0)
     copies = [row for row in copies if math.prod(row.shape) == largest]
     cached = any(row.kernel in _STREAMS for row in here) and not copies
-    # float32 is what the other kernels compute in.
+    # The other kernels compute in float32.
     products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
     return Roofline(
         device=device,
@@ -51,9 +51,9 @@ def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> 
     )
 
 
-#: Kernels that do nothing but move memory.
+#: Kernels that only move memory.
 _STREAMS = ("copy", "triad")
-#: Why there is no limit although a copy was measured.
+#: Reason for a missing limit although a copy was measured.
 _CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
 
 
@@ -63,7 +63,7 @@ def in_cache(row: Measurement) -> bool:
 
 
 def _fastest(row: Measurement) -> float:
-    """Return the throughput of a row's fastest sample, in what its bytes or operations count."""
+    """Return the throughput of a row's fastest sample, in its bytes or operations."""
     amount = row.bytes_moved if row.kernel in _STREAMS else row.flops
     return (amount or 0) / row.summary.min_s if row.summary is not None else 0.0
 
@@ -71,7 +71,7 @@ def _fastest(row: Measurement) -> float:
 def held_against(
     row: Measurement, rooflines: Iterable[Roofline], gpus: Sequence[BenchGpu]
 ) -> Measurement:
-    """Return the row with its percentages, and what they are of; none for one without interval."""
+    """Return the row with its percentages and their limits; a row without interval has none."""
     if row.median_s is None or row.throughput is None:
         return row
     if row.ci95_s is None:
@@ -88,7 +88,7 @@ def held_against(
 
 
 def _nearest(row: Measurement, rooflines: Iterable[Roofline]) -> Roofline | None:
-    """Return the limits of the row's device at as many threads; a naive row has one thread."""
+    """Return the limits of the row's device at its number of threads; a naive row has one."""
     for roofline in rooflines:
         if (roofline.device, roofline.threads) == (row.device, row.threads):
             return roofline
@@ -100,7 +100,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
-    """Say what share of the measured copy a row that moves memory reaches."""
+    """Return the row with its percentage of the measured copy, if it moves memory."""
     copy = roofline.copy_bytes_per_s if roofline is not None else None
     if roofline is not None and "copy_bytes_per_s" in roofline.unavailable:
         reason = roofline.unavailable["copy_bytes_per_s"]
@@ -108,7 +108,7 @@ def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     if copy is None or row.throughput is None:
         return row
     if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in _LINKS:
-        reason = "its speed is not the memory's"
+        reason = "memory does not limit its speed"
         return replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
     limits = row.limits | {"copy": "the best copy or triad of this run"}
     percent = _share(row.throughput.value, copy)
@@ -117,7 +117,7 @@ def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
     )
 
 
-#: Kernels that measure a link between memories, not a memory.
+#: Kernels that measure a link between memories, not the memory itself.
 _LINKS = frozenset({"transfer", "p2p"})
 
 
@@ -126,14 +126,14 @@ def _without(row: Measurement, key: str) -> dict[str, str]:
 
 
 def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement:
-    """Say what share of the measured matrix product a row that computes reaches."""
+    """Return the row with its percentage of the measured matrix product, if it computes."""
     best = roofline.gemm_flops_per_s if roofline is not None else None
     if row.throughput is None or row.throughput.unit == "B/s" or not row.flops:
-        reason = "memory limits it: see percent_of_copy"
+        reason = "memory limits its speed: see percent_of_copy"
     elif row.dtype.math_mode != "fp32":
         reason = f"no peak is known for {row.dtype.math_mode} on this processor"
     elif best is None or row.median_s is None:
-        reason = "no matrix product was measured with these threads"
+        reason = "no matrix product was measured with this number of threads"
     else:
         percent = _share(row.flops / row.median_s, best)
         limits = row.limits | {"peak": "the best float32 product of this run"}
@@ -143,13 +143,13 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
 
 
 def _against_board(row: Measurement, board: Board | None) -> Measurement:
-    """Say what share of the board's peak a row reaches, at the nominal and at the real clock."""
+    """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
     if row.scope is not Scope.RESIDENT or row.kernel in _LINKS or row.throughput is None:
-        reason = "transfers decide its speed"
+        reason = "transfers limit its speed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
     peak, name = _peak(row, board), format_of(row.dtype)
     if board is None or peak is None or row.median_s is None:
-        reason = "the board is in no table, and its peak in this format cannot be computed"
+        reason = "the board is not in the table, and its peak in this format cannot be computed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
     by_memory = row.throughput.unit == "B/s"
     reached = row.throughput.value if by_memory else (row.flops or 0) / row.median_s
@@ -176,7 +176,7 @@ def _peak(row: Measurement, board: Board | None) -> float | None:
 
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:
-    """Return what a percentage is of, in words; of a range it is the upper end."""
+    """Return the name of the limit that a percentage refers to; of a range it is the upper end."""
     low, high = board.flops_per_s.get(dtype, 0.0), board.high_flops_per_s.get(dtype, 0.0)
     named = f"{board.name}, {board.source_of('bytes_per_s' if by_memory else dtype)}"
     if by_memory or low == high:

@@ -1,4 +1,4 @@
-"""What a finished run means for the exit code (contract: exit codes)."""
+"""Exit code of a finished benchmark."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from gpucheck.models.errors import ExitCode
 from gpucheck.models.report import Answer, Failure, Host
 from gpucheck.probes.cupy_errors import BUSY
 
-#: Errors that say nothing of the device: the time was over, others have its memory or all of it, or
-#: the host's clock cannot be trusted.
+#: Errors that do not judge the device: no time was left, others hold it or its memory, or the
+#: host's clock cannot be trusted.
 _UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK})
 
 
 def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
-    """Wrap the result: 130 interrupted, 4 a required GPU is missing, 1 a row failed, else 0.
+    """Return the result with its exit code: 130 interrupted, 4 no required GPU, 1 failed, else 0.
 
-    Whether a required GPU is there is unknown (3) while the driver does not answer.
-    A row that did not converge is 0 with its doubt, and so is one that the time did not reach, as
-    long as others of its device have figures. A device of which nothing could be measured, since
-    the time was over or others have it or its memory, is 3, and so is repeating products there, and
-    a GPU that is busy with another process, and any run whose clock stands. A result that was
-    wrong, or a row or repetition that ended with another error, is 1.
+    3 (unknown) if the driver does not answer whether a required GPU is there. A row without
+    convergence or time is 0 with its doubt if other rows of its device have figures. It is 3 if a
+    device has no figure or repeated product because no time was left or others hold it or its
+    memory, if a GPU is busy with another process, or if the clock stands still. A wrong result, or
+    any other error of a row or a repetition, is 1.
     """
     code, failure = _judge(result, require_gpu=require_gpu)
     return Answer(result=result, exit_code=code, host=host, error=failure)
@@ -51,8 +50,8 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
         return ExitCode.BAD, refused
     corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
     if corrupt is not None:
-        message = f"Silent corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
-        remedy = ("Take it out of use and repeat: gpucheck bench --burn 600",)
+        message = f"Silent data corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
+        remedy = ("Take it out of service and test it: gpucheck bench --burn 600",)
         return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
     undone = [check.failure for check in result.corruption if check.failure is not None]
     for failure in undone:
@@ -64,7 +63,7 @@ def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure
 
 
 def _refused(result: BenchResult) -> Failure | None:
-    """Return that some GPUs could not be opened although others could, None if all could."""
+    """Return the failure if some GPUs could not be opened but others could, else None."""
     if not result.environment.gpus or result.environment.gpu_unavailable is None:
         return None
     message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
@@ -72,7 +71,7 @@ def _refused(result: BenchResult) -> Failure | None:
 
 
 def _without_figures(result: BenchResult) -> Failure | None:
-    """Return why a device has no figure at all, None if each has one."""
+    """Return why a device has no figures, None if every device has some."""
     for device in dict.fromkeys(row.device for row in result.measurements):
         rows = [row for row in result.measurements if row.device == device]
         errors = [row.error for row in rows if row.error is not None]

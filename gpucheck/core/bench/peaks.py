@@ -1,7 +1,7 @@
-"""What a board can do at most: from the sourced table by PCI device id, else by formula.
+"""Peaks of boards: from the sourced table by PCI device id, else by formula.
 
 FLOP/s = SMs x clock x operations per clock and SM; bytes/s = memory clock x bus bits / 8 x 2. The
-compute capability alone does not tell the rate (8.6, 8.9 and 12.0 have boards of half rate), so an
+compute capability alone does not give the rate (8.6, 8.9 and 12.0 have boards of half rate), so an
 unknown board gets a range.
 """
 
@@ -18,7 +18,7 @@ from gpucheck.models.bench import BenchGpu, Board, DtypeSpec
 
 TABLE = Path(__file__).parents[2] / "data" / "peaks.toml"
 
-#: Formats that run on tensor cores, whose clock is the lower one on some boards.
+#: Formats that run on tensor cores, which have a lower clock on some boards.
 TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 
 #: PCI device ids of TU116 and TU117, compute capability 7.5 without tensor cores. Ids: names of
@@ -28,9 +28,9 @@ _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One published value in TFLOP/s or GB/s, where it is from, and what speaks against it.
+    """Published value in TFLOP/s or GB/s, its source, and what speaks against it.
 
-    `formula_percent` is how far the formula is off, where that is more than 1 %.
+    `formula_percent` is the formula's deviation if it is more than 1 %.
     """
 
     value: float
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One board of the table."""
+    """Board of the table."""
 
     name: str
     pci_device_ids: Sequence[str]
@@ -62,9 +62,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The table: operations per clock and SM by kind of board, and the boards.
+    """Table of boards, with operations per clock and SM by kind of board.
 
-    `int8_on_cuda_cores` is what of int8 they do in the time of one operation in float32.
+    `int8_on_cuda_cores` is the number of int8 operations in the time of one in float32.
     """
 
     rates: Mapping[str, Mapping[str, float]]
@@ -94,7 +94,7 @@ def load_table() -> Table:
 
 
 def format_of(dtype: DtypeSpec) -> str:
-    """Return the format that a row in this precision goes by: tf32 is float32 in memory."""
+    """Return the format name of a row's precision: tf32 is float32 in memory."""
     return "tf32" if dtype.math_mode == "tf32" else dtype.input
 
 
@@ -104,23 +104,23 @@ def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
 
 
 def bytes_by_formula(memory_clock_mhz: float, bus_bits: int) -> float:
-    """Return memory clock x bus width x 2, in bytes/s; the clock is half the rate of a pin."""
+    """Return memory clock x bus width x 2, in bytes/s; the clock is half the pin rate."""
     return memory_clock_mhz * 1e6 * bus_bits / 8 * 2
 
 
 def clock_of(entry: Entry, dtype: str) -> float:
-    """Return the clock in MHz for which a board's value in this format stands."""
+    """Return the clock in MHz that a board's value in this format refers to."""
     return entry.tensor_clock_mhz if dtype in TENSOR_FORMATS else entry.clock_mhz
 
 
 def board_of(gpu: BenchGpu) -> Board | None:
-    """Return a GPU's limits: the table's, else computed, None where not even that is possible."""
+    """Return a GPU's limits from the table, else computed; None if neither is possible."""
     entry = _find(gpu)
     return _computed(gpu) if entry is None else board_from(entry)
 
 
 def _find(gpu: BenchGpu) -> Entry | None:
-    """Return the table's entry by PCI device id; by exact name only where no id is known."""
+    """Return the table's entry by PCI device id, or by exact name if no id is known."""
     boards = load_table().boards
     if gpu.pci_device_id is not None:
         device = gpu.pci_device_id[:4].lower()
@@ -129,9 +129,9 @@ def _find(gpu: BenchGpu) -> Entry | None:
 
 
 def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
-    """Return what a GPU could do at most in a format of the tensor cores without them.
+    """Return the peak of the CUDA cores alone in a tensor-core format.
 
-    Products with sums in float32 are float32's then, whatever their factors are.
+    Products that sum in float32 then run at float32's rate, whatever their factors are.
     """
     if gpu.board is None:
         return None
@@ -145,7 +145,7 @@ def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
 def board_from(entry: Entry) -> Board:
     """Return the limits of a board of the table."""
     flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
-    # A product in float64 runs on the tensor cores where they have it.
+    # A float64 product runs on the tensor cores where they support it.
     if "float64_tensor" in flops:
         flops["float64"] = max(flops.get("float64", 0.0), flops.pop("float64_tensor"))
     doubts = {key: cell.doubt for key, cell in entry.tflops.items() if cell.doubt}
@@ -169,7 +169,7 @@ def board_from(entry: Entry) -> Board:
 
 
 def _lacks_tensor_cores(gpu: BenchGpu) -> bool:
-    """Return whether a GPU's compute capability promises tensor cores that its chip lacks."""
+    """Return whether a GPU lacks the tensor cores that its compute capability implies."""
     device = int((gpu.pci_device_id or "0")[:4], 16)
     return "GTX 16" in gpu.name or any(device in ids for ids in _WITHOUT_TENSOR_CORES)
 

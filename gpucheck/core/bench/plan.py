@@ -1,4 +1,4 @@
-"""What will be measured: kernels, number formats, shapes that fit the memory, and the time."""
+"""Plan of a benchmark: kernels, number formats, shapes that fit into memory, and time."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from gpucheck.models.bench import BenchGpu, BenchMode, BenchRequest
 from gpucheck.models.errors import MissingError, WrongUseError
 from gpucheck.models.report import Failure
 
-#: What makes NVIDIA's libraries compute tf32 in float32 without a word (CUDA's environment).
+#: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
-#: Seconds for all groups; the rest of the promised 10 and 60 seconds is for start-up and checks.
+#: Seconds for all groups; start-up and checks take the rest of the promised 10 and 60 seconds.
 BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
-#: Rounds that the time is divided into: a row needs eight to be known (core/bench/rounds.py).
+#: Rounds that the time is divided into: a row needs eight to converge (core/bench/rounds.py).
 ROUNDS = {BenchMode.QUICK: 9, BenchMode.DEFAULT: 12, BenchMode.FULL: 20}
-#: Half the interval that a mode wants of each row, as a share of the median: "15 ms, give or take
-#: 10 %" is an answer. Rows go on to 1 % while there is time (core/bench/stats.py).
+#: Target half-width of each row's interval, as a share of the median: "15 ms, give or take 10 %" is
+#: an answer. Rows continue to 1 % while there is time (core/bench/stats.py).
 PRECISIONS = {BenchMode.QUICK: 0.1, BenchMode.DEFAULT: 0.1, BenchMode.FULL: 0.03}
 #: Longest warm-up of one case: a chip needs seconds to reach its steady clock and temperature.
 WARMUPS_S = {BenchMode.QUICK: 0.2, BenchMode.DEFAULT: 1.0, BenchMode.FULL: 3.0}
-#: Seconds of one operation over and over for its energy: the counter moves every tenth of a second.
+#: Seconds that an operation repeats for its energy: the counter moves every tenth of a second.
 ENERGY_S = {BenchMode.QUICK: 0.0, BenchMode.DEFAULT: 0.0, BenchMode.FULL: 5.0}
 
-#: The kernels that show what a device can do at most; measured shortly even if nobody asks.
+#: Kernels that show a device's limits; measured briefly even if not requested.
 _LIMITS = {"copy": None, "matmul": "float32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The cases of one kernel in one format at one shape, measured in turn with each other.
+    """Cases of one kernel in one format at one shape, measured alternately.
 
-    `limit` marks a group that nobody asked for: it only shows what the devices can do at most.
-    `taken` are GPUs whose memory others hold, with the error of their rows.
+    `limit` marks a group that was not requested: it only shows the devices' limits. `taken` are
+    GPUs whose memory others hold, with the error of their rows.
     """
 
     kernel: Kernel
@@ -62,7 +62,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The groups in order, and what a person should know about the choice."""
+    """Groups in order, notes on the choice, and the budget."""
 
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
@@ -73,22 +73,22 @@ def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Mac
     """Choose kernels, formats, shapes and times.
 
     Raises:
-        WrongUseError: an unknown kernel or dtype, a size or budget that makes no sense, or an
-            explicit size that does not fit the memory.
-        MissingError: nothing of what is asked for can run on the devices that take part.
-        InconclusiveError: the host has no memory left for the smallest size.
+        WrongUseError: an unknown kernel or dtype, an invalid size or budget, or an explicit size
+            that does not fit into memory.
+        MissingError: nothing requested can run on the devices that take part.
+        InconclusiveError: the host has too little memory for the smallest size.
     """
     planning = _Planning(request, kernels, machine)
     budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
     groups = planning.groups()
     notes = tuple(dict.fromkeys(planning.notes))
-    # What nobody asked for must not take the time of what somebody did.
+    # Groups that were not requested must not take time from requested ones.
     limits = planning.limits(groups)
     return Plan(groups=(*groups, *limits), notes=notes, budget_s=budget_s)
 
 
 class _Planning:
-    """One plan on its way, with the statements that it calls for."""
+    """Plan in progress, with its notes."""
 
     def __init__(
         self, request: BenchRequest, kernels: Mapping[str, Kernel], machine: Machine
@@ -100,7 +100,7 @@ class _Planning:
         self.notes: list[str] = []
 
     def groups(self) -> list[Group]:
-        """Return the groups that are asked for and can be measured."""
+        """Return the requested groups that can be measured."""
         request = self._request
         chosen = _chosen_kernels(request, self._kernels)
         check_numbers(request)
@@ -119,13 +119,13 @@ class _Planning:
         if not found:
             raise MissingError(
                 code="nothing-to-measure",
-                message=f"Nothing of this can be measured here: {'; '.join(self.notes)}.",
+                message=f"Nothing requested can be measured here: {'; '.join(self.notes)}.",
                 remedy=("Run: gpucheck detect", "Choose another --dtype or kernel."),
             )
         return found
 
     def limits(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the short groups that show the devices' limits, where the others do not."""
+        """Return the short groups that show the devices' limits if no requested group does."""
         found: list[Group] = []
         for name, dtype in _LIMITS.items():
             kernel = self._kernels.get(name)
@@ -143,7 +143,7 @@ class _Planning:
         return [group for group in found if group.with_cpu or group.gpus]
 
     def _copy_limit(self, kernel: Kernel, asked: Sequence[Group]) -> Sequence[Group]:
-        """Return the copy for the devices that no copy asked for shows at a size beyond a cache."""
+        """Return the copy for devices without a requested copy larger than their cache."""
         edge = kernel.sizes[BenchMode.QUICK]
         beyond = beyond_cache(kernel, edge, self._machine.cache_bytes)
         gpus = [
@@ -158,7 +158,7 @@ class _Planning:
     def _shown(
         self, asked: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
     ) -> bool:
-        """Return whether a group measures this device (None: the processor) at such a size."""
+        """Return whether a group measures this device (None: the processor) at this size."""
         there = (gpu,) if gpu is not None else ()
         size = power_of_two(largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
         return any(
@@ -198,7 +198,7 @@ class _Planning:
         return known
 
     def _group(self, kernel: Kernel, dtype: str, request: BenchRequest) -> Group | None:
-        """Return the group with the devices that have the format, None if none has it."""
+        """Return the group with the devices that support the format, None if none does."""
         refusals = {}
         cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
         with_cpu = self._machine.with_cpu and kernel.gpus_needed == 0 and cpu is None
@@ -234,7 +234,7 @@ class _Planning:
         )
 
     def _forbidden(self, dtype: str) -> str | None:
-        """Return that the environment replaces the arithmetic of a format, None if it does not."""
+        """Return why the environment prevents a format's arithmetic, or None."""
         if dtype != "tf32" or self._machine.variables.get(TF32_OVERRIDE) != "0":
             return None
         return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
@@ -244,7 +244,7 @@ class _Planning:
         return taken_by_others(kernel, dtype, gpu, size, self._machine, exact=exact)
 
     def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
-        """Return the size to measure, and state it if it is smaller than the mode's."""
+        """Return the size to measure, and note it if it is smaller than the mode's."""
         request = self._request
         if request.size is not None:
             check_fits(kernel, dtype, request.size, gpus, self._machine)
@@ -253,21 +253,21 @@ class _Planning:
         reduced = reduced_size(kernel, dtype, size, gpus, self._machine)
         if reduced != size:
             self.notes.append(
-                f"{kernel.id}: size {size} does not fit into the free memory, measured at {reduced}"
+                f"{kernel.id}: size {size} does not fit into the free memory; measured at {reduced}"
             )
         return reduced
 
 
 def _is_as_large(group: Group, kernel: Kernel) -> bool:
-    """Return whether a group is large enough to show what a device can do at most."""
+    """Return whether a group is large enough to show a device's limit."""
     return math.prod(group.shape) >= math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
 
 
 def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
-    """Return the formats asked for by their one name.
+    """Return the canonical names of the requested formats.
 
     Raises:
-        WrongUseError: a name that no kernel knows.
+        WrongUseError: no kernel supports a name.
     """
     asked = tuple(dict.fromkeys(canonical(name) for name in request.dtypes))
     for name in asked:
@@ -281,7 +281,7 @@ def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple
 
 
 def _lacking_note(lacking: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
-    """Say which kernels need more GPUs than there are."""
+    """Return a note on the kernels that need more GPUs than there are."""
     by_need: dict[int, list[str]] = {}
     for name in lacking:
         by_need.setdefault(kernels[name].gpus_needed, []).append(name)
@@ -301,21 +301,21 @@ def _chosen_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Seq
                 message=f"There is no kernel called {name!r}.{_meant(name, kernels)}",
                 remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
-    # dict.fromkeys keeps the order and drops what was named twice.
+    # dict.fromkeys keeps the order and drops duplicates.
     return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
 
 
 def _meant(name: str, kernels: Iterable[str]) -> str:
-    """Return the kernel that was probably meant, as a question, if one comes close."""
+    """Return a question with the most similar kernel, if there is one."""
     near = get_close_matches(name.lower(), kernels, n=1)
     return f" Did you mean {near[0]}?" if near else ""
 
 
 def check_numbers(request: BenchRequest) -> None:
-    """Refuse a size, budget or seed that makes no sense.
+    """Check size, budget and seed.
 
     Raises:
-        WrongUseError: one of them.
+        WrongUseError: one of them is invalid.
     """
     if request.size is not None and request.size < 1:
         raise WrongUseError(

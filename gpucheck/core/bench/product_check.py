@@ -1,4 +1,4 @@
-"""A matrix product's inputs, and whether its output is right: every entry against float64."""
+"""Inputs of a matrix product, and verification of every output entry against float64."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Rows converted to float64 at once by the check: bounds its memory. Whole blocks of columns fit.
+#: Rows that the check converts to float64 at once, to bound its memory. Whole blocks fit into it.
 CHECKED_ROWS = 512
-#: Fast accumulation keeps 14 bits of a sum at each instruction, which adds so many terms. Source:
+#: Fast accumulation keeps 14 bits of a sum at each instruction, which adds this many terms. Source:
 #: measurements in the DeepSeek-V3 technical report, 3.3.2.
 _FAST_ROUNDOFF, _TERMS_AT_ONCE = 2.0**-13, 32
-#: The share of what fast accumulation cuts off at most that is not the same share of every entry.
+#: Part of the largest cut of fast accumulation that differs between entries.
 _UNEVEN_CUT = 0.1
-#: A sum of a block may be off by so many times the deviation allowed to an entry, times the root of
-#: the block's width: with a normal distribution one in 500 million is.
+#: A block's sum may be off by this multiple of an entry's deviation times the root of the block's
+#: width; with a normal distribution one in 500 million is further off.
 _REACH = 6.0
 
 
@@ -76,7 +76,7 @@ def product_bound(form: Format, terms: int, *, fast_accumulation: bool = False) 
 
 
 def _largest_cut(terms: int) -> float:
-    """Return the share of an entry that fast accumulation cuts off at most."""
+    """Return the largest share of an entry that fast accumulation cuts off."""
     return _FAST_ROUNDOFF * terms / _TERMS_AT_ONCE
 
 
@@ -88,16 +88,16 @@ def verify_product(
     form: Format | None = None,
     fast_accumulation: bool = False,
 ) -> Verified:
-    """Hold every entry of out against A B in float64, by weighted sums over blocks of columns.
+    """Compare every entry of `out` with A B in float64, by weighted sums over blocks of columns.
 
     The error is the largest deviation of a block's sum from that of A B, relative to the sums'
-    typical size. What it sees is in docs/bench.md: an entry that is off by a quarter of the typical
-    one in any format, and much less where the format keeps more.
+    typical size. docs/bench.md lists what it detects: in any format, an entry that is off by a
+    quarter of the typical one; in more precise formats, much less.
     """
     import numpy as np
 
     form = form or FORMATS[order.dtype]
-    # Sums that are cut off leave more, of which a narrow block gathers less.
+    # Truncated sums leave larger errors, and a narrow block collects fewer of them.
     width = NARROWEST if fast_accumulation else block_width(order.shape[2])
     name = f"matmul-reference-{order.shape}-{order.dtype}-{transposed}-{width}"
     expected = order.data.keep(name, lambda: _reference(order, transposed, width))
@@ -108,7 +108,7 @@ def verify_product(
     difference = found - expected
     if fast_accumulation:
         difference += _even_cut(difference, expected, order.shape[1]) * expected
-    # Zeros times anything have no typical size: then the deviation itself is the error.
+    # A product of zeros has no typical size: then the deviation itself is the error.
     typical = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
     worst = float(np.max(np.abs(difference))) / typical
     finite = math.isfinite(worst)
@@ -122,7 +122,7 @@ def verify_product(
 
 
 def _even_cut(difference: HostArray, expected: HostArray, terms: int) -> float:
-    """Return the share that is cut off of every entry: the best fit, as far as it may be."""
+    """Return the best fit of the share cut off every entry, up to the allowed maximum."""
     import numpy as np
 
     size = float(np.sum(np.square(expected)))
@@ -148,7 +148,7 @@ def _reference(order: CaseOrder, transposed: bool, width: int) -> HostArray:
 
 
 def _blocks(matrix: HostArray, name: str) -> Iterator[tuple[slice, HostArray]]:
-    """Yield the matrix in float64, a block of rows at a time."""
+    """Yield the matrix in float64, one block of rows at a time."""
     import numpy as np
 
     for low in range(0, len(matrix), CHECKED_ROWS):

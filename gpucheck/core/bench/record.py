@@ -1,4 +1,4 @@
-"""What becomes of one case while it is measured: its rounds, its checks, its state, its error."""
+"""Measurement state of one benchmark case: rounds, checks, progress, error."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from gpucheck.models.bench import BenchGpu, Fact, Verified
 from gpucheck.models.errors import GpucheckError
 from gpucheck.models.report import Failure
 
-#: The error of a row that the time did not reach.
+#: Error of a row for which no time was left.
 NO_TIME = "no-time"
-#: The error of a row whose times cannot be trusted.
+#: Error of a row whose times cannot be trusted.
 CLOCK_STUCK = "clock-stuck"
-#: The error of a row whose GPU has no memory left for it.
+#: Error of a row whose GPU has too little free memory.
 MEMORY_TAKEN = "gpu-memory-taken"
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What became of one case; grows while it runs. Times are seconds for one operation.
+    """Measurement state of one case. Times are seconds for one operation.
 
-    `rounds` holds the samples of each round, which had memory of its own. `turns_s` are the moments
-    between which samples were taken, by the host's clock. `overhead_s` is what the last turn took
-    besides its samples (of the first turn without the first runs), `spent_s` what all turns took,
-    `timed_s` and `checked_s` what all samples and all checks took. `near_cpus` are those next to
-    its GPU, on which the host's part of its turns runs; None where all are. `reference` marks a row
-    beside its group's first one on a device, `limit` one that nobody asked for.
-    `expected_operation_s` and `expected_overhead_s` are estimates from before the first turn.
-    `single_s` is the shortest of a few operations run one by one, where samples hold several.
-    `precision` is half the interval that is wanted, as a share of the median.
+    `rounds` holds the samples of each round, taken on fresh memory. `turns_s` are the start and end
+    of each slice's sampling by the host's clock. `overhead_s` is the time of the last slice without
+    its samples (and of the first slice without the first runs). `spent_s`, `timed_s` and
+    `checked_s` are the totals of all slices, samples and checks. `near_cpus` are the CPUs near its
+    GPU that run the host's part; None if all are. `reference` marks a row other than its group's
+    first on a device, `limit` a row that was not requested. `expected_operation_s` and
+    `expected_overhead_s` are estimates from before the first slice. `single_s` is the shortest of
+    a few single operations, if samples hold several. `precision` is the target half-width of the
+    interval as a share of the median.
     """
 
     case: Case
@@ -69,12 +69,12 @@ class Record:
 
     @property
     def samples_s(self) -> list[float]:
-        """Return the samples of all rounds, in the order in which they were taken."""
+        """Return the samples of all rounds in order."""
         return [sample for samples in self.rounds for sample in samples]
 
     @property
     def last_sample_s(self) -> float:
-        """Return how long the last sample took, with all of its operations; 0 before the first."""
+        """Return the length of the last sample with all its operations; 0 before the first."""
         return self.rounds[-1][-1] * self.loops if self.rounds and self.rounds[-1] else 0.0
 
     @property
@@ -84,71 +84,71 @@ class Record:
 
 
 def as_failure(error: GpucheckError) -> Failure:
-    """Return an error as data."""
+    """Return an exception as a failure record."""
     return Failure(code=error.code, message=error.message, remedy=error.remedy)
 
 
 def no_time(record: Record) -> Failure:
-    """Return the error of a case that could not even begin."""
+    """Return the error of a case that did not start in time."""
     return Failure(
         code=NO_TIME,
-        message=f"the time was over before {record.case.label.text} could start",
-        remedy=("give more time with --budget, or a smaller --size",),
+        message=f"time ran out before {record.case.label.text} could start",
+        remedy=("give more time with --budget, or choose a smaller --size",),
     )
 
 
 def left_out(record: Record, seconds: float, enough_s: float) -> Failure:
-    """Return the error of a case that the budget has no time for, with one that would do."""
+    """Return the error of a case that the budget is too short for, with a sufficient one."""
     return Failure(
         code=NO_TIME,
         message=f"left out: three rounds of {record.case.label.text} take about {seconds:.2g} s, "
-        "and the budget has no such time",
+        "more than the budget allows",
         remedy=(f"give more time: --budget {enough_s:g}", "or choose a smaller --size"),
     )
 
 
 def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:
-    """Return the error of the rows of a GPU whose memory others hold."""
+    """Return the error of the rows on a GPU whose memory other processes hold."""
     free, total = gpu.memory_free_bytes / 2**30, gpu.memory_total_bytes / 2**30
     who = holders or "the driver does not say who holds the rest"
     return Failure(
         code=MEMORY_TAKEN,
-        message=f"the memory of gpu:{gpu.cuda_index} is taken: {free:.1f} of {total:.1f} GiB are "
-        f"free; {who}",
-        remedy=("see who: gpucheck list --processes", "run it again when they are gone"),
+        message=f"gpu:{gpu.cuda_index} has too little free memory: {free:.1f} of {total:.1f} GiB; "
+        f"{who}",
+        remedy=("list them: gpucheck list --processes", "run it again when they have ended"),
     )
 
 
 def out_of_memory(record: Record) -> Failure:
-    """Return the error of a case for which the host's memory did not suffice."""
+    """Return the error of a case that ran out of host memory."""
     return Failure(
         code="out-of-memory",
-        message=f"the host has not enough free memory for {record.case.label.text}",
+        message=f"the host does not have enough free memory for {record.case.label.text}",
         remedy=("choose a smaller --size",),
     )
 
 
 def stuck_clock(elapsed_s: float) -> Failure:
-    """Return the error of a clock that stands, goes back or is no number."""
+    """Return the error of a clock that stands still, goes back or is not a number."""
     return Failure(
         code=CLOCK_STUCK,
         message=f"the clock cannot be trusted: a run of many operations took {elapsed_s:g} seconds",
-        remedy=("look at the clock source in /sys/devices/system/clocksource",),
+        remedy=("check the clock source in /sys/devices/system/clocksource",),
     )
 
 
 def off_by(found: Verified) -> str:
-    """Say how far a finite result is from its reference; what has no bound is counted."""
+    """Describe how far a finite result is from its reference; exact results are counted."""
     if found.bound == 0 and found.error is not None:
-        return f"{found.error:.0f} of its numbers are not those of {found.reference}"
-    # How float64 comes in, by sums or after steps, is in the report.
+        return f"{found.error:.0f} of its numbers differ from {found.reference}"
+    # The report says how float64 is used, by sums or after steps.
     of = "float64" if found.reference.startswith("float64") else found.reference
-    return f"its deviation from {of} is {found.error:.2g}, allowed is {found.bound:.2g}"
+    return f"its deviation from {of} is {found.error:.2g}; at most {found.bound:.2g} is allowed"
 
 
 def wrong_result(record: Record, found: Verified) -> Failure:
-    """Return the error of a result that is further from float64 than its bound."""
-    deviation = "it holds NaN or infinity"
+    """Return the error of a result beyond its bound from float64."""
+    deviation = "it contains NaN or infinity"
     if found.error is not None:
         deviation = off_by(found)
     return Failure(

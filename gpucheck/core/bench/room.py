@@ -1,4 +1,4 @@
-"""What fits into the memory that is free: sizes, and GPUs whose memory others hold."""
+"""Memory fit of problem sizes, and GPUs whose memory other processes hold."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from gpucheck.models.bench import BenchGpu, BenchMode
 from gpucheck.models.errors import InconclusiveError, WrongUseError
 from gpucheck.models.report import Failure
 
-#: Share of the free memory that a group may take: the rest is for the system and other programs.
+#: Share of the free memory that a group may use; the system and other programs keep the rest.
 _HOST_SHARE, _GPU_SHARE = 0.5, 0.8
-#: A GPU whose free memory does not hold this part of the size is left out: it would make the others
-#: small too.
+#: A GPU whose free memory holds less than this part of the size is left out, since it would shrink
+#: the size for the others too.
 _LEAST_PART = 1 / 16
-#: Kernels that move a GPU's memory, and how long one of their operations should take at least: to
-#: start the next one of a graph takes about a microsecond.
+#: Kernels that move a GPU's memory, and the shortest useful time of their operations: a graph takes
+#: about a microsecond to start the next one.
 _OF_MEMORY, _LEAST_OPERATION_S = frozenset({"copy", "triad", "softmax"}), 100e-6
-#: The copy that shows a processor's limit is made larger than its caches, up to this edge (2 GiB).
+#: Largest edge (2 GiB) of the copy that shows a processor's limit; it must exceed the caches.
 _LARGEST_LIMIT = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What takes part, and the host's free memory and last-level cache; None where unknown.
+    """Devices of a run, and the host's free memory and last-level cache; None if unknown.
 
-    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
+    `holders` names the processes that hold a GPU's memory, by UUID; `variables` are those of the
+    environment.
     """
 
     with_cpu: bool = True
@@ -43,10 +44,10 @@ class Machine:
 def taken_by_others(
     kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, machine: Machine, *, exact: bool
 ) -> Failure | None:
-    """Return the error of a GPU that others have left too little memory for anything useful.
+    """Return the error of a GPU on which other processes leave too little memory.
 
-    With `exact` the size is a person's: only a GPU that holds nothing at all is left out, the rest
-    is for `check_fits`. A GPU that is too small has no error: an empty memory would not help.
+    With `exact` the user chose the size: only a GPU that fits no size is left out, and `check_fits`
+    handles the rest. A GPU that is too small even when empty has no error.
     """
     least = 1 if exact else max(1, int(_LEAST_PART * size))
     needed = kernel.device_bytes(kernel.shape(least), dtype)
@@ -63,7 +64,7 @@ def reduced_size(
     """Return the size, or the largest power of two that fits.
 
     Raises:
-        InconclusiveError: not even the smallest fits.
+        InconclusiveError: not even the smallest size fits.
     """
     if fits(kernel, dtype, size, machine, gpus):
         return size
@@ -73,11 +74,11 @@ def reduced_size(
 def check_fits(
     kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
 ) -> None:
-    """Refuse a size that does not fit, with the largest that does.
+    """Check that a size fits; the error names the largest that does.
 
     Raises:
-        WrongUseError: it does not fit.
-        InconclusiveError: not even the smallest fits.
+        WrongUseError: the size does not fit.
+        InconclusiveError: not even the smallest size fits.
     """
     if fits(kernel, dtype, size, machine, gpus):
         return
@@ -101,24 +102,27 @@ def _largest(
     if largest < 1 and any(gpu.integrated for gpu in gpus):
         raise InconclusiveError(
             code="memory-shared",
-            message=f"{kernel.id} is not measured: the GPU shares the system's memory, and what is "
-            f"available of it stays free ({RESERVED_BYTES / 2**30:.0f} GiB at least): to fill it "
-            "would stop the whole machine.",
-            remedy=("End what takes it, and run it again.", "Measure the processor: --device cpu"),
+            message=f"{kernel.id} is not measured: the GPU shares the system's memory, of which at "
+            f"least {RESERVED_BYTES / 2**30:.0f} GiB must stay available. Filling it would stop "
+            "the whole machine.",
+            remedy=(
+                "End the programs that use the memory, and run it again.",
+                "Measure the processor instead: --device cpu",
+            ),
         )
     if largest < 1:
         raise InconclusiveError(
             code="memory-taken",
             message=f"{kernel.id} cannot be measured: hardly any memory is free.",
-            remedy=("End what takes it, and run it again.",),
+            remedy=("End the programs that use the memory, and run it again.",),
         )
     return largest
 
 
 def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]) -> bool:
-    """Return whether a size fits into the host's free memory, and into that of these GPUs.
+    """Return whether a size fits into the free memory of the host and of these GPUs.
 
-    What a GPU shares with the host is taken from both at once, and must never fill.
+    Memory that a GPU shares with the host counts for both and must never fill up.
     """
     shape = kernel.shape(size)
     host = kernel.host_bytes(shape, dtype, len(machine.gpus))
@@ -132,10 +136,10 @@ def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence
 
 
 def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[BenchGpu]) -> int:
-    """Return the edge to measure where nobody named one: the mode's, doubled for fast memory.
+    """Return the default edge: the mode's, doubled for fast memory.
 
-    Until an operation takes a tenth of a millisecond at the bandwidth of the fastest board. The
-    quick mode has no time for that, and the default mode goes as far as the full one's edge.
+    It is doubled until an operation takes a tenth of a millisecond at the fastest board's
+    bandwidth. The quick mode has no time for that; the default mode stops at the full mode's edge.
     """
     edge, most = kernel.sizes[mode], kernel.sizes[BenchMode.FULL]
     if kernel.id not in _OF_MEMORY or mode is BenchMode.QUICK:
@@ -172,5 +176,5 @@ def largest_fitting(
 
 
 def power_of_two(size: int) -> int:
-    """Return the largest power of two up to `size`: those in between are slower mostly."""
+    """Return the largest power of two up to `size`; sizes in between are mostly slower."""
     return 1 << (size.bit_length() - 1)

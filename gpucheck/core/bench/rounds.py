@@ -1,9 +1,9 @@
-"""The engine: measures all cases in rounds over the whole time, and stops what is known.
+"""Scheduler: measures all cases in rounds over the whole time, and stops converged ones.
 
-A round gives every unfinished case of every group one turn, each time on fresh memory. So a row's
-rounds differ by what also differs from one run of the program to the next (where its memory lies,
-the clock, what else the machine does), and the interval over the rounds holds that too. Samples
-taken in one stretch know nothing of it: they may agree to 0.5 % and the next run be 5 % away.
+A round gives every unfinished case of every group one time slice on fresh memory. So a row's rounds
+vary as separate runs of the program do, with memory placement, clock and other load. The interval
+over the rounds covers that variation. Samples taken in one stretch do not show it: they may agree
+to 0.5 %, and the next run is 5 % off.
 Kalibera and Jones (2013), "Rigorous benchmarking in reasonable time".
 """
 
@@ -26,35 +26,34 @@ from gpucheck.core.bench.record import Record, no_time
 from gpucheck.core.bench.runner import EnergyMeter, Runner, Turn
 from gpucheck.probes.clock import Clock
 
-#: Rows that lack one of their first three rounds get it until so many times the budget.
+#: Multiple of the budget up to which rows still get their first three rounds.
 _LATEST_RUN = 1.2
-#: Of the time of the first round, in which nothing is known of the cases, this share is for samples
-#: and their warm-up; the rest is for preparing, compiling and checking.
+#: Share of the first round's time for samples and warm-up, while nothing is known about the cases.
+#: The rest is for preparing, compiling and checking.
 _FIRST_SHARE = 0.5
-#: All first warm-ups together take this share of the budget at most.
+#: All first warm-ups together take at most this share of the budget.
 _WARMUP_SHARE = 0.1
-#: Samples are at least so long as this share of what preparing them takes.
+#: Samples take at least this share of their preparation time.
 _LEAST_SHARE = 0.1
 
 
 class Progress(Protocol):
-    """Who wants to know how far the run is."""
+    """Receiver of the run's progress."""
 
     def __call__(self, label: str, fraction: float, seconds_left: float) -> None:
-        """Take the current case, the share done (0 to 1) and a bound on the seconds left."""
+        """Report the current case, the share done (0 to 1) and a bound on the seconds left."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How many rounds, how long, and when a median is known.
+    """Number and length of rounds, and the condition for convergence.
 
-    `budget_s` is divided into `rounds`; once rows are finished there are more of them for the
-    others, `most_rounds` at most. A row is finished when half the 95 % interval of its median is
-    within `precision` at two looks, after `fewest_rounds` and a third more: who stops at the first
-    look stops where it is narrow by chance. One that is within `wanted` when the time is over is
-    known as well as was asked. `warmup_s` is the longest warm-up of a case's first turn. `energy_s`
-    seconds are then spent on the energy of each operation on a GPU.
+    `budget_s` is divided into `rounds`. Finished rows leave more rounds to the others, up to
+    `most_rounds`. A row finishes when half the 95 % interval of its median is within `precision` at
+    two looks, after `fewest_rounds` and a third more: at the first look the interval may be narrow
+    by chance. A row within `wanted` at the end has converged. `warmup_s` is the longest warm-up of
+    a case's first slice. `energy_s` seconds are then spent on the energy of each GPU operation.
     """
 
     budget_s: float
@@ -74,10 +73,10 @@ def _unwatched() -> AbstractContextManager[object]:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """The cases of one group, which take their turns one after the other.
+    """Cases of one group, which take their slices one after the other.
 
-    `watch` is around their turns: it reads the host and the sensors, and drops the inputs. Of
-    groups that nobody asked for the energy is not counted.
+    `watch` surrounds their slices: it reads the host and the sensors, and drops the inputs. Energy
+    is not counted for groups that were not requested.
     """
 
     records: Sequence[Record]
@@ -86,7 +85,7 @@ class Slot:
 
     @property
     def active(self) -> list[Record]:
-        """Return the cases that want more samples."""
+        """Return the cases that need more samples."""
         return [record for record in self.records if record.active]
 
 
@@ -97,9 +96,9 @@ def measure(
     progress: Progress,
     energy: EnergyMeter | None = None,
 ) -> bool:
-    """Measure the cases of all groups; a case that fails keeps its row, the others go on.
+    """Measure the cases of all groups; a failing case keeps its row, and the others continue.
 
-    Returns whether a person interrupted it: what was measured is kept, unfinished rows are marked.
+    Return whether the user interrupted it. Measured data is kept, and unfinished rows are marked.
     """
     run = _Run(slots, settings, clock, progress)
     try:
@@ -115,7 +114,7 @@ def measure(
 
 
 class _Run:
-    """All groups on their way."""
+    """State of a running schedule."""
 
     def __init__(
         self, slots: Sequence[Slot], settings: Settings, clock: Clock, progress: Progress
@@ -134,12 +133,11 @@ class _Run:
         self._told = 0.0
 
     def take_round(self) -> bool:
-        """Give unfinished cases a turn; return whether another round is wanted.
+        """Give unfinished cases a slice; return whether another round is needed.
 
-        In the first round each row has one, as far as it then can have three in the time. Later on
-        those that lack one of three come first in any case; of the others those that had less of
-        the time than the average, so that a row of seconds does not keep one of milliseconds from
-        its rounds.
+        In the first round every row that can reach three rounds in time gets one. Later, rows with
+        fewer than three come first. Of the others, only rows below the average time get a slice, so
+        that a row of seconds does not keep one of milliseconds from its rounds.
         """
         turns = self._first_turns() if self._number == 0 else self._later_turns()
         for slot in self._slots:
@@ -155,7 +153,7 @@ class _Run:
         return {id(record) for record in self.records}
 
     def _later_turns(self) -> set[int]:
-        """Return who has a turn in this round, and set how long it is."""
+        """Return the records with a slice in this round, and set the slices' length."""
         active = [record for record in self.records if record.active]
         needs = chosen([need_of(record) for record in active], self._left_for_first_s())
         lacking = {id(need.record) for need in needs if need.seconds > 0}
@@ -170,7 +168,7 @@ class _Run:
         }
 
     def count_energy(self, energy: EnergyMeter) -> None:
-        """Count the energy of each operation on a GPU, one after the other."""
+        """Measure the energy of each GPU operation, one after the other."""
         wanted = [record for slot in self._slots if slot.with_energy for record in slot.records]
         for record in wanted:
             if record.error is None:
@@ -178,7 +176,7 @@ class _Run:
                 self._runner.count_energy(record, energy, self._settings.energy_s)
 
     def _visit(self, slot: Slot, turns: Sequence[Record]) -> None:
-        # Forwards and backwards, so that a drift meets all cases of a group.
+        # Forwards and backwards, so that a drift affects all cases of a group alike.
         turns = turns if self._number % 2 == 0 else turns[::-1]
         began_s, spent_s = self._elapsed_s(), 0.0
         with slot.watch():
@@ -193,16 +191,16 @@ class _Run:
                 self._runner.take_turn(record, self._turn())
                 record.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
-        # What all share counts too: reading the sensors, giving the inputs back.
+        # Shared work counts too: reading the sensors, dropping the inputs.
         shared_s = max(0.0, self._elapsed_s() - began_s - spent_s) / len(turns)
         for record in turns:
             record.overhead_s += shared_s
 
     def _may_begin(self, record: Record, slot: Slot) -> bool:
-        """Return whether a row that was not measured yet can have its three rounds in the time.
+        """Return whether a new row can finish its three rounds in time.
 
-        A group's first row may begin late if it takes less than its part of the budget, so that
-        one long row does not leave the other groups without a figure.
+        A group's first row may begin late if it needs less than its share of the budget, so that
+        one long row does not leave other groups without a figure.
         """
         typical_s = typical_overheads(self.records)
         needs = [need_of(one, typical_s(one)) for one in self.records if one.active]
@@ -236,9 +234,9 @@ class _Run:
         return _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.records))
 
     def _later_turn_s(self, needs: Sequence[Need]) -> float:
-        """Return the length of the next turns, now that the cases' own needs are known.
+        """Return the length of the next slices, now that the cases' needs are known.
 
-        As if no row were ever finished: what those leave over gives the others more rounds.
+        It assumes that no row ever finishes; time left by finished rows becomes further rounds.
         """
         turns = (self._settings.rounds - self._number) * max(1, len(needs))
         overhead_s = sum(need.record.overhead_s for need in needs) / max(1, len(needs))
@@ -247,7 +245,7 @@ class _Run:
         return max(share_s, _LEAST_SHARE * overhead_s, 1e-4)
 
     def _decide(self, record: Record, *, over: bool) -> None:
-        """Finish a case whose median is known, or whose time is over."""
+        """Finish a case that has converged or has no time left."""
         medians = record.medians_s
         count = len(medians)
         if record.active and count >= max(self._settings.fewest_rounds, record.next_look):
@@ -260,19 +258,19 @@ class _Run:
         if over and record.active and record.error is None:
             width = stats.half_width_share(medians)
             record.converged |= width is not None and width <= self._settings.wanted
-        # What only shows a limit is asked for its fastest sample.
+        # Of a row that only shows a limit, the fastest sample counts.
         shown = record.limit and count >= stats.FEWEST_FOR_INTERVAL
         record.finished = record.finished or record.converged or shown or over
 
     def _elapsed_s(self) -> float:
-        """Return the time by the clock, or by the cases' own account if the clock stands."""
+        """Return the time by the clock, or as the cases report it if the clock stands still."""
         return max(self._clock.now_s() - self._start_s, self._runner.ran_s)
 
     def _left_s(self) -> float:
         return self._settings.budget_s - self._elapsed_s()
 
     def _left_for_first_s(self) -> float:
-        """Return what is left for the first three rounds of rows."""
+        """Return the seconds left for the rows' first three rounds."""
         budget_s = self._settings.budget_s
         return max(_LATEST_RUN * budget_s, least_budget_s(budget_s)) - self._elapsed_s()
 

@@ -1,4 +1,4 @@
-"""A finished record as a row of the report: its figures, its doubts, and why one is missing."""
+"""Report row of a finished record: figures, doubts, and reasons for missing figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _INTERVALS = ("ci95_s", "repeat95_s")
 
 
 def row_of(record: Record, around: Around) -> Measurement:
-    """Return the row of a record, its figures computed from its samples.
+    """Return the row of a record, with figures computed from its samples.
 
-    The median is that of the rounds' medians: each round counts the same.
+    The median is the median of the rounds' medians: each round counts the same.
     """
     label, work = record.case.label, record.case.work
     samples, medians = record.samples_s, record.medians_s
@@ -57,12 +57,12 @@ def row_of(record: Record, around: Around) -> Measurement:
 def _unavailable(record: Record) -> dict[str, str]:
     on_cpu = record.case.label.device == "cpu"
     reasons = {
-        "percent_of_peak": "no limit was measured to hold it against",
-        "percent_of_copy": "no copy was measured to hold it against",
+        "percent_of_peak": "no limit was measured to compare it with",
+        "percent_of_copy": "no copy was measured to compare it with",
     }
     if record.joules_per_op is None:
         reasons["joules_per_op"] = (
-            "processors are not asked for their energy" if on_cpu else "only --full counts energy"
+            "energy is not read on processors" if on_cpu else "only --full counts energy"
         )
     if not record.samples_s:
         why = "it was interrupted" if record.interrupted else "see the row's error"
@@ -71,5 +71,5 @@ def _unavailable(record: Record) -> dict[str, str]:
         needed = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
         reasons |= dict.fromkeys(_INTERVALS, needed)
     if not on_cpu and not record.sm_clocks_mhz:
-        reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU gave no clock"
+        reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU reported no clock"
     return reasons

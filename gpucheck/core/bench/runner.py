@@ -1,7 +1,7 @@
-"""One case's turn: fresh memory, warm-up, samples, checks; and its energy.
+"""Sampler: one time slice of a case (fresh memory, warm-up, samples, checks), and its energy.
 
-It knows nothing of kernels, devices or other cases: a case runs and checks itself, the clock is
-given, and every sample is kept.
+It is independent of kernels, devices and other cases. A case runs and checks itself, and every
+sample is kept.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from gpucheck.models.report import Failure
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import running_on
 
-#: Operations run one by one, to be held against those of a batch.
+#: Number of single operations to compare with those of a batch.
 _SINGLES = 5
-#: More operations than this in one sample: the clock does not move, or the operation does nothing.
+#: With more operations than this in one sample, the clock is stuck or the operation does nothing.
 _MOST_LOOPS = 2**24
-#: An operation that takes so long at first is taken for a long one.
+#: Seconds of the first run from which an operation counts as long.
 _LONG_FIRST_S = 0.5
-#: From the second round on, this share of a turn warms up again: the memory is new, and the other
-#: cases' turns let caches and clocks cool down.
+#: Share of a slice for warming up again from the second round on: the memory is new, and caches and
+#: clocks cooled down during other cases' slices.
 _WARM_SHARE = 0.25
-#: After the first round a result is checked as often as its checks take no more than this share.
+#: Largest share of the time for checks after the first round.
 _CHECK_SHARE = 0.2
 
 
 class EnergyMeter(Protocol):
-    """Who counts the energy that a GPU has taken."""
+    """Energy counter of the GPUs."""
 
     def joules(self, uuid: str) -> float | None:
-        """Return the energy counter of a GPU, None if it has none."""
+        """Return a GPU's energy counter, None if it has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """How long one turn lasts: its samples, the warm-up if it is the first, the most samples."""
+    """Length of one slice: samples, warm-up if it is the first, and the most samples."""
 
     samples_s: float
     warmup_s: float
@@ -54,7 +54,7 @@ class Turn:
 
 
 class _Failed(Exception):
-    """A case cannot be measured; carries the reason for its row."""
+    """A case cannot be measured; carries the error of its row."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -62,14 +62,14 @@ class _Failed(Exception):
 
 
 class Runner:
-    """Runs cases; `ran_s` are the seconds that they reported, which count if the clock stands."""
+    """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.ran_s = 0.0
 
     def take_turn(self, record: Record, turn: Turn) -> None:
-        """Give a case one turn on memory of its own; a failure becomes the row's error."""
+        """Give a case one slice on fresh memory; a failure becomes the row's error."""
         with self._prepared(record):
             began_s, first = self._clock.now_s(), record.cold_s is None
             record.case.prepare()
@@ -94,7 +94,7 @@ class Runner:
             record.overhead_s = self._clock.now_s() - began_s - (end_s - start_s)
 
     def count_energy(self, record: Record, energy: EnergyMeter, seconds: float) -> None:
-        """Repeat an operation on a GPU without a pause and divide the energy by the count."""
+        """Repeat a GPU operation without pause and divide the energy by the count."""
         uuid = record.case.label.gpu_uuid
         if uuid is None or not record.samples_s:
             return
@@ -107,7 +107,7 @@ class Runner:
                 return
             start_s, ran_s, operations = self._clock.now_s(), 0.0, 0
             while max(ran_s, self._clock.now_s() - start_s) < seconds:
-                # At least a little, so that a clock that stands ends the loop too.
+                # At least a little, so that the loop also ends if the clock stands still.
                 ran_s += max(record.case.run(record.loops), 1e-6)
                 operations += record.loops
             after = energy.joules(uuid)
@@ -117,9 +117,9 @@ class Runner:
 
     @contextmanager
     def _prepared(self, record: Record) -> Iterator[None]:
-        """Turn failures into the row's error, and release the case whatever happens.
+        """Turn failures into the row's error, and release the case in every event.
 
-        The host's part of a transfer is done by CPUs next to the GPU, from memory next to them.
+        CPUs near the GPU do the host's part of a transfer, from memory near them.
         """
         try:
             with running_on(record.near_cpus):
@@ -140,14 +140,14 @@ class Runner:
             record.error = record.error or as_failure(error)
 
     def _begin(self, record: Record, turn: Turn) -> None:
-        """Run a case for the first time, check its result, and find out how often to repeat it."""
+        """Run a case for the first time, check its result, and find its number of repetitions."""
         before_s = self._clock.now_s()
         first_s = record.case.run(1)
         record.cold_s = self._clock.now_s() - before_s
         self.ran_s += max(0.0, first_s)
         self._verify(record)
-        # One operation may take minutes: then it was warm-up enough. The first of a short one may
-        # be long too, while libraries load: that says nothing of how often to repeat it.
+        # One operation may take minutes, which is warm-up enough. The first run of a short one may
+        # also be long while libraries load; that does not show how often to repeat it.
         long = first_s >= max(10 * record.case.shortest_span_s, _LONG_FIRST_S)
         if not long and self._find_loops(record) < turn.warmup_s:
             self._run_for(record, record.warmup_s, turn.warmup_s, turn)
@@ -169,7 +169,7 @@ class Runner:
 
     def _find_loops(self, record: Record) -> float:
         """Double the loops until a sample is long enough for the case's clock; return its time."""
-        # A case may want whole rounds of its buffers.
+        # A case may need whole rotations of its buffers.
         step = record.loops = record.case.loop_step
         while True:
             elapsed_s = self._sample(record, record.warmup_s)
@@ -177,13 +177,13 @@ class Runner:
                 return elapsed_s
             if record.loops >= _MOST_LOOPS or (elapsed_s == 0 and record.loops >= 2**12):
                 raise _Failed(stuck_clock(elapsed_s))
-            # Straight to the goal with a margin, but never more than tenfold on one short look.
+            # Straight to the goal with a margin, but at most tenfold after one short run.
             goal = 1.2 * record.case.shortest_span_s / elapsed_s if elapsed_s > 0 else 10.0
             wanted = record.loops * max(2, min(10, int(goal) + 1))
             record.loops = -(-wanted // step) * step
 
     def _run_for(self, record: Record, into: list[float], seconds: float, turn: Turn) -> None:
-        """Run at least once, until the time is over by the clock or by the case's own account."""
+        """Run at least once, until the time is over by the clock or as the case reports it."""
         start_s, reported_s = self._clock.now_s(), 0.0
         for _ in range(max(1, turn.most_samples)):
             reported_s += self._sample(record, into)
@@ -191,7 +191,7 @@ class Runner:
                 return
 
     def _sample(self, record: Record, into: list[float]) -> float:
-        """Run once, keep the time for one operation, return the time of the whole run."""
+        """Run once, store the time of one operation, return the time of the whole run."""
         loops = max(1, record.loops)
         elapsed_s = record.case.run(loops)
         warming = into is record.warmup_s

@@ -1,7 +1,7 @@
-"""Reasons to distrust a median that its own samples and rounds give.
+"""Doubts about a median that come from its own samples and rounds.
 
-Each fires only where what it names is large enough to move the median by more than the precision
-that a row is held to: a figure that is known well enough raises no doubt.
+Each is raised only if the effect can move the median by more than the precision that the row must
+reach. A figure that is known well enough raises no doubt.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from gpucheck.core.bench import stats
 from gpucheck.core.bench.record import Record
 from gpucheck.models.bench import Doubt, Fact
 
-#: Fewer samples than this and the interval is wide whatever they say.
+#: With fewer samples than this the interval is wide in any case.
 _FEWEST = 10
-#: Rounds whose length is less than so many times that over which samples are alike are not
-#: independent of each other, and the interval of those that converge holds less than 95 %
-#: (`python -m benchmarks.coverage`, the stream that is autocorrelated by 0.9).
+#: Rounds shorter than this many correlation lengths are not independent of each other. Converged
+#: intervals then cover less than 95 % (`python -m benchmarks.coverage`, the stream with an
+#: autocorrelation of 0.9).
 _LENGTHS_IN_A_ROUND, _FEWEST_FOR_CORRELATION = 8.0, 12
 _FEWEST_FOR_TREND = 6
-#: Rounds that differ by more than this, and by so many times what their noise explains.
+#: Rounds differ if they are further apart than this, and than this multiple of their noise.
 _ROUNDS_APART, _TIMES_NOISE, _FEWEST_IN_A_ROUND = 0.01, 2.0, 3
-#: Half of the operations left out makes a factor of two, a colder start much less.
+#: Leaving out half of the operations gives a factor of two, a cold start much less.
 _FEWER_LOOPS = 1.6
-#: What it takes to start an operation, and to wake a thread for it and wait for it.
+#: Seconds to start an operation, and to wake a thread for it and wait for that thread.
 _STARTING_S, _MEETING_S = 20e-6, 50e-6
-#: Standard deviations of Kendall's tau from which rounds have a trend, with 99 % certainty.
+#: Standard deviations of Kendall's tau that show a trend with 99 % confidence.
 _TREND = 2.576
 #: A gap between two groups of samples, as a share of the median.
 _MODE_GAP = 0.05
-#: The same in interquartile ranges, so that chance leaves it in one of a hundred rows of one kind
-#: at most: `_FEW_GAP` / n for few samples, never less than `_LEAST_GAP`.
+#: The same in interquartile ranges: `_FEW_GAP` / n for few samples, at least `_LEAST_GAP`. At most
+#: one row in a hundred exceeds it by chance.
 _LEAST_GAP, _FEW_GAP = 0.5, 27.0
 
 
 def too_few_samples(record: Record) -> Doubt | None:
-    """Doubt a median of a handful of samples, unless their rounds agree well enough."""
+    """Doubt a median of few samples, unless their rounds agree well enough."""
     count = len(record.samples_s)
     if count >= _FEWEST or record.converged:
         return None
@@ -56,11 +56,11 @@ def unconverged(record: Record) -> Doubt | None:
     facts: dict[str, Fact] = {"rounds": rounds}
     if width is None:
         counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
-        message = f"{counted} fitted into the time: nothing is known of how much rounds differ"
+        message = f"{counted} fitted into the time: how much rounds differ is unknown"
     else:
-        message = f"the median is known to ±{width:.1%} only, and ±{record.precision:.0%} is wanted"
+        message = f"the median is known only to ±{width:.1%}; the target is ±{record.precision:.0%}"
         if width <= record.precision:
-            message = f"its {rounds} rounds agree to ±{width:.1%}, and are too few to be sure of it"
+            message = f"its {rounds} rounds agree to ±{width:.1%}, but are too few to be sure"
         facts["half_width_share"] = width
     return Doubt(
         code="unconverged",
@@ -71,12 +71,12 @@ def unconverged(record: Record) -> Doubt | None:
 
 
 def rounds_differ(record: Record) -> Doubt | None:
-    """Say of an unconverged row that its rounds differ by more than the noise in them.
+    """Doubt an unconverged row whose rounds differ by more than their noise.
 
-    Where the row converged the median of its rounds is known all the same.
+    The median of a converged row is known despite such differences.
     """
     rounds = len(record.medians_s)
-    # One or two samples say nothing of the noise within their round.
+    # One or two samples do not show the noise within a round.
     if rounds < stats.FEWEST_FOR_INTERVAL or len(record.samples_s) < _FEWEST_IN_A_ROUND * rounds:
         return None
     apart, noise = stats.spread_of_rounds(record.rounds)
@@ -84,18 +84,18 @@ def rounds_differ(record: Record) -> Doubt | None:
         return None
     return Doubt(
         code="rounds-differ",
-        message=f"its rounds differ by {apart:.1%}, and the noise in them explains {noise:.1%}: "
-        "where the memory lay, the clock or other programs made the rest",
+        message=f"its rounds differ by {apart:.1%}, and their noise explains {noise:.1%}: the rest "
+        "comes from memory placement, the clock or other programs",
         next="run it again when the machine is idle",
         facts={"between_rounds_share": apart, "noise_share": noise},
     )
 
 
 def loops_missing(record: Record) -> Doubt | None:
-    """Doubt a batch of operations that takes much less than as many single ones.
+    """Doubt a batch of operations that takes much less time than as many single ones.
 
-    Nothing else tells that a batch does less than it should: its result is right all the same.
-    Starting one operation takes its time too, on threads for each of them.
+    No other check detects a batch that does too little, since its result is still right. Starting
+    an operation also takes time, for each of its threads.
     """
     if record.single_s is None or not record.samples_s:
         return None
@@ -107,14 +107,14 @@ def loops_missing(record: Record) -> Doubt | None:
     return Doubt(
         code="loops-missing",
         message=f"an operation takes {record.single_s:.2g} s by itself and {batched_s:.2g} s in a "
-        f"batch of {record.loops}: the batch may do less than it should",
-        next="run it again when the machine is idle; if it stays, do not trust this row",
+        f"batch of {record.loops}: the batch may skip some of its work",
+        next="run it again when the machine is idle; if the doubt remains, do not trust this row",
         facts={"single_s": record.single_s, "batched_s": batched_s, "loops": record.loops},
     )
 
 
 def drifting(record: Record) -> Doubt | None:
-    """Doubt a median of rounds that get slower, or faster, one after the other."""
+    """Doubt a median whose rounds get steadily slower or faster."""
     medians = record.medians_s
     count = len(medians)
     if count < _FEWEST_FOR_TREND:
@@ -128,17 +128,17 @@ def drifting(record: Record) -> Doubt | None:
         return None
     return Doubt(
         code="drifting",
-        message=f"its rounds get {'slower' if tau > 0 else 'faster'} one after the other, the last "
-        f"third by {abs(change):.1%} than the first: it is not at its steady state yet",
+        message=f"its rounds get steadily {'slower' if tau > 0 else 'faster'}, the last third by "
+        f"{abs(change):.1%} compared with the first: it has not reached its steady state",
         next="give more time with --budget; run it again now that the machine is warm",
         facts={"trend": tau, "change_share": change},
     )
 
 
 def autocorrelated(record: Record) -> Doubt | None:
-    """Doubt an interval over rounds that may resemble each other, as their samples do.
+    """Doubt an interval whose rounds may be correlated because their samples are.
 
-    In a drift they do too: that is said once.
+    In a drift they always are; `drifting` covers that.
     """
     samples = record.samples_s
     count = len(samples)
@@ -151,22 +151,22 @@ def autocorrelated(record: Record) -> Doubt | None:
     spread = stats.quantile(samples, 0.9) - stats.quantile(samples, 0.1)
     if spread < record.precision * stats.median(samples):
         return None
-    # A process that forgets by the factor r with each sample is alike over (1 + r) / (1 - r).
+    # A process with the correlation r has a correlation length of (1 + r) / (1 - r).
     length = (1 + alike) / max(1e-9, 1 - alike)
     in_a_round = count / len(record.medians_s)
     if length * _LENGTHS_IN_A_ROUND < in_a_round:
         return None
     return Doubt(
         code="autocorrelated",
-        message=f"its samples are alike over {min(length, count):.0f} of them, and a round has "
-        f"{in_a_round:.0f}: the interval may be too narrow",
+        message=f"its samples are correlated over {min(length, count):.0f} of them, and a round "
+        f"has {in_a_round:.0f}: the interval may be too narrow",
         next="give more time with --budget",
         facts={"autocorrelation": alike, "samples_in_a_round": in_a_round},
     )
 
 
 def bimodal(record: Record) -> Doubt | None:
-    """Doubt a median between two groups of samples, unless those are rounds that differ."""
+    """Doubt a median of two groups of samples, unless they are rounds that differ."""
     samples = record.samples_s
     count = len(samples)
     if count < _FEWEST or rounds_differ(record) is not None:
@@ -176,11 +176,11 @@ def bimodal(record: Record) -> Doubt | None:
     needed = max(_LEAST_GAP, _FEW_GAP / count)
     if gap < _MODE_GAP or gap * stats.median(samples) < needed * noise:
         return None
-    # As a share of what is small, a large distance says nothing.
+    # A large gap means little as a percentage of a small value.
     apart = f"{gap:.0%} apart" if gap < 1 else f"a factor of {1 + gap:.2g} apart"
     return Doubt(
         code="bimodal",
-        message=f"the samples fall into two groups {apart}: the median is one of them",
-        next="look at p10 and p90 (-v); run it again when the machine is idle",
+        message=f"the samples fall into two groups {apart}: the median describes only one of them",
+        next="compare p10 and p90 (-v); run it again when the machine is idle",
         facts={"gap_share": gap},
     )

@@ -1,6 +1,6 @@
-"""One benchmark in this process: the GPUs found, opened and held, and everything measured.
+"""Benchmark session in this process: opens, claims and measures the devices.
 
-`gpucheck bench` and `gpucheck.bench()` both come through here.
+`gpucheck bench` and `gpucheck.bench()` both use it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from gpucheck.probes.interface import NvmlQuestion, Probes
 
 
 def say_nothing(label: str, fraction: float, seconds_left: float) -> None:
-    """Take the progress where nobody is watching."""
+    """Ignore the progress when no one is watching."""
 
 
 def check_corruption(seconds: float) -> None:
-    """Refuse a time for repeated products that is none.
+    """Check the time for repeated products.
 
     Raises:
-        WrongUseError: it is negative, infinite or no number.
+        WrongUseError: it is negative, infinite or not a number.
     """
     if not 0 <= seconds < math.inf:
-        message = f"Products are repeated for 0 seconds or more, not {seconds:g}."
+        message = f"Products must be repeated for 0 seconds or more, not {seconds:g}."
         remedy = ("Give seconds, for example --corruption 10.",)
         raise WrongUseError(code="bad-corruption", message=message, remedy=remedy)
 
@@ -53,12 +53,12 @@ def check_corruption(seconds: float) -> None:
 def open_session(
     request: BenchRequest, probes: Probes, environment: Mapping[str, str]
 ) -> Iterator[Session]:
-    """Open the GPUs that are asked for; they are claimed for as long as the block lasts.
+    """Open the requested GPUs and claim them for the duration of the block.
 
-    CuPy works in this process, where a hung driver would hang us: a child asks the driver first.
+    CuPy runs in this process, which a hung driver would block: so a child asks the driver first.
 
     Raises:
-        WrongUseError: a device that is none.
+        WrongUseError: a name is not a device.
     """
     check_device_names(request.devices)
     load_numpy()
@@ -74,7 +74,7 @@ def open_session(
 
 
 class Session:
-    """The devices of one benchmark, ready to be measured; `host` is the machine they are in."""
+    """Devices of one benchmark, ready to measure; `host` is their machine."""
 
     def __init__(
         self, request: BenchRequest, host: Host, gpus: OpenedGpus, around: Surroundings
@@ -95,15 +95,14 @@ class Session:
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
-        """Measure, and then repeat one product on each device for `corruption_s` seconds.
+        """Measure, then repeat one product on each device for `corruption_s` seconds.
 
-        `offer` is given what returns the result so far, and `announce` what the budget has no time
-        for, as by `run_bench`.
+        `offer` and `announce` are as in `run_bench`.
 
         Raises:
-            WrongUseError: the request makes no sense or does not fit the memory.
-            MissingError: nothing it asks for is on this machine.
-            InconclusiveError: the host has no memory left.
+            WrongUseError: the request is invalid or does not fit into memory.
+            MissingError: nothing that it names is on this machine.
+            InconclusiveError: the host has too little memory.
         """
         check_corruption(corruption_s)
         repetitions = self._repetitions() if corruption_s else ()
@@ -130,7 +129,7 @@ class Session:
         )
 
     def _repetitions(self) -> Sequence[Repetition]:
-        """Plan what is repeated before anything is measured, so that a mistake costs no time."""
+        """Plan the repetitions before measuring, so that a mistake costs no time."""
         return repetitions_on(
             self._gpus.devices,
             self._request,
@@ -143,13 +142,13 @@ class Session:
 
 
 def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReading) -> OpenedGpus:
-    """Open just the GPUs that are asked for: opening one takes memory on it."""
+    """Open only the requested GPUs: opening one takes memory on it."""
     if cuda is None:
         return OpenedGpus()
     if cuda.failure is not None:
         silent = cuda.failure.code == HUNG
         return OpenedGpus(unavailable=cuda.failure.message, silent=silent)
-    # A MIG device has a UUID of its own kind, which only NVML's list tells from a GPU's.
+    # Only NVML's list tells a MIG device's UUID from a GPU's.
     split = [mig.uuid for gpu in reading.gpus for mig in gpu.mig_instances if mig.uuid is not None]
     known = {digits_of(uuid): uuid for uuid in split}
     uuids = {

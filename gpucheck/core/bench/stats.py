@@ -1,6 +1,6 @@
-"""What samples and rounds say: median, its 95 % confidence interval, quantiles, outliers, drift.
+"""Statistics of samples and rounds: median, 95 % interval, quantiles, outliers, drift.
 
-Everything here is pure arithmetic on a list of seconds; nothing is dropped or smoothed.
+Everything is pure arithmetic on lists of seconds; nothing is dropped or smoothed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from gpucheck.models.bench import SampleSummary
 
-#: Half an interval that is good enough, as a share of the median.
+#: Half-width of a good enough interval, as a share of the median.
 PRECISION = 0.01
-#: Two rounds tell too little of how much rounds differ.
+#: Two rounds show too little of how much rounds differ.
 FEWEST_FOR_INTERVAL = 3
 #: Quantiles of Student's t for 95 %, by degrees of freedom; beyond them the series is exact enough.
 _STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 _NORMAL = 1.959964
-#: Beyond this correlation rounds are a trend, and no widening makes an interval of it.
+#: Largest correlation of rounds that widens the interval; beyond it they are a trend.
 _MOST_ALIKE = 0.8
 
 
@@ -34,12 +34,12 @@ def quantile(samples: Sequence[float], share: float) -> float:
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
-    # Not a*(1-w) + b*w: that can leave the range of its two ends by a rounding.
+    # Not a*(1-w) + b*w: rounding can take that outside its two ends.
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def student_quantile(freedom: int) -> float:
-    """Return Student's t that 95 % of the values lie within, to 0.2 %.
+    """Return the two-sided 95 % quantile of Student's t, accurate to 0.2 %.
 
     Beyond four degrees of freedom by the expansion about the normal quantile (Fisher and Cornish
     1960; Abramowitz and Stegun 26.7.5).
@@ -54,13 +54,13 @@ def student_quantile(freedom: int) -> float:
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median from the medians of rounds, None from too few.
+    """Return the 95 % interval of the median from the rounds' medians, None from too few.
 
-    Student's interval of the mean of their logarithms: medians of rounds are close to normal
-    whatever the samples are, and a time that is off by a factor is so in either direction. Rounds
-    that resemble the one before, as under a slow drift, tell less than independent ones: with the
-    correlation r of neighbours the interval is wider by the root of (1 + r) / (1 - r) (Bartlett
-    1946). It holds the median of the medians in any case.
+    It is Student's interval for the mean of their logarithms: medians of rounds are close to normal
+    whatever the samples are, and times vary by a factor in either direction. Correlated rounds, as
+    in a slow drift, carry less information than independent ones. With the correlation r of
+    neighbours the interval is wider by the root of (1 + r) / (1 - r) (Bartlett 1946). It always
+    contains the median of the medians.
     """
     found = _spread(medians)
     if found is None:
@@ -71,14 +71,14 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def repeat_interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return where the median of 19 in 20 further runs is expected, None from too few rounds.
+    """Return the range of the median for 19 in 20 further runs, None from too few rounds.
 
-    The interval of the median holds what rounds of this run tell. A further run also meets another
-    load of the machine, other temperatures, other places in memory, which no round of this one saw.
-    Its own share of that is taken to scatter as much as one round does: on shared virtual machines
-    it did so by half to twice as much, whatever the kernel (`python -m benchmarks.repeatability`).
-    So it is the prediction interval of a random effect: both runs scatter by a round, and by what
-    the mean of their rounds does.
+    The interval of the median covers what the rounds of this run show. A further run also has
+    other load, temperatures and memory placement, which no round of this run saw. That part is
+    assumed to scatter as much as one round: on shared virtual machines it was half to twice as
+    much, whatever the kernel (`python -m benchmarks.repeatability`). So this is the prediction
+    interval of a random effect: both runs scatter like one round, plus like the mean of their
+    rounds.
     """
     found = _spread(medians)
     if found is None:
@@ -89,7 +89,7 @@ def repeat_interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 class _Spread(NamedTuple):
-    """Logarithms of rounds: their centre, the variance of one of them, and that of their mean."""
+    """Logarithms of rounds: centre, variance of one round, variance of their mean."""
 
     centre: float
     of_round: float
@@ -97,7 +97,7 @@ class _Spread(NamedTuple):
     freedom: int
 
     def reach(self, variance: float) -> float:
-        """Return half the 95 % interval of what scatters with a variance."""
+        """Return half the 95 % interval of a value with this variance."""
         return student_quantile(self.freedom) * math.sqrt(variance)
 
 
@@ -110,7 +110,7 @@ def _spread(medians: Sequence[float]) -> _Spread | None:
     offsets = [value - centre for value in logarithms]
     square = sum(offset * offset for offset in offsets)
     alike = sum(one * other for one, other in pairwise(offsets)) / square if square else 0.0
-    # Of independent rounds it is -1 / n on average.
+    # For independent rounds it is -1 / n on average.
     alike = min(_MOST_ALIKE, max(0.0, alike + 1 / count))
     of_round = square / (count - 1)
     of_mean = of_round / count * (1 + alike) / (1 - alike)
@@ -126,10 +126,10 @@ def half_width_share(medians: Sequence[float]) -> float | None:
 
 
 def spread_of_rounds(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return by how much rounds differ, and by how much they should by their samples' noise alone.
+    """Return how much rounds differ, and how much the noise of their samples explains.
 
     Both are standard deviations of a round's median as shares of the median. The median of n
-    samples of one kind scatters by 1.2533 s / sqrt(n), and s is the interquartile range / 1.349.
+    samples scatters by 1.2533 s / sqrt(n), and s is the interquartile range / 1.349.
     """
     full = [samples for samples in rounds if samples]
     middles = [median(samples) for samples in full]
@@ -151,10 +151,10 @@ def outlier_count(samples: Sequence[float]) -> int:
 
 
 def autocorrelation(rounds: Sequence[Sequence[float]]) -> float:
-    """Return how much a sample tells of the next one of its round: -1 to 1, 0 if nothing.
+    """Return the correlation of neighbouring samples within their rounds, -1 to 1.
 
-    By ranks within each round, so that neither one outlier nor a slow round decides. A round of n
-    samples of which none tells of the next shows -1 / n on average, which is made good.
+    It uses ranks within each round, so that neither an outlier nor a slow round dominates. A round
+    of n independent samples has -1 / n on average, which is corrected.
     """
     shared = spread = expected = 0.0
     for samples in rounds:
@@ -184,9 +184,9 @@ def trend(values: Sequence[float]) -> float:
 
 
 def mode_gap(samples: Sequence[float]) -> float:
-    """Return the widest gap that has a fifth of the samples on either side, as share of the median.
+    """Return the widest gap with a fifth of the samples on either side, as share of the median.
 
-    Samples of one kind leave none that is wide against their own spread.
+    Samples from one group have no gap that is wide compared with their spread.
     """
     ordered = sorted(samples)
     fifth = max(1, len(ordered) // 5)
@@ -196,7 +196,7 @@ def mode_gap(samples: Sequence[float]) -> float:
 
 
 def summarise(samples: Sequence[float]) -> SampleSummary:
-    """Return the samples' count, extremes, quantiles and outliers (at least one sample)."""
+    """Return count, extremes, quantiles and outliers of at least one sample."""
     return SampleSummary(
         count=len(samples),
         min_s=min(samples),

@@ -1,4 +1,4 @@
-"""What surrounds a run: what others did on the host, and the machine that the figures are of."""
+"""Run environment of a benchmark: other load on the host, and the measured machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpucheck.probes.gpu import OpenedGpus
 from gpucheck.probes.interface import Probes
 from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter, Telemeter
 
-#: Variables that decide about arithmetic, memory or threads without a word in the figures.
+#: Variables that silently change arithmetic, memory or threads.
 VARIABLES = (
     "NVIDIA_TF32_OVERRIDE",
     "CUPY_TF32",
@@ -36,19 +36,19 @@ VARIABLES = (
     "NPY_ENABLE_CPU_FEATURES",
 )
 _UNREADABLE = "/proc/stat cannot be read"
-#: So many of the processes that hold a GPU's memory are named.
+#: Number of processes holding a GPU's memory that are named.
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known of the GPUs beyond CUDA, by UUID.
+    """Facts about the GPUs beyond those of CUDA, by UUID.
 
-    `pci_device_ids` as NVML gives them, `processes` that used a GPU before we opened it, `claims`
-    by whom it is held. `near_cpus` are those next to it, where this process may run on others too;
-    `far` are the GPUs next to which it may run on none. `holders` says who held a GPU's memory
-    then, `integrated` whether a GPU shares the host's memory, `variables` those of VARIABLES that
-    are set. `notes` are said in the report.
+    `pci_device_ids` are NVML's. `processes` used a GPU before this one opened it, and `holders`
+    names those that held its memory then. `claims` names the claims of other processes. `near_cpus`
+    are the CPUs near a GPU, if this process may run on others too; `far` are the GPUs near which it
+    may not run at all. `integrated`: the GPU shares the host's memory. `variables` are the set ones
+    of VARIABLES. `notes` go into the report.
     """
 
     telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
@@ -70,9 +70,9 @@ def surroundings_of(
     environment: Mapping[str, str],
     allowed: frozenset[int],
 ) -> Surroundings:
-    """Return what is known of the GPUs before CUDA opened them, and who reads their sensors.
+    """Return the facts about the GPUs before CUDA opens them, with a reader of their sensors.
 
-    `cuda` is None where no GPU is asked for; `allowed` are the CPUs that this process may run on.
+    `cuda` is None if no GPU is requested; `allowed` are the CPUs that this process may run on.
     """
     variables = variables_of(environment)
     if cuda is None:
@@ -104,7 +104,7 @@ def surroundings_of(
 
 
 def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
-    """Return who holds memory of which GPU, by its UUID."""
+    """Return the holders of each GPU's memory, by UUID."""
     known = {gpu.uuid: gpu.processes for gpu in reading.gpus if gpu.uuid is not None}
     owners = probes.identify({one.pid for processes in known.values() for one in processes})
     holders = {uuid: holders_of(processes, owners) for uuid, processes in known.items()}
@@ -112,15 +112,15 @@ def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
 
 
 def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what is set of VARIABLES."""
+    """Return the variables of VARIABLES that are set."""
     return {name: environment[name] for name in VARIABLES if name in environment}
 
 
 def holders_of(
     processes: Sequence[ProcessReading], known: Mapping[int, ProcessIdentity]
 ) -> str | None:
-    """Return who holds a GPU's memory, the largest first; None where the driver lists nobody."""
-    # One may be in several of NVML's lists.
+    """Return who holds a GPU's memory, largest first; None if the driver lists no process."""
+    # A process may be in several of NVML's lists.
     largest: dict[int, ProcessReading] = {}
     for one in sorted(processes, key=lambda one: one.memory_used_bytes or 0, reverse=True):
         largest.setdefault(one.pid, one)
@@ -136,7 +136,7 @@ def holders_of(
 
 
 def unified_notes(gpus: Sequence[BenchGpu]) -> tuple[str, ...]:
-    """Say of each GPU that shares the host's memory what its transfers are."""
+    """Return a note on the transfers of each GPU that shares the host's memory."""
     return tuple(
         f"gpu:{gpu.cuda_index} shares the host's memory: its transfers are copies within that "
         "memory, not over PCIe"
@@ -148,10 +148,10 @@ def unified_notes(gpus: Sequence[BenchGpu]) -> tuple[str, ...]:
 def nearness(
     next_to: Mapping[str, frozenset[int]], allowed: frozenset[int]
 ) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
-    """Return on which CPUs to serve which GPU, and the GPUs that this process is far from.
+    """Return the CPUs to use for each GPU, and the GPUs that this process is far from.
 
-    `next_to` are the CPUs next to each GPU, none where the kernel does not say. A GPU next to all
-    CPUs that we may run on needs no choice.
+    `next_to` are the CPUs near each GPU, empty if the kernel does not report them. A GPU near all
+    allowed CPUs needs no choice.
     """
     near = {
         uuid: cpus & allowed
@@ -164,7 +164,7 @@ def nearness(
 
 @dataclass(slots=True)
 class HostShare:
-    """What others took of the host, summed over stretches of time."""
+    """Other processes' use of the host, summed over periods of time."""
 
     facts: CpuFacts
     seconds: float = 0.0
@@ -175,7 +175,7 @@ class HostShare:
     unreadable: bool = False
 
     def add(self, before: CpuLoad, after: CpuLoad, seconds: float) -> None:
-        """Add one stretch, from the counters at its two ends."""
+        """Add one period, from the counters at its start and end."""
         self.quota_periods += (after.quota_periods or 0) - (before.quota_periods or 0)
         self.quota_reached += (after.quota_reached or 0) - (before.quota_reached or 0)
         if before.busy_s is None or after.busy_s is None:
@@ -183,14 +183,15 @@ class HostShare:
             return
         own_s = after.own_s - before.own_s
         self.seconds += seconds
-        # Not cut off at zero here: the kernel counts in ticks, too coarse for one short stretch.
+        # Not clipped at zero here: the kernel counts in ticks, too coarse for one short period.
         self.others_s += after.busy_s - before.busy_s - own_s
         self.steal_s += (after.steal_s or 0.0) - (before.steal_s or 0.0)
 
     def state(self) -> HostState:
-        """Return it in percent of the host's cores.
+        """Return the use in percent of the host's cores.
 
-        The kernel counts all processors, also those we may not use, so the share is of all of them.
+        The kernel counts all processors, even those that this process may not use, and so do
+        the percentages.
         """
         cores = self.facts.logical_cores or self.facts.usable_cores
         periods, capacity_s = self.quota_periods, self.seconds * cores
@@ -220,7 +221,7 @@ def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """How long the run took, of what budget, what the host did, and the load when it began."""
+    """Duration and budget of the run, the host's other load, and the load average at its start."""
 
     seconds: float
     budget_s: float
@@ -239,7 +240,7 @@ def environment_of(
     rooflines: tuple[Roofline, ...],
     variables: Mapping[str, str],
 ) -> BenchEnvironment:
-    """Return where the figures were taken, and why a part is missing."""
+    """Return the run environment of the figures, with reasons for missing parts."""
     import numpy as np
 
     from gpucheck.core.bench.data import DESCRIPTIONS
@@ -281,17 +282,17 @@ def environment_of(
 
 
 def _reasons(opened: OpenedGpus) -> dict[str, str]:
-    """Return why each part of the environment is missing, if it is."""
+    """Return the reason for each part of the environment that may be missing."""
     found = {
-        "cupy_version": opened.unavailable or "no GPU was asked for",
+        "cupy_version": opened.unavailable or "no GPU was requested",
         "blas_name": "threadpoolctl knows no BLAS in this process",
-        "cpu_model": "/proc/cpuinfo names none",
+        "cpu_model": "/proc/cpuinfo does not name it",
         "load_average_1m": "/proc/loadavg cannot be read",
         "other_load_percent": _UNREADABLE,
         "steal_percent": _UNREADABLE,
         "parallel_efficiency": "matmul was not measured at one and at all threads",
     }
-    return found | ({"cublas_version": "CuPy does not say"} if opened.devices else {})
+    return found | ({"cublas_version": "CuPy does not report it"} if opened.devices else {})
 
 
 def _refusals(opened: OpenedGpus) -> str | None:

@@ -1,4 +1,4 @@
-"""What the sensors say of each row and of the whole run: readings in, reasons and extents out."""
+"""Sensor readings of each row and of the whole run, with throttle reasons and extents."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ REASONS = {
     0x200: "board-limit",
     0x400: "reliability",
 }
-#: Reasons that mean trouble; a power cap is normal under a product of random numbers, idling is
-#: none, and set clocks are somebody's choice.
+#: Reasons that mean trouble. A power cap is normal under a product of random numbers, idling is no
+#: trouble, and locked clocks are a choice.
 TROUBLE = frozenset(
     {"hardware-slowdown", "software-thermal", "hardware-thermal", "power-brake", "board-limit"}
 )
-#: Bits 0x20, 0x40 and 0x80: beside one of them `hardware-slowdown` is trouble. Alone it "may be
+#: Bits 0x20, 0x40 and 0x80: with one of them `hardware-slowdown` is trouble. Alone it "may be
 #: also reported during PState or clock change" (nvml.h, nvmlClocksEventReasonHwSlowdown).
 _BESIDE_SLOWDOWN = frozenset({"software-thermal", "hardware-thermal", "power-brake"})
 #: Share of the readings, and of the time that the driver counts, from which a limit matters.
 LIMITED_READINGS, LIMITED_TIME = 0.05, 0.01
-#: What the driver counts beside the readings, by the reason it stands for.
+#: Counters of the driver, by the reason that they count.
 _COUNTED = {
     "power": "power-cap",
     "thermal": "software-thermal",
@@ -47,7 +47,7 @@ _COUNTED = {
     "hw-thermal": "hardware-thermal",
     "hw-power-brake": "power-brake",
 }
-#: The document's fields that have another unit than the driver's reading, and that one's key.
+#: Fields of the document whose unit differs from the driver's, with the driver's key.
 _KEYS = {
     "power_w": "power_mw",
     "power_limit_w": "power_limit_mw",
@@ -59,10 +59,10 @@ _ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What one GPU's sensors said while a group, or a row of it, was measured.
+    """Sensor readings of one GPU while a group, or one of its rows, was measured.
 
-    `reasons` is the share of the readings for each reason, `limited_share` the driver's own count
-    as a share of the time. `claimed_by` is who holds the card for itself.
+    `reasons` is the share of readings for each reason, `limited_share` the driver's count as a
+    share of the time. `claimed_by` names the process that holds the card.
     `clock_sm_max_mhz` is the highest clock that the driver allows.
     """
 
@@ -87,7 +87,7 @@ def held_down(gpu: GpuState) -> dict[str, float]:
 
 
 def why_unread(gpu: GpuTelemetry, reason: str) -> str | None:
-    """Return why nobody knows whether a reason held the clock down, None if it was looked at."""
+    """Return why it is unknown whether a reason held the clock down, None if it is known."""
     key = f"limited_s.{reason}"
     counted = reason in _COUNTED.values() and key not in gpu.unavailable
     if counted or ("reasons" not in gpu.unavailable and gpu.reading_count):
@@ -96,14 +96,14 @@ def why_unread(gpu: GpuTelemetry, reason: str) -> str | None:
 
 
 def is_clock_change(reasons: Iterable[str]) -> bool:
-    """Return whether a hardware slowdown stands alone, so that a change of clocks explains it."""
+    """Return whether a hardware slowdown stands alone: a change of clocks explains it."""
     names = set(reasons)
     return "hardware-slowdown" in names and not names & _BESIDE_SLOWDOWN
 
 
 @dataclass(slots=True)
 class _Counted:
-    """What the driver counted on one GPU during the turns of one group, summed over them."""
+    """Driver's counts on one GPU, summed over the slices of one group."""
 
     seconds: float = 0.0
     limited_s: Counter[str] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Gpu:
-    """What was gathered of one GPU so far."""
+    """Readings of one GPU so far."""
 
     facts: Mapping[str, Any]
     first: Mapping[str, Any]
@@ -125,10 +125,10 @@ class _Gpu:
 
 
 class Observer:
-    """Gathers the windows of a run, and answers for each group and for the whole.
+    """Collector of a run's sensor readings, by group and as a whole.
 
-    `before` are the processes that used each GPU before this program opened it, `claims` who
-    holds it for itself.
+    `before` are the processes that used each GPU before this program opened it, `claims` those
+    that hold it.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Observer:
             self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
 
     def end_turns(self, group: int, seconds: float) -> None:
-        """Take what was read since the last turns; these were a group's and took so long."""
+        """Store the readings since the last slices, as those of a group, with their duration."""
         window = self._telemeter.window()
         for uuid, gpu in self._gpus.items():
             before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
@@ -177,10 +177,7 @@ class Observer:
     def state(
         self, uuid: str | None, turns_s: Sequence[tuple[float, float]], group: int
     ) -> GpuState | None:
-        """Return what the readings say of a row of a group that ran in these turns.
-
-        None without sensors.
-        """
+        """Return the readings of a group's row during these slices, None without sensors."""
         gpu = self._gpus.get(uuid or "")
         if uuid is None or gpu is None:
             claimed = self._claims.get(uuid or "")
@@ -207,10 +204,10 @@ class Observer:
 
 
 def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -> set[int]:
-    """Return who else uses a GPU.
+    """Return the other processes that use a GPU.
 
-    In a container the driver may number processes as the host does, so that our own is not found:
-    then a single newcomer is taken for ourselves.
+    In a container the driver may use the host's process ids, so that this process is not found.
+    Then a single new process is assumed to be this one.
     """
     if own_pid in now:
         return set(now - {own_pid})
@@ -221,7 +218,7 @@ def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -
 def samples_within(
     samples: Sequence[Sample], turns_s: Sequence[tuple[float, float]]
 ) -> list[Sample]:
-    """Return the readings that were taken during these stretches; both are in order of time."""
+    """Return the readings taken during these periods; both are in order of time."""
     starts = [low for low, _ in turns_s]
     found = []
     for sample in samples:
@@ -232,9 +229,9 @@ def samples_within(
 
 
 def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of the readings in which each reason was among those set.
+    """Return the share of readings in which each reason was set.
 
-    Cards for data centres come with application clocks: at the default nobody has set them.
+    Data-centre cards come with application clocks; at their default the user has not set them.
     """
     masks = [int(sample.values["reasons"]) for sample in samples if "reasons" in sample.values]
     shares = {
@@ -257,14 +254,14 @@ def limited_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
     for name in first.keys() & last.keys():
         seconds = (last[name] - first[name]) / 1e9
         if seconds > 0:
-            # Two counters may stand for one reason: the larger one missed nothing.
+            # Two counters may count one reason: the larger one is complete.
             reason = _COUNTED[name]
             found[reason] = max(found.get(reason, 0.0), seconds)
     return found
 
 
 def grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
-    """Return by how much each error counter grew, those that did not left out."""
+    """Return the growth of each error counter that grew."""
     both = [name for name in _ERRORS if name in before and name in after]
     return {name: after[name] - before[name] for name in both if after[name] > before[name]}
 
@@ -293,7 +290,7 @@ def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | 
 
 
 def _current_mode(modes: Sequence[int] | None) -> bool | None:
-    """Return the first of NVML's pair: the mode now, not the one after the next start."""
+    """Return the first of NVML's pair: the current mode, not the one after the next start."""
     return None if modes is None else bool(modes[0])
 
 
@@ -335,10 +332,10 @@ def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
 
 
 def reasons_for(found: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:
-    """Return why readings are missing, by the document's names, from the driver's refusals.
+    """Return the driver's reasons for missing readings, by the document's names.
 
-    Counters that several fields share are told as `new_errors.pcie_replays`. Of two counters for
-    one reason either is enough.
+    Counters in a shared field get names like `new_errors.pcie_replays`. Of two counters for one
+    reason either is enough.
     """
     fallback = refused.get("gpu", "it was not read before the run ended")
     empty = [item.name for item in fields(found) if getattr(found, item.name) is None]

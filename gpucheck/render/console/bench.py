@@ -1,4 +1,4 @@
-"""`gpucheck bench` on a terminal: rows with bars by kernel, doubts, and the speed-up last."""
+"""Console report of `gpucheck bench`: doubts, rows with bars by kernel, and the speed-up last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-#: More conclusions of one kind than this are told with -v only.
+#: Most conclusions of one kind shown without -v.
 _MOST_CONCLUSIONS = 3
 
 
@@ -38,7 +38,7 @@ def build(report: Report, view: View) -> RenderableType:
 
     from gpucheck.render.console.gates import render_gates
 
-    # What was demanded is what the person waits for; the rows behind it come with -v.
+    # The user waits for the gates; the rows behind them come with -v.
     verdict = render_gates(
         result.gates, result.profile, ascii_only=not view.unicode, verbosity=view.verbosity
     )
@@ -76,7 +76,7 @@ def render_bench(
     if verbosity == 0:
         lines.extend(_legend(result.measurements, names, signs))
     if any(row.repeat95_s is not None for row in result.measurements) and verbosity >= 0:
-        meaning = "19 of 20 further runs should lie within it while the machine stays as it is"
+        meaning = "19 of 20 further runs should lie within it if the machine stays unchanged"
         lines.append(hanging(Text(f"{signs.plus_minus}: {meaning}", style="dim")))
     if verbosity >= 0:
         lines.extend(machine_lines(result.environment, result.telemetry, verbosity=verbosity))
@@ -85,7 +85,7 @@ def render_bench(
 
 
 def _repeated(check: Corruption) -> RenderableType:
-    """Return what repeated products of one device showed; a profile has a gate for it."""
+    """Return the result of repeated products on one device; a profile has a gate for it."""
     from rich.text import Text
 
     where = f"{check.device}: {check.products} identical products in {check.dtype}"
@@ -101,23 +101,23 @@ def _repeated(check: Corruption) -> RenderableType:
 
 
 def _last_words(result: BenchResult) -> Iterator[RenderableType]:
-    """Yield what a person reads last: that it is not all, why there is no GPU, the speed-up."""
+    """Yield the last lines: an interruption, missing GPUs, the overall speed-up."""
     from rich.text import Text
 
     if result.interrupted:
-        yield Text("interrupted: what was measured stands above", style="yellow")
+        yield Text("interrupted: the results so far are above", style="yellow")
     if result.environment.gpu_unavailable is not None:
         reason = printable(result.environment.gpu_unavailable)
         some = bool(result.environment.gpus)
         said = "not every GPU was measured" if some else "no GPU figures"
-        text = f"{said}: {reason.rstrip('.')} (gpucheck detect says more)"
+        text = f"{said}: {reason.rstrip('.')} (for details: gpucheck detect)"
         yield Text(text, style="yellow")
     if result.headline is not None:
         yield Text(printable(result.headline), style="bold")
 
 
 def _concluded(conclusions: Sequence[Conclusion], verbosity: int) -> Iterator[str]:
-    """Yield the sentences; of those that many devices share in kind the first, without -v."""
+    """Yield the sentences; without -v only the first of a kind that many devices share."""
     counts = Counter(one.code for one in conclusions)
     for code in counts:
         said = [one.sentence for one in conclusions if one.code == code]
@@ -128,14 +128,14 @@ def _concluded(conclusions: Sequence[Conclusion], verbosity: int) -> Iterator[st
 
 
 def _problem(row: Measurement) -> tuple[object, ...]:
-    """Return what rows under one heading have in common: the input's format and the arithmetic."""
+    """Return the key that rows under one heading share: input format and arithmetic."""
     return (row.dtype.input, row.dtype.math_mode)
 
 
 def _belonging(
     comparisons: Sequence[Comparison], rows: Sequence[Measurement]
 ) -> Sequence[Comparison]:
-    """Return the comparisons whose GPU row stands among these."""
+    """Return the comparisons whose GPU row is among these."""
     here = {(row.kernel, row.shape, row.device, row.dtype) for row in rows}
     return [
         one for one in comparisons if (one.kernel, one.shape, one.gpu.device, one.gpu.dtype) in here
@@ -145,7 +145,7 @@ def _belonging(
 def _legend(
     rows: Sequence[Measurement], names: Mapping[int, str], signs: Signs
 ) -> Iterator[RenderableType]:
-    """Yield each doubt once, with where it holds and the step that it calls for."""
+    """Yield each doubt once, with its rows and its remedy."""
     from rich.table import Table
     from rich.text import Text
 
@@ -153,7 +153,7 @@ def _legend(
         said = Text.assemble((printable(head), "yellow"), f": {printable(words)}")
         if step:
             said.append(f"\nto do: {printable(step)}")
-        # A grid, so that further lines begin below the first one's words.
+        # A grid indents further lines to the first line's text.
         entry = Table.grid(padding=(0, 1, 0, 0))
         entry.add_row(Text(signs.doubt, style="yellow"), said)
         yield entry

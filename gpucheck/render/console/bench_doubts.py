@@ -1,4 +1,4 @@
-"""The doubts of a benchmark: each said once, with where it holds and the step it calls for."""
+"""Doubts of a benchmark, each shown once with its rows and its remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gpucheck.models.bench import Doubt, Measurement
 from gpucheck.render.base import printable
 
-#: Doubts about how well a median is known, which is in each row's interval: one line for all.
+#: Doubts about how well a median is known; one line covers them all.
 PRECISION = (
     "unconverged",
     "too-few-samples",
@@ -16,14 +16,14 @@ PRECISION = (
     "drifting",
     "autocorrelated",
 )
-#: Rows that are named one by one, not counted.
+#: Most rows that are named one by one; more are counted.
 _MOST_NAMED = 2
 
 Namer = Callable[[Measurement], str]
 
 
 def said_of_all(rows: Sequence[Measurement]) -> frozenset[str]:
-    """Return the codes that need no word at single rows: those of most, and those of precision."""
+    """Return the codes not shown at single rows: those of most rows, and those of precision."""
     measured = [row for row in rows if row.median_s is not None]
     counts = Counter(doubt.code for row in measured for doubt in row.doubts)
     often = {code for code, count in counts.items() if 2 * count > len(measured)}
@@ -37,14 +37,14 @@ def said_of_all(rows: Sequence[Measurement]) -> frozenset[str]:
 def legend(
     rows: Sequence[Measurement], named: Namer, plus_minus: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each doubt once: its code and where it holds, its words, and the step.
+    """Yield each doubt once: its code with its rows, its message, and the remedy.
 
-    The words are those of its first row; a step that was said is left out.
+    The message is that of its first row; a remedy that was already shown is left out.
     """
     measured = [row for row in rows if row.median_s is not None]
     said: set[str] = set()
     others = list(_others(measured, named))
-    # What holds for the whole machine is mostly why the rest did not settle.
+    # Doubts about every row mostly explain why the rest did not settle.
     everywhere = [one for one in others if "every row" in one[0]]
     rest = [one for one in others if "every row" not in one[0]]
     for head, words, next_step in [*everywhere, *_precision(measured, named, plus_minus), *rest]:
@@ -56,7 +56,7 @@ def legend(
 def _precision(
     rows: Sequence[Measurement], named: Namer, plus_minus: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield how many medians are not known as well as wanted, the least known, and why."""
+    """Yield the number of medians known less well than wanted, the widest, and why."""
     found = [(row, doubt) for row in rows for doubt in row.doubts if doubt.code in PRECISION]
     if not found:
         return
@@ -70,7 +70,7 @@ def _precision(
 
 
 def _least_known(rows: Sequence[Measurement], named: Namer, plus_minus: str) -> str:
-    """Return the row with the widest interval, or that some have none."""
+    """Return the row with the widest interval, and how many have none."""
     widths = [(half_width(row), number) for number, row in enumerate(rows)]
     known = [(width, number) for width, number in widths if width is not None]
     without = len(rows) - len(known)
@@ -93,7 +93,7 @@ def half_width(row: Measurement) -> float | None:
 
 
 def spread_text(width: float | None, plus_minus: str) -> str:
-    """Return half an interval in percent: as many digits as such a figure deserves."""
+    """Return half an interval in percent, with as many digits as are significant."""
     if width is None:
         return f"{plus_minus}?"
     percent = 100 * width
@@ -118,7 +118,7 @@ def _others(rows: Sequence[Measurement], named: Namer) -> Iterator[tuple[str, st
 
 
 def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Namer) -> str:
-    """Return which of all rows these are, as shortly as it can be said."""
+    """Return the shortest description of these rows among all rows."""
     if len(found) == len(rows):
         return "every row"
     counts = Counter(row.device for row in rows)
@@ -139,7 +139,7 @@ def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Nam
 
 
 def in_full(rows: Sequence[Measurement], named: Namer) -> Iterator[str]:
-    """Yield each doubt of a group in its own words, with the rows that it is about."""
+    """Yield each doubt of a group in full, with its rows."""
     about: dict[str, list[str]] = {}
     for row in rows:
         for doubt in row.doubts:
@@ -151,7 +151,7 @@ def in_full(rows: Sequence[Measurement], named: Namer) -> Iterator[str]:
 
 
 def in_short(rows: Sequence[Measurement], known: frozenset[str]) -> str:
-    """Return the codes of a group's own doubts, without those that are said of all."""
+    """Return the codes of a group's own doubts, without those shown for all rows."""
     measured = [row for row in rows if row.median_s is not None]
     counts = Counter(doubt.code for row in measured for doubt in row.doubts)
     said = [

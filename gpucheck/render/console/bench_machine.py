@@ -1,4 +1,4 @@
-"""Where a benchmark's figures were taken: processor, libraries, measured limits, sensors."""
+"""Run environment of a benchmark on the console: processor, libraries, limits, sensors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpucheck.render.console.figures import rate
 if TYPE_CHECKING:
     from rich.text import Text
 
-#: More GPUs than this share their lines without -v.
+#: With more GPUs than this, they share their lines without -v.
 _MOST_ALONE = 3
 
 
 def machine_lines(
     found: BenchEnvironment, telemetry: Telemetry | None, *, verbosity: int = 0
 ) -> Iterator[Text]:
-    """Yield the processor, the limits that were measured, the GPUs, and what their sensors said.
+    """Yield the processor, the measured limits, the GPUs, and their sensors.
 
-    Those of many GPUs share their lines, unless the details are wanted.
+    Many GPUs share their lines unless details are wanted.
     """
     from rich.text import Text
 
@@ -58,14 +58,14 @@ def _host_line(found: BenchEnvironment) -> str:
     if found.parallel_efficiency is not None:
         parts.append(f"parallel efficiency {found.parallel_efficiency:.0%}")
     if found.peak_memory_bytes is not None:
-        parts.append(f"at most {found.peak_memory_bytes / 2**20:.0f} MiB taken")
+        parts.append(f"peak memory {found.peak_memory_bytes / 2**20:.0f} MiB")
     return printable("cpu: " + ", ".join(parts))
 
 
 def _places(
     rooflines: Sequence[Roofline], *, together: bool
 ) -> Iterator[tuple[str, Sequence[Roofline]]]:
-    """Yield the limits of each device, those of all GPUs as one if wanted."""
+    """Yield the limits of each device, or those of all GPUs together."""
     on_gpus = [one for one in rooflines if one.threads is None]
     for one in rooflines:
         if one.threads is not None:
@@ -97,7 +97,7 @@ def _range(values: Sequence[float], unit: str) -> str:
 
 
 def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
-    """Yield each kind of GPU once, with the numbers of those that are of it."""
+    """Yield each kind of GPU once, with the devices of that kind."""
     kinds: dict[str, list[str]] = {}
     for gpu in found.gpus:
         board = f" ({gpu.board.source})" if gpu.board is not None else ""
@@ -107,7 +107,7 @@ def _gpu_lines(found: BenchEnvironment) -> Iterator[str]:
 
 
 def _sensor_line(name: str, gpus: Sequence[GpuTelemetry]) -> str:
-    """Return what the sensors of these GPUs said, from the lowest reading to the highest."""
+    """Return the sensor readings of these GPUs, from lowest to highest."""
     parts = []
     clocks = [gpu.clock_sm_mhz for gpu in gpus if gpu.clock_sm_mhz is not None]
     if clocks:
@@ -130,5 +130,5 @@ def _sensor_line(name: str, gpus: Sequence[GpuTelemetry]) -> str:
     parts.extend(sorted(links))
     reasons = {reason for gpu in gpus for reason in gpu.reasons} - {"idle"}
     if any(gpu.reasons for gpu in gpus):
-        parts.append("clock held by " + ", ".join(sorted(reasons) or ["nothing"]))
-    return f"{name}: {', '.join(parts) or 'they gave nothing'}"
+        parts.append("clock limited by " + ", ".join(sorted(reasons) or ["nothing"]))
+    return f"{name}: {', '.join(parts) or 'no readings'}"

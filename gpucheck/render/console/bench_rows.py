@@ -1,4 +1,4 @@
-"""The rows of a benchmark: one kernel in one format, with bars, doubts and its speed-ups."""
+"""Rows of a benchmark on the console: one kernel in one format, with bars and speed-ups."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: The shortest bar that shows a proportion, and the longest that the eye takes in.
+#: Shortest bar that shows a proportion, and longest that is easy to read.
 _SHORTEST_BAR, _LONGEST_BAR = 5, 60
-#: Columns of a row's figures, of its mark, of what stands behind a bar, of the indentation.
+#: Widths of a row's figures, its mark, the share after a bar, and the indentation.
 _FIGURES_WIDTH, _MARK_WIDTH, _SHARE_WIDTH, _INDENT = 35, 2, 8, 2
-#: From so many GPUs on, only the fastest and the slowest of each kind of row are shown without -v.
+#: From this many GPUs on, only the fastest and slowest of each kind of row appear without -v.
 _MANY_GPUS = 4
-#: The error of rows that the time did not reach, and how many of them are named.
+#: Error of rows for which no time was left, and how many of them are named.
 _NO_TIME, _MOST_NAMED = "no-time", 4
-#: Shares of the median from which an interval is worth a warning.
+#: Share of the median from which an interval is highlighted.
 _WIDE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The characters to draw with."""
+    """Characters to draw with."""
 
     bar: str
     parts: str
@@ -47,9 +47,9 @@ ASCII = Signs("#", "", "x", "+-", "u", "ok", "WRONG", "-", "!")
 
 
 class Drawing:
-    """Draws rows for one width and one set of characters.
+    """Renderer of rows for one width and one set of characters.
 
-    `known` are the codes of doubts that are told once for the whole report.
+    `known` are the codes of doubts that are shown once for the whole report.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Drawing:
         late = [row for row in rows if row.error is not None and row.error.code == _NO_TIME]
         begun = [row for row in rows if all(row is not other for other in late)]
         shown = begun if self._verbosity > 0 else _without_the_middle(begun)
-        # A row without an interval has no rank: nobody knows where it stands.
+        # A row without an interval has no rank.
         speeds = [_speed(row) for row in rows if half_width(row) is not None]
         bounds = max(speeds, default=0.0), min(speeds, default=0.0)
         name_width = max((len(printable(named(row))) for row in shown), default=0)
@@ -81,14 +81,14 @@ class Drawing:
         if late:
             yield self._remark(f"no time was left for {_listed(late, named)}", "yellow")
         if len(shown) < len(begun):
-            text = f"of {_gpu_count(rows)} GPUs the fastest and the slowest; -v shows all"
+            text = f"fastest and slowest of {_gpu_count(rows)} GPUs; -v shows all"
             yield hanging(Text(f"    {text}", style="dim"))
         if self._verbosity >= 0:
             yield from self._doubts(rows, named)
         yield from self._comparisons(comparisons)
 
     def _heading(self, rows: Sequence[Measurement]) -> str:
-        """Return what all rows share, and what the percentages are of."""
+        """Return what all rows share, and the limit that the percentages refer to."""
         first = rows[0]
         parts = []
         if first.shape and all(row.shape == first.shape for row in rows):
@@ -129,7 +129,7 @@ class Drawing:
             yield hanging(Text(f"    {self._details(row)}", style="dim"))
 
     def _doubts(self, rows: Sequence[Measurement], named: Namer) -> Iterator[RenderableType]:
-        """Yield the group's own doubts: their names on one line, or with -v each in full."""
+        """Yield the group's own doubts: their codes on one line, or each in full with -v."""
         if self._verbosity > 0:
             for text in in_full(rows, named):
                 yield self._remark(text, "yellow")
@@ -178,7 +178,7 @@ class Drawing:
         return bar.append(f" 1/{_digits(best / speed)}" if speed > 0 else "", style="")
 
     def _length(self, length: float) -> str:
-        """Return so many characters, the last one in part where the terminal has such parts."""
+        """Return a bar of this length; its last character is partial where possible."""
         parts = self._signs.parts
         if not parts:
             return self._signs.bar * max(1, round(length))
@@ -186,7 +186,7 @@ class Drawing:
         return self._signs.bar * (eighths // 8) + (parts[eighths % 8 - 1] if eighths % 8 else "")
 
     def sentence(self, text: str, style: str = "bold") -> RenderableType:
-        """Return one plain sentence below a group."""
+        """Return a plain sentence below a group."""
         from rich.text import Text
 
         return hanging(Text(f"  {printable(text)}", style=style))
@@ -237,7 +237,7 @@ class Drawing:
             yield f"{row.joules_per_op:.3g} J for one operation"
 
     def _comparisons(self, comparisons: Sequence[Comparison]) -> Iterator[RenderableType]:
-        """Yield the speed-ups; of many the smallest and the largest."""
+        """Yield the speed-ups; of many only the smallest and the largest."""
         chosen = comparisons
         if self._verbosity <= 0 and len(comparisons) > 2:
             inner = sorted(comparisons, key=lambda one: one.speedup_resident)[1:-1]
@@ -247,14 +247,14 @@ class Drawing:
             if self._verbosity > 0 and one.speedup_amortised is not None:
                 text = f"{one.reuse_count} operations on data moved once: {_times(one)}"
                 yield self.sentence(f"  {text}")
-        # Without -v the sentences name both precisions, and the legend what slowed a side down.
+        # Without -v the sentences name both precisions, and the legend why a side was slow.
         if self._verbosity > 0:
             about = (f"{doubt.message}; {doubt.next}" for one in chosen for doubt in one.doubts)
             for text in dict.fromkeys(about):
                 yield self._remark(text, "yellow")
 
     def _where(self, one: Comparison, comparisons: Sequence[Comparison]) -> str:
-        """Return what tells a comparison from those beside it: its GPU, its size, its towers."""
+        """Return what distinguishes a comparison from the others: GPU, size or towers."""
         parts = []
         if len({other.gpu.device for other in comparisons}) > 1:
             parts.append(one.gpu.device)
@@ -267,7 +267,7 @@ class Drawing:
 
 
 def _listed(rows: Sequence[Measurement], named: Namer) -> str:
-    """Return the names of rows, the first of many."""
+    """Return the names of the first few rows and the number of the rest."""
     names = [named(row) for row in rows[:_MOST_NAMED]]
     rest = len(rows) - len(names)
     return " | ".join(names) + (f" | and {rest} more rows" if rest else "")
@@ -278,9 +278,9 @@ def _gpu_count(rows: Sequence[Measurement]) -> int:
 
 
 def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the rows without those of many GPUs that lie between the fastest and the slowest.
+    """Return the rows without those between the fastest and the slowest of many GPUs.
 
-    What went wrong on one of them stays.
+    Rows that went wrong stay.
     """
     if _gpu_count(rows) < _MANY_GPUS:
         return rows
@@ -298,7 +298,7 @@ def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
 
 
 def hanging(text: Text) -> RenderableType:
-    """Return a text whose further lines are indented below its first words."""
+    """Return a text whose further lines are indented below its first word."""
     from rich.padding import Padding
 
     indent = len(text.plain) - len(text.plain.lstrip())
@@ -306,10 +306,10 @@ def hanging(text: Text) -> RenderableType:
 
 
 def namer(rows: Sequence[Measurement], times: str) -> Namer:
-    """Return the function that names a row, with what distinguishes it from those beside it."""
+    """Return the function that names a row so that it differs from the others."""
     if len({row.shape for row in rows}) == 1:
         return row_name
-    # Of a sweep the size is what matters; the rest only where a device has several kinds of rows.
+    # In a sweep the size matters; the rest only if a device has several kinds of rows.
     kinds = {(row.device, row.variant, row.threads, row.scope) for row in rows}
     plain = len(kinds) == len({row.device for row in rows})
 
@@ -325,7 +325,7 @@ def _size(shape: Sequence[int], times: str) -> str:
 
 
 def row_name(row: Measurement) -> str:
-    """Return a row's name: device, variant, threads, and that the data moved."""
+    """Return a row's name: device, variant, threads, and whether data moved."""
     variant = row.variant.removesuffix("-1-thread")
     threads = ""
     if row.threads is not None:
@@ -335,7 +335,7 @@ def row_name(row: Measurement) -> str:
 
 
 def _limit(row: Measurement) -> tuple[float | None, str]:
-    """Return the percentage to show at a glance, and what it is of."""
+    """Return the percentage to show, and the limit that it refers to."""
     if row.percent_of_copy is not None and row.kernel != "copy":
         return row.percent_of_copy, "a copy"
     if row.percent_of_peak is not None:
@@ -344,7 +344,7 @@ def _limit(row: Measurement) -> tuple[float | None, str]:
 
 
 def _percent_of(rows: Sequence[Measurement]) -> str:
-    """Return what the percentages are of, by device where that differs."""
+    """Return the limits of the percentages, by device if they differ."""
     limits: dict[str, list[str]] = {}
     for row in rows:
         percent, limit = _limit(row)

@@ -175,7 +175,7 @@ def test_an_error_of_another_format_gives_the_arithmetic_away(
 def test_a_product_in_tf32_that_should_be_float32_is_named_and_what_to_do() -> None:
     (doubt,) = doubts_about_arithmetic(product("float32", 4096, 40e12, error=3e-4), H100)
 
-    assert doubt.message == "its error of 3e-04 is that of TF32: float32 would leave about 1e-06"
+    assert doubt.message == "its error of 3e-04 is typical of TF32: float32 would leave about 1e-06"
     assert "CUPY_TF32" in doubt.next
     assert doubt.facts == {"error": 3e-4, "math_mode": "fp32"}
 

@@ -23,7 +23,7 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
 
 @pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(WrongUseError, match="does not understand"):
+    with pytest.raises(WrongUseError, match="does not know"):
         asked_devices([name], OpenedGpus())
 
 

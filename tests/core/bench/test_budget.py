@@ -82,9 +82,9 @@ def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None
     assert naive.error.code == "no-time"
     assert "6 s" in naive.error.message
     assert note is not None
-    assert "12 s are too short" in note
+    assert "12 s is too short" in note
     assert "fake float32 naive on cpu" in note
-    assert "--budget 25 would do" in note
+    assert "--budget 25 would be enough" in note
 
 
 def test_the_budget_that_is_named_does_for_every_row() -> None:
@@ -120,4 +120,4 @@ def test_rows_that_the_time_left_without_an_interval_are_named_at_the_end() -> N
 
     assert note is not None
     assert "had its three rounds" in note
-    assert "--budget 20 should do" in note
+    assert "--budget 20 should be enough" in note

@@ -100,7 +100,7 @@ def test_rounds_that_get_slower_by_more_than_the_precision_are_doubted(
 def test_a_drift_says_its_direction_and_its_size() -> None:
     (doubt,) = doubts_about(record([1 - 0.001 * number for number in range(45)]), QUIET)
 
-    assert "faster one after the other, the last third by 3.0%" in doubt.message
+    assert "steadily faster, the last third by 3.0%" in doubt.message
     assert doubt.facts["change_share"] == pytest.approx(-0.03, abs=0.001)
 
 
@@ -379,7 +379,7 @@ def test_rounds_that_agree_and_are_too_few_say_so() -> None:
     (doubt,) = doubts_about(found, Around(host=IDLE))
 
     assert doubt.code == "unconverged"
-    assert doubt.message == "its 4 rounds agree to ±0.0%, and are too few to be sure of it"
+    assert doubt.message == "its 4 rounds agree to ±0.0%, but are too few to be sure"
 
 
 def clock_doubts(clock_mhz: float, gpu: GpuState | None) -> list[str]:

@@ -188,7 +188,7 @@ def test_what_the_budget_cannot_do_is_said_before_it_starts_and_in_the_notes() -
     )
 
     note = said[0]
-    assert "10 s are too short for three rounds of every row; left out: fake float32 naive" in note
+    assert "10 s is too short for three rounds of every row; left out: fake float32 naive" in note
     assert note in result.notes
     measured, naive = result.measurements
     assert measured.ci95_s is not None
@@ -539,7 +539,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     ("mode", "why"),
     [
         (BenchMode.QUICK, "only --full counts energy"),
-        (BenchMode.FULL, "the GPU's energy was not counted for it"),
+        (BenchMode.FULL, "the GPU's energy was not counted here"),
     ],
 )
 def test_without_sensors_the_reason_is_told(mode: BenchMode, why: str) -> None:

@@ -165,7 +165,7 @@ def test_a_row_with_transfers_is_held_against_nothing() -> None:
     found = held_against(moved, rooflines_of([GPU_COPY]), [GPU])
 
     assert found.percent_of_peak is None
-    assert found.unavailable["percent_of_peak"] == "transfers decide its speed"
+    assert found.unavailable["percent_of_peak"] == "transfers limit its speed"
 
 
 def test_an_unknown_board_and_an_empty_row_have_no_percentages() -> None:
@@ -174,7 +174,7 @@ def test_an_unknown_board_and_an_empty_row_have_no_percentages() -> None:
     unknown = held_against(product, (), [replace(GPU, board=None)])
     empty = held_against(replace(product, median_s=None, throughput=None), (), [GPU])
 
-    assert "no table" in unknown.unavailable["percent_of_peak"]
+    assert "not in the table" in unknown.unavailable["percent_of_peak"]
     assert empty.percent_of_peak is None
 
 

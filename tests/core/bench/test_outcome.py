@@ -123,5 +123,5 @@ def test_a_busy_gpu_beside_others_decides_nothing_and_hides_nothing() -> None:
 def test_a_copy_that_is_wrong_counts_its_numbers() -> None:
     counted = Verified(error=2.0, bound=0.0, ok=False, reference="the source, bit by bit")
 
-    assert off_by(counted) == "2 of its numbers are not those of the source, bit by bit"
-    assert off_by(WRONG) == "its deviation from float64 is 0.5, allowed is 0.01"
+    assert off_by(counted) == "2 of its numbers differ from the source, bit by bit"
+    assert off_by(WRONG) == "its deviation from float64 is 0.5; at most 0.01 is allowed"

@@ -136,7 +136,7 @@ def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
     assert edge < 2048
     assert edge.bit_count() == 1
     assert plan.notes == (
-        f"matmul: size 2048 does not fit into the free memory, measured at {edge}",
+        f"matmul: size 2048 does not fit into the free memory; measured at {edge}",
     )
 
 
@@ -338,4 +338,4 @@ def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
         )
 
     assert caught.value.code == "memory-shared"
-    assert "8 GiB at least" in caught.value.message
+    assert "at least 8 GiB" in caught.value.message

@@ -36,7 +36,7 @@ def test_a_smaller_edge_for_a_nearly_full_card_is_said() -> None:
 
     assert planned.shape == (2048, 2048, 2048)
     assert planned.notes == (
-        "product: size 8192 does not fit into the free memory, measured at 2048",
+        "product: size 8192 does not fit into the free memory; measured at 2048",
     )
 
 

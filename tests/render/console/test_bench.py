@@ -129,7 +129,7 @@ def test_a_whole_report_at_80_columns() -> None:
         "\n"
         "! host-busy (every row of cpu): other programs took 30 %\n"
         "  to do: run it again\n"
-        "±: 19 of 20 further runs should lie within it while the machine stays as it is\n"
+        "±: 19 of 20 further runs should lie within it if the machine stays unchanged\n"
         "cpu: Some CPU, 4 of 8 cores, quota 2, openblas 0.3.31, NumPy 2.4.6\n"
         "gpu:0: NVIDIA H100\n"
         "gpu:0 reaches 170 times the CPU's speed in softmax float32 if the data stays\n"
@@ -254,7 +254,7 @@ def test_notes_interrupt_and_the_missing_gpu_are_said() -> None:
     text = draw(found)
 
     assert "note: matmul: measured at 1024" in text
-    assert "interrupted: what was measured stands above" in text
+    assert "interrupted: the results so far are above" in text
     assert "no GPU figures: CuPy is not installed" in text
 
 
@@ -423,7 +423,7 @@ def test_the_sensors_and_the_measured_limits_are_told() -> None:
 
     assert (
         "sensors of GPU-1: SM clock 1200 to 1980 MHz, up to 699 of 700 W, up to 66 C, PCIe 5 x16, "
-        "clock held by power-cap"
+        "clock limited by power-cap"
     ) in text
     assert "limits measured on cpu, 4 threads: copy 29.0 GB/s, float32 product 400 GFLOP/s" in text
     assert "parallel efficiency 93%" in text
@@ -561,7 +561,7 @@ def test_of_many_gpus_the_fastest_and_the_slowest_are_shown() -> None:
 
     rows = [line for line in text.splitlines() if line.startswith("  gpu:") and "µs" in line]
     assert [line[2:7] for line in rows] == ["gpu:0", "gpu:7"]
-    assert "of 8 GPUs the fastest and the slowest; -v shows all" in text
+    assert "fastest and slowest of 8 GPUs; -v shows all" in text
     assert "each of 8 GPUs reaches 160" in words(text)
     assert words(text).count("times faster") == 2
     assert sum("µs" in line for line in draw(found, verbosity=1).splitlines()) >= 8
