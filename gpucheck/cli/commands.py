@@ -41,7 +41,7 @@ COMMANDS = MappingProxyType(
         ),
         "place": Command(
             "gpucheck.cli.place",
-            "Say which device a program gets; after -- run one on it.",
+            "Show which device a program gets; after -- run it there.",
             formats=("table", "json", "uuid", "index", "shell"),
             examples=(
                 ("gpucheck place /gpu:0", "which card is that?"),

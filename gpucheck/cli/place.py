@@ -1,4 +1,4 @@
-"""`gpucheck place`: which card a name means or which ones fit, and a command run on just those."""
+"""`gpucheck place`: resolve device names or choose GPUs, and run a command on just those."""
 
 from __future__ import annotations
 
@@ -36,45 +36,45 @@ def command(
     ] = None,
     min_free: Annotated[
         str | None,
-        typer.Option("--min-free", metavar="SIZE", help="Memory that is free: 8GiB or 30%."),
+        typer.Option("--min-free", metavar="SIZE", help="Least free memory: 8GiB or 30%."),
     ] = None,
     max_utilization: Annotated[
         float | None,
-        typer.Option("--max-utilization", metavar="PCT", help="Load at most, 0 to 100."),
+        typer.Option("--max-utilization", metavar="PCT", help="Highest load, 0 to 100."),
     ] = None,
     min_compute_capability: Annotated[
         str | None,
-        typer.Option("--min-compute-capability", metavar="X.Y", help="At least 8.0, say."),
+        typer.Option("--min-compute-capability", metavar="X.Y", help="Lowest one, such as 8.0."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="REGEX", help="The GPU's name matches this.")
+        str | None, typer.Option("--name", metavar="REGEX", help="Only names that match this.")
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="GPU,...", help="Not these: index, UUID or bus id."),
+        typer.Option("--exclude", metavar="GPU,...", help="Leave out: index, UUID or bus id."),
     ] = None,
     prefer: Annotated[
         str,
         typer.Option(
             "--prefer",
             metavar="WHAT",
-            help="Of those that fit, first: free-memory, idle, cool, numa (near us) or nvlink.",
+            help="Best first: free-memory, idle, cool, numa (near our CPUs) or nvlink.",
         ),
     ] = "free-memory",
     share: Annotated[
-        int, typer.Option("--share", metavar="N", help="Let up to N claims be on a GPU at once.")
+        int, typer.Option("--share", metavar="N", help="Share each GPU among up to N claims.")
     ] = 1,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until they are free, first come first served.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer than this.")
     ] = None,
     claim: Annotated[
         bool | None,
         typer.Option(
             "--claim/--no-claim",
-            help="Hold the GPUs while the command runs [default: unless a scheduler gave them].",
+            help="Hold the GPUs while the command runs [default: unless a scheduler allocated them].",
         ),
     ] = None,
     claims: Annotated[
@@ -82,7 +82,7 @@ def command(
     ] = False,
     shared: Shared,
 ) -> int:
-    """Say which device a program gets; after -- run one on it."""
+    """Show which device a program gets; after -- run it there."""
     from gpucheck.cli.place_options import PlaceOptions, explicit_options
     from gpucheck.cli.placing import place
 

@@ -1,4 +1,4 @@
-"""The options of `gpucheck place`, and which of them go together."""
+"""Options of `gpucheck place`, and the rules for combining them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpucheck.models.placement import Preference
 
 
 class PlaceOptions(NamedTuple):
-    """The command's own options. `explicit` are those of the command line, not of a file."""
+    """The command's own options. `explicit` are those of the command line, not the file."""
 
     specs: tuple[str, ...] = ()
     soft: bool = False
@@ -36,7 +36,7 @@ class PlaceOptions(NamedTuple):
 
 
 def explicit_options(ctx: Any) -> frozenset[str]:
-    """Return the names of the parameters that the command line itself has."""
+    """Return the names of the parameters that are given on the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return frozenset(
         name for name, source in sources.items() if source and source.name == "COMMANDLINE"
@@ -63,25 +63,23 @@ def check(options: PlaceOptions, context: Context) -> None:
         )
     if len(asked) > 1:
         forgotten = (COMMAND_AFTER_DASHES,) if options.specs and not child else ()
-        raise wrong(
-            fact=f"{' and '.join(asked)} are two questions: ask one of them.", remedy=forgotten
-        )
+        raise wrong(fact=f"Give only one of these: {', '.join(asked)}.", remedy=forgotten)
     if child and (options.graph or options.claims or options.run):
         what = "--run" if options.run else asked[0]
         raise wrong(fact=f"{what} takes no command after `--`.")
     if options.timeout_s is not None:
         if not options.wait:
-            raise wrong(fact="--timeout says how long to wait: it needs --wait.")
+            raise wrong(fact="--timeout needs --wait.")
         if not 0 <= options.timeout_s < float("inf"):
             raise wrong(fact=f"--timeout takes seconds, not {options.timeout_s:g}.")
     if not 1 <= options.share <= MOST_SHARES:
-        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims on a card, not {options.share}.")
+        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}.")
     if not child:
         _check_holding_options(options)
     if options.count is None:
         _check_choosing_options(options)
     elif options.run:
-        raise wrong(fact="--run runs a graph: name devices, or give --graph.")
+        raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
 
 
 def _check_choosing_options(options: PlaceOptions) -> None:
@@ -97,14 +95,14 @@ def _check_choosing_options(options: PlaceOptions) -> None:
 
 
 def _check_holding_options(options: PlaceOptions) -> None:
-    """Refuse what would be without effect: only a command holds GPUs, and only --count waits."""
+    """Refuse options without effect: only a command holds GPUs, and only --count waits."""
     names = ["claim"] if options.claim else []
     names += ["wait", "share"] if options.count is None else []
     _refuse(options, names, "is for holding GPUs: it needs a command after `--`")
 
 
 def _refuse(options: PlaceOptions, names: Iterable[str], fact: str) -> None:
-    """Refuse the first of these that the command line has."""
+    """Refuse the first of these that is on the command line."""
     lonely = next((name for name in names if name in options.explicit), None)
     if lonely is not None:
         raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")

@@ -1,4 +1,4 @@
-"""What `gpucheck place` says on stderr: how the waiting goes, which GPUs it took and why."""
+"""Messages of `gpucheck place` on stderr: the waiting, the GPUs it took and why."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpucheck.render.base import printable
 if TYPE_CHECKING:
     from gpucheck.core.claims import Waiting
 
-#: How often a line says that we still wait, where nothing else is to be said.
+#: Interval of the line that we still wait, if nothing else has changed.
 _REMINDER_S = 60.0
 
 
 def reporter(shared: Shared) -> Callable[[Waiting], None]:
-    """Return what says how the waiting goes: when that changes, and else each minute."""
+    """Return a callback that reports the waiting when it changes, or once a minute."""
     last = [""]
     said_s = [0.0]
     details: list[tuple[str, ...]] = [()]
 
     def report(waiting: Waiting) -> None:
-        before = {0: "next in line", 1: "1 is before us"}
-        place = before.get(waiting.ahead, f"{waiting.ahead} are before us")
+        before = {0: "next in line", 1: "1 is ahead of us"}
+        place = before.get(waiting.ahead, f"{waiting.ahead} are ahead of us")
         line = f"{place}: {waiting.reason}"
         is_new = last[0] != line
         if shared.verbosity < 0 or not (is_new or waiting.waited_s - said_s[0] >= _REMINDER_S):
@@ -44,7 +44,7 @@ def reporter(shared: Shared) -> Callable[[Waiting], None]:
 
 
 def say_devices(placement: Placement) -> None:
-    """Say what the command gets: by its number there, or by the name that was given."""
+    """Report the command's devices, by their number there or by the given name."""
     for device in placement.devices:
         _say(_outcome(device))
 
@@ -59,7 +59,7 @@ def _outcome(device: PlacedDevice) -> str:
 
 
 def explain(answer: Answer, shared: Shared) -> None:
-    """Say why each card was or was not eligible: alike ones together, each alone with -v."""
+    """Report why each GPU is or is not eligible: alike ones together, each alone with -v."""
     placement = answer.result
     if shared.verbosity < 0 or not isinstance(placement, Placement):
         return
@@ -71,7 +71,7 @@ def explain(answer: Answer, shared: Shared) -> None:
         apart = item.uuid if alone else "" if verdict == "fits" else item.reason
         groups.setdefault((verdict, apart), []).append(item)
     unlike = len({item.name for item in placement.candidates}) > 1
-    # Chosen before fits before no: that is also their alphabet.
+    # Chosen, fits, no: this is also their alphabetical order.
     for (verdict, _), items in sorted(groups.items(), key=lambda group: group[0][0]):
         if alone:
             _say(f"{_in_full(items[0])}: {verdict}: {items[0].reason}")
@@ -85,7 +85,7 @@ def explain(answer: Answer, shared: Shared) -> None:
 
 
 def _which(items: Sequence[Candidate], *, named: bool) -> str:
-    """Name cards together; instances' own names say no more than their UUIDs."""
+    """Name GPUs together; a MIG instance's name adds nothing to its UUID."""
     names = {item.name for item in items if not item.uuid.startswith("MIG-")} - {None}
     name = f" ({names.pop()})" if named and len(names) == 1 else ""
     return f"{name_together(items)}{name}"

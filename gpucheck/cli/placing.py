@@ -1,4 +1,4 @@
-"""What `gpucheck place` does once its options are parsed."""
+"""Modes of `gpucheck place`, once its options are parsed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
-    """Do what the options ask for, after checking that they ask for one thing."""
+    """Check that the options ask one question, and answer it."""
     check(options, context)
     if context.child is not None:
         refuse_recording(shared)
@@ -63,7 +63,9 @@ def _show_claims(shared: Shared) -> int:
     from gpucheck.core.picking import open_claims
 
     if shared.recording is not None:
-        raise wrong(fact="--claims looks at this machine: a snapshot has no claims.")
+        raise wrong(
+            fact="--claims reads this machine, and a snapshot has no claims: leave --from out."
+        )
 
     def find(probes: Probes) -> Answer:
         store = open_claims(os.environ)
@@ -71,8 +73,8 @@ def _show_claims(shared: Shared) -> int:
         notices = [
             Notice(
                 code="lock-file-unusable",
-                message=f"{lock.path}: {lock.problem}. It belongs to {lock.user}, who or root can"
-                f" remove it; until then {lock.uuid} is given to nobody who cannot use it.",
+                message=f"{lock.path}: {lock.problem}. Its owner, {lock.user}, or root can remove"
+                f" it; until then others cannot claim {lock.uuid}.",
             )
             for lock in found.unusable
         ]
@@ -110,17 +112,17 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
         found = find(probes)
         answer = _for_format(found, wanted, picked[-1].gpus, probes)
         if wanted.format not in ("table", "json") and answer.error is None:
-            # stdout is for a variable.
+            # stdout goes into a variable.
             explain(answer, shared)
             if shared.verbosity >= 0:
-                write_stderr("gpucheck: nothing is held: add -- COMMAND to hold them for it")
+                write_stderr("gpucheck: no GPU is held; add -- COMMAND to hold them for it")
         return answer
 
     return deliver("place", wanted, find_and_explain)
 
 
 def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
-    """Return the answer with what the format shows, or fail where that would not be certain."""
+    """Return the answer with what the format shows, or fail if that is not certain."""
     from gpucheck.core.placement import check_nameable, environment_by_index
 
     placement = answer.result
@@ -227,7 +229,7 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
 
 
 class _Look(NamedTuple):
-    """The GPUs that there are, None where nobody knows, and why none can be listed."""
+    """The GPUs of the machine, None if unknown, and why none can be listed."""
 
     answer: Answer
     gpus: Sequence[Gpu] | None
@@ -235,9 +237,9 @@ class _Look(NamedTuple):
 
 
 def _look(probes: Probes) -> _Look:
-    """Return the GPUs that there are, or an answer that says why nobody knows.
+    """Return the GPUs of the machine, or an answer that says why they are unknown.
 
-    A machine without GPUs still has its CPU: whether that is enough, a device string decides.
+    A machine without GPUs still has its CPU: the device string decides whether that is enough.
     """
     from gpucheck.core.inventory import ListRequest, take_inventory
     from gpucheck.core.placement import check_agreement
@@ -253,7 +255,7 @@ def _look(probes: Probes) -> _Look:
 
 @contextlib.contextmanager
 def _saying_why(lack: Failure | None) -> Iterator[None]:
-    """Add to the error about a device that does not exist why there is no GPU at all."""
+    """Add to the error about a missing device why there is no GPU at all."""
     try:
         yield
     except (BadAnswerError, MissingError) as error:
@@ -264,7 +266,7 @@ def _saying_why(lack: Failure | None) -> Iterator[None]:
 
 
 def _with_notice(answer: Answer, placement: Placement, lack: Failure | None) -> Answer:
-    """Return the answer with its placement; what soft placement passes over is a warning."""
+    """Return the answer with its placement; a failure that --soft hides is a warning."""
     if lack is not None and any(device.soft for device in placement.devices):
         notice = Notice(code=lack.code, message=lack.message)
         answer = answer._replace(warnings=(*answer.warnings, notice))
@@ -297,7 +299,7 @@ def _check_run(options: PlaceOptions, shared: Shared) -> None:
 
 
 def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Probes) -> Placement:
-    """Place a graph, and run it if that is wanted."""
+    """Place a graph, and run it with --run."""
     from gpucheck.core.graph import describe, place_graph
 
     placed = place_graph(graph, gpus, soft=options.soft)
@@ -314,7 +316,7 @@ def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Prob
 
 
 def _find_for_command(shared: Shared, find: Callable[[Probes], Answer]) -> Answer:
-    """Find out what the command is to be run with; what is wrong with that is 125."""
+    """Return the answer for the command; any failure is exit code 125."""
     answer = find_only("place", shared, find)
     if answer.error is not None:
         error = answer.error
@@ -323,7 +325,7 @@ def _find_for_command(shared: Shared, find: Callable[[Probes], Answer]) -> Answe
 
 
 def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoReturn:
-    """Become the command, which inherits the claims."""
+    """Replace this process by the command, which inherits the claims."""
     from gpucheck.core.launch import replace
     from gpucheck.core.launch_environment import environment_before
 

@@ -1,4 +1,4 @@
-"""Which GPUs fit what somebody asked for, which of them are best, and why the others are not."""
+"""Selection of GPUs: which fit a request, which are best, and why the others do not fit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpucheck.models.placement import Candidate, ChoiceRequest
 from gpucheck.models.report import Notice
 
 _UNCLAIMED = "without a claim"
-#: What to do about cards that somebody uses without a claim.
-ALLOW_COMPANY = "A GPU in use fits if --min-free or --max-utilization says how busy it may be."
+#: What to do about GPUs that processes use without a claim.
+ALLOW_COMPANY = "To accept a GPU in use, say how busy it may be: --min-free or --max-utilization."
 
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What fits: `chosen` holds the best, and is empty where fewer fit than were asked for."""
+    """Result of a choice: `chosen` holds the best, and is empty if too few fit."""
 
     chosen: tuple[Option, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def has_company(self) -> bool:
-        """Return whether a card was left out only because somebody uses it without a claim."""
+        """Return whether a GPU is ruled out only because a process uses it without a claim."""
         return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
 
 
@@ -45,7 +45,7 @@ def check_request(request: ChoiceRequest) -> None:
     """Refuse a request that no machine could answer.
 
     Raises:
-        WrongUseError: a number out of range, or text that is no capability or no expression.
+        WrongUseError: a number is out of range, or a text is not a capability or expression.
     """
     if not 1 <= request.count <= 1024:
         raise _wrong(
@@ -54,7 +54,7 @@ def check_request(request: ChoiceRequest) -> None:
     if not 1 <= request.share <= MOST_SHARES:
         raise _wrong(
             code="bad-share",
-            message=f"--share takes 1 to {MOST_SHARES} claims on a card, not {request.share}.",
+            message=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {request.share}.",
         )
     percent = request.max_utilization_percent
     if percent is not None and not 0 <= percent <= 100:
@@ -67,10 +67,10 @@ def check_request(request: ChoiceRequest) -> None:
 
 
 def capability_of(text: str) -> tuple[int, int]:
-    """Return `9.0` as (9, 0), so that 10.0 is more than 9.0.
+    """Return `9.0` as (9, 0), so that 10.0 compares as more than 9.0.
 
     Raises:
-        WrongUseError: it is no compute capability.
+        WrongUseError: it is not a compute capability.
     """
     found = _CAPABILITY.fullmatch(text)
     if found is None:
@@ -85,7 +85,7 @@ def _expression(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text, re.IGNORECASE)
     except (re.error, RecursionError, OverflowError) as error:
-        message = f"--name takes a regular expression, and {text[:60]!a} is none: {error}."
+        message = f"--name takes a regular expression; {text[:60]!a} is not one: {error}."
         raise _wrong(code="bad-name-expression", message=message) from None
 
 
@@ -98,7 +98,7 @@ def _wrong(*, code: str, message: str) -> WrongUseError:
 
 @dataclass(kw_only=True)
 class Chooser:
-    """Chooses for one request, from the machine as `look` shows it at each survey."""
+    """Selector for one request; `look` returns the machine as it is at each survey."""
 
     request: ChoiceRequest
     look: Callable[[], Inventory]
@@ -109,17 +109,17 @@ class Chooser:
     choice: Choice = field(default_factory=Choice)
     _options: tuple[Option, ...] = ()
     _unfit: dict[str, str] = field(default_factory=dict)
-    #: The cards, by index, that are taken only where too few others fit, and why.
+    #: The GPUs, by index, that are taken only if too few others fit, and why.
     _last: dict[int, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """Return how many are asked for."""
+        """Return how many GPUs are requested."""
         return self.request.count
 
     @property
     def possible(self) -> Sequence[Target]:
-        """Return what may be given now or later: all that is not ruled out by what it is."""
+        """Return every target that could fit, now or later: all that are not ruled out for good."""
         return [
             option.target
             for option in self._options
@@ -127,7 +127,7 @@ class Chooser:
         ]
 
     def survey(self) -> None:
-        """Look at the machine and rule out what can never fit."""
+        """Take the inventory and rule out what can never fit."""
         self.inventory = self.look()
         gpus = self.inventory.gpus
         self._options = options_of(gpus)
@@ -142,7 +142,7 @@ class Chooser:
                 reason = _same_name(option, self._options)
             bad = condition.get(option.gpu.index)
             if reason is None and bad is not None and bad.refused:
-                reason = f"{bad.reason}: it must not be given work (gpucheck detect)"
+                reason = f"{bad.reason}: it is unfit for work (see: gpucheck detect)"
             if reason is None and option.instance is not None:
                 reason = self._beside_others()
             if reason is not None:
@@ -150,11 +150,11 @@ class Chooser:
 
     def _beside_others(self) -> str | None:
         if self.request.count > 1 and shows_one_instance(self.driver_version()):
-            return f"before driver {SEVERAL_MIG_DRIVER} a program sees one MIG instance alone"
+            return f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG instance"
         return None
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
-        """Return the best that fits among what is not blocked; nothing while others are first."""
+        """Return the best that fits and is not blocked; nothing while others are ahead."""
         verdicts = [self._verdict(option, blocked, behind) for option in self._options]
         fitting = [
             option
@@ -174,12 +174,15 @@ class Chooser:
         return [option.target for option in chosen if option.target is not None]
 
     def _remarks(self, fitting: Sequence[Option], chosen: Sequence[Option]) -> Iterator[Notice]:
-        """Yield what somebody who gets these should know."""
+        """Yield warnings about the chosen GPUs."""
         unwell = dict.fromkeys(
             option.gpu.index for option in chosen if option.gpu.index in self._last
         )
         for index in unwell:
-            message = f"GPU {index} is the last choice: {self._last[index]} (see: gpucheck detect)."
+            message = (
+                f"GPU {index} was chosen only because too few others fit: {self._last[index]}"
+                " (see: gpucheck detect)."
+            )
             yield Notice(code="gpu-unwell", message=message)
         lack = not_honoured(
             fitting, chosen, self.request, self.inventory.topology if self.inventory else None
@@ -196,7 +199,7 @@ class Chooser:
             or _queued(behind)
         )
         last = self._last.get(option.gpu.index)
-        shown = reason or _described(option) + (f"; the last choice: {last}" if last else "")
+        shown = reason or _described(option) + (f"; a last resort: {last}" if last else "")
         return Candidate(
             uuid=option.uuid,
             index=option.gpu.index,
@@ -207,22 +210,22 @@ class Chooser:
         )
 
     def failure(self) -> BadAnswerError:
-        """Say how many fit, and why each of the others does not."""
+        """Return the error that says how many fit, and why the others do not."""
         fits, count = self.choice.fitting, self.request.count
-        are = "fits" if fits == 1 else "fit"
-        what = "GPU is" if count == 1 else "GPUs are"
+        are = f"only {fits} fit" if fits > 1 else "only 1 fits" if fits else "none fits"
+        what = "GPU was" if count == 1 else "GPUs were"
         company = [ALLOW_COMPANY] if self.choice.has_company else []
         less = "Ask for less, or wait" if self.request != ChoiceRequest() else "Wait"
-        later = f"{less} with --wait."
+        later = f"{less}: add --wait."
         if len(self.possible) < count:
             hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
-            more = "for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)"
-            ways = ["for less"] * bool(self.possible) + [more] * hides
-            advice = f"ask {', or '.join(ways)}" if ways else "none of them can be given"
+            more = "allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)"
+            ways = ["ask for less"] * bool(self.possible) + [more] * hides
+            advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
             later = f"Waiting would not help: {advice}."
         return BadAnswerError(
             code="nothing-fits",
-            message=f"{count} {what} asked for and {fits} {are}.",
+            message=f"{count} {what} requested, but {are}.",
             remedy=(*_reasons(self.choice.candidates), *company, later),
         )
 
@@ -237,7 +240,7 @@ def _reasons(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
-    """Return the UUIDs that the names mean: of cards by index, UUID or bus id, of instances."""
+    """Return the UUIDs of the named GPUs (by index, UUID or bus id) and MIG instances."""
     found: set[str] = set()
     for name in names:
         if name.casefold().startswith("mig-"):
@@ -254,12 +257,12 @@ def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
 
 
 def _same_name(option: Option, options: Sequence[Option]) -> str | None:
-    """Say so of a card that has the UUID of another one: a list of both would be empty."""
+    """Return a reason if another GPU has the same UUID: CUDA would see none of them."""
     same = [other.gpu.index for other in options if other.uuid == option.uuid]
     if len(same) == 1:
         return None
     names = " and ".join(str(index) for index in same)
-    return f"GPUs {names} say that they have the same UUID, so nothing can name one for sure"
+    return f"GPUs {names} report the same UUID, so neither can be named for certain"
 
 
 def _ruled_out(
@@ -268,22 +271,22 @@ def _ruled_out(
     allowed: frozenset[str] | None,
     excluded: frozenset[str],
 ) -> str | None:
-    """Say why a card can never be given to this request."""
+    """Return why a GPU can never fit this request."""
     gpu = option.gpu
     if gpu.state is not GpuState.OK:
         return "lost" if gpu.state is GpuState.LOST else gpu.error or "no answer to NVML"
     if option.target is None:
-        return "its UUID cannot be read, so nothing can name it for sure"
+        return "its UUID cannot be read, so it cannot be named for certain"
     if gpu.mig.enabled and option.instance is None:
-        return "MIG is enabled on it, but it has no instance"
+        return "MIG is enabled, but there is no instance"
     if allowed is not None and not allowed & {option.uuid, gpu.uuid}:
         return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
     if allowed is None and gpu.visible is False and option.instance is None:
-        return f"CUDA does not see it: {gpu.hidden_reason or 'nobody knows why'}"
+        return f"CUDA does not see it: {gpu.hidden_reason or 'the reason is unknown'}"
     if option.uuid in excluded:
         return "it is excluded"
     if gpu.compute_mode == "prohibited":
-        return "its compute mode forbids every program"
+        return "its compute mode forbids all programs"
     return _wrong_kind(option, request)
 
 
@@ -306,18 +309,20 @@ def _wrong_kind(option: Option, request: ChoiceRequest) -> str | None:
 
 
 def _too_busy(option: Option, request: ChoiceRequest, own_pids: frozenset[int]) -> str | None:
-    """Say why a card does not fit now; it may later."""
+    """Return why a GPU does not fit now, though it may later."""
     if request.min_free is not None:
         free, total = option.memory_free_bytes, option.memory_total_bytes
         if free is None or total is None:
             return "its free memory cannot be read"
         if free < request.min_free.bytes_of(total):
-            return f"only {_size(free)} are free"
+            return f"only {_size(free)} is free"
     most = request.max_utilization_percent
     if most is not None:
         load = option.utilization_percent
         if load is None:
-            return "a MIG instance tells no load" if option.instance else "its load cannot be read"
+            return (
+                "a MIG instance reports no load" if option.instance else "its load cannot be read"
+            )
         if load > most:
             return f"its load is {load} %"
     others = option.pids - own_pids
@@ -329,13 +334,15 @@ def _too_busy(option: Option, request: ChoiceRequest, own_pids: frozenset[int]) 
 def _queued(behind: int) -> str | None:
     if behind == 0:
         return None
-    return f"{'another process waits' if behind == 1 else f'{behind} others wait'} for it already"
+    return (
+        f"{'another process is' if behind == 1 else f'{behind} others are'} already waiting for it"
+    )
 
 
 def _processes(pids: frozenset[int]) -> str:
     shown = ", ".join(str(pid) for pid in sorted(pids)[:3])
     more = ", ..." if len(pids) > 3 else ""
-    return f"process {shown} is on it" if len(pids) == 1 else f"processes {shown}{more} are on it"
+    return f"process {shown} uses it" if len(pids) == 1 else f"processes {shown}{more} use it"
 
 
 def _described(option: Option) -> str:
@@ -346,7 +353,7 @@ def _described(option: Option) -> str:
         parts.append(f"load {option.utilization_percent} %")
     if option.instance is None and option.gpu.temperature_c is not None:
         parts.append(f"{option.gpu.temperature_c} C")
-    return ", ".join(parts) or "nothing speaks against it"
+    return ", ".join(parts) or "it fits"
 
 
 def _size(size_bytes: int) -> str:

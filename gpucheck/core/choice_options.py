@@ -1,4 +1,4 @@
-"""What can be chosen: GPUs and MIG instances, with the readings that choosing needs."""
+"""Candidates for selection: GPUs and MIG instances, with the readings that selection needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpucheck.models.device import Gpu, MigInstance, Visibility
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A GPU or a MIG instance as something to choose, with the readings that choosing needs."""
+    """A GPU or a MIG instance that can be selected, with the readings that selection needs."""
 
     target: Target | None
     gpu: Gpu
@@ -25,17 +25,17 @@ class Option:
 
     @property
     def uuid(self) -> str:
-        """Return what to call it; a card that does not say its UUID has only its index."""
+        """Return its UUID, or its index if the UUID cannot be read."""
         return self.target.uuid if self.target else f"index {self.gpu.index}"
 
 
 def options_of(gpus: Sequence[Gpu]) -> tuple[Option, ...]:
-    """Return what can be chosen: each GPU, or in its place its MIG instances."""
+    """Return each GPU, or its MIG instances in its place."""
     return tuple(option for gpu in gpus for option in options_on(gpu))
 
 
 def options_on(gpu: Gpu) -> Iterator[Option]:
-    """Yield what can be chosen of one GPU."""
+    """Yield one GPU, or its MIG instances in its place."""
     if gpu.mig.enabled and gpu.mig.instances:
         yield from (_instance_option(gpu, instance) for instance in gpu.mig.instances)
         return
@@ -67,10 +67,10 @@ def _instance_option(gpu: Gpu, instance: MigInstance) -> Option:
 
 
 def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
-    """Return the UUIDs that the inherited CUDA_VISIBLE_DEVICES leaves to choose from; None: all.
+    """Return the UUIDs that the inherited CUDA_VISIBLE_DEVICES allows; None means all.
 
-    Every entry that counts is in it, also the second MIG instance that a driver would not show
-    beside the first: alone it can be chosen.
+    This includes a second MIG instance that the driver would hide beside the first: alone it can
+    be chosen.
     """
     if visibility.cuda_visible_devices is None:
         return None

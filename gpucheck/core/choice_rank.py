@@ -1,4 +1,4 @@
-"""Which of the GPUs that fit are the best: freest, idlest, coolest, nearest to us or each other."""
+"""Ranking of the GPUs that fit: by free memory, load, temperature or nearness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpucheck.core.choice_options import Option
 from gpucheck.models.device import Gpu, Topology
 from gpucheck.models.placement import ChoiceRequest, Preference
 
-#: How near two cards are: an NVLink before any PCIe path, then the path with the fewest hops.
+#: Nearness of two GPUs: NVLink before any PCIe path, then the path with the fewest hops.
 _NEARNESS = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
 _NVLINK_NEARNESS = 100
 
@@ -21,9 +21,9 @@ def best(
     *,
     last: Container[int] = (),
 ) -> list[Option]:
-    """Return the `count` best options by the request's preference, by index.
+    """Return the `count` best options by the request's preference, in index order.
 
-    Cards in `last` (by index) are only taken where there are too few others.
+    GPUs in `last` (by index) are taken only if there are too few others.
     """
     well = [option for option in options if option.gpu.index not in last]
     if len(well) < request.count:
@@ -48,7 +48,7 @@ def not_honoured(
     request: ChoiceRequest,
     topology: Topology | None,
 ) -> str | None:
-    """Say why the preference decided nothing, or None if it did or there was nothing to prefer."""
+    """Return why the preference had no effect; None if it had, or there was nothing to prefer."""
     if not chosen:
         return None
     pairs = [(one, other) for at, one in enumerate(chosen) for other in chosen[at + 1 :]]
@@ -56,25 +56,27 @@ def not_honoured(
         case Preference.NVLINK:
             near = _link_nearness(topology)
             if not pairs:
-                return "one GPU alone has no link to another" if len(fitting) > 1 else None
+                return "a single GPU has no link to another" if len(fitting) > 1 else None
             apart = [pair for pair in pairs if near(*pair) < _NVLINK_NEARNESS]
             if not apart:
                 return None
             one, other = apart[0]
-            return f"no NVLink joins GPU {one.gpu.index} and GPU {other.gpu.index}"
+            return f"no NVLink connects GPU {one.gpu.index} and GPU {other.gpu.index}"
         case Preference.NUMA:
             no_cpus = all(not cpus_in(option.gpu.cpu_affinity or "") for option in fitting)
             no_node = all(option.gpu.numa_node is None for option in fitting)
             if no_cpus and (no_node or not pairs):
-                return "nothing tells which CPUs the GPUs are near"
+                return "which CPUs are near the GPUs is unknown"
             apart = [pair for pair in pairs if not _same_node(*pair)]
             if not apart:
                 return None
             one, other = apart[0]
-            return f"GPU {one.gpu.index} and GPU {other.gpu.index} are not known to be of one node"
+            return (
+                f"GPU {one.gpu.index} and GPU {other.gpu.index} are not known to share a NUMA node"
+            )
         case Preference.COOL:
             known = any(option.gpu.temperature_c is not None for option in fitting)
-            return None if known else "no GPU tells its temperature"
+            return None if known else "no GPU reports its temperature"
         case _:
             return None
 
@@ -108,14 +110,14 @@ def _or_last(value: float | None) -> float:
 
 
 def _share_of_our_cpus(gpu: Gpu) -> float:
-    """Return which share of the CPUs that we may run on is next to the GPU."""
+    """Return the share of the CPUs we may run on that is local to the GPU."""
     near = cpus_in(gpu.cpu_affinity or "")
     ours = os.sched_getaffinity(0)
     return len(near & ours) / len(ours)
 
 
 def cpus_in(text: str) -> frozenset[int]:
-    """Return the CPUs in the kernel's list form, such as `0-55,112-167`; none for other text."""
+    """Parse the kernel's CPU list, such as `0-55,112-167`; other text gives no CPU."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -147,10 +149,10 @@ def _link_nearness(topology: Topology | None) -> _Nearness:
 
 
 def _nearest(ranked: Sequence[Option], count: int, nearness: _Nearness) -> list[Option]:
-    """Return a set of cards that are near each other, grown from each card in turn.
+    """Return a set of GPUs that are near each other, grown from each GPU in turn.
 
     Adding the nearest one at a time does not always find the best set, but trying all sets of 8
-    among 64 cards would take years.
+    among 64 GPUs would take years.
     """
     best_set: list[Option] = []
     best_sum = -1.0

@@ -1,4 +1,4 @@
-"""Who holds which GPU and who waits, as the documents show it."""
+"""List of the claims and the queue, as the documents show them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_claim(held: HeldSlot, *, waited_s: float | None = None) -> Claim:
 
 
 def list_claims(store: ClaimStore) -> ClaimList:
-    """Return who holds what, and who waits."""
+    """Return the claims that are held, and the queue."""
     directory = str(store.directory)
     if not store.exists():
         return ClaimList(directory=directory)

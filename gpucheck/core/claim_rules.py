@@ -1,4 +1,4 @@
-"""Whose GPUs they are: the rules of sharing, and when nothing is claimed at all."""
+"""Rules for sharing GPUs by claims, and the schedulers whose allocations need none."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from gpucheck.models.claim import HeldSlot, Slot, Step, Target
 
-#: The ids of the claims around a command, for a gpucheck that it calls itself.
+#: The ids of the claims that enclose a command, for a gpucheck that it calls.
 IDS_VARIABLE = "GPUCHECK_CLAIM_IDS"
 
-#: Inside an allocation of these the scheduler has given the cards away already.
+#: The variables of a scheduler's allocation, in which the GPUs are already assigned.
 SCHEDULERS = {
     "SLURM_JOB_ID": "Slurm",
     "PBS_JOBID": "PBS",
@@ -29,13 +29,13 @@ def scheduler_of(environment: Mapping[str, str]) -> str | None:
 
 
 def ids_around(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the ids of the claims that the command around us was started under."""
+    """Return the ids of the claims that enclose this process."""
     return frozenset(filter(None, environment.get(IDS_VARIABLE, "").split(",")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Whether a target has room for one more: the slot to take, or why there is none."""
+    """Vacancy on a target: the slot to take, or why there is none."""
 
     slot: Slot | None = None
     reason: str = ""
@@ -44,11 +44,11 @@ class Room:
 def room_on(
     target: Target, held: Sequence[HeldSlot], *, share: int, around: frozenset[str]
 ) -> Room:
-    """Say whether somebody who lets `share` claims be on the card may join those who hold it.
+    """Return the vacancy on a target for a claim that accepts `share` claims on it.
 
-    Everybody's wish counts: no more come than the smallest share among them. A card excludes its
-    MIG instances and the other way round. The claims in `around` are our own, as far as we are
-    their owner: everybody can read the ids.
+    The smallest share among all of them is the limit. A whole GPU excludes its MIG instances, and
+    the other way round. The claims in `around` are our own if we own their records: the ids alone
+    prove nothing, since everybody can read them.
     """
     if not target.has_usable_name:
         return Room(reason="its UUID cannot be read, so it cannot be claimed")
@@ -61,7 +61,7 @@ def room_on(
         for item in on_card:
             other = item.slot.target
             if other != target and None in (other.instance, target.instance):
-                what = "its MIG instance" if target.instance is None else "the whole card"
+                what = "one of its MIG instances" if target.instance is None else "the whole GPU"
                 return Room(reason=f"{what} is held by {item.holder.described}")
     taken = {
         item.slot.steps[len(ours)]: item
@@ -81,7 +81,7 @@ def room_on(
 def _steps_around(
     target: Target, on_card: Sequence[HeldSlot], around: frozenset[str]
 ) -> tuple[Step, ...]:
-    """Return the innermost place on the target that a claim around us holds."""
+    """Return the steps of the innermost claim on the target that encloses us."""
     ours = [
         item.slot.steps
         for item in on_card

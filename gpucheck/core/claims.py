@@ -1,9 +1,8 @@
-"""How somebody comes to claims: the queue in which everybody waits, and the step that takes them.
+"""FIFO queue for GPU claims, and their acquisition.
 
-Selecting and claiming are one step behind the gate of the claims. Whoever is ready to wait draws a
-ticket there first of all, before the machine is even looked at. Tickets that want some of the same
-cards are served strictly in the order in which they were drawn, also before a caller who would not
-wait.
+Selecting and claiming are one step under the mutex of the claims. A caller that is ready to wait
+draws a ticket there first, before it surveys the machine. Tickets that want some of the same GPUs
+are served strictly in the order in which they were drawn, also before callers that do not wait.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from gpucheck.models.errors import BadAnswerError, InconclusiveError
 from gpucheck.probes.claim_records import user_name
 from gpucheck.probes.claims import ClaimStore, Gate, Lock, Place
 
-#: How often a waiting process looks: at the one before it in the queue, and at the cards.
+#: Interval at which a waiting process checks the ticket ahead of it, and the locks.
 _LOOK_S = 0.1
-#: How often it asks the driver anew while a card is not claimed but does not fit either.
+#: Interval at which it asks the driver again while a GPU is unclaimed but does not fit.
 _SURVEY_S = 2.0
-#: A driver that does not answer is asked again after twice as long each time, up to this.
+#: For a driver that does not answer the interval doubles each time, up to this.
 _LONGEST_SURVEY_S = 60.0
-#: How many of those who came together may ask the driver at once, so that it answers in time.
+#: Most waiting processes that may ask the driver at once, so that it answers in time.
 _SURVEYS_AT_ONCE = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Claims that we hold: their locks, and what to show of them."""
+    """Lease: the claims that we hold, their locks, and the variables for a command."""
 
     locks: tuple[Lock, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -42,21 +41,21 @@ class Held:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors that a command must inherit to hold the claims."""
+        """Return the descriptors that a command must inherit to keep the claims."""
         return tuple(lock.descriptor for lock in self.locks)
 
     def close(self) -> None:
-        """Give the claims up, unless a process that we started has inherited them."""
+        """Release the claims, unless a process that we started has inherited them."""
         for lock in self.locks:
             lock.close()
 
 
 class Chooser(Protocol):
-    """Decides what to take, from a look at the machine that may be repeated."""
+    """Selector: decides what to take, from surveys of the machine that may be repeated."""
 
     @property
     def possible(self) -> Sequence[Target]:
-        """Return what could ever be given to this caller."""
+        """Return every target that this caller could ever get."""
         ...
 
     @property
@@ -65,26 +64,26 @@ class Chooser(Protocol):
         ...
 
     def survey(self) -> None:
-        """Look at the machine anew."""
+        """Survey the machine again."""
         ...
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
-        """Return the best that fits, nothing if too few do or somebody is before us.
+        """Return the best that fits; nothing if too few do or others are ahead.
 
-        `blocked` has reasons by UUID; `behind` says how many others wait for the same.
+        `blocked` maps UUIDs to reasons; `behind` is the number of others that wait for the same.
         """
         ...
 
     def failure(self) -> BadAnswerError:
-        """Return the error for the last choice, which found too little."""
+        """Return the error for the last choice, which found too few."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How far the queue has come: how many are before us, and for how long we have waited.
+    """Queue position: how many are ahead of us, and how long we have waited.
 
-    `reason` is what is lacking, and `details` say it of each card.
+    `reason` says what is missing, and `details` say it for each GPU.
     """
 
     ahead: int
@@ -95,10 +94,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimTerms:
-    """How to claim.
+    """Options of an acquisition.
 
-    `hold` false only looks. `around` are the ids of the claims around this process, and
-    `command` is what the record will say.
+    With `hold` false nothing is claimed. `around` are the ids of the claims that enclose this
+    process, and `command` goes into the record.
     """
 
     share: int = 1
@@ -110,7 +109,7 @@ class ClaimTerms:
 
 
 class _Attempt:
-    """One look behind the gate: what is blocked, what was taken, and who is before us."""
+    """One attempt under the mutex: what was chosen and taken, and who is ahead."""
 
     def __init__(self) -> None:
         self.held: Held | None = None
@@ -120,7 +119,7 @@ class _Attempt:
 
 
 class Acquisition:
-    """One caller's way to its claims; without a store nobody claims and nobody is in the way."""
+    """One caller's acquisition of claims; without a store nothing is claimed or blocked."""
 
     def __init__(
         self,
@@ -147,12 +146,12 @@ class Acquisition:
         self._details: tuple[str, ...] = ()
 
     def run(self) -> tuple[Sequence[Target], Held]:
-        """Return what was chosen and the claims on it, waiting for them if that was asked.
+        """Choose targets and claim them, waiting for them if requested.
 
         Raises:
             BadAnswerError: nothing fits, or not within the timeout.
             MissingError: the directory for the claims cannot be used.
-            InconclusiveError: the claims cannot be looked at.
+            InconclusiveError: the claims cannot be read.
         """
         try:
             attempt = self._try()
@@ -167,9 +166,9 @@ class Acquisition:
             self._leave_queue()
 
     def _try(self) -> _Attempt:
-        """Look at the machine, then choose and claim in one step."""
+        """Survey the machine, then choose and claim in one step."""
         store = self._store
-        # Who only looks makes no directory: where there is none, nobody holds anything.
+        # A caller that only looks makes no directory: without one nothing is held.
         if store is not None and not (self._terms.hold or store.exists()):
             store = None
         if store is not None and self._terms.wait and self._place is None:
@@ -185,12 +184,12 @@ class Acquisition:
         with store.gate() as gate:
             self._choose_and_take(gate, attempt)
             if attempt.held is not None:
-                # Behind the gate, so that nobody sees us wait for what we have.
+                # Under the mutex, so that nobody sees us wait for what we already hold.
                 self._leave_queue()
         return attempt
 
     def _survey(self) -> None:
-        """Look at the machine; who waits outlives a driver that does not answer in time."""
+        """Survey the machine; a caller that waits outlasts a driver that does not answer."""
         pause_s = _SURVEY_S
         while True:
             try:
@@ -219,7 +218,7 @@ class Acquisition:
     # ------------------------------------------------------------------------------ the queue
 
     def _join_queue(self, store: ClaimStore) -> None:
-        """Draw a ticket, then wait for our turn to ask the driver: it minds a crowd."""
+        """Draw a ticket, then wait until few enough others are asking the driver."""
         with store.gate() as gate:
             self._place = gate.enqueue(self._holder())
         number = self._place.ticket.number
@@ -229,7 +228,7 @@ class Acquisition:
             asking = [ticket for ticket in tickets if ticket.wants is None]
             if len(asking) < _SURVEYS_AT_ONCE:
                 return
-            self._note(len(tickets), "they look at the GPUs first")
+            self._note(len(tickets), "they ask the driver first")
             self._wait_for(asking[-_SURVEYS_AT_ONCE])
 
     def _leave_queue(self) -> None:
@@ -250,14 +249,14 @@ class Acquisition:
         attempt.ahead = [
             ticket
             for ticket in gate.tickets(before=None if place is None else place.ticket.number)
-            # Who is still looking may want the same, and came before us if we wait as well.
+            # A ticket without wants may want the same, and is ahead of us if we wait too.
             if (place is not None if ticket.wants is None else ticket.wants & wants)
         ]
         attempt.free = sum(room.slot is not None for room in rooms.values())
         return rooms
 
     def _wants(self, rooms: Mapping[str, Room]) -> frozenset[str]:
-        """Return what we queue for: the cards, or what is inside the claims around us."""
+        """Return what we queue for: the GPUs, or places inside the claims that enclose us."""
         if self._place is not None and self._place.ticket.wants is not None:
             return self._place.ticket.wants
         inside = "+".join(sorted(self._terms.around))
@@ -272,7 +271,7 @@ class Acquisition:
         rooms: Mapping[str, Room],
         lost: dict[str, str],
     ) -> Held | None:
-        """Take all of them or none; what somebody else's lock is on is lost for this attempt."""
+        """Take all of them or none; what another process has locked is lost for this attempt."""
         if not self._terms.hold:
             return Held(environment={})
         holder = self._holder()
@@ -285,7 +284,7 @@ class Acquisition:
                 assert slot is not None, "a blocked target was chosen"
                 lock = gate.take(slot, holder)
                 if lock is None:
-                    lost[target.uuid] = "somebody took it at this moment"
+                    lost[target.uuid] = "another process has just taken it"
                     break
                 locks.append(lock)
                 held = HeldSlot(slot=slot, path=gate.path_of(slot), holder=holder)
@@ -303,7 +302,7 @@ class Acquisition:
         number = self._place.ticket.number if self._place is not None else 0
         pid = os.getpid()
         return Holder(
-            # The ticket and the moment, on a clock that all processes share, tell the order.
+            # The ticket and the time, on a clock that all processes share, give the order.
             id=f"{number}-{time.monotonic_ns()}-{pid}",
             pid=pid,
             user=user_name(os.geteuid()),
@@ -314,11 +313,11 @@ class Acquisition:
     # ------------------------------------------------------------------------------ waiting
 
     def _wait(self, attempt: _Attempt) -> None:
-        """Wait for those before us to go, then for enough cards without a claim."""
+        """Wait for the tickets ahead of us, then for enough unclaimed GPUs."""
         failure = self._chooser.failure()
         reason, self._details = failure.message, _causes(failure)
         if not attempt.ahead and attempt.free >= self._chooser.count:
-            # They are not claimed: what uses them without a claim must become less busy.
+            # They are unclaimed: the processes that use them must become less busy.
             self._note(0, reason)
             self._pause(_SURVEY_S)
             return
@@ -342,7 +341,7 @@ class Acquisition:
             self._pause(_LOOK_S)
 
     def _note(self, ahead: int, reason: str) -> None:
-        """Remember what we wait for: it is told whenever we pause."""
+        """Remember what we wait for: each pause reports it."""
         self._ahead, self._reason = ahead, reason
 
     def _waited_s(self) -> float:
@@ -376,7 +375,8 @@ class Acquisition:
             )
         if not self._has_looked:
             return BadAnswerError(
-                code="wait-timeout", message=f"{message} Others who came before look first."
+                code="wait-timeout",
+                message=f"{message} Others ahead in the queue ask the driver first.",
             )
         last = self._chooser.failure()
         return BadAnswerError(
@@ -387,5 +387,5 @@ class Acquisition:
 
 
 def _causes(failure: BadAnswerError) -> tuple[str, ...]:
-    """Return what is in the way: the last step of a failure says what to do about it."""
+    """Return the reasons of a failure: its remedy without the last step."""
     return failure.remedy[:-1]

@@ -1,7 +1,7 @@
-"""Device strings taken apart: `/gpu:0`, `cuda:1`, `cuda0`, `0` or a UUID.
+"""Parser for device strings: `/gpu:0`, `cuda:1`, `cuda0`, `0` or a UUID.
 
 TensorFlow's grammar as version 2.21 parses it: type names in any case, keywords (`job`,
-`replica`, `task`, `device`) in lower case. Besides it PyTorch's `cuda:1`, Theano's `cuda0` and
+`replica`, `task`, `device`) in lower case. Also PyTorch's `cuda:1`, Theano's `cuda0` and
 `gpu,0`, the plain index of CuPy and JAX, and the UUIDs of NVIDIA's driver.
 """
 
@@ -24,15 +24,15 @@ _THEANO = re.compile(r"(?:cuda|gpu)([0-9]+)|gpu,([0-9]+)")
 _INDEX = re.compile(r"[0-9]+")
 _LIST = re.compile(r"[0-9]+(?:,[0-9]+)+")
 _UUID = re.compile(r"(?:GPU|MIG)-(?:GPU-)?(?P<digits>[0-9A-Fa-f]*)[0-9A-Fa-f/-]*", re.IGNORECASE)
-#: With fewer digits `gpu-1` would sooner be a mistake for `gpu:1` than the beginning of a UUID.
+#: With fewer digits `gpu-1` is more likely a typo for `gpu:1` than the start of a UUID.
 _LEAST_DIGITS = 4
 
 
 def parse_device(text: str) -> DeviceSpec:
-    """Take a device string apart.
+    """Parse a device string.
 
     Raises:
-        WrongUseError: where no grammar accepts it, in TensorFlow's words.
+        WrongUseError: no grammar accepts it; the message has TensorFlow's words.
     """
     if len(text) > _LONGEST_TEXT:
         raise malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
@@ -46,7 +46,7 @@ def parse_device(text: str) -> DeviceSpec:
         if len(found["digits"]) < _LEAST_DIGITS:
             raise malformed(
                 fact=f"{quoted(text)} is too short for a UUID.",
-                remedy=f"Write {_LEAST_DIGITS} of its digits or more, or /gpu:0, cuda:0 or 0.",
+                remedy=f"Write at least {_LEAST_DIGITS} of its digits, or /gpu:0, cuda:0 or 0.",
             )
         return DeviceSpec(text=text, grammar=DeviceGrammar.UUID, kind="GPU", uuid=text)
     return _parse_tensorflow(text)
@@ -59,7 +59,7 @@ def _gpu_spec(text: str, grammar: DeviceGrammar, digits: str | None) -> DeviceSp
 
 @dataclass(slots=True, kw_only=True)
 class _Parts:
-    """What has been read of a TensorFlow string so far."""
+    """Parts of a TensorFlow string that have been read so far."""
 
     job: str | None = None
     replica: str | None = None
@@ -89,7 +89,7 @@ def _parse_tensorflow(text: str) -> DeviceSpec:
     return DeviceSpec(
         text=text,
         job=parts.job,
-        # Read last, as TensorFlow does: of several only the last one need be a number.
+        # Converted last, as TensorFlow does: of several only the last has to be a number.
         replica=None if parts.replica is None else _integer(text, parts.replica),
         task=None if parts.task is None else _integer(text, parts.task),
         kind=parts.kind,
@@ -127,7 +127,7 @@ def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
     if lowered in ("job", "replica", "task", "device") and attribute != lowered:
         hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
     elif _LIST.fullmatch(text):
-        hint = f"Write each device as a word of its own: {text.replace(',', ' ')[:40]}"
+        hint = f"Write each device as a separate word: {text.replace(',', ' ')[:40]}"
     else:
         hint = hints.get(lowered, "Write /gpu:0, /device:GPU:0, cuda:0 or 0.")
     return malformed(
@@ -138,12 +138,12 @@ def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
 
 
 def malformed(*, fact: str, remedy: str = "Write /gpu:0, /cpu:0, cuda:0 or 0.") -> WrongUseError:
-    """Return the error for a device string that no grammar takes."""
+    """Return the error for a device string that no grammar accepts."""
     return WrongUseError(code="bad-device", message=fact, remedy=(remedy,))
 
 
 def quoted(text: str) -> str:
-    """Quote outside text, with control characters made visible and no more than a line of it."""
+    """Quote at most a line of outside text, with control characters made visible."""
     return ascii(text if len(text) <= 80 else f"{text[:77]}...")
 
 

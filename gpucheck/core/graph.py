@@ -1,7 +1,7 @@
-"""Where the operations of a graph come to lie, what must be copied for that, and what for nothing.
+"""Device placement of graph operations, and the transfers it causes.
 
 Placing follows TensorFlow: an operation without a device gets the best one, and all kinds here have
-GPU kernels. A constant without a device is made where it is used, if that is one place only.
+GPU kernels. A constant without a device is made where it is used, if only one device uses it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def place_graph(graph: Graph, gpus: Sequence[Gpu], *, soft: bool) -> PlacedGraph
     """Give every operation its device.
 
     Raises:
-        BadAnswerError: a device that an operation asks for does not exist.
-        InconclusiveError: CUDA's order of the cards is not known.
+        BadAnswerError: an operation names a device that does not exist.
+        InconclusiveError: CUDA's order of the GPUs is unknown.
     """
     places: dict[str, PlacedDevice] = {}
     known: dict[str, PlacedDevice] = {}
@@ -98,7 +98,7 @@ def _resolve(graph: Graph, op: GraphOp, gpus: Sequence[Gpu], *, soft: bool) -> P
 
 
 def describe(placed: PlacedGraph) -> Placement:
-    """Return the placement as a document shows it; nothing of it has run."""
+    """Return the placement as a document shows it, before anything runs."""
     graph = placed.graph
     devices = list(dict.fromkeys(_key(placed.places[op.name]) for op in graph.ops))
     shown = {_key(place): place for place in placed.places.values()}
@@ -127,7 +127,7 @@ def _key(device: PlacedDevice) -> tuple[str, str]:
 
 
 def transfers_of(placed: PlacedGraph) -> tuple[Transfer, ...]:
-    """Return what must be copied, each result to each device once; the last one is the fetch.
+    """Return the transfers, each result to each device once; the last is the fetch.
 
     Constants are made where they are placed: that is no copy between devices.
     """
@@ -153,9 +153,9 @@ def _add_move(
 
 
 def advise(placed: PlacedGraph) -> tuple[str, ...]:
-    """Name each operation that would cost fewer bytes on the device of one of its neighbours.
+    """Name each operation that would copy fewer bytes on the device of one of its neighbours.
 
-    Nobody is sent back to the CPU to save a copy: only a constant is as good there.
+    Only a constant may move to the CPU to save a copy: anything else is slower there.
     """
     graph, host = placed.graph, placed.host.resolved
     places = {name: place.resolved for name, place in placed.places.items()}
@@ -174,7 +174,7 @@ def advise(placed: PlacedGraph) -> tuple[str, ...]:
             where = f"{graph.path}:{op.line}: " if graph.path and op.line else ""
             found.append(
                 f"{where}{op.name} on {_short(better)} instead of {_short(places[op.name])} "
-                f"would copy {now - costs[better]} bytes less"
+                f"would copy {now - costs[better]} fewer bytes"
             )
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""A graph of one's own from a TOML file: each table is an operation, and errors name the line.
+"""Graph files in TOML: each table is an operation, and errors name the line.
 
 [a]
 op = "constant"
@@ -8,7 +8,7 @@ value = [1, 2, 3, 4, 5, 6]
 [product]
 op = "matmul"
 inputs = ["a", "b"]
-device = "/gpu:0"      # or "auto", as where it is left out
+device = "/gpu:0"      # or "auto", the default
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def parse_graph(text: str, path: str) -> Graph:
     if not isinstance(description, str):
         raise source.error(key="description", problem="description is text")
     if not document:
-        raise source.error(problem="there is no operation in it")
+        raise source.error(problem="it has no operation")
     if len(document) > MOST_OPS:
-        raise source.error(problem=f"there are more than {MOST_OPS} operations in it")
+        raise source.error(problem=f"it has more than {MOST_OPS} operations")
     ops = {name: _read_op(name, table, source) for name, table in document.items()}
     ordered = _order(ops, source)
     known: dict[str, GraphOp] = {}
@@ -84,19 +84,19 @@ def _read_op(name: str, table: object, source: Source) -> GraphOp:
     if not isinstance(table, dict):
         # The tables of a list `[[a]]` are a[0], a[1] and so on.
         at = f"{name}[0]" if isinstance(table, list) and source.line_of(f"{name}[0]") else name
-        problem = f"{shown(name)} is no operation: write a table [{shown(name)}]"
+        problem = f"{shown(name)} is not an operation: write a table [{shown(name)}]"
         raise source.error(at, problem=problem)
     if not _NAME.fullmatch(name):
-        raise source.error(name, problem="a name has letters, digits and _ . / - only")
+        raise source.error(name, problem="a name may have only letters, digits and _ . / -")
     if table and all(isinstance(inner, dict) for inner in table.values()):
         inner = f"{name}.{next(iter(table))}"
-        problem = f'a name with a dot stands in quotes: write ["{shown(inner)}"]'
+        problem = f'a name with a dot needs quotes: write ["{shown(inner)}"]'
         raise source.error(inner, problem=problem)
     kind = _kind_of(name, table, source)
     strangers = sorted(set(table) - _KEYS[kind] - _EVERY_OP)
     if strangers:
         takes = ", ".join(sorted(_KEYS[kind] | _EVERY_OP))
-        problem = f"{kind} has no {shown(strangers[0])}; it takes {takes}"
+        problem = f"{kind} has no key {shown(strangers[0])}; it takes {takes}"
         raise source.error(name, strangers[0], problem=problem)
     shape: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
@@ -147,7 +147,7 @@ def _inputs(
 def _device(name: str, table: Mapping[str, object], source: Source) -> str | None:
     device = table.get("device", "auto")
     if not isinstance(device, str):
-        raise source.error(name, "device", problem="device is a text such as /gpu:0 or auto")
+        raise source.error(name, "device", problem="device is a string such as /gpu:0 or auto")
     if device == "auto":
         return None
     try:
@@ -185,24 +185,28 @@ def _constant(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return a constant's shape and its numbers: all of them, or one that fills it."""
     if "value" not in table:
-        raise source.error(name, problem="a constant has a value")
+        raise source.error(name, problem="a constant needs a value")
     value = table["value"]
     shape = _written_shape(name, table, source)
     if not isinstance(value, list):
         number = _number(value)
         if number is None:
-            raise source.error(name, "value", problem="value holds numbers that float32 can hold")
+            raise source.error(
+                name, "value", problem="value must have numbers that fit into float32"
+            )
         return shape or (), (number,)
     own = _shape_of_list(value)
     if own is None or math.prod(own) == 0:
-        raise source.error(name, "value", problem="value has rows of different lengths or none")
+        raise source.error(
+            name, "value", problem="value has no numbers, or rows of different lengths"
+        )
     numbers = [_number(item) for item in _flat(value)]
     if None in numbers:
-        raise source.error(name, "value", problem="value holds numbers that float32 can hold")
+        raise source.error(name, "value", problem="value must have numbers that fit into float32")
     if shape is None:
         shape = own
     elif math.prod(shape) != len(numbers) or (len(own) > 1 and own != shape):
-        problem = f"value has the shape {_form(own)}, and shape says {_form(shape)}"
+        problem = f"value has the shape {_form(own)}, but shape says {_form(shape)}"
         raise source.error(name, "value", problem=problem)
     return shape, tuple(number for number in numbers if number is not None)
 
@@ -220,7 +224,7 @@ def _written_shape(
         problem = f"shape is a list of at most {MOST_DIMENSIONS} whole numbers above 0"
         raise source.error(name, "shape", problem=problem)
     if math.prod(shape) > MOST_ELEMENTS:
-        raise source.error(name, "shape", problem=f"more than {MOST_ELEMENTS} numbers are too many")
+        raise source.error(name, "shape", problem=f"a constant has at most {MOST_ELEMENTS} numbers")
     return tuple(shape)
 
 
@@ -249,7 +253,7 @@ def _flat(value: object) -> Iterator[object]:
         yield value
 
 
-# ---------------------------------------------------------------------------------- the whole
+# ---------------------------------------------------------------------------------- the graph
 
 
 def _order(ops: Mapping[str, GraphOp], source: Source) -> list[GraphOp]:
@@ -257,7 +261,7 @@ def _order(ops: Mapping[str, GraphOp], source: Source) -> list[GraphOp]:
     for op in ops.values():
         missing = [name for name in op.inputs if name not in ops]
         if missing:
-            problem = f"its input {shown(missing[0])} is no operation of this graph"
+            problem = f"its input {shown(missing[0])} is not an operation of this graph"
             raise source.error(op.name, "inputs", problem=problem)
     done: dict[str, GraphOp] = {}
     while len(done) < len(ops):
@@ -269,7 +273,7 @@ def _order(ops: Mapping[str, GraphOp], source: Source) -> list[GraphOp]:
         if not ready:
             circle = _circle(ops, done)
             path = " -> ".join([*circle, circle[0]])
-            raise source.error(circle[0], "inputs", problem=f"it waits for itself: {shown(path)}")
+            raise source.error(circle[0], "inputs", problem=f"it depends on itself: {shown(path)}")
         done.update((op.name, op) for op in ready)
     return list(done.values())
 
@@ -302,7 +306,7 @@ def _shape_of(op: GraphOp, known: Mapping[str, GraphOp], source: Source) -> tupl
         case _:
             if op.kind is OpKind.SOFTMAX and not shapes[0]:
                 raise source.error(
-                    op.name, "inputs", problem="softmax needs a row of numbers, not one"
+                    op.name, "inputs", problem="softmax needs a row of numbers, not a single one"
                 )
             return shapes[0]
 
@@ -330,17 +334,17 @@ def _without_axis(op: GraphOp, shape: tuple[int, ...], source: Source) -> tuple[
     if op.axis is None:
         return ()
     if not 0 <= op.axis < len(shape):
-        problem = f"there is no axis {op.axis} in the shape {_form(shape)}"
+        problem = f"the shape {_form(shape)} has no axis {op.axis}"
         raise source.error(op.name, "axis", problem=problem)
     return shape[: op.axis] + shape[op.axis + 1 :]
 
 
 def _fetched(fetch: object, ops: Mapping[str, GraphOp], source: Source) -> str:
-    """Return whose value is the result: the named operation, or the last one in the file."""
+    """Return the operation whose value is the result: the named one, or the last in the file."""
     if fetch is None:
         return list(ops)[-1]
     if not isinstance(fetch, str) or fetch not in ops:
-        raise source.error(table="fetch", problem="fetch names no operation of this graph")
+        raise source.error(table="fetch", problem="fetch does not name an operation of this graph")
     return fetch
 
 

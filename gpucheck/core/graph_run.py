@@ -1,4 +1,4 @@
-"""Run a placed graph where it is placed, and measure what the copies cost."""
+"""Execution of a placed graph on its devices, with the time of each copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpucheck.probes.arrays import Array, ArrayDevice, as_our_error, open_cpu, o
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.interface import Probes
 
-#: A value of more numbers than this is for nobody to read.
+#: A value with more numbers than this is not shown.
 MOST_SHOWN = 4096
 
 
@@ -26,12 +26,12 @@ def run_graph(
     open_device: Callable[[PlacedDevice], ArrayDevice],
     clock: Clock,
 ) -> Placement:
-    """Run it twice and return the placement with the value and the second run's copying times.
+    """Run the graph twice; return the value and the copy times of the second run.
 
     The first run loads libraries and compiles kernels.
 
     Raises:
-        GpucheckError: a device cannot be opened, or gave up on the way.
+        GpucheckError: a device cannot be opened, or fails in the run.
     """
     run = _Run(placed, open_device, clock)
     try:
@@ -52,17 +52,17 @@ def run_graph(
 
 
 def _remarks(value: Any) -> Iterator[str]:
-    """Say why the value cannot be shown in full."""
+    """Yield notes about the value."""
     import numpy as np
 
     if value.size > MOST_SHOWN:
-        yield f"The value has {value.size} numbers, which is too many to show."
+        yield f"The value has {value.size} numbers, too many to show."
     if not np.isfinite(value).all():
-        yield "Not every number of the value is finite: one was too large for float32."
+        yield "The value is not finite everywhere: a number was too large for float32."
 
 
 class _Run:
-    """The devices of a graph, opened once, and the results of the run that is on."""
+    """State of a running graph: its devices, opened once, and the results so far."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Run:
         return self._at(self._placed.graph.fetch, self._placed.host.resolved)
 
     def _at(self, name: str, device: str) -> Array:
-        """Return an operation's result on a device, copied there if it is not yet."""
+        """Return an operation's result on a device, copied there if needed."""
         if (name, device) not in self._results:
             home = self._placed.places[name].resolved
             self._devices[home].wait()
@@ -106,9 +106,9 @@ class _Run:
 
 
 def open_placed(probes: Probes) -> Callable[[PlacedDevice], ArrayDevice]:
-    """Return what opens the device that an operation is placed on.
+    """Return a function that opens the device of an operation.
 
-    CuPy waits for ever for a driver that hangs, so the driver is asked in a child first.
+    CuPy waits forever for a driver that hangs, so a child process asks the driver first.
     """
     asked: list[CudaReading] = []
 

@@ -1,4 +1,4 @@
-"""GPUs for a Python program: found or chosen, and held for as long as a `with` block lasts."""
+"""GPU lease for a Python program: named or chosen GPUs, held while a `with` block runs."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def hold_devices(
     soft: bool,
     probes: Probes,
 ) -> Iterator[tuple[PlacedDevice, ...]]:
-    """Yield the named devices, or for a request the chosen ones; they are ours in the block.
+    """Yield the named devices, or those chosen for a request; hold them inside the block.
 
     Raises:
-        WrongUseError: a device string or the request makes no sense.
-        BadAnswerError: there is no such device, or too few can be had.
+        WrongUseError: a device string or the request is invalid.
+        BadAnswerError: there is no such device, or too few are available.
         MissingError: there is no GPU, no driver, or no directory for the claims.
         InconclusiveError: the driver does not answer.
     """
@@ -71,9 +71,9 @@ def _check(wish: Wish) -> None:
     if wish.timeout_s is not None:
         check_argument("timeout_s", wish.timeout_s, "seconds", Real)
     if not 1 <= wish.share <= MOST_SHARES:
-        problem = f"share takes 1 to {MOST_SHARES} claims on a card, not {wish.share}."
+        problem = f"share takes 1 to {MOST_SHARES} claims per GPU, not {wish.share}."
     elif wish.timeout_s is not None and not wish.wait:
-        problem = "timeout_s says how long to wait: it needs wait=True."
+        problem = "timeout_s needs wait=True."
     elif wish.timeout_s is not None and not 0 <= wish.timeout_s < float("inf"):
         problem = f"timeout_s takes seconds, not {wish.timeout_s:g}."
     if problem is not None:
@@ -88,10 +88,10 @@ def request_of(
     prefer: str = Preference.FREE_MEMORY.value,
     **criteria: Any,
 ) -> ChoiceRequest | None:
-    """Return what is to be chosen; None where devices are named instead.
+    """Return the request for a choice; None if devices are named instead.
 
     Raises:
-        WrongUseError: both are asked for, or a value makes no sense.
+        WrongUseError: both are given, or a value is invalid.
     """
     for spec in specs:
         check_argument("place", spec, "names such as '/gpu:0' or '0'", str)
@@ -102,7 +102,7 @@ def request_of(
     _check_criteria(criteria)
     if specs and count is not None:
         raise WrongUseError(
-            code="usage", message="Name devices or give a count of GPUs to choose: not both."
+            code="usage", message="Name devices, or give a count of GPUs to choose, but not both."
         )
     if specs:
         return None

@@ -1,4 +1,4 @@
-"""GPUs for `place`: find those that fit, choose the best and hold them, or hold named ones."""
+"""GPU selection for `place`: choose the best GPUs that fit, or take named ones, and hold them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ OnWait = Callable[[Waiting], None]
 
 
 def nobody_listens(_waiting: Waiting) -> None:
-    """Show nothing while waiting."""
+    """Report nothing while waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """How somebody wants to come to GPUs.
+    """Options of a claim.
 
-    `claim` None claims outside of a scheduler's allocation; `hold` false looks at the claims of
-    others and makes none.
+    `claim` None claims unless a scheduler allocated the GPUs. With `hold` false the claims of
+    others count, but none is made.
     """
 
     share: int = 1
@@ -51,7 +51,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picked:
-    """An answer and the claims behind it, which last until they are closed or inherited."""
+    """An answer and its lease, which lasts until it is closed or inherited."""
 
     answer: Answer
     held: Held
@@ -59,7 +59,7 @@ class Picked:
 
 
 def open_store(wish: Wish, environment: Mapping[str, str]) -> ClaimStore | None:
-    """Return where claims are kept, or None where none are to be made or looked at."""
+    """Return the claim store, or None if claims are switched off."""
     claims = wish.claim
     if claims is None:
         claims = scheduler_of(environment) is None
@@ -67,7 +67,7 @@ def open_store(wish: Wish, environment: Mapping[str, str]) -> ClaimStore | None:
 
 
 def open_claims(environment: Mapping[str, str]) -> ClaimStore:
-    """Return where the claims on this machine's GPUs are kept."""
+    """Return the store of the claims on this machine's GPUs."""
     return LockDirectory(claims_directory(environment))
 
 
@@ -79,14 +79,14 @@ def pick_gpus(
     *,
     on_wait: OnWait = nobody_listens,
 ) -> Picked:
-    """Choose GPUs that fit, and hold them where that is wished.
+    """Choose GPUs that fit, and hold them if requested.
 
-    That too few fit, or not in time, is an answer too: its error tells why, for each card.
+    If too few fit, or not in time, the answer's error says why for each GPU.
 
     Raises:
-        WrongUseError: the request makes no sense.
+        WrongUseError: the request is invalid.
         MissingError: there is no GPU, no driver, or no directory for the claims.
-        InconclusiveError: the driver or whoever has the claims does not answer.
+        InconclusiveError: the driver does not answer, or the claims stay locked.
     """
     check_request(request)
     look = _Look(probes, topology=request.prefer is Preference.NVLINK, close_after=wish.wait)
@@ -133,10 +133,10 @@ def hold_named(
     *,
     on_wait: OnWait = nobody_listens,
 ) -> Picked:
-    """Hold the GPUs of a placement that somebody named one by one.
+    """Hold the named GPUs of a placement.
 
     Raises:
-        BadAnswerError: somebody else holds one of them, and not only until the timeout.
+        BadAnswerError: another process holds one of them, and still does at the timeout.
         MissingError: there is no directory for the claims.
     """
     placement = answer.result
@@ -160,7 +160,7 @@ def hold_named(
 
 
 def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
-    """Return what the devices are to a claim, each once; the CPU and the nameless are nothing."""
+    """Return the targets to claim, each once; the CPU and GPUs without a UUID have none."""
     cards = {gpu.index: gpu.uuid for gpu in gpus}
     found = []
     for device in devices:
@@ -173,7 +173,7 @@ def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Ta
 
 @dataclass(kw_only=True)
 class NamedTargets:
-    """Chooses just the targets that were named, or nothing."""
+    """Selector that takes all of the named targets, or nothing."""
 
     targets: tuple[Target, ...]
     blocked: Mapping[str, str] = field(default_factory=dict)
@@ -190,30 +190,30 @@ class NamedTargets:
         return len(self.targets)
 
     def survey(self) -> None:
-        """Do nothing: what was named does not depend on the machine's load."""
+        """Do nothing: named targets do not depend on the machine's load."""
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
-        """Return all of them, or nothing if one is blocked or others are first."""
+        """Return all of them, or nothing if one is blocked or others are ahead."""
         self.blocked, self.behind = blocked, behind
         return () if blocked or behind else self.targets
 
     def failure(self) -> BadAnswerError:
-        """Say which are blocked, and by whom."""
-        reasons = [f"{uuid} is {reason}" for uuid, reason in self.blocked.items()]
+        """Return the error that says which are blocked, and by whom."""
+        reasons = [f"{uuid}: {reason}" for uuid, reason in self.blocked.items()]
         if not reasons:
-            many = "another process waits" if self.behind == 1 else f"{self.behind} others wait"
-            reasons = [f"{many} for it already"]
+            many = "another process is" if self.behind == 1 else f"{self.behind} others are"
+            reasons = [f"{many} already waiting for it"]
         return BadAnswerError(
             code="gpu-claimed",
-            message=f"The GPU cannot be had: {'; '.join(reasons)}.",
+            message=f"The GPU is not available: {'; '.join(reasons)}.",
             remedy=(
-                "Wait for it with --wait, share it with --share N, or go without: --no-claim.",
+                "Wait for it (--wait), share it (--share N), or run without a claim (--no-claim).",
             ),
         )
 
 
 class _Look:
-    """Looks at the machine, as often as it is asked to, and remembers the last answer."""
+    """Inventory of the machine, taken at each look, with the last answer."""
 
     def __init__(self, probes: Probes, *, topology: bool, close_after: bool) -> None:
         self._probes = probes
@@ -223,7 +223,7 @@ class _Look:
         self._unfit: dict[int, Unfit] = {}
 
     def inventory(self) -> Inventory:
-        """Take the inventory; raise what stands in its place where there is none."""
+        """Take the inventory, or raise the error that stands in its place."""
         try:
             answer = take_inventory(self._request, self._probes)
             self._answer = answer
@@ -239,11 +239,11 @@ class _Look:
             return inventory
         finally:
             if self._close_after:
-                # Hundreds may wait at once: none of them keeps a process to ask the driver with.
+                # Hundreds may wait at once, so none of them keeps a driver process open.
                 self._probes.close()
 
     def _judge(self, gpus: Sequence[Gpu]) -> None:
-        """Ask of the cards that answer whether they are fit for work."""
+        """Judge whether the GPUs that answer are fit for work."""
         self._unfit = {}
         if not gpus:
             return
@@ -254,12 +254,12 @@ class _Look:
             if found is not None:
                 self._unfit[gpu.index] = found
         if reading.failure is not None:
-            message = f"The condition of the GPUs was not read: {reading.failure.message}."
+            message = f"The condition of the GPUs could not be read: {reading.failure.message}."
             notice = Notice(code="condition-unknown", message=message)
             self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
 
     def condition(self) -> Mapping[int, Unfit]:
-        """Return what speaks against which cards as of the last look, by index."""
+        """Return the unfit GPUs as of the last look, by index."""
         return self._unfit
 
     def driver_version(self) -> str | None:
@@ -267,7 +267,7 @@ class _Look:
         return self._answer.host.driver_version
 
     def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
-        """Return the last answer with a placement in the inventory's place."""
+        """Return the last answer with a placement in place of the inventory."""
         kept = tuple(
             notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
         )
@@ -275,8 +275,8 @@ class _Look:
 
 
 def _beside_silent_ones(answer: Answer, failure: Failure) -> Answer:
-    """Return the answer without its error, which does not concern the cards that answer."""
-    message = f"{failure.message} The others are offered; CUDA may wait for it as well."
+    """Return the answer with its error as a warning: the other GPUs do answer."""
+    message = f"{failure.message} The other GPUs are offered, but CUDA may hang on this one too."
     notice = Notice(code=failure.code, message=message)
     return answer._replace(error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice))
 
@@ -308,15 +308,13 @@ def _notices(
         return (Notice(code="claims-directory-owner", message=said),)
     scheduler = scheduler_of(environment)
     if store is None and wish.hold and wish.claim is None and scheduler is not None:
-        message = (
-            f"Nothing is claimed: {scheduler} has allocated the GPUs (--claim does it anyway)."
-        )
+        message = f"Nothing is claimed, since {scheduler} allocated the GPUs (--claim claims them)."
         return (Notice(code="no-claim-in-allocation", message=message),)
     return ()
 
 
 def _chosen_device(option: Option, ordinal: int, request: ChoiceRequest) -> PlacedDevice:
-    """Describe a chosen GPU by the ordinal that it has under the environment of the placement."""
+    """Return a chosen GPU under the ordinal that the placement's environment gives it."""
     gpu = option.gpu
     return PlacedDevice(
         spec=f"--count {request.count}",
@@ -328,13 +326,13 @@ def _chosen_device(option: Option, ordinal: int, request: ChoiceRequest) -> Plac
         name=option.name,
         pci_bus_id=gpu.pci_bus_id,
         mig_instance=option.instance is not None,
-        reason=f"it fits and is the best by {request.prefer}",
+        reason=f"the best that fits, by {request.prefer}",
         names=gpu_names(ordinal, None if option.instance else gpu.index, option.uuid),
     )
 
 
 def own_command(words: Sequence[str]) -> str:
-    """Return a command line as the record of a claim shows it."""
+    """Return a command line for the record of a claim, without secrets."""
     import shlex
 
     from gpucheck.probes.processes import without_secrets

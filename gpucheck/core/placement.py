@@ -1,6 +1,6 @@
-"""Which device a string such as `/gpu:0`, `cuda:1` or `0` means on this machine.
+"""Placement of device strings such as `/gpu:0`, `cuda:1` or `0` on this machine's devices.
 
-Soft placement follows TensorFlow's placement rules: type and id are both dropped, job, replica and
+Soft placement follows TensorFlow's placement rules: type and id are both dropped; job, replica and
 task are kept.
 """
 
@@ -30,10 +30,10 @@ LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 
 def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
-    """Return what CUDA enumerates, by its ordinal; devices of unknown ordinal come last.
+    """Return the devices that CUDA enumerates, by ordinal; unknown ordinals come last.
 
     Raises:
-        InconclusiveError: when there are GPUs but nobody knows which of them are visible.
+        InconclusiveError: there are GPUs, but which of them are visible is unknown.
     """
     devices = [device for gpu in gpus for device in _devices_of(gpu)]
     if not devices and any(gpu.visible is None or _instance_is_open(gpu) for gpu in gpus):
@@ -82,28 +82,28 @@ def _order_unknown(gpus: Sequence[Gpu]) -> InconclusiveError:
     reasons = (gpu.unavailable.get("visible") or gpu.unavailable.get("cuda_index") for gpu in gpus)
     reason = next((reason for reason in reasons if reason), "the rules leave it open")
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
-    # No variable helps beside a card that does not answer, or two of one name.
+    # No variable helps if a GPU does not answer, or two have the same UUID.
     broken = len(set(uuids)) < len(uuids) or any(gpu.state is not GpuState.OK for gpu in gpus)
     return InconclusiveError(
         code="cuda-order-unknown",
-        message=f"Which GPU has which CUDA number is not known: {reason}.",
+        message=f"The CUDA numbers of the GPUs are unknown: {reason}.",
         remedy=("Run: gpucheck detect",)
         if broken
-        else ("Set CUDA_DEVICE_ORDER=PCI_BUS_ID.", "Run it where the CUDA driver can be asked."),
+        else ("Set CUDA_DEVICE_ORDER=PCI_BUS_ID.", "Or run it where the CUDA driver answers."),
     )
 
 
 def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevice:
     """Return the device that `spec` means among the visible GPUs and the CPU.
 
-    A spec without a type gets the best device, the lowest GPU before the CPU. With `soft` a
-    device that does not exist is replaced by that one too, which `soft` in the result tells.
+    A spec without a type gets the best device, the lowest GPU before the CPU. With `soft` that
+    device also replaces one that does not exist, and `soft` in the result is true.
 
     Raises:
-        WrongUseError: for a negative index.
-        BadAnswerError: when there is no such device, or it does not answer.
-        MissingError: when it is a GPU and there is none at all.
-        InconclusiveError: when the answer depends on an order that is not known.
+        WrongUseError: an index is negative.
+        BadAnswerError: there is no such device, or it does not answer.
+        MissingError: it is a GPU, and there is none at all.
+        InconclusiveError: the answer depends on an order that is unknown.
     """
     _check_numbers(spec)
     _check_task(spec)
@@ -119,10 +119,10 @@ def resolve(spec: DeviceSpec, gpus: Sequence[Gpu], *, soft: bool) -> PlacedDevic
 
 
 def _check_uuids(gpus: Sequence[Gpu]) -> None:
-    """Refuse to tell two cards apart that have one name: CUDA could mean either.
+    """Refuse GPUs that share a UUID: CUDA could mean either.
 
     Raises:
-        InconclusiveError: two of them say that they have the same UUID.
+        InconclusiveError: two of them report the same UUID.
     """
     for gpu in gpus:
         same = [other.index for other in gpus if gpu.uuid and other.uuid == gpu.uuid]
@@ -130,17 +130,17 @@ def _check_uuids(gpus: Sequence[Gpu]) -> None:
             names = " and ".join(str(index) for index in same)
             raise InconclusiveError(
                 code="same-uuid",
-                message=f"GPUs {names} say that they have the same UUID, {gpu.uuid}: nothing can"
-                " name one of them for certain.",
+                message=f"GPUs {names} report the same UUID, {gpu.uuid}: neither can be named for"
+                " certain.",
                 remedy=("Ask the vendor: a UUID is made from the serial number.",),
             )
 
 
 def check_agreement(visibility: Visibility) -> None:
-    """Refuse ordinals where CUDA enumerates something else than NVIDIA's documents promise.
+    """Refuse ordinals if CUDA enumerates the GPUs otherwise than NVIDIA's documents promise.
 
-    `list`, which does not start CUDA, goes by the documents: a different number here would send
-    people to another card than there.
+    `list` does not start CUDA and follows the documents: a different number here would lead to
+    another GPU.
 
     Raises:
         InconclusiveError: with both orders.
@@ -148,7 +148,7 @@ def check_agreement(visibility: Visibility) -> None:
     if visibility.disagreement is not None:
         raise InconclusiveError(
             code="cuda-order-unknown",
-            message=f"Which GPU has which CUDA number is not certain. {visibility.disagreement}",
+            message=f"The CUDA numbers of the GPUs are not certain. {visibility.disagreement}",
             remedy=(
                 "Choose by UUID instead: gpucheck place --count 1",
                 "See what CUDA leaves out: gpucheck detect",
@@ -157,14 +157,14 @@ def check_agreement(visibility: Visibility) -> None:
 
 
 def place_devices(texts: Sequence[str], gpus: Sequence[Gpu], *, soft: bool) -> Placement:
-    """Resolve device strings, several of which are towers, and say how to get just these GPUs."""
+    """Resolve device strings (several are towers), with the variables for just these GPUs."""
     specs = [parse_device(text) for text in texts]
     devices = tuple(resolve(spec, gpus, soft=soft) for spec in specs)
     return Placement(devices=devices, environment=environment_for(devices))
 
 
 _CPU = "CPU:0"
-#: An empty list would hide all GPUs too, but scripts that failed leave it behind as well.
+#: An empty list would hide all GPUs too, but a failed script may leave one by accident.
 NO_GPU = "-1"
 
 
@@ -176,9 +176,9 @@ def _check_numbers(spec: DeviceSpec) -> None:
 
 
 def _check_task(spec: DeviceSpec) -> None:
-    """Only this process can be meant; soft placement does not change that.
+    """Refuse every task but this process, with soft placement too.
 
-    The words are those of TensorFlow 2.21's eager mode, which takes `CPU:0` for what is left out.
+    The message is that of TensorFlow 2.21's eager mode, which fills in `CPU:0` for missing parts.
     """
     here = spec.job in (None, "localhost", "*") and not spec.replica and not spec.task
     if here:
@@ -199,7 +199,7 @@ def _check_task(spec: DeviceSpec) -> None:
 
 
 def _ordered(spec: DeviceSpec, gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
-    """Return the visible GPUs; those of unknown order only where the order does not matter."""
+    """Return the visible GPUs; those of unknown order only if the order does not matter."""
     if spec.kind == "CPU" and not spec.index:
         return ()
     devices = visible_devices(gpus)
@@ -229,10 +229,10 @@ def _check_answering(
     devices: Sequence[CudaDevice],
     found: CudaDevice | str | None,
 ) -> None:
-    """Refuse an ordinal that CUDA gives to a card that does not answer.
+    """Refuse an ordinal that CUDA gives to a GPU that does not answer.
 
-    CUDA counts its devices without a gap: a number below another one belongs to a card that NVML
-    could not name. Which card is behind the last of them, nobody can tell.
+    CUDA counts its devices without a gap, so a missing ordinal belongs to a GPU that NVML could
+    not name. Which GPU comes after the last known ordinal is unknown.
     """
     silent = [gpu for gpu in gpus if gpu.state is not GpuState.OK]
     asked = spec.index or 0
@@ -248,7 +248,7 @@ def _check_answering(
     )
     raise BadAnswerError(
         code="gpu-not-answering",
-        message=f"{quoted(spec.text)} may only be {which}.",
+        message=f"{quoted(spec.text)} can only be {which}.",
         remedy=(f"There {_existing(devices)}; ask for one that answers.", "Run: gpucheck detect"),
     )
 
@@ -263,7 +263,7 @@ def _by_uuid(spec: DeviceSpec, devices: Sequence[CudaDevice]) -> CudaDevice | No
         raise BadAnswerError(
             code="ambiguous-uuid",
             message=f"{len(found)} visible GPUs have a UUID that begins with {quoted(spec.text)}.",
-            remedy=("Write more of it; gpucheck list shows them.",),
+            remedy=("Write more digits; gpucheck list shows them.",),
         )
     return found[0] if found else None
 
@@ -307,7 +307,7 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
         asked = shown(spec.text if spec.uuid else spec.canonical)
         return f"there is no {asked}; soft placement drops type and id, which leaves {what}"
     if spec.kind is None:
-        return f"nothing was asked for, and {what} is the best device"
+        return f"no type was given, and {what} is the best device"
     if spec.kind == "CPU":
         return "the CPU, which every process has"
     if len(devices) == 1:
@@ -319,7 +319,7 @@ def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft:
 
 
 def _has_gap(devices: Sequence[CudaDevice]) -> bool:
-    """Return whether CUDA counts more devices than these: one below does not answer."""
+    """Return whether CUDA counts more devices than these: one of them does not answer."""
     return any((device.cuda_index or 0) >= len(devices) for device in devices)
 
 
@@ -352,9 +352,9 @@ def _cpu_names() -> dict[str, str]:
 def _no_such_device(
     spec: DeviceSpec, gpus: Sequence[Gpu], devices: Sequence[CudaDevice]
 ) -> GpucheckError:
-    """Return the error in TensorFlow's words, with the devices that there are.
+    """Return the error in TensorFlow's words, with the devices that exist.
 
-    A GPU where there is none at all is something that is missing, not a bad answer.
+    On a machine without any GPU, a GPU is something missing and not a bad answer.
     """
     asked = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
@@ -376,7 +376,7 @@ def _no_such_device(
 def _existing(devices: Sequence[CudaDevice]) -> str:
     ordinals = sorted(device.cuda_index or 0 for device in devices)
     if not ordinals:
-        return "is /cpu:0 alone"
+        return "is only /cpu:0"
     if ordinals == [0]:
         return "are /cpu:0 and /gpu:0"
     if ordinals == list(range(len(ordinals))):
@@ -385,10 +385,10 @@ def _existing(devices: Sequence[CudaDevice]) -> str:
 
 
 def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
-    """Return the variables that leave just these GPUs visible, in this order.
+    """Return the variables that make only these GPUs visible, in this order.
 
-    By UUID, which no order can change; a card without a readable one cannot be named for certain.
-    Without a GPU all of them are hidden, by the word that cannot be a mistake.
+    GPUs are named by UUID, which no order can change; without a readable UUID there are no
+    variables. If none of the devices is a GPU, all GPUs are hidden.
     """
     gpus = list({(gpu.index, gpu.uuid): gpu for gpu in devices if gpu.kind == "GPU"}.values())
     if not gpus:
@@ -403,10 +403,10 @@ def environment_for(devices: Sequence[PlacedDevice]) -> dict[str, str]:
 def environment_by_index(
     placement: Placement, gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]
 ) -> dict[str, str]:
-    """Return the variables with the numbers that CUDA gives the cards under PCI_BUS_ID.
+    """Return the variables with the numbers that CUDA gives the GPUs under PCI_BUS_ID.
 
-    `gpus` are all that there are. Of several `ask_cuda` tells what CUDA sees without
-    CUDA_VISIBLE_DEVICES: a card that it leaves out would shift the numbers of those behind it.
+    `gpus` are all GPUs. If there are several, `ask_cuda` reads what CUDA sees without
+    CUDA_VISIBLE_DEVICES: a GPU that it leaves out would shift the numbers of those after it.
 
     Raises:
         InconclusiveError: the numbers are not certain.
@@ -417,8 +417,8 @@ def environment_by_index(
         if doubt is not None:
             raise InconclusiveError(
                 code="index-not-certain",
-                message=f"How CUDA numbers the cards is not certain: {doubt}.",
-                remedy=("Take the UUIDs: --format uuid.",),
+                message=f"The CUDA numbers of the GPUs are not certain: {doubt}.",
+                remedy=("Use UUIDs: --format uuid.",),
             )
     in_order = [gpu.index for gpu in sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id))]
     numbers = (str(in_order.index(index)) for index in chosen if index is not None)
@@ -431,7 +431,7 @@ def _doubt_of_indices(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) 
         if gpu.state is not GpuState.OK:
             return f"GPU {gpu.index} {_SILENT[gpu.state]}"
         if gpu.mig.enabled:
-            return f"GPU {gpu.index} is split up by MIG"
+            return f"GPU {gpu.index} is split by MIG"
     if len(gpus) == 1:
         return None
     places = {bus_place(gpu.pci_bus_id) for gpu in gpus}
@@ -439,7 +439,7 @@ def _doubt_of_indices(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) 
         return "not every GPU has a PCI bus id of its own"
     cuda = ask_cuda()
     if cuda.failure is not None:
-        return f"CUDA gave no answer ({cuda.failure.message})"
+        return f"CUDA did not answer ({cuda.failure.message})"
     seen = {device.uuid_hex for device in cuda.devices}
     missing = [gpu for gpu in gpus if digits_of(gpu.uuid or "") not in seen]
     if not missing:
@@ -449,26 +449,26 @@ def _doubt_of_indices(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) 
 
 
 def check_nameable(devices: Sequence[PlacedDevice], *, by_uuid: bool) -> None:
-    """Refuse to name GPUs in a variable that have no name there.
+    """Refuse GPUs that a variable cannot name.
 
     Raises:
-        BadAnswerError: a UUID cannot be read; of a whole card the index may do.
+        BadAnswerError: a UUID cannot be read; for a whole GPU the index may do.
     """
     nameless = [device for device in devices if device.kind == "GPU" and not device.uuid]
     if nameless and (by_uuid or any(device.mig_instance for device in nameless)):
         raise BadAnswerError(
             code="uuid-not-known",
             message=f"The UUID of GPU {nameless[0].index} cannot be read.",
-            remedy=("Take the index: --format index.", "Run: gpucheck detect"),
+            remedy=("Use the index: --format index.", "Run: gpucheck detect"),
         )
 
 
 def prohibited(gpus: Iterable[Gpu]) -> Iterator[Notice]:
-    """Yield a warning for each of these cards on which the compute mode forbids every program."""
+    """Yield a warning for each of these GPUs whose compute mode forbids all programs."""
     for gpu in gpus:
         if gpu.compute_mode == "prohibited":
             message = (
-                f"GPU {gpu.index} takes no program: its compute mode is prohibited"
-                f" (sudo nvidia-smi -i {gpu.index} -c DEFAULT allows them)."
+                f"GPU {gpu.index} accepts no program: its compute mode is prohibited"
+                f" (to allow programs: sudo nvidia-smi -i {gpu.index} -c DEFAULT)."
             )
             yield Notice(code="compute-mode-prohibited", message=message)

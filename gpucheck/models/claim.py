@@ -1,4 +1,4 @@
-"""Claims on GPUs: what can be claimed, who holds it, and who waits for it (contract: claims/1)."""
+"""Claims on GPUs: targets, slots, holders and the queue (contract: claims/1)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: More claimants than this on one card is a mistake.
+#: Most claims that may share one GPU.
 MOST_SHARES = 256
-#: No more of a command is repeated in a sentence.
+#: Most characters of a command that a sentence repeats.
 _MOST_SHOWN = 60
 
 _NAME = re.compile(
@@ -21,7 +21,7 @@ _INSTANCE = re.compile(r"[A-Za-z0-9/-]{1,120}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A whole GPU, or one of its MIG instances, as something that can be claimed."""
+    """A whole GPU, or one of its MIG instances, that can be claimed."""
 
     card: str
     instance: str | None = None
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One of the places on a card: number `slot` of the `share` that may be on it at once."""
+    """One place on a GPU: number `slot` of the `share` that may use it at once."""
 
     slot: int
     share: int
@@ -50,7 +50,7 @@ class Step:
 class Slot:
     """A place that one claim takes.
 
-    A claim made inside another one has more than one step: the places of those around it first.
+    A claim inside other claims has one step for each of them, the outermost first.
     """
 
     target: Target
@@ -58,7 +58,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """Return the stem of its lock file; all that decides about a claim is in the name."""
+        """Return the stem of its lock file, which holds all that decides about a claim."""
         instance = self.target.instance
         inner = f"+{instance.replace('/', '=')}" if instance else ""
         path = "".join(f".{step.slot}of{step.share}" for step in self.steps)
@@ -80,10 +80,10 @@ def parse_slot(name: str) -> Slot | None:
 
 
 class ProcessState(StrEnum):
-    """What became of the process that made a claim.
+    """State of the process that made a claim.
 
-    `ended`: what it has started holds the claim on. `elsewhere`: its number belongs to another PID
-    namespace, as inside a container.
+    `ended`: a process that it started still holds the claim. `elsewhere`: its number belongs to
+    another PID namespace, such as a container's.
     """
 
     RUNNING = "running"
@@ -93,10 +93,10 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who made a claim or waits for one; everything is null where the record cannot be read.
+    """Process that made a claim or waits for one; all is null if its record cannot be read.
 
     `id` is the claim's own name, which commands started under it find in their environment.
-    `user_id` is the owner of the record, which nobody can feign.
+    `user_id` is the owner of the record, which cannot be forged.
     """
 
     id: str | None = None
@@ -110,12 +110,12 @@ class Holder:
     @property
     def described(self) -> str:
         """Return user, process and the beginning of the command in one phrase."""
-        who = self.user or "somebody"
+        who = self.user or "an unknown user"
         if self.pid is None:
             return who
         remark = {
-            ProcessState.ENDED: ", which has ended, but not what it started",
-            ProcessState.ELSEWHERE: " of another PID namespace",
+            ProcessState.ENDED: ", which has ended, but its children run",
+            ProcessState.ELSEWHERE: " in another PID namespace",
         }
         process = f"pid {self.pid}{remark.get(self.process, '') if self.process else ''}"
         if not self.command:
@@ -127,9 +127,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlot:
-    """A slot that cannot be had: the kernel says that its lock is held, or there is a `problem`.
+    """A slot that is not available: its lock is held, or its lock file has a `problem`.
 
-    With a problem nobody can tell whether it is held, and the holder is who owns the lock file.
+    With a problem it is unknown whether it is held, and the holder is the owner of the file.
     """
 
     slot: Slot
@@ -139,19 +139,19 @@ class HeldSlot:
 
     @property
     def obstacle(self) -> str:
-        """Return what is in the way of whoever wants the card, and what to do about the file."""
+        """Return why the lock file makes the GPU unavailable, and what to do about it."""
         who = self.holder.user or "an unknown user"
         return (
-            f"its lock file {self.path!r} cannot be used: {self.problem}; it belongs to {who}, who"
-            " or root can remove it"
+            f"its lock file {self.path!r} cannot be used: {self.problem}; its owner, {who}, or"
+            " root can remove it"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A live place in the queue: `number` counts up, `wants` are the names of what may be given.
+    """A live ticket of the queue: `number` counts up, `wants` has the names of what would do.
 
-    None wants whatever there is: whoever drew the ticket has not looked at the machine yet.
+    `wants` is None until the process has surveyed the machine: it may want anything.
     """
 
     number: int
@@ -161,7 +161,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim as the documents show it; `held` is false where it was only looked at."""
+    """A claim as the documents show it; `held` is false if it was only looked at."""
 
     uuid: str
     path: str
@@ -179,7 +179,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
-    """Somebody who waits for a GPU."""
+    """A process that waits for a GPU."""
 
     pid: int | None = None
     process: ProcessState | None = None
@@ -190,7 +190,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusableLock:
-    """A lock file of a card that is none, or that we may not open; that card is not given."""
+    """A lock file that is not a regular file or cannot be opened; its GPU is not given."""
 
     uuid: str
     path: str
@@ -200,7 +200,7 @@ class UnusableLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimList:
-    """The result of `gpucheck place --claims`: what is held, and who waits, first come first."""
+    """Result of `gpucheck place --claims`: the claims that are held, and the queue in order."""
 
     directory: str
     claims: tuple[Claim, ...] = ()

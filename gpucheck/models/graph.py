@@ -1,4 +1,4 @@
-"""A small graph of operations, as a file describes it and as it is placed."""
+"""Graph of operations, from a file or the tutorials."""
 
 from __future__ import annotations
 

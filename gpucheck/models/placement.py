@@ -1,4 +1,4 @@
-"""Devices as programs name them, and where they come to lie (contract place/1)."""
+"""Device strings, placed devices and placed operations (contract place/1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpucheck.models.units import Amount
 
 
 class DeviceGrammar(StrEnum):
-    """Whose way of naming devices a string follows."""
+    """Grammar that a device string follows."""
 
     TENSORFLOW = "tensorflow"
     PYTORCH = "pytorch"
@@ -21,7 +21,7 @@ class DeviceGrammar(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A device string taken apart; what it leaves open is null.
+    """A parsed device string; what it leaves open is null.
 
     `kind` is in upper case (GPU, CPU, TPU, ...). `job` may be `*`, as TensorFlow keeps it. `uuid`
     is that of a GPU or a MIG instance, or its beginning.
@@ -51,9 +51,9 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaDevice:
-    """What CUDA would enumerate: a GPU, or one of its MIG instances.
+    """A device that CUDA would enumerate: a GPU, or one of its MIG instances.
 
-    `cuda_index` is null where it is visible but only the driver knows the order. `index` is the
+    `cuda_index` is null if it is visible but only the driver knows the order. `index` is the
     NVML index of the GPU, also for an instance; `mig_instance` tells the two apart.
     """
 
@@ -100,7 +100,7 @@ class PlacedOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Data that a placement makes move between devices; the time is null where nothing ran."""
+    """Data that a placement copies between devices; the time is null if nothing ran."""
 
     from_: str
     to: str
@@ -110,7 +110,7 @@ class Transfer:
 
 
 class Preference(StrEnum):
-    """Which of several GPUs that fit is the better one."""
+    """Order of preference among GPUs that fit."""
 
     FREE_MEMORY = "free-memory"
     IDLE = "idle"
@@ -121,7 +121,7 @@ class Preference(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceRequest:
-    """Which GPUs somebody asks for, without naming them."""
+    """Criteria for choosing GPUs."""
 
     count: int = 1
     min_free: Amount | None = None
@@ -137,8 +137,8 @@ class ChoiceRequest:
 class Candidate:
     """A GPU or MIG instance that was considered, and why it was or was not eligible.
 
-    A card that does not tell its UUID is `index N` here. `countable` says whether CUDA is sure to
-    count it as NVML does: not so a lost card, nor one that is split up by MIG.
+    A GPU without a readable UUID is `index N` here. `countable` is false if CUDA may count it
+    otherwise than NVML does: a lost GPU, or one that is split by MIG.
     """
 
     uuid: str
@@ -157,10 +157,9 @@ Value = float | tuple["Value", ...]
 class Placement:
     """The result of `gpucheck place`.
 
-    `environment` holds what makes a program see the GPUs of `devices` and no other. `graph` is the
-    file that the operations are of, null for the tutorials' graph. `ran` says whether they have
-    been computed. `advice` names placements that would copy less, and what is to be known about
-    the value.
+    `environment` makes a program see only the GPUs of `devices`. `graph` is the file of the
+    operations, null for the tutorials' graph. `ran` says whether they were computed. `advice` has
+    placements that would copy less, and notes about the value.
     """
 
     devices: tuple[PlacedDevice, ...] = ()

@@ -1,7 +1,7 @@
-"""Arrays on the CPU (NumPy) and on a GPU (CuPy) that compute a graph's operations.
+"""Arrays on the CPU (NumPy) and on a GPU (CuPy) for the operations of a graph.
 
-NumPy and CuPy have the same functions, so one class serves both; what differs is the device that
-must be current and how an array comes to it.
+NumPy and CuPy have the same functions, so one class serves both; they differ in the device that
+must be current and in how an array is copied to it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class ArrayDevice(Protocol):
         ...
 
     def wait(self) -> None:
-        """Wait until all that was asked of the device is done."""
+        """Wait until the device has finished all its work."""
         ...
 
 
 class ModuleArrays:
-    """A device that a module with NumPy's functions computes on."""
+    """Device of a module that has NumPy's functions."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ def open_gpu(cuda_index: int) -> ArrayDevice:
             message=f"The graph cannot run on CUDA device {cuda_index}: {opened.unavailable}.",
             remedy=(
                 *opened.remedy,
-                "Without --run the placement is shown and nothing is run.",
+                "Or leave out --run: that shows the placement and runs nothing.",
             ),
         )
     cupy = import_module("cupy")
@@ -169,12 +169,12 @@ def open_gpu(cuda_index: int) -> ArrayDevice:
 
 
 def as_our_error(error: Exception) -> GpucheckError:
-    """Return what a library raised while the graph ran as an error of ours."""
+    """Return the exception of a library in a running graph as a gpucheck error."""
     text = str(error).strip().partition("\n")[0]
     kind = type(error).__name__
     return InconclusiveError(
         code="graph-failed",
-        message=f"The graph did not run to its end: {kind}: {text}.",
+        message=f"The graph failed while it ran: {kind}: {text}.",
         remedy=(
             "See who uses the memory: gpucheck list --processes"
             if "Memory" in kind

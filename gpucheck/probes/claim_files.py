@@ -1,4 +1,4 @@
-"""The files of claims: opened without trusting anybody, and made in one step."""
+"""Files of the claims directory: opened without trust, and created in one step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpucheck.models.claim import Slot
 from gpucheck.models.errors import MissingError
 from gpucheck.probes.claim_records import LARGEST_RECORD_BYTES, parsed, user_name
 
-#: Another directory for the lock files; everybody who is to share the GPUs must name the same.
+#: Names another directory for the lock files; all who share the GPUs must name the same one.
 DIRECTORY_VARIABLE = "GPUCHECK_CLAIMS_DIR"
 
-#: /run/lock is where lock files belong and is emptied at boot. Where it is not open to all (Red
-#: Hat's systems) /tmp is.
+#: /run/lock is where lock files belong and is emptied at boot. /tmp is used where it is
+#: not open to all (Red Hat's systems).
 PARENTS = (Path("/run/lock"), Path("/tmp"))
 NAME = "gpucheck-claims"
 OPEN_TO_ALL = stat.S_ISVTX | 0o777
 
-#: The sticky bit of a file tells systemd's tidying of /tmp to leave it alone, however old it is: a
+#: The sticky bit of a file tells systemd's cleaning of /tmp to leave it alone, however old it is: a
 #: lock file that is removed while it is held could be held twice. A lock alone is respected only
 #: by systemd 254 and later.
 FILE_MODE = stat.S_ISVTX | 0o644
@@ -35,22 +35,22 @@ READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LONGEST_PAUSE_S = 0.03
-#: Another user's `mkdir` may not have got its final mode yet.
+#: A directory that another user has just made may not have its final mode yet.
 DIRECTORY_ATTEMPTS = 50
 
-#: What is wrong where only the owner is.
-_OWNER = "it is another user's"
+#: The problem if only the owner is wrong.
+_OWNER = "it is not root's"
 
-#: Files under this name are not finished.
+#: Prefix of unfinished files.
 _DRAFT = ".draft-"
 _OLDEST_DRAFT_S = 60.0
 
 
 def open_directory(path: Path) -> int:
-    """Open the shared directory, and make it where there is none.
+    """Open the shared directory, and create it if there is none.
 
     Raises:
-        MissingError: it cannot be made, or is not a directory that all may use.
+        MissingError: it cannot be created, or is not a directory that all users may use.
     """
     unfinished = path.name == NAME and path.parent in PARENTS
     problem = ""
@@ -61,7 +61,7 @@ def open_directory(path: Path) -> int:
         except FileExistsError:
             pass
         except OSError as error:
-            raise untrusted(path, f"it cannot be made: {error.strerror}") from None
+            raise untrusted(path, f"it cannot be created: {error.strerror}") from None
         if unfinished:
             _open_to_all(path)
         try:
@@ -69,11 +69,11 @@ def open_directory(path: Path) -> int:
         except FileNotFoundError:
             continue
         except PermissionError:
-            time.sleep(LONGEST_PAUSE_S)  # its maker may be about to open it to all
+            time.sleep(LONGEST_PAUSE_S)  # its creator may be about to open it to all
             continue
         except OSError as error:
             followed = error.errno in (errno.ELOOP, errno.ENOTDIR)
-            problem = "it is a link or no directory" if followed else str(error.strerror)
+            problem = "it is a link, or not a directory" if followed else str(error.strerror)
             raise untrusted(path, problem) from None
         problem = _lack(fd)
         if not problem:
@@ -82,11 +82,11 @@ def open_directory(path: Path) -> int:
         if problem.startswith(_OWNER):
             break
         time.sleep(LONGEST_PAUSE_S)
-    raise untrusted(path, problem or "you may not enter it")
+    raise untrusted(path, problem or "you may not open it")
 
 
 def _open_to_all(path: Path) -> None:
-    """Give a directory that we made its mode, whatever the umask left of it."""
+    """Set the mode of a directory that we created, whatever the umask."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_PATH | _FOLDER)
         try:
@@ -99,17 +99,17 @@ def _open_to_all(path: Path) -> None:
 
 
 def _lack(fd: int) -> str:
-    """Return why the directory is not to be used; nothing if it is.
+    """Return why the directory cannot be used; empty if it can.
 
-    It is open to all and sticky: with any other mode claims would be made that some users cannot
-    see, or that anybody could remove. Its owner can remove them even so, which root does not risk.
+    It must be open to all and sticky: with any other mode some users could not see the claims, or
+    anybody could remove them. Its owner can remove them even so, a risk that root does not take.
     """
     status = os.fstat(fd)
     if status.st_mode & OPEN_TO_ALL != OPEN_TO_ALL:
         mode = stat.S_IMODE(status.st_mode)
-        return f"its mode is {mode:04o}, and it has to be 1777 (chmod 1777)"
+        return f"its mode is {mode:04o}, but must be 1777 (chmod 1777)"
     if status.st_uid != 0 and _is_root():
-        return f"{_OWNER}, and root uses none but root's"
+        return f"{_OWNER}, and root trusts no other user's"
     if os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True):
         return ""
     read_only = os.fstatvfs(fd).f_flag & os.ST_RDONLY
@@ -117,7 +117,7 @@ def _lack(fd: int) -> str:
 
 
 def _is_root() -> bool:
-    """Return whether we are the root of the machine, and not of a user namespace."""
+    """Return whether we are the machine's root, and not that of a user namespace."""
     if os.geteuid() != 0:
         return False
     try:
@@ -128,15 +128,17 @@ def _is_root() -> bool:
 
 
 def root_should_make(path: Path) -> str:
-    """Return how root makes the directory at every start, with systemd's tmpfiles.d(5)."""
-    return f"Root can make it at every start, by a file in /etc/tmpfiles.d: d {path} 1777 root root"
+    """Return how root creates the directory at every boot, with systemd's tmpfiles.d(5)."""
+    return (
+        f"Root can create it at every boot, by a line in /etc/tmpfiles.d: d {path} 1777 root root"
+    )
 
 
 def untrusted(path: Path, problem: str) -> MissingError:
     """Return the error for a directory or a file that cannot be used, with its owner."""
     steps = [
-        f"Name a directory in {DIRECTORY_VARIABLE} that is the same for all users of the GPUs.",
-        "Or go without: --no-claim.",
+        f"Set {DIRECTORY_VARIABLE} to one directory for all users of the GPUs.",
+        "Or run without claims: --no-claim.",
     ]
     whose = ""
     try:
@@ -147,18 +149,18 @@ def untrusted(path: Path, problem: str) -> MissingError:
         name = user_name(owner)
         whose = f" It belongs to {name}."
         mine = owner == os.geteuid()
-        steps.insert(0, f"{'Put it right' if mine else f'Let {name} or root put it right'}: {path}")
+        steps.insert(0, f"{'Fix it' if mine else f'Let {name} or root fix it'}: {path}")
         if path.parent in PARENTS:
             steps.insert(1, f"{root_should_make(path)}")
     return MissingError(
         code="claims-directory-unusable",
-        message=f"The directory for claims cannot be used: {str(path)!r}: {problem}.{whose}",
+        message=f"Claims are not available: {str(path)!r}: {problem}.{whose}",
         remedy=tuple(steps),
     )
 
 
 def open_or_make(folder: int, name: str, path: Path) -> int:
-    """Open a lock file for reading, which is enough for flock; make it where there is none."""
+    """Open a lock file for reading, which is enough for flock; create it if there is none."""
     for _ in range(DIRECTORY_ATTEMPTS):
         try:
             fd = os.open(name, READ_ONLY, dir_fd=folder)
@@ -169,20 +171,20 @@ def open_or_make(folder: int, name: str, path: Path) -> int:
             continue
         except OSError as error:
             link = error.errno == errno.ELOOP
-            problem = "it is a link, which no lock is" if link else str(error.strerror)
+            problem = "it is a link, not a lock file" if link else str(error.strerror)
             raise untrusted(path / name, problem) from None
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise untrusted(path / name, "it is not a file")
-    raise untrusted(path / name, "it comes and goes")
+        raise untrusted(path / name, "it is not a regular file")
+    raise untrusted(path / name, "it keeps appearing and disappearing")
 
 
 def make(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> int | None:
-    """Make a file with its final mode and content in one step; None if there is one by now.
+    """Create a file with its final mode and content in one step; None if it exists by now.
 
     Raises:
-        MissingError: the file system does not take it.
+        MissingError: the file system refuses it.
     """
     draft = _draft_name()
     fd = -1
@@ -206,10 +208,10 @@ def make(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> i
 
 
 def replace(folder: int, name: str, content: bytes) -> None:
-    """Put a file in the place of one of ours in one step; if that fails there is none.
+    """Replace one of our files in one step; if that fails there is none.
 
-    It fails on a full disk, or where another user has put a file of that name. No record is better
-    than one that names somebody else.
+    It fails on a full disk, or if another user has made a file of that name. No record is better
+    than one that names another process.
     """
     draft = _draft_name()
     try:
@@ -225,8 +227,9 @@ def replace(folder: int, name: str, content: bytes) -> None:
 
 
 def rewrite(fd: int, content: bytes) -> None:
-    """Put other content into a file that nobody reads at this moment; if that fails it keeps its
-    own, for a ticket without a record is none.
+    """Replace the content of a file that nobody reads now; if that fails it keeps the old one.
+
+    A ticket without a record would not be a ticket.
     """
     before = os.pread(fd, LARGEST_RECORD_BYTES, 0)
     try:
@@ -246,12 +249,12 @@ def _fill(fd: int, content: bytes) -> None:
 
 
 def _draft_name() -> str:
-    """Return a name that nobody else uses, for a file that is not finished."""
+    """Return a unique name for an unfinished file."""
     return f"{_DRAFT}{os.getpid()}-{random.getrandbits(64):016x}"
 
 
 def clear_drafts(folder: int, names: Iterable[str]) -> None:
-    """Remove what was killed before it was finished, as far as it is ours."""
+    """Remove old unfinished files, as far as they are ours."""
     for name in names:
         if not name.startswith(_DRAFT):
             continue
@@ -262,7 +265,7 @@ def clear_drafts(folder: int, names: Iterable[str]) -> None:
 
 
 def unlink(folder: int, name: str) -> None:
-    """Remove a file, if there is one and it may be removed."""
+    """Remove a file if possible."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
 
@@ -271,7 +274,7 @@ def unlink(folder: int, name: str) -> None:
 
 
 def try_lock(fd: int, kind: int) -> bool:
-    """Return whether the lock of this kind was free and is ours now."""
+    """Try to take a lock of this kind; return whether it is ours now."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -290,7 +293,7 @@ def let_go(fd: int) -> None:
 
 
 def is_held(folder: int, name: str) -> bool:
-    """Return whether somebody holds the file's lock; one that we may not open counts as held."""
+    """Return whether the file's lock is held; a file that we may not open counts as held."""
     try:
         fd = os.open(name, READ_ONLY, dir_fd=folder)
     except FileNotFoundError:
@@ -298,32 +301,32 @@ def is_held(folder: int, name: str) -> bool:
     except OSError as error:
         return error.errno != errno.ELOOP
     try:
-        # Shared, so that two who look at once do not see each other.
+        # Shared, so that two simultaneous checks do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH)
     finally:
         let_go(fd)
 
 
 def slot_state(folder: int, name: str) -> tuple[bool, str]:
-    """Return whether somebody holds the lock of a card, and what is wrong with its file, if so."""
+    """Return whether the lock of a slot is held, and what is wrong with its file, if anything."""
     try:
         fd = os.open(name, READ_ONLY, dir_fd=folder)
     except FileNotFoundError:
         return False, ""
     except OSError as error:
         link = error.errno == errno.ELOOP
-        return False, "it is a link, which no lock is" if link else str(error.strerror)
+        return False, "it is a link, not a lock file" if link else str(error.strerror)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False, "it is not a file"
-        # Shared, so that two who look at once do not see each other.
+            return False, "it is not a regular file"
+        # Shared, so that two simultaneous checks do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH), ""
     finally:
         let_go(fd)
 
 
 class FileRecord(NamedTuple):
-    """What a file says, empty if it is no record, and whose file it is."""
+    """Content of a record file, empty if it is not a record, and the file's owner."""
 
     record: dict[str, Any]
     user_id: int
@@ -331,7 +334,7 @@ class FileRecord(NamedTuple):
 
 
 def read_record(folder: int, name: str) -> FileRecord | None:
-    """Read what somebody wrote in a file; None where there is no file to be read."""
+    """Read a record file; None if there is no readable file."""
     try:
         fd = os.open(name, READ_ONLY, dir_fd=folder)
     except OSError:

@@ -1,6 +1,6 @@
-"""The record of a claim: who made it, as its owner wrote it down and everybody reads with doubt.
+"""Records of claims: who made each, written by its owner and not trusted by its readers.
 
-A record decides nothing but which claims are one's own: that a claim is held, the lock says.
+A record decides only which claims are a caller's own; the lock alone decides whether one is held.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gpucheck.models.claim import Holder, ProcessState
 
 LARGEST_RECORD_BYTES = 64 << 10
 _LONGEST_COMMAND = 400
-#: Where the moment at which a process started stands behind its name in /proc/PID/stat; proc(5).
+#: The state and the start time among the fields after the name in /proc/PID/stat; proc(5).
 _STATE, _STARTED = 0, 19
 
 
 def written(holder: Holder, **more: object) -> bytes:
-    """Return a holder as the bytes of a record; the user is told by the owner of the file.
+    """Return a holder as the bytes of a record; the user is the owner of the file.
 
-    A process id alone is not enough to find the process again: ids are used again, and mean
-    something else in another PID namespace.
+    A process id alone does not identify a process: ids are used again, and differ between PID
+    namespaces.
     """
     command = holder.command
     if command is not None and len(command) > _LONGEST_COMMAND:
@@ -40,7 +40,7 @@ def written(holder: Holder, **more: object) -> bytes:
 
 
 def parsed(content: bytes) -> dict[str, Any]:
-    """Return what somebody wrote; whatever is not a JSON object is an empty one."""
+    """Parse a record; anything but a JSON object gives an empty one."""
     try:
         record = json.loads(content)
     except (ValueError, RecursionError):
@@ -49,7 +49,7 @@ def parsed(content: bytes) -> dict[str, Any]:
 
 
 def holder_of(record: Mapping[str, Any], user_id: int) -> Holder:
-    """Return the holder that a record of this user names, as far as it can be believed."""
+    """Return the holder that a record of this user names, as far as it is credible."""
     pid = record.get("pid")
     pid = pid if isinstance(pid, int) and 0 < pid < 2**31 else None
     return Holder(
@@ -90,10 +90,10 @@ def user_name(user_id: int) -> str:
 
 
 def belief(record: Mapping[str, Any], user_id: int) -> int:
-    """Return how far a user's record is to be believed beside another one of the same slot.
+    """Return how credible a user's record is against another one of the same slot.
 
-    2: the process that it names runs, and is that user's. 1: that cannot be told, or what runs has
-    another owner by now (sudo). 0: it does not run; what it started may hold the card on.
+    2: its process runs, and is that user's. 1: that is unknown, or the process has another owner by
+    now (sudo). 0: it does not run, though its children may still hold the GPU.
     """
     pid = record.get("pid")
     state = _state_of(pid, record) if isinstance(pid, int) and 0 < pid < 2**31 else None
@@ -107,7 +107,7 @@ def belief(record: Mapping[str, Any], user_id: int) -> int:
 
 
 def _state_of(pid: int, record: Mapping[str, Any]) -> ProcessState | None:
-    """Say what became of the process that a record names; None where that cannot be told."""
+    """Return the state of the process that a record names; None if that is unknown."""
     own, theirs = _namespace(), record.get("namespace")
     if own is None or not isinstance(theirs, int):
         return None
@@ -128,7 +128,7 @@ def _namespace() -> int | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None if it is gone or not to be seen."""
+    """Return when a process started, in ticks since boot; None if it is gone or hidden."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

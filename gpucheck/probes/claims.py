@@ -1,16 +1,16 @@
-"""Lock files in a directory that all users share: who holds which GPU, and who waits for one.
+"""Lock files for claims, in a directory that all users share: held slots, and the queue.
 
 A claim is a file whose flock(2) is held on an open descriptor. The command inherits the descriptor,
 so the kernel ends the claim with the last process that has it, however that process ends. What a
-lock file stands for is in its name; who holds it stands in a record of its own beside it, since a
-user may not write to a file of another one (fs.protected_regular).
+lock file stands for is in its name; its holder is in a separate record, since a user may not write
+to another user's file (fs.protected_regular).
 
-Every look at the locks and every change happens behind one more lock, the gate: selecting and
-claiming are one step. The gate is held for milliseconds and never while a driver is asked.
+The locks are read and changed only under one more lock, the mutex: selecting and claiming are one
+step. The mutex is held for milliseconds, and never while a driver is asked.
 
-The directory is sticky and open to all. No file in it is followed through a link, none is opened
-with O_CREAT once it exists, and none has a moment in which its mode is not yet the final one: files
-are made under another name and linked into place, whatever the umask.
+The directory is sticky and open to all. No link in it is followed, no existing file is opened with
+O_CREAT, and no file ever has another mode than its final one: files are made under another name and
+linked into place, whatever the umask.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from gpucheck.probes.claim_files import (
 from gpucheck.probes.claim_records import belief, holder_of, texts, user_name, written
 
 _GATE = "gate.lock"
-#: A ticket changes its name when it is known what it is for: who waits for that sees it go.
+#: A ticket changes its name once its wants are known, which processes that wait for that see.
 _TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
-#: Numbers are drawn from a clock that all processes share: one that is further ahead than this was
-#: never drawn. Since boot, so that those of an earlier one are none either.
+#: Numbers come from a clock that all processes share, so one further ahead than this was never
+#: drawn. The clock counts since boot, which rules out tickets of an earlier boot too.
 _LONGEST_LEAD_NS = 600 * 10**9
 
-#: How long the gate may be closed to us before something must be wrong with who holds it.
+#: How long we wait for the mutex before its holder must be stuck.
 GATE_DEADLINE_S = 30.0
 _SHORTEST_PAUSE_S = 0.001
 
@@ -72,7 +72,7 @@ def _highest_number() -> int:
 
 
 def _trust(read: FileRecord, now_ns: int) -> tuple[bool, int, int]:
-    """Return what to order records of one slot by: nobody has written one later than now."""
+    """Return the sort key of a slot's records: one dated in the future ranks last."""
     return (read.modified_ns <= now_ns, belief(read.record, read.user_id), read.modified_ns)
 
 
@@ -90,7 +90,7 @@ class Lock:
 
 
 class Place:
-    """A place in the queue: the ticket is dead as soon as this is closed."""
+    """A queue position; closing it ends the ticket."""
 
     def __init__(self, folder: int, descriptor: int, ticket: Ticket, holder: Holder) -> None:
         self._folder = os.dup(folder)
@@ -99,7 +99,7 @@ class Place:
         self.ticket = ticket
 
     def settle(self, wants: frozenset[str]) -> None:
-        """Say what we wait for, now that we know; only behind the gate."""
+        """Record what we wait for, now that it is known; call it under the mutex."""
         rewrite(self._descriptor, written(self._holder, wants=sorted(wants)))
         old = self.ticket.name
         name = old.replace(".new.", ".")
@@ -118,38 +118,38 @@ class Place:
 
 
 class Gate(Protocol):
-    """The claims, while nobody else can look at or change them."""
+    """The claims under the mutex, while no other process reads or changes them."""
 
     def held(self) -> Sequence[HeldSlot]:
-        """Return every slot that somebody holds."""
+        """Return every slot that is held or unusable."""
         ...
 
     def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
-        """Return the live tickets, below a number, as they were drawn; ours that died are removed.
+        """Return the live tickets below a number, in their order, and remove our dead ones.
 
-        What is left of files that somebody was killed over is removed too.
+        Unfinished files of killed processes are removed too.
         """
         ...
 
     def queue(self) -> Sequence[Holder]:
-        """Return who waits, in the order in which they came."""
+        """Return the waiting processes, in the order of the queue."""
         ...
 
     def take(self, slot: Slot, holder: Holder) -> Lock | None:
-        """Take a slot and write down who has it; None if somebody holds it after all."""
+        """Lock a slot and record its holder; None if it is held after all."""
         ...
 
     def enqueue(self, holder: Holder) -> Place:
-        """Draw the next ticket; what it is for may be said later."""
+        """Draw the next ticket; its wants may be recorded later."""
         ...
 
     def path_of(self, slot: Slot) -> str:
-        """Return where the slot's lock is, for people."""
+        """Return the path of the slot's lock file, for messages."""
         ...
 
 
 class ClaimStore(Protocol):
-    """Where claims are kept."""
+    """Store of claims."""
 
     @property
     def directory(self) -> Path:
@@ -157,39 +157,39 @@ class ClaimStore(Protocol):
         ...
 
     def gate(self) -> AbstractContextManager[Gate]:
-        """Close the gate behind us, waiting for who is inside.
+        """Take the mutex, waiting for its holder.
 
         Raises:
-            MissingError: the directory cannot be had or cannot be trusted.
-            InconclusiveError: somebody does not leave the gate.
+            MissingError: the directory cannot be used or trusted.
+            InconclusiveError: the holder does not release the mutex.
         """
         ...
 
     def is_live(self, ticket: Ticket) -> bool:
-        """Return whether whoever drew this ticket still waits for the same; needs no gate."""
+        """Return whether the ticket still waits for the same; needs no mutex."""
         ...
 
     def exists(self) -> bool:
-        """Return whether anybody has ever claimed anything here."""
+        """Return whether the store was ever used."""
         ...
 
     def warning(self) -> str | None:
-        """Return what a person should know of who has power over the claims."""
+        """Return a warning if another user has power over the claims."""
         ...
 
 
 def claims_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory that every user of this machine comes to, unless told otherwise.
+    """Return the directory that all users of this machine share, unless the variable names one.
 
     Raises:
-        MissingError: the one that is named depends on where somebody stands.
+        MissingError: the variable does not have a full path.
     """
     named = environment.get(DIRECTORY_VARIABLE)
     if named:
         if not named.startswith("/"):
-            raise untrusted(Path(named), "it has to begin with /, else it is another one elsewhere")
+            raise untrusted(Path(named), "it must be a full path, beginning with /")
         return Path(named)
-    # What decides must look the same to every user, so it is the mode and not our own access.
+    # The choice must be the same for every user, so the mode decides, not our own access.
     parent = next((path for path in PARENTS if _is_open_to_all(path)), PARENTS[-1])
     return parent / NAME
 
@@ -203,7 +203,7 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 class LockDirectory:
-    """The claims of this machine."""
+    """Store of the claims on this machine."""
 
     def __init__(self, directory: Path, *, gate_deadline_s: float = GATE_DEADLINE_S) -> None:
         self._path = directory
@@ -215,7 +215,7 @@ class LockDirectory:
         return self._path
 
     def exists(self) -> bool:
-        """Return whether there is anything at all, be it usable or not."""
+        """Return whether the path exists, usable or not."""
         try:
             self._path.lstat()
         except FileNotFoundError:
@@ -225,7 +225,7 @@ class LockDirectory:
         return True
 
     def warning(self) -> str | None:
-        """Say so where the directory is another user's, who may remove locks that are held."""
+        """Return a warning if the directory is another user's, who can remove held locks."""
         try:
             owner = self._path.lstat().st_uid
         except OSError:
@@ -233,13 +233,13 @@ class LockDirectory:
         if owner in (0, os.geteuid()):
             return None
         return (
-            f"The directory of the claims, {str(self._path)!r}, belongs to {user_name(owner)}, who"
+            f"The directory for claims, {str(self._path)!r}, belongs to {user_name(owner)}, who"
             f" can remove locks that others hold. {root_should_make(self._path)}"
         )
 
     @contextlib.contextmanager
     def gate(self) -> Iterator[LockedDirectory]:
-        """Open the directory, wait for its gate, and hold it."""
+        """Open the directory, wait for its mutex, and hold it."""
         folder = open_directory(self._path)
         try:
             held = open_or_make(folder, _GATE, self._path)
@@ -252,7 +252,7 @@ class LockDirectory:
             os.close(folder)
 
     def is_live(self, ticket: Ticket) -> bool:
-        """Look at one ticket's lock."""
+        """Check the lock of one ticket."""
         try:
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -269,7 +269,7 @@ class LockDirectory:
             if time.monotonic() > end_s:
                 raise InconclusiveError(
                     code="claims-busy",
-                    message=f"Somebody has kept the claims in {str(self._path)!r} to themselves "
+                    message=f"Another process has kept the claims in {str(self._path)!r} locked "
                     f"for {self._gate_deadline_s:g} s.",
                     remedy=(f"See who has it open: fuser -v {self._path / _GATE}",),
                 )
@@ -279,20 +279,20 @@ class LockDirectory:
     def _try(self, gate: int) -> bool:
         try:
             return try_lock(gate, fcntl.LOCK_EX)
-        except OSError as error:  # NFS, for one, locks no file that was opened to be read
-            problem = f"its file system does not lock files ({error.strerror})"
+        except OSError as error:  # NFS, for one, does not lock a file opened read-only
+            problem = f"its file system cannot lock files ({error.strerror})"
             raise untrusted(self._path, problem) from None
 
 
 class LockedDirectory:
-    """The directory behind its gate."""
+    """The directory under its mutex."""
 
     def __init__(self, folder: int, path: Path) -> None:
         self._folder = folder
         self._path = path
 
     def held(self) -> Sequence[HeldSlot]:
-        """Try every slot's lock; files of other names are none of ours."""
+        """Try the lock of every slot; files with other names are ignored."""
         names = sorted(self._names())
         found = []
         for name in names:
@@ -323,7 +323,7 @@ class LockedDirectory:
         return str(self._path / f"{slot.name}.lock")
 
     def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
-        """Read the live tickets and clear the dead ones away, as far as they are ours."""
+        """Read the live tickets and remove the dead ones, as far as they are ours."""
         names = self._names()
         clear_drafts(self._folder, names)
         live = self._live_tickets(names, before)
@@ -333,7 +333,7 @@ class LockedDirectory:
         ]
 
     def queue(self) -> Sequence[Holder]:
-        """Read who drew the live tickets."""
+        """Read the holders of the live tickets."""
         live = self._live_tickets(self._names(), None)
         return [holder_of(read.record, read.user_id) for _, _, read in live]
 
@@ -352,7 +352,7 @@ class LockedDirectory:
             elif number > most:
                 break
             elif (read := read_record(self._folder, name)) is not None and "pid" in read.record:
-                # A ticket has its record from the moment it has its name: without one it is none.
+                # A ticket has its record as soon as its name: without one it is not a ticket.
                 found.append((number, name, read))
         return found
 
@@ -372,19 +372,19 @@ class LockedDirectory:
         most = _highest_number()
         numbers = [int(found["number"]) for found in drawn if found]
         last = max((number for number in numbers if number < most), default=0)
-        # A clock that all processes share goes on where no ticket is left to count from.
+        # If no ticket is left to count from, the clock that all processes share continues.
         number = max(last + 1, time.monotonic_ns())
         name = f"ticket-{number:018d}.{os.getpid()}.new.lock"
         fd = make(self._folder, name, written(holder), path=self._path, lock=True)
-        if fd is None:  # pragma: no cover - the gate is ours, so nobody made it meanwhile
-            raise untrusted(self._path, "somebody changes it without asking at its gate")
+        if fd is None:  # pragma: no cover - the mutex is ours, so nobody made it meanwhile
+            raise untrusted(self._path, "another program changes it without its mutex")
         ticket = Ticket(number=number, name=name, wants=None)
         return Place(self._folder, fd, ticket, holder)
 
     def _holder(self, slot: Slot, names: Sequence[str]) -> Holder:
-        """Return who took the slot last: the newest of the users' records that can be believed.
+        """Return the last holder of the slot: the newest credible one of the users' records.
 
-        The user is the owner of the record, which nobody can feign.
+        The user is the owner of the record, which cannot be forged.
         """
         pattern = re.compile(re.escape(slot.name) + r"\.(?P<user>[0-9]{1,10})\.json")
         records: list[FileRecord] = []

@@ -12,7 +12,7 @@ from gpucheck.core.claims import Waiting
 from gpucheck.models.placement import Candidate, PlacedDevice, Placement
 from gpucheck.models.report import Answer
 
-REASON = "1 GPU is asked for and 0 fit."
+REASON = "1 GPU was requested, but none fits."
 
 
 def said(capsys: pytest.CaptureFixture[str], *waits: tuple[int, float], verbosity: int = 0) -> str:
@@ -24,8 +24,8 @@ def said(capsys: pytest.CaptureFixture[str], *waits: tuple[int, float], verbosit
 
 def test_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, (2, 0), (2, 0.1), (1, 5), (1, 59), (0, 59.5), (0, 60)) == (
-        f"gpucheck: waiting, 2 are before us: {REASON}\n"
-        f"gpucheck: waiting, 1 is before us: {REASON}\n"
+        f"gpucheck: waiting, 2 are ahead of us: {REASON}\n"
+        f"gpucheck: waiting, 1 is ahead of us: {REASON}\n"
         f"gpucheck: waiting, next in line: {REASON}\n"
     )
 

@@ -111,7 +111,7 @@ class TestEligibility:
             (card(0), {"name": "A100"}, "its name is NVIDIA H100"),
             (card(0), {"min_compute_capability": "10.0"}, "capability is 9.0"),
             (card(0, compute_capability=None), {"min_compute_capability": "1.0"}, "cannot be read"),
-            (card(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB are free"),
+            (card(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB is free"),
             (card(0), {"min_free": parse_amount("100GiB")}, "it has only 80.0 GiB"),
             (card(0, memory_free_bytes=None), {"min_free": parse_amount("1GiB")}, "cannot be read"),
             (card(0, utilization_gpu_percent=7), {"max_utilization_percent": 5}, "load is 7 %"),
@@ -125,7 +125,7 @@ class TestEligibility:
     def test_a_process_without_a_claim(self) -> None:
         gpu = card(0, processes=(GpuProcess(pid=7, type="compute"),))
 
-        assert "process 7 is on it without a claim" in reason(gpu)
+        assert "process 7 uses it without a claim" in reason(gpu)
         assert chooser(gpu, share=2).choose({})
         assert chooser(gpu, min_free=parse_amount("1GiB")).choose({})
 
@@ -143,7 +143,7 @@ class TestEligibility:
         assert found.choose({"GPU-1": "held by alice"}) == []
 
         error = found.failure()
-        assert error.message == "2 GPUs are asked for and 1 fits."
+        assert error.message == "2 GPUs were requested, but only 1 fits."
         assert error.remedy[0] == "GPU 1: held by alice"
 
     def test_what_can_never_fit_is_not_waited_for(self) -> None:
@@ -205,7 +205,7 @@ class TestVisibleSet:
         found = chooser(split_card(0), max_utilization_percent=100)
 
         assert found.choose({}) == []
-        assert "tells no load" in found.choice.candidates[0].reason
+        assert "reports no load" in found.choice.candidates[0].reason
 
 
 def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) -> list[int]:
@@ -304,11 +304,11 @@ def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
 
     assert failure(2).remedy == (
         "GPUs 0-1: held by x",
-        "Ask for less, or wait with --wait.",
+        "Ask for less, or wait: add --wait.",
     )
     assert failure(3).remedy[-1] == "Waiting would not help: ask for less."
     # There is less than one only of what was asked for besides.
-    assert failure(1).remedy[-1] == "Wait with --wait."
+    assert failure(1).remedy[-1] == "Wait: add --wait."
 
 
 def test_what_is_hidden_may_be_shown_again() -> None:
@@ -319,7 +319,7 @@ def test_what_is_hidden_may_be_shown_again() -> None:
     chooser.choose({})
 
     assert chooser.failure().remedy[-1] == (
-        "Waiting would not help: ask for more in CUDA_VISIBLE_DEVICES (see: gpucheck list)."
+        "Waiting would not help: allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)."
     )
 
 
@@ -332,8 +332,8 @@ def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
 
     assert chooser.choose({}, behind=2) == []
     assert [item.reason for item in chooser.choice.candidates] == [
-        "2 others wait for it already",
-        "process 7 is on it without a claim",
+        "2 others are already waiting for it",
+        "process 7 uses it without a claim",
     ]
 
 
@@ -350,8 +350,8 @@ def test_where_none_can_be_given_nobody_is_told_to_ask_for_less() -> None:
 
     failure = chooser.failure()
 
-    assert failure.message == "2 GPUs are asked for and 0 fit."
+    assert failure.message == "2 GPUs were requested, but none fits."
     assert failure.remedy == (
         "GPUs 0-1: lost",
-        "Waiting would not help: none of them can be given.",
+        "Waiting would not help: no GPU here can ever fit.",
     )

@@ -372,7 +372,7 @@ class TestFirstComeFirstServed:
         with store.gate() as gate:
             first = gate.enqueue(Holder())
 
-        with pytest.raises(BadAnswerError, match="came before look first"):
+        with pytest.raises(BadAnswerError, match="ahead in the queue ask"):
             wait_for(store, Any(CARD), Scripted(), timeout_s=1)
         first.close()
 

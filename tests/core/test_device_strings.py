@@ -167,4 +167,4 @@ def test_several_at_once_are_told_apart() -> None:
     with pytest.raises(WrongUseError) as caught:
         parse_device("0,1")
 
-    assert caught.value.remedy == ("Write each device as a word of its own: 0 1",)
+    assert caught.value.remedy == ("Write each device as a separate word: 0 1",)

@@ -88,8 +88,8 @@ class TestTransfers:
         ]
         assert [t.seconds for t in placement.transfers] == [1.0] * 3
         assert [line.partition(": ")[2] for line in placement.advice] == [
-            "a on /device:GPU:0 instead of /device:CPU:0 would copy 24 bytes less",
-            "b on /device:GPU:0 instead of /device:CPU:0 would copy 24 bytes less",
+            "a on /device:GPU:0 instead of /device:CPU:0 would copy 24 fewer bytes",
+            "b on /device:GPU:0 instead of /device:CPU:0 would copy 24 fewer bytes",
         ]
 
     def test_towers_move_their_products_alone(self) -> None:
@@ -116,7 +116,7 @@ class TestTransfers:
         )
         placed = place_graph(parse_graph(text, "g"), GPUS, soft=False)
 
-        best = "g:5: b on /device:GPU:0 instead of /device:GPU:1 would copy 32 bytes less"
+        best = "g:5: b on /device:GPU:0 instead of /device:GPU:1 would copy 32 fewer bytes"
         assert best in describe(placed).advice
 
     def test_a_constant_is_made_where_it_is_used(self) -> None:

@@ -43,7 +43,7 @@ def test_chosen_ones_are_held_until_the_block_ends(store: LockDirectory) -> None
         assert held[0].command
 
         with (
-            pytest.raises(BadAnswerError, match="1 GPU is asked for and 0 fit"),
+            pytest.raises(BadAnswerError, match="1 GPU was requested, but none fits"),
             hold_devices((), ChoiceRequest(), HOLD, soft=False, probes=machine()),
         ):
             pass

@@ -98,7 +98,7 @@ class TestNamed:
         first = hold_named(answer, gpus, HOLD, environment)
         assert len(placement_of(first.answer).claims) == 1
 
-        with pytest.raises(BadAnswerError, match=r"cannot be had: .* is held by") as caught:
+        with pytest.raises(BadAnswerError, match=r"is not available: .*: held by") as caught:
             hold_named(answer, gpus, HOLD, environment)
         assert "--wait" in caught.value.remedy[0]
         first.held.close()
@@ -161,7 +161,7 @@ class TestCondition:
         answer, three = chosen(unwell(0, **changes), environment, 3)
         assert (three, answer.exit_code) == ([], ExitCode.BAD)
         assert answer.error is not None
-        assert "it must not be given work" in answer.error.remedy[0]
+        assert "it is unfit for work" in answer.error.remedy[0]
 
     @pytest.mark.parametrize(
         "changes",
@@ -173,13 +173,13 @@ class TestCondition:
     ) -> None:
         answer, two = chosen(unwell(0, **changes), environment, 2)
         assert (two, answer.warnings) == ([1, 2], ())
-        assert "; the last choice: " in placement_of(answer).candidates[0].reason
+        assert "; a last resort: " in placement_of(answer).candidates[0].reason
 
         answer, three = chosen(unwell(0, **changes), environment, 3)
         assert three == [0, 1, 2]
         (notice,) = answer.warnings
         assert notice.code == "gpu-unwell"
-        assert "GPU 0 is the last choice" in notice.message
+        assert "GPU 0 was chosen only because" in notice.message
 
     def test_a_condition_that_was_not_read_is_said(self, environment: dict[str, str]) -> None:
         probes = machine(1)
@@ -200,7 +200,7 @@ def test_a_silent_card_does_not_take_the_others_away(environment: dict[str, str]
 
     assert found == [0, 2]
     assert (answer.exit_code, answer.error) == (ExitCode.OK, None)
-    assert any("CUDA may wait for it as well" in notice.message for notice in answer.warnings)
+    assert any("CUDA may hang on this one too" in notice.message for notice in answer.warnings)
     assert "cuda" not in probes.asked
 
 
@@ -211,7 +211,7 @@ def test_two_cards_with_one_uuid_are_not_given(environment: dict[str, str]) -> N
     answer, found = chosen(probes, environment, 1)
     assert found == [2]
     assert (
-        "GPUs 0 and 1 say that they have the same UUID" in placement_of(answer).candidates[0].reason
+        "GPUs 0 and 1 report the same UUID" in placement_of(answer).candidates[0].reason
     )
 
     answer, found = chosen(probes, environment, 2)
@@ -221,10 +221,10 @@ def test_two_cards_with_one_uuid_are_not_given(environment: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("prefer", "count", "reason"),
     [
-        (Preference.NUMA, 1, "nothing tells which CPUs"),
-        (Preference.NUMA, 2, "nothing tells which CPUs"),
-        (Preference.NVLINK, 2, "no NVLink joins GPU 0 and GPU 1"),
-        (Preference.NVLINK, 1, "one GPU alone has no link"),
+        (Preference.NUMA, 1, "which CPUs are near"),
+        (Preference.NUMA, 2, "which CPUs are near"),
+        (Preference.NVLINK, 2, "no NVLink connects GPU 0 and GPU 1"),
+        (Preference.NVLINK, 1, "a single GPU has no link"),
     ],
 )
 def test_a_preference_that_cannot_be_honoured_is_said(
@@ -261,4 +261,4 @@ def test_before_driver_570_a_program_sees_one_mig_instance(
     assert len(placement_of(answer).devices) == found
     assert (answer.exit_code is ExitCode.OK) is (found == 2)
     reasons = {candidate.reason for candidate in placement_of(answer).candidates}
-    assert any("one MIG instance alone" in (reason or "") for reason in reasons) is (found == 0)
+    assert any("only one MIG instance" in (reason or "") for reason in reasons) is (found == 0)

@@ -165,14 +165,14 @@ class TestResolve:
             at(text, ())
 
         assert caught.value.exit_code == (1 if text in ("/tpu:0", "/cpu:1") else 4)
-        assert "is /cpu:0 alone" in caught.value.remedy[0]
+        assert "is only /cpu:0" in caught.value.remedy[0]
 
     def test_a_number_is_that_of_cuda_and_no_place_in_a_list(self) -> None:
         gpus = (card(0, 0), card(1, 1), card(2, None, uuid=None, state=GpuState.LOST), card(3, 3))
 
         assert at("/gpu:3", gpus).index == 3
         assert at("/gpu:3", gpus).reason == "CUDA device 3, one of 3 that answer"
-        with pytest.raises(BadAnswerError, match="'/gpu:2' may only be GPU 2, which is lost") as it:
+        with pytest.raises(BadAnswerError, match="'/gpu:2' can only be GPU 2, which is lost") as it:
             at("/gpu:2", gpus)
         assert "/cpu:0 and /gpu:0, /gpu:1, /gpu:3" in it.value.remedy[0]
         with pytest.raises(BadAnswerError, match="There is no '/gpu:4' here"):
@@ -199,7 +199,7 @@ class TestResolve:
         gpus = (card(0, 0, uuid="GPU-abcd"), card(1, 1, uuid="GPU-abcd"))
 
         for text in ("/gpu:0", "GPU-abcd"):
-            with pytest.raises(InconclusiveError, match="GPUs 0 and 1 say that they have the same"):
+            with pytest.raises(InconclusiveError, match="GPUs 0 and 1 report the same"):
                 at(text, gpus)
 
     @pytest.mark.parametrize("text", ["/gpu:7", "/cpu:9", "/tpu:0", "cuda:5", "99"])
@@ -295,7 +295,7 @@ class TestVariables:
         }
         for other, reason in (
             (lost, "GPU 3 is lost"),
-            (split, "GPU 3 is split up by MIG"),
+            (split, "GPU 3 is split by MIG"),
             (same, "bus id of its own"),
         ):
             gpus = (*SWAPPED, other)
@@ -339,5 +339,5 @@ def test_a_card_that_takes_no_program_is_said() -> None:
     (notice,) = prohibited(gpus)
 
     assert notice.code == "compute-mode-prohibited"
-    assert "GPU 1 takes no program" in notice.message
+    assert "GPU 1 accepts no program" in notice.message
     assert "sudo nvidia-smi -i 1 -c DEFAULT" in notice.message

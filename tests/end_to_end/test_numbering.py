@@ -116,7 +116,7 @@ def test_place_names_the_card_behind_a_lost_one(
 
     assert numbers(plain.gpus) == {}
     assert placed(3, sure) == load_machine("gpu-lost").gpus[3].uuid
-    with pytest.raises(BadAnswerError, match="may only be GPU 2, which is lost"):
+    with pytest.raises(BadAnswerError, match="can only be GPU 2, which is lost"):
         resolve(parse_device("/gpu:2"), sure.gpus, soft=False)
     assert placed(4, sure) == 1
 

@@ -77,7 +77,7 @@ class TestDevices:
         cpu = program("place", "/cpu:0", "--strict", env=env)
 
         assert ended.code == 4
-        assert "There is /cpu:0 alone" in ended.said
+        assert "There is only /cpu:0" in ended.said
         assert program("place", "/gpu:0", "--", "true", env=env).code == 125
         assert "libnvidia-ml.so.1 was not found" in ended.said
         assert (soft.code, "warning: The GPUs cannot be listed" in soft.said) == (0, True)
@@ -177,7 +177,7 @@ class TestChoosing:
         assert ended.text.count("\n") == 1
         assert "GPUs 5-6 (NVIDIA H100 80GB HBM3): chosen: 79.1 GiB free" in ended.said
         assert "GPU 7: fits too\n" in ended.said
-        assert "GPUs 2-3: no: process 41023 is on it without a claim\n" in ended.said
+        assert "GPUs 2-3: no: process 41023 uses it without a claim\n" in ended.said
         each = program("place", "--count", "2", "-v", env=h100s).said
         assert each.count("without a claim") == 5
         assert each.count(": chosen: ") == 2
@@ -349,7 +349,7 @@ class TestCommands:
             (claim,) = result(program, "--claims", env=h100s, name="claims")["claims"]
             assert claim["process"] == "ended"
             assert (
-                "(ended, but not what it started)" in program("place", "--claims", env=h100s).text
+                "(ended, but its children run)" in program("place", "--claims", env=h100s).text
             )
         finally:
             os.kill(int(ended.text), signal.SIGKILL)
@@ -374,7 +374,7 @@ class TestCommands:
         )  # fmt: skip
 
         assert ended.text == "125\n0\n"
-        assert "is held by" in ended.said
+        assert ": held by " in ended.said
 
     def test_every_failure_before_it_is_125(self, program: Program, h100s: dict[str, str]) -> None:
         assert program("place", "--count", "9", "--", "true", env=h100s).code == 125
@@ -404,7 +404,7 @@ class TestCommands:
         ended = program("place", "--count", "1", "--", "true", env=env)
 
         assert ended.code == 0
-        assert "Nothing is claimed: Slurm" in ended.said
+        assert "Nothing is claimed, since Slurm" in ended.said
         assert not Path(env["GPUCHECK_CLAIMS_DIR"]).exists()
 
 

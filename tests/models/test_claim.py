@@ -68,7 +68,7 @@ def test_a_uuid_that_is_no_file_name_cannot_be_claimed(card: str) -> None:
 @pytest.mark.parametrize(
     ("holder", "text"),
     [
-        (Holder(), "somebody"),
+        (Holder(), "an unknown user"),
         (Holder(user="ann", pid=7), "ann (pid 7)"),
         (Holder(user="ann", pid=7, command="x" * 60), f"ann (pid 7: {'x' * 60})"),
         (Holder(user="ann", pid=7, command="x" * 61), f"ann (pid 7: {'x' * 57}...)"),

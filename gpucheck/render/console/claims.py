@@ -1,4 +1,4 @@
-"""`gpucheck place --claims` on a terminal: who holds which GPU, and who waits."""
+"""Terminal view of `gpucheck place --claims`: the claims and the queue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import OverflowMethod, RenderableType
 
 _REMARKS = {
-    ProcessState.ENDED: " (ended, but not what it started)",
-    ProcessState.ELSEWHERE: " (of another PID namespace)",
+    ProcessState.ENDED: " (ended, but its children run)",
+    ProcessState.ELSEWHERE: " (in another PID namespace)",
 }
 
 
@@ -31,11 +31,11 @@ def build(report: Report, view: View) -> RenderableType:
         part for claim in claims.claims for part in _claim(claim, more=view.verbosity > 0)
     ]
     if not claims.claims:
-        parts.append(Text("Nobody holds a GPU."))
+        parts.append(Text("No GPU is held."))
     if claims.waiting:
         one = claims.waiting == 1
         number = f"{claims.waiting} {'process waits' if one else 'processes wait'}"
-        parts.append(Text(f"{number}{':' if one else ', first come first:'}"))
+        parts.append(Text(f"{number}{':' if one else ' in this order:'}"))
     for waiter in claims.queue:
         parts.extend(_person(waiter, more=view.verbosity > 0))
     if view.verbosity >= 0:
@@ -60,7 +60,7 @@ def _person(who: Claim | Waiter, *, more: bool) -> Iterator[RenderableType]:
 
     remark = _REMARKS.get(who.process, "") if who.process else ""
     process = f"process {who.pid or '?'}{remark}"
-    line = f"{who.user or 'somebody'}, {process}, since {who.since or '?'}"
+    line = f"{who.user or 'an unknown user'}, {process}, since {who.since or '?'}"
     yield indented(Text(printable(line), overflow="fold"))
     if who.command:
         overflow: OverflowMethod = "ignore" if more else "ellipsis"

@@ -1,4 +1,4 @@
-"""The operations of a placed graph on a terminal: planned, or run and timed."""
+"""Terminal view of the operations of a placed graph: planned, or run and timed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
 
 def operations(placement: Placement, *, more: bool) -> Iterator[RenderableType]:
-    """Show where the operations lie, what is copied for that, and the value.
+    """Show the device of each operation, the copies and the value.
 
-    What ran is shown as TensorFlow logs it; what is only planned in a line for each device, unless
-    `more` is wanted.
+    A run is shown as TensorFlow logs it; a plan has a line for each device, unless `more` is set.
     """
     from rich.text import Text
 
     if not placement.ops:
         return
-    yield Text("Operations:" if placement.ran else "Planned, nothing was run (--run does that):")
+    yield Text("Operations:" if placement.ran else "Planned, not run (--run does that):")
     if placement.ran or more:
         yield from _log(placement)
     else:
@@ -77,7 +76,7 @@ def _copies(transfers: tuple[Transfer, ...]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if not transfers:
-        yield Text("Nothing has to be copied.")
+        yield Text("No copies are needed.")
         return
     total = sum(move.bytes for move in transfers)
     yield Text(f"Copies, {total} bytes:")

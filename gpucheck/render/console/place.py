@@ -1,4 +1,4 @@
-"""`gpucheck place` on a terminal: what each device string means, or which GPUs were chosen."""
+"""Terminal view of `gpucheck place`: what each device string means, or the chosen GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: How the libraries of `PlacedDevice.names` write themselves, in the order they are shown.
+#: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
 LIBRARIES = {
     "tensorflow": "TensorFlow",
     "pytorch": "PyTorch",
@@ -27,7 +27,7 @@ LIBRARIES = {
 
 
 def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable; `-v` tells all of every device and operation."""
+    """Return the whole report as one renderable; `-v` shows every device and operation in full."""
     from rich.console import Group
     from rich.text import Text
 
@@ -56,7 +56,7 @@ def build(report: Report, view: View) -> RenderableType:
 
 
 def _candidates(placement: Placement, *, more: bool) -> RenderableType:
-    """Show why each card was or was not eligible, the chosen ones first."""
+    """Show why each GPU is or is not eligible, the chosen ones first."""
     from rich.table import Table
     from rich.text import Text
 
@@ -118,7 +118,7 @@ def _names(device: PlacedDevice) -> list[str]:
 
 
 def _filled(parts: Sequence[str], width: int) -> list[str]:
-    """Write parts with commas into lines, and break between parts alone."""
+    """Join parts with commas into lines, and break only between parts."""
     lines: list[str] = []
     for number, part in enumerate(parts):
         text = part if number == len(parts) - 1 else f"{part},"
@@ -137,8 +137,8 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
 
     gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
     if placement.environment:
-        which = ("no GPU", "this GPU and no other")[len(gpus)] if len(gpus) < 2 else "these GPUs"
-        yield Text(f"To show a program {which}, put before it:", style="dim")
+        which = ("no GPU", "only this GPU")[len(gpus)] if len(gpus) < 2 else "only these GPUs"
+        yield Text(f"To show a program {which}, put this before it:", style="dim")
         pairs = (
             f"{name}={shlex.quote(value) if value else ''}"
             for name, value in placement.environment.items()
@@ -147,11 +147,11 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
     if not gpus or any(claim.held for claim in placement.claims):
         return
     if placement.candidates or placement.graph is not None:
-        hint = "Nothing is held: others may use them too, unless the command follows after --."
+        hint = "No GPU is held, so others may use them too. To hold them, add -- COMMAND."
         yield Text(hint, style="dim")
         return
     them = "it" if len(gpus) == 1 else "them"
-    hint = f"That holds nothing. To hold {them} until the program ends, put before it instead:"
+    hint = f"That holds nothing. To hold {them} until the program ends, put this before it:"
     yield Text(hint, style="dim")
     soft = ["--soft"] if any(device.soft for device in placement.devices) else []
     specs = dict.fromkeys(device.spec for device in placement.devices)
@@ -159,7 +159,7 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
 
 
 def _folded(placement: Placement) -> str:
-    """Say in a line what --run would compute."""
+    """Return a line that says what --run would compute."""
     number = len(placement.ops)
     size = sum(move.bytes for move in placement.transfers)
     copied = f", {size} bytes copied" if size else ""
@@ -167,7 +167,7 @@ def _folded(placement: Placement) -> str:
 
 
 def as_it_is(text: str) -> Text:
-    """Return a line that is made to be copied: never broken, whatever the width."""
+    """Return a line to be copied: never broken, whatever the width."""
     from rich.text import Text
 
     return Text(printable(text), no_wrap=True, overflow="ignore")

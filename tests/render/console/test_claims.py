@@ -42,7 +42,7 @@ def shown(claims: ClaimList, *, verbosity: int = 0) -> str:
 
 def test_nobody() -> None:
     assert shown(ClaimList(directory="/run/lock/c")) == (
-        "Nobody holds a GPU.\nThe locks are in /run/lock/c\n"
+        "No GPU is held.\nThe locks are in /run/lock/c\n"
     )
 
 
@@ -56,11 +56,11 @@ def test_a_claim_and_a_queue() -> None:
         "  alice, process 42, since 2026-01-02T03:04:05Z\n"
         f"  python train.py --name \\x1b[31m{'x' * 26}…\n"
         "MIG-1\n"
-        "  somebody, process ?, since ?\n"
-        "2 processes wait, first come first:\n"
+        "  an unknown user, process ?, since ?\n"
+        "2 processes wait in this order:\n"
         "  bob, process 7, since 2026-01-02T03:04:06Z\n"
         "  sleep 9\n"
-        "  somebody, process ?, since ?\n"
+        "  an unknown user, process ?, since ?\n"
         "The locks are in /c\n"
     )
 
@@ -69,8 +69,8 @@ def test_a_claim_and_a_queue() -> None:
     ("state", "remark"),
     [
         (ProcessState.RUNNING, "process 42, since"),
-        (ProcessState.ENDED, "process 42 (ended, but not what it"),
-        (ProcessState.ELSEWHERE, "process 42 (of another PID namespace)"),
+        (ProcessState.ENDED, "process 42 (ended, but its children"),
+        (ProcessState.ELSEWHERE, "process 42 (in another PID namespace)"),
     ],
 )
 def test_what_became_of_the_process(state: ProcessState, remark: str) -> None:

@@ -77,10 +77,10 @@ def test_a_placement_at_80_columns() -> None:
         "  there is no /device:GPU:7; soft placement drops type and id, which leaves the\n"
         "  CPU\n"
         "  TensorFlow /device:CPU:0\n"
-        "To show a program this GPU and no other, put before it:\n"
+        "To show a program only this GPU, put this before it:\n"
         "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444 "
         "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
-        "That holds nothing. To hold it until the program ends, put before it instead:\n"
+        "That holds nothing. To hold it until the program ends, put this before it:\n"
         "  gpucheck place --soft /gpu:0 /gpu:7 --\n"
     )
 
@@ -110,7 +110,7 @@ def test_what_holds_a_gpu_is_quoted_for_the_shell() -> None:
 
 def test_a_graph_that_is_planned() -> None:
     assert shown(GRAPH) == (
-        "Planned, nothing was run (--run does that):\n"
+        "Planned, not run (--run does that):\n"
         "  /device:GPU:0 a, MatMul\n"
         "  /device:CPU:0 sum\n"
         "Copies, 16 bytes:\n"
@@ -123,7 +123,7 @@ def test_all_of_a_plan() -> None:
     text = shown(GRAPH, verbosity=1, width=20)
 
     assert f"  MatMul: (MatMul): {LOCAL}/device:GPU:0\n" in text
-    assert "nothing was run" in " ".join(text.split())
+    assert "Planned, not run" in " ".join(text.split())
 
 
 def test_a_graph_that_ran() -> None:
@@ -144,7 +144,7 @@ def test_a_graph_that_ran() -> None:
 
 def test_a_graph_without_a_value_still_ran() -> None:
     """A value may be too large to be shown."""
-    assert "nothing was run" not in shown(replace(GRAPH, ran=True, transfers=()))
+    assert "Planned, not run" not in shown(replace(GRAPH, ran=True, transfers=()))
 
 
 def test_a_choice() -> None:
@@ -161,7 +161,7 @@ def test_a_choice() -> None:
         "no     GPU 0 A100  it is lost",
     ]
     assert "/gpu:0 is NVIDIA A100" not in shown(chosen)
-    assert shown(chosen).endswith("unless the command follows after --.\n")
+    assert shown(chosen).endswith("To hold them, add -- COMMAND.\n")
     assert f"chosen GPU 2 A100  {UUID} 80 GiB free" in shown(chosen, verbosity=1, width=100)
     assert "/gpu:0 is NVIDIA A100" in shown(chosen, verbosity=1)
 
@@ -196,14 +196,14 @@ def test_quiet_leaves_the_advice_out() -> None:
 def test_a_held_gpu_is_not_called_free() -> None:
     claim = Claim(uuid=UUID, path="/run/x", slot=0, held=True)
 
-    assert "Nothing is held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
+    assert "No GPU is held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
 
 
 def test_the_cpu_alone() -> None:
     text = shown(Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}))
 
-    assert "To show a program no GPU, put before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
-    assert "Nothing is held" not in text
+    assert "To show a program no GPU, put this before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
+    assert "No GPU is held" not in text
 
 
 def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
