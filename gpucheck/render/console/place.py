@@ -137,8 +137,9 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
 
     gpus = {device.uuid or device.index for device in placement.devices if device.kind == "GPU"}
     if placement.environment:
-        which = ("no GPU", "only this GPU")[len(gpus)] if len(gpus) < 2 else "only these GPUs"
-        yield Text(f"To show a program {which}, put this before it:", style="dim")
+        which = "only this GPU" if len(gpus) == 1 else "only these GPUs"
+        what = f"show a program {which}" if gpus else "hide all GPUs from a program"
+        yield Text(f"To {what}, put this before it:", style="dim")
         pairs = (
             f"{name}={shlex.quote(value) if value else ''}"
             for name, value in placement.environment.items()

@@ -202,7 +202,7 @@ def test_a_held_gpu_is_not_called_free() -> None:
 def test_the_cpu_alone() -> None:
     text = shown(Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}))
 
-    assert "To show a program no GPU, put this before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
+    assert "To hide all GPUs from a program, put this before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
     assert "No GPU is held" not in text
 
 
