@@ -74,7 +74,7 @@ def command(
         bool | None,
         typer.Option(
             "--claim/--no-claim",
-            help="Hold the GPUs while the command runs [default: unless a scheduler allocated them].",
+            help="Hold the GPUs while the command runs [default: unless a scheduler gave them].",
         ),
     ] = None,
     claims: Annotated[

@@ -118,7 +118,7 @@ class TestDirectory:
         store = another_users(tmp_path, monkeypatch)
         monkeypatch.setattr(claim_files, "_is_root", lambda: True)
 
-        with pytest.raises(MissingError, match="it is not root's, and root trusts no other"), store.gate():
+        with pytest.raises(MissingError, match="root trusts no other"), store.gate():
             pass
 
     def test_others_use_it_and_are_warned(
@@ -348,7 +348,7 @@ class TestLocks:
 
     def test_a_gate_that_nobody_leaves(self, tmp_path: Path) -> None:
         store = LockDirectory(tmp_path / "claims", gate_deadline_s=0.05)
-        with store.gate(), pytest.raises(InconclusiveError, match="in .* locked"), store.gate():
+        with store.gate(), pytest.raises(InconclusiveError, match="Another process has kept"), store.gate():
             pass
 
 
