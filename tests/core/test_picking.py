@@ -210,9 +210,7 @@ def test_two_cards_with_one_uuid_are_not_given(environment: dict[str, str]) -> N
 
     answer, found = chosen(probes, environment, 1)
     assert found == [2]
-    assert (
-        "GPUs 0 and 1 report the same UUID" in placement_of(answer).candidates[0].reason
-    )
+    assert "GPUs 0 and 1 report the same UUID" in placement_of(answer).candidates[0].reason
 
     answer, found = chosen(probes, environment, 2)
     assert found == []

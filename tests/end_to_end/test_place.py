@@ -348,9 +348,7 @@ class TestCommands:
         try:
             (claim,) = result(program, "--claims", env=h100s, name="claims")["claims"]
             assert claim["process"] == "ended"
-            assert (
-                "(ended, but its children run)" in program("place", "--claims", env=h100s).text
-            )
+            assert "(ended, but its children run)" in program("place", "--claims", env=h100s).text
         finally:
             os.kill(int(ended.text), signal.SIGKILL)
 

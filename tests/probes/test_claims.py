@@ -348,7 +348,7 @@ class TestLocks:
 
     def test_a_gate_that_nobody_leaves(self, tmp_path: Path) -> None:
         store = LockDirectory(tmp_path / "claims", gate_deadline_s=0.05)
-        with store.gate(), pytest.raises(InconclusiveError, match="Another process has kept"), store.gate():
+        with store.gate(), pytest.raises(InconclusiveError, match="Another process"), store.gate():
             pass
 
 
