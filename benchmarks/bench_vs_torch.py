@@ -1,8 +1,8 @@
-"""The CPU kernels beside PyTorch's, in one process and in turn: are they fair opponents of a GPU?
+"""CPU kernels compared with PyTorch's, in one process and alternating: a fair baseline for a GPU?
 
-Needs PyTorch (any CPU build) beside gpucheck; nothing of gpucheck does. Prints the ratio of the
-speeds for the float32 matrix product, and for a softmax at 4096 x 4096 and T = 0.7 against
-PyTorch's best idiomatic and its preallocated form, with the bar for each.
+It needs PyTorch (any CPU build) as well as gpucheck. It prints the ratio of the speeds, with its
+bar, for the float32 matrix product, and for a softmax at 4096 x 4096 and T = 0.7 against PyTorch's
+best idiomatic and preallocated forms.
 
     python -m benchmarks.bench_vs_torch [--rounds 15] [--size 2048] [--threads 2]
 """
@@ -35,7 +35,7 @@ BARS = {"matmul": 0.9, "softmax, idiomatic": 1.0, "softmax, preallocated": 0.85}
 
 
 def order_of(shape: tuple[int, ...]) -> CaseOrder:
-    """Return what a CPU case of gpucheck needs to be made."""
+    """Return the order for a CPU case of gpucheck."""
     return CaseOrder(
         request=BenchRequest(temperature=TEMPERATURE),
         shape=shape,
@@ -48,10 +48,10 @@ def order_of(shape: tuple[int, ...]) -> CaseOrder:
 
 
 def seconds(work: Callable[[], object], least_s: float = 0.1) -> float:
-    """Return the seconds of one call, from as many as fill `least_s`.
+    """Return the seconds of one call, averaged over `least_s`.
 
-    Both libraries' threads spin for a while after their work, on the cores of the one that is next:
-    so there is a pause, and a call that is not counted.
+    Both libraries' threads spin for a while after their work, on cores that the other uses next. A
+    pause and an uncounted call come first.
     """
     time.sleep(PAUSE_S)
     work()
@@ -64,7 +64,7 @@ def seconds(work: Callable[[], object], least_s: float = 0.1) -> float:
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> list[float]:
-    """Return their time over ours for each round; who begins changes from round to round."""
+    """Return their time over ours for each round; the first one alternates."""
     found = []
     for number in range(rounds):
         if number % 2:
@@ -76,7 +76,7 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int)
 
 
 def report(name: str, found: list[float]) -> bool:
-    """Print the median ratio beside its bar and return whether it reaches it."""
+    """Print the median ratio and its bar, and return whether it is reached."""
     middle, bar = statistics.median(found), BARS[name]
     quartiles = statistics.quantiles(found, n=4, method="inclusive")
     verdict = "ok" if middle >= bar else "below"
@@ -137,7 +137,7 @@ def compare_softmax(torch: object, threads: int, rounds: int) -> bool:
 
 
 def main() -> None:
-    """Print the ratios, and where and with what they were taken."""
+    """Print the ratios, the machine and the versions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--size", type=int, default=2048)

@@ -1,13 +1,14 @@
-"""Everything that gpucheck claims of a GPU, on the card at hand: one command, under eight minutes.
+"""Measurement of gpucheck's kernels on this machine's GPU: one command, under eight minutes.
 
     python -m benchmarks.gpu [--output docs/measurements] [--seconds 440] [--only softmax,matmul]
 
-Run from the checkout (or with PYTHONPATH=. there); it needs NumPy and CuPy, and takes PyTorch as
-the rival where it is installed. Each part runs in a process of its own with a time of its own, and
-each figure is in the files within seconds: a part that fails, hangs or breaks the CUDA context
-costs its own rest only. compute-sanitizer and the kernels' tests run where they are installed.
+Run it from the checkout (or with PYTHONPATH=. there). It needs NumPy and CuPy, and compares with
+PyTorch if installed. Each part runs in its own process with its own time, and each figure is in the
+files within seconds. A part that fails, hangs or breaks the CUDA context loses only its own
+remaining figures. compute-sanitizer and the kernels' tests run if installed.
+
 Writes `<card>.json` and `<card>.md` (parts that do not run keep their figures of the same card and
-software) and `run.log`, prints a short table last, and exits with 1 if a result was wrong, 3 if
+software) and `run.log`, and prints a short table last. Exits with 1 if a result was wrong, 3 if
 there was nothing to measure or it was stopped.
 """
 
@@ -26,7 +27,7 @@ from benchmarks.card.children import GRACE_S, Children, Ended, StoppedError, sto
 from benchmarks.card.figures import LOST, Figure, Notebook, give_up_unfinished, read_figures
 from benchmarks.card.report import Report
 
-#: Seconds for each part, of which it may use fewer; in the order of the run.
+#: Most seconds for each part, in the order of the run.
 BUDGETS = {
     "bandwidth": 40,
     "softmax": 190,
@@ -41,7 +42,7 @@ BUDGETS = {
     "synccheck": 20,
     "initcheck": 20,
 }
-#: Seconds for all of them, unless somebody says otherwise.
+#: Default seconds for all of them.
 SECONDS = 440
 #: Seconds to import the libraries and open the card, with torch and then without.
 _OPENING_S, _OPENING_ALONE_S = 100, 60
@@ -50,7 +51,7 @@ _HANGING_S = 60
 
 
 def main() -> int:
-    """Run all parts, or the one that a child is asked for, and return the exit code."""
+    """Run all parts, or in a child the requested one, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("docs/measurements"))
     parser.add_argument("--seconds", type=float, default=SECONDS)
@@ -71,14 +72,14 @@ def main() -> int:
 
 
 def run_part(chosen: argparse.Namespace) -> int:
-    """Run one part in this process; `facts` only tells what is there."""
+    """Run one part in this process; `facts` only prints the machine's facts."""
     from benchmarks.card.rivals import torch_or_none
     from gpucheck.probes.cupy_device import open_gpus
 
-    # The rival comes first: whose CUDA libraries are loaded first are the ones that both use.
+    # PyTorch comes first: both use the CUDA libraries that are loaded first.
     alone = chosen.without_torch or chosen.part == "exercise"
     torch, said = (None, "left out") if alone else torch_or_none()
-    # Asking for cuBLAS' version makes its handle: tens of seconds under a sanitizer.
+    # Reading cuBLAS' version creates a handle: tens of seconds under a sanitizer.
     opened = open_gpus(ask_cublas=chosen.part != "exercise")
     if not opened.devices:
         print(opened.unavailable, file=sys.stderr)
@@ -102,11 +103,11 @@ def run_part(chosen: argparse.Namespace) -> int:
 
 
 class Run:
-    """One run of the suite: its parts one after the other, and what they leave."""
+    """Run of the suite: its parts one after the other, and its files."""
 
     def __init__(self, chosen: argparse.Namespace, parts: list[str]) -> None:
         self._parts = parts
-        # A run of few parts gives each of them more.
+        # A run of few parts gives each more time.
         self._scale: float = max(1.0, chosen.seconds / sum(BUDGETS[part] for part in parts))
         self._end_s: float = time.monotonic() + chosen.seconds
         self._output: Path = chosen.output
@@ -118,7 +119,7 @@ class Run:
         return self._end_s - time.monotonic()
 
     def run(self) -> int:
-        """Run the parts and report, also what there is when somebody stops it."""
+        """Run the parts and report; if stopped, report the figures so far."""
         self._output.mkdir(parents=True, exist_ok=True)
         self._children = Children(self._output / "run.log")
         with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +148,7 @@ class Run:
         ended = self._child("facts", notes, min(self._left_s, _OPENING_S))
         torch = {}
         if not notes.exists() and ended.code != 3 and not self._without_torch:
-            torch = {"torch": f"torch takes no part: {ended.how}: {ended.said}"}
+            torch = {"torch": f"torch is left out: {ended.how}: {ended.said}"}
             self._without_torch = True
             ended = self._child("facts", notes, min(self._left_s, _OPENING_ALONE_S))
         if not notes.exists():
@@ -158,7 +159,7 @@ class Run:
     def _one(self, part: str, report: Report) -> None:
         """Run one part; its figures are in the report's files as they come."""
         if self._left_s < 5:
-            report.remark(f"{part}: not begun, the time was over")
+            report.remark(f"{part}: not begun, out of time")
             return
         print(f"{part} ...", file=sys.stderr, flush=True)
         began_s, seconds = time.monotonic(), min(self._scale * BUDGETS[part], self._left_s)
@@ -177,10 +178,11 @@ class Run:
     def _measured(
         self, part: str, notes: Path, seconds: float, report: Report
     ) -> tuple[list[Figure], str | None]:
-        """Return a part's figures, and a remark where it did not end well.
+        """Return a part's figures, and a remark if it failed.
 
-        A figure over which the process hangs or falls is given up, and a new process goes on;
-        without torch if it falls before the first one, or hangs twice: torch has more to hang in.
+        If the process hangs or crashes, the current figure is given up and a new process goes on.
+        It runs without torch if it crashed before the first figure, or hung twice: torch is the
+        likelier cause.
         """
         end_s, alone, hung = time.monotonic() + seconds, False, 0
         remarks: list[str] = []
@@ -214,9 +216,9 @@ class Run:
 
 
 class Watch:
-    """Looks at a part's notes now and then: shows what is new, and finds it hanging.
+    """Watch on a part's notes: prints new figures, and detects a hang.
 
-    Until the first note the libraries are loaded, from a cold disk in a minute and more.
+    Before the first note the libraries are loaded, which takes a minute or more from a cold disk.
     """
 
     def __init__(self, report: Report, part: str, notes: Path) -> None:

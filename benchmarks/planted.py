@@ -1,7 +1,7 @@
-"""Wrong results planted on purpose, and how often the checks of the benchmarks notice them.
+"""Planted errors: how often the checks of the benchmarks detect wrong results.
 
-Right results come from NumPy, rounded as each format rounds; then something is made wrong and the
-check that `gpucheck bench` uses is asked. A right result that is called wrong is counted as well.
+Right results come from NumPy, rounded as in each format. Each is then made wrong and given to the
+check of `gpucheck bench`. False alarms on right results are counted as well.
 
     python -m benchmarks.planted [--tries 300] [--edge 4096] [--seeds 100]
 """
@@ -29,7 +29,7 @@ from tests.fakes.bench import order
 
 HostArray = NDArray[Any]
 
-#: Rows of the results: what a check sees of one does not depend on how many there are.
+#: Rows of the results: the check of a row does not depend on their number.
 ROWS = 64
 #: Sizes of a planted error, as shares of a row's typical number.
 SIZES = (1.0, 0.25, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5)
@@ -37,7 +37,7 @@ SIZES = (1.0, 0.25, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5)
 
 @dataclass(frozen=True)
 class Subject:
-    """A right result as it is stored, in what format, and the check that is asked of it."""
+    """Right result as stored, its format, and its check."""
 
     name: str
     right: HostArray
@@ -46,7 +46,7 @@ class Subject:
 
 
 def products(edge: int, seed: int = 0, rows: int = ROWS) -> Iterator[Subject]:
-    """Yield products in each format, and those of arithmetic that cuts numbers off."""
+    """Yield products in each format, and those of truncating arithmetic."""
     for name in FORMATS:
         given = order((rows, edge, edge), dtype=name)
         object.__setattr__(given, "data", HostData(seed))
@@ -69,7 +69,7 @@ def arithmetics(
         yield name, (left.astype(np.float32) @ right.astype(np.float32)).astype(np.float16), False
     elif name == "tf32":
         yield "tf32, rounded", tf32(left, rounded=True) @ tf32(right, rounded=True), False
-        yield "tf32, cut off", tf32(left, rounded=False) @ tf32(right, rounded=False), False
+        yield "tf32, truncated", tf32(left, rounded=False) @ tf32(right, rounded=False), False
     else:
         yield name, left @ right, False
     if name == "float8":
@@ -78,7 +78,7 @@ def arithmetics(
 
 
 def tf32(values: HostArray, *, rounded: bool) -> HostArray:
-    """Return float32 numbers with ten bits of mantissa, rounded to nearest or cut off."""
+    """Return float32 numbers with ten bits of mantissa, rounded to nearest or truncated."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     if rounded:
         bits = bits + 0xFFF + (bits >> 13 & 1)
@@ -86,7 +86,7 @@ def tf32(values: HostArray, *, rounded: bool) -> HostArray:
 
 
 def summed_short(left: HostArray, right: HostArray, bits: int) -> HostArray:
-    """Return the product whose sums keep so many bits after each 32 terms, cut off towards zero."""
+    """Return the product whose sums keep `bits` bits after each 32 terms, truncated."""
     sums = np.zeros((len(left), right.shape[1]))
     for low in range(0, left.shape[1], 32):
         part = slice(low, low + 32)
@@ -160,7 +160,7 @@ def one_bit(bit: int, out: HostArray, form: str, source: np.random.Generator) ->
 
 
 def in_the_field(out: HostArray, form: str, source: np.random.Generator) -> None:
-    """Do what broken cards were seen to do (arXiv 2605.04213).
+    """Plant an error as seen on broken cards (arXiv 2605.04213).
 
     A single bit in 38 % of the cases, NaN in 1 %, else several bits of a number; in half of them
     the same lane of every warp along a row is hit, that is each 32nd column, else one number.
@@ -206,7 +206,7 @@ def stale_tile(out: HostArray, form: str, source: np.random.Generator) -> None:
 
 
 def noticed(subject: Subject, fault: Fault, tries: int) -> float:
-    """Return the share of the tries in which the check noticed what changed the result."""
+    """Return the share of the changed results that the check detected."""
     found, changed = 0, 0
     for seed in range(tries):
         out = subject.right.copy()
@@ -220,7 +220,7 @@ def noticed(subject: Subject, fault: Fault, tries: int) -> float:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; a hyphen where the format cannot hold such an error at all."""
+    """Return a share in percent; a hyphen if the format cannot hold such an error."""
     return "-" if share != share else f"{100 * share:.3g}"
 
 
@@ -234,14 +234,14 @@ def table(head: list[str], rows: Iterator[list[str]]) -> None:
 
 
 def by_size(subjects: list[Subject], tries: int) -> Iterator[list[str]]:
-    """Yield a row for each subject: noticed in percent, by the size of one wrong number."""
+    """Yield a row for each subject: detected, in percent, by the size of one wrong number."""
     for subject in subjects:
         found = [noticed(subject, partial(one_off, size), tries) for size in SIZES]
         yield [subject.name, *(percent(share) for share in found)]
 
 
 def by_bit(subjects: list[Subject], tries: int) -> Iterator[list[str]]:
-    """Yield a row for each subject: from the last bit to the first, noticed in percent."""
+    """Yield a row for each subject: from the last bit to the first, detected, in percent."""
     for subject in subjects:
         width = 8 * subject.right.itemsize
         found = [noticed(subject, partial(one_bit, bit), tries) for bit in range(width)]
@@ -257,7 +257,7 @@ def by_bit(subjects: list[Subject], tries: int) -> Iterator[list[str]]:
 
 
 def by_shape(subjects: list[Subject], tries: int) -> Iterator[list[str]]:
-    """Yield a row for each subject: noticed in percent, by what went wrong."""
+    """Yield a row for each subject: detected, in percent, by what went wrong."""
     faults: list[Fault] = [in_the_field, wrong_row, shifted_row, exchanged, stale_tile]
     for subject in subjects:
         yield [subject.name, *(percent(noticed(subject, fault, tries)) for fault in faults)]
@@ -283,14 +283,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     given = parser.parse_args()
     subjects = [*products(given.edge), *softmaxes(given.edge), *others(given.edge)]
-    print(f"{ROWS} rows of {given.edge}, {given.tries} tries each; noticed, in percent\n")
+    print(f"{ROWS} rows of {given.edge}, {given.tries} tries each; detected, in percent\n")
     sizes = [f"{size:g}" for size in SIZES]
     table(
         ["one number wrong by, of its row's typical size", *sizes], by_size(subjects, given.tries)
     )
     faults = ["as in the field", "another row", "row shifted", "two exchanged", "tile missing"]
     table(["what went wrong", *faults], by_shape(subjects, given.tries))
-    bits = ["one bit flipped", "bits", "noticed to 99 %", "to 50 %", "of all, percent"]
+    bits = ["one bit flipped", "bits", "detected to 99 %", "to 50 %", "of all, percent"]
     table(bits, by_bit(subjects, max(20, given.tries // 5)))
     print(f"right results, {ROWS} rows of {given.edge // 4}")
     table(

@@ -1,4 +1,4 @@
-"""What every part of a card's measurement uses: the card, the rival, cases that are made ready."""
+"""Common base of a card's measurement: the card, PyTorch, and prepared cases."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpucheck.probes.clock import MonotonicClock
 from gpucheck.probes.cpu import LinuxCpu
 from gpucheck.probes.gpu import GpuDevice
 
-#: What a PCIe lane of each generation carries, its line coding taken off.
+#: Bytes per second of a PCIe lane of each generation, without its line coding.
 _LANE_GB_PER_S = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a part works with. `share` shrinks all sizes, for a trial without a real card."""
+    """Equipment of a part. `share` shrinks all sizes, for a trial without a real card."""
 
     gpus: tuple[GpuDevice, ...]
     torch: Torch | None
@@ -37,11 +37,11 @@ class Bench:
         return self.gpus[0]
 
     def bytes_of_a_side(self) -> int:
-        """Return the size of an input that no L2 holds: at least four times one, 256 MiB."""
+        """Return the size of an input that no L2 holds: at least four times as large, 256 MiB."""
         return int(max(2**28, 4 * self.gpu.facts.l2_bytes) * self.share)
 
     def order(self, shape: tuple[int, ...], dtype: str = "float32") -> CaseOrder:
-        """Return an order for gpucheck's cases at T = 1, which is what torch computes."""
+        """Return an order for gpucheck's cases at T = 1, as torch computes."""
         return CaseOrder(
             request=BenchRequest(temperature=1.0),
             shape=shape,
@@ -54,14 +54,14 @@ class Bench:
         )
 
     def datasheet(self, dtype: str | None = None) -> float | None:
-        """Return the card's peak for products in a format, or of its memory for None."""
+        """Return the card's peak for products in a format, or that of its memory for None."""
         board = board_of(self.gpu.facts)
         if board is None:
             return None
         return board.bytes_per_s if dtype is None else board.flops_per_s.get(dtype)
 
     def link_rate(self) -> float | None:
-        """Return the bytes a second of the card's PCIe link, None where NVML does not tell."""
+        """Return the bytes per second of the card's PCIe link, None if NVML does not report it."""
         try:
             from pynvml import (
                 nvmlDeviceGetHandleByUUID,
@@ -78,7 +78,7 @@ class Bench:
             return None
 
     def release(self) -> None:
-        """Give back what both sides hold of the GPU's memory."""
+        """Release the GPU memory of both sides."""
         self.gpu.release()
         if self.torch is not None:
             self.torch.release()
@@ -93,14 +93,14 @@ def ready(case: Case) -> Iterator[Verified]:
         case.run(1)
         yield case.check()
     except BaseException:
-        with suppress(Exception):  # what went wrong first is what should be told
+        with suppress(Exception):  # report the first error
             case.release()
         raise
     case.release()
 
 
 def repeated(gpu: GpuDevice, once: Callable[[], None]) -> Timed:
-    """Return the timer of what `once` enqueues, one by one, queued up behind a waiting GPU."""
+    """Return the timer of the work of `once`, one by one, queued behind a waiting GPU."""
 
     def timed(loops: int) -> float:
         def enqueue() -> None:
@@ -113,9 +113,9 @@ def repeated(gpu: GpuDevice, once: Callable[[], None]) -> Timed:
 
 
 def rivals_of(bench: Bench, makers: Mapping[str, Callable[[Torch], Timed]]) -> dict[str, Timed]:
-    """Return torch's timers, none where torch is not there.
+    """Return torch's timers, or none without torch.
 
-    What torch cannot set up (a format that it has not, no memory) fails when it is timed.
+    Work that torch cannot set up (unsupported format, no memory) fails when it is timed.
     """
     if bench.torch is None:
         return {}

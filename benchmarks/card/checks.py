@@ -1,4 +1,4 @@
-"""The parts that take no figure but say whether the kernels are right: pytest and sanitizers."""
+"""Parts without figures that check the kernels' results: pytest and sanitizers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.card.children import GRACE_S, Children
 from benchmarks.card.figures import NO_TIME, Figure, read_figures
 
 _SANITIZERS = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
-#: Waiting for an event that has not happened yet is an error to memcheck's eyes, not to ours.
+#: memcheck reports a wait for an unfinished event as an error, which it is not.
 _FURTHER = {"memcheck": ("--report-api-errors", "no")}
-#: What compute-sanitizer ends with if it has found something.
+#: Exit code of compute-sanitizer after a finding.
 _FOUND = 9
-#: What pytest ends with if a test failed; all else but 0 says that it could not do its work.
+#: Exit code of pytest after a failed test; other codes except 0 mean that it could not run.
 _FAILED = 1
 _TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_corruption.py")
 
 
 def run_tests(children: Children, seconds: float) -> tuple[list[Figure], str | None]:
-    """Run the tests of the kernels on the card, where pytest is installed."""
+    """Run the kernels' tests on the card, if pytest is installed."""
     if importlib.util.find_spec("pytest") is None:
         return [], "pytest is not installed"
-    # What a library warns of here says nothing about a kernel.
+    # Warnings of libraries are not about our kernels.
     words = ["-m", "pytest", "-q", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", *_TESTS]
     ended = children.python(words, seconds + GRACE_S)
     if ended.code == 0 and " passed" not in ended.said:

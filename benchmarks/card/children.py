@@ -1,4 +1,4 @@
-"""The suite's child processes: what they write goes into a log, and a deadline ends them."""
+"""Child processes of the suite, with a log for their output and a deadline."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
-#: A part's process gets so much longer than the part before it is ended: it starts and cleans up.
+#: Extra time of a part's process before it is killed, for starting and cleaning up.
 GRACE_S = 30
-#: Seconds between two looks at a child.
+#: Seconds between two polls of a child.
 _LOOK_S = 2.0
-#: Seconds for a killed child to be gone; one that hangs in the driver is left behind.
+#: Seconds for a killed child to exit; one that hangs in the driver is abandoned.
 _GONE_S = 2.0
 
 
 class StoppedError(Exception):
-    """Somebody asked the suite to stop."""
+    """The suite was asked to stop."""
 
 
 def stop_when_asked() -> None:
-    """Turn SIGTERM into an error, so that what was measured is still reported."""
+    """Turn SIGTERM into an error, so that the figures so far are still reported."""
 
     def stop(number: int, frame: object) -> None:
         for asked in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(asked, signal.SIG_IGN)  # the report is written in peace
+            signal.signal(asked, signal.SIG_IGN)  # let the report be written
         raise StoppedError
 
     signal.signal(signal.SIGTERM, stop)
@@ -38,7 +38,7 @@ def stop_when_asked() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a child ended: its code (None if it was killed) and the last line that it wrote."""
+    """End of a child: its code (None if it was killed) and its last line of output."""
 
     code: int | None
     said: str
@@ -52,7 +52,7 @@ class Ended:
 
 
 class Children:
-    """Runs one child at a time, from the checkout, and appends what it writes to a log."""
+    """Runner of one child at a time, from the checkout, with its output in a log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -67,7 +67,7 @@ class Children:
     def run(
         self, command: Sequence[str], seconds: float, hangs: Callable[[], bool] | None = None
     ) -> Ended:
-        """Run a program for so long at most, or until `hangs`, asked now and then, says so."""
+        """Run a program for a limited time, or until `hangs` returns true."""
         with self._log.open("ab") as log:
             log.write(f"\n$ {' '.join(command)}\n".encode())
             begin = log.tell()
@@ -100,7 +100,7 @@ class Children:
 def _waited_for(
     process: subprocess.Popen[bytes], seconds: float, hangs: Callable[[], bool] | None
 ) -> int | None:
-    """Return the child's code, None if it did not end in time."""
+    """Return the child's exit code, None if it did not end in time."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         try:
@@ -130,8 +130,8 @@ def environment() -> Mapping[str, str]:
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # A kernel at a time is compiled: torch's pool of compilers would outlive a killed child.
+        # Compile one kernel at a time: torch's compiler pool would outlive a killed child.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # Nothing of this Python's plugins has a part in the tests.
+        # Keep this Python's plugins out of the tests.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }

@@ -1,4 +1,4 @@
-"""The figures of a card and how they are taken: ours and a rival's in turn, medians, bars."""
+"""Figures of a card and how they are taken: ours and a rival's alternating, medians, bars."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-#: Work is repeated until one sample takes this long: beside it the microseconds in which the first
-#: kernel begins, a graph's or a stream's, are less than a thousandth.
+#: Work is repeated until one sample takes this long: the microseconds until the first kernel of a
+#: graph or stream begins are then less than a thousandth.
 SAMPLE_S = 10e-3
 ROUNDS = 7
 #: Operations in one sample: the driver queues about a thousand launches.
 MOST_LOOPS = 500
 
-#: What a part ends with when the GPU answers it no more.
+#: Exit code of a part whose GPU no longer answers.
 LOST = 4
-#: The error of a figure that the time did not reach.
+#: Error of a figure for which no time was left.
 NO_TIME = "the time was over"
 
-#: Runs the work so many times and returns the seconds of the device for all of them.
+#: Runs the work the given number of times and returns the device's seconds for all of them.
 Timed = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """The least ratio that a figure must reach, to `what`: a rival's name or the limit's."""
+    """Least ratio of a figure to `what`: the name of a rival or of the limit."""
 
     what: str
     least: float
@@ -39,10 +39,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One row of the table: values in `unit` (higher is better, but for `s`), None if not taken.
+    """Row of the table: values in `unit` (higher is better, except for `s`), None if not taken.
 
-    `rivals` are by name, `limit` is what memory or the link allows, measured in the same run where
-    there is a way to; `error` says why there is no value, `failures` why a rival has none.
+    `rivals` are by name. `limit` is the rate that memory or the link allows, measured in the same
+    run if possible. `error` says why there is no value, `failures` why a rival has none.
     """
 
     part: str
@@ -59,7 +59,7 @@ class Figure:
     details: Mapping[str, object] = field(default_factory=dict)
 
     def ratio(self, what: str) -> float | None:
-        """Return ours over a rival's value or the limit, above 1 where ours is better."""
+        """Return ours over a rival's value or the limit, above 1 if ours is better."""
         other = self.limit if what == self.limit_name else self.rivals.get(what)
         if not self.ours or not other:
             return None
@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Return `ok`, `below`, `wrong`, or what is missing for a verdict."""
+        """Return `ok`, `below`, `wrong`, or what a verdict lacks."""
         if self.error is not None or self.ours is None:
             return "no figure"
         if self.verified is False:
@@ -81,10 +81,10 @@ class Figure:
 
 
 class Notebook:
-    """Writes every figure down as soon as it is there, so that what comes later cannot lose it.
+    """Record of the figures, written at once, so that no later failure loses them.
 
-    It also says which one is begun: should the process hang or fall over it, the next process of
-    the part leaves it and all before it alone.
+    It also names the figure in progress. If the process hangs or crashes, the next process of the
+    part skips this figure and all before it.
     """
 
     def __init__(self, path: Path, part: str, seconds: float) -> None:
@@ -99,10 +99,10 @@ class Notebook:
         return self._end_s - time.monotonic()
 
     def take(self, name: str, unit: str, measure: Callable[[], Figure]) -> None:
-        """Measure and note a figure that is not there yet; what goes wrong is noted in its place.
+        """Measure and record a missing figure; an error is recorded in its place.
 
         Raises:
-            SystemExit: the GPU answers this process no more; a new one may go on.
+            SystemExit: the GPU no longer answers this process; a new one may go on.
         """
         if name in self._known:
             return
@@ -130,7 +130,7 @@ class Notebook:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return what a notebook holds; a line that was cut off is left out."""
+    """Return a notebook's entries, without an incomplete line."""
     found: list[dict[str, Any]] = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -145,20 +145,20 @@ def read_figures(path: Path) -> list[Figure]:
 
 
 def give_up_unfinished(path: Path, part: str, why: str) -> str | None:
-    """Note why the figure that was under way has no value, and return its name if there is one."""
+    """Record why the figure in progress has no value, and return its name if there is one."""
     lines = read_lines(path)
     if not lines or "begun" not in lines[-1]:
         return None
     name, unit = lines[-1]["begun"], lines[-1]["unit"]
     figure = Figure(part=part, name=name, unit=unit, error=why)
     with path.open("a", encoding="utf-8") as file:
-        # A line may have been cut off before.
+        # The line before may be incomplete.
         file.write("\n" + json.dumps(asdict(figure)) + "\n")
     return str(name)
 
 
 def figure_of(raw: Mapping[str, Any]) -> Figure:
-    """Return a figure from its JSON; what was computed from it is left out."""
+    """Return a figure from its JSON, without its computed values."""
     own = {field.name: raw[field.name] for field in fields(Figure)}
     return Figure(**{**own, "bars": [Bar(**bar) for bar in raw["bars"]]})
 
@@ -171,35 +171,35 @@ def first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Each side's median seconds for one operation, ours first; why a rival has none."""
+    """Median seconds of one operation for each side, ours first, and why a rival has none."""
 
     seconds: Mapping[str, float]
     failures: Mapping[str, str]
 
     @property
     def ours(self) -> float:
-        """Return our own."""
+        """Return ours."""
         return next(iter(self.seconds.values()))
 
     def rate(self, work: float) -> float:
-        """Return how much of the work we do in a second."""
+        """Return our rate."""
         return work / self.ours
 
     def bars(self, least: float) -> list[Bar]:
-        """Return the bar to reach this share of every rival, also of one that failed."""
+        """Return the bar for this share of every rival, including failed ones."""
         _, *others = self.seconds
         return [Bar(what=name, least=least) for name in (*others, *self.failures)]
 
     def rival_rates(self, work: float) -> dict[str, float]:
-        """Return how much the others do."""
+        """Return the rates of the rivals."""
         _, *others = self.seconds.items()
         return {name: work / taken for name, taken in others}
 
 
 def compete(sides: Mapping[str, Timed], rounds: int = ROUNDS) -> Outcome:
-    """Let the sides take turns, in changing order, and return their medians.
+    """Time the sides alternately, in changing order, and return their medians.
 
-    A rival that fails is left out and says why; the first side is ours: its error is raised.
+    A rival that fails is left out with the reason. The first side is ours: its error is raised.
     """
     ours = next(iter(sides))
     loops: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a measurement says of the card, its driver and the libraries that took part."""
+"""Facts of a measurement: the card, its driver and the libraries."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def read_machine(opened: OpenedGpus, torch: str) -> dict[str, object]:
 
 
 def kernels_digest() -> str:
-    """Return what tells one state of the CUDA sources and of their launches from another."""
+    """Return a digest of the CUDA sources and their launches."""
     package = CHECKOUT / "gpucheck"
     files = sorted([*package.rglob("*.cu"), *package.rglob("softmax_launch.py")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _told_by_nvml(uuid: str | None) -> dict[str, object]:
-    """Return the driver's version and how the card is set, as far as NVML tells."""
+    """Return the driver's version and the card's settings, as far as NVML reports them."""
     told: dict[str, object] = {"driver": None}
     try:
         nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
         told["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid or "")
-    except Exception as error:  # no NVML, or it knows no such GPU: CUDA's facts remain
+    except Exception as error:  # no NVML, or no such GPU: CUDA's facts remain
         return told | {"NVML": str(error)}
     asked: dict[str, Callable[[], object]] = {
         "power limit W": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,

@@ -1,4 +1,4 @@
-"""Products of every format and layout beside torch's, and the best shape of the card."""
+"""Products of every format and layout compared with torch's, and the card's best shape."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Seconds of work before the best product is taken: what a card keeps up, not what it begins with.
+#: Seconds of work before the best product is taken, for the sustained rate.
 _WARM_S = 2.0
 _PRODUCTS = ("bfloat16", "float16", "float8", "tf32", "float32", "float64", "int8")
-#: The layouts of a product, t for a factor stored transposed; these formats have one only.
+#: Layouts of a product, t for a factor stored transposed; these formats have only one.
 _LAYOUTS, _ONE_LAYOUT = ("nn", "nt", "tn"), ("int8", "float8")
-#: Formats of which the best shape is looked for.
+#: Formats whose best shape is searched for.
 _SWEPT = ("bfloat16", "float16", "tf32", "float8")
-#: The shapes of the sweep as shares of the largest edge: (m, k, n).
+#: Shapes of the sweep, as shares of the largest edge: (m, k, n).
 _SWEEP = ((1, 1, 1), (0.5, 0.5, 0.5), (1, 0.5, 1), (0.5, 1, 1), (2, 0.5, 1))
 
 
@@ -51,7 +51,7 @@ def matmul(bench: Bench) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A product of (m, k) and (k, n); `layout` is nn, nt or tn, t for what is stored transposed.
+    """Product of (m, k) and (k, n); `layout` is nn, nt or tn, t for a factor stored transposed.
 
     `fast` is float8's fast accumulation.
     """
@@ -63,7 +63,7 @@ class Task:
 
     @property
     def shape(self) -> str:
-        """Return what tells it from the format's other products."""
+        """Return its label among the format's products."""
         edges = self.edges if len(set(self.edges)) > 1 else self.edges[:1]
         fast = " fast" if self.fast else ""
         return f"{'x'.join(map(str, edges))} {self.layout}{fast}"
@@ -75,7 +75,7 @@ class Task:
 
 
 def tasks_in(dtype: str, edges: tuple[int, int, int]) -> list[Task]:
-    """Return the products of these edges that a format has."""
+    """Return the products of these edges that a format supports."""
     layouts = ("nt",) if dtype in _ONE_LAYOUT else _LAYOUTS
     return [
         Task(dtype=dtype, layout=layout, edges=edges, fast=fast)
@@ -85,13 +85,13 @@ def tasks_in(dtype: str, edges: tuple[int, int, int]) -> list[Task]:
 
 
 def numbers_for(dtype: str, count: int) -> HostArray:
-    """Return random numbers as the format stores them, for all products in it."""
+    """Return random numbers as stored in the format, for all its products."""
     wide = "float64" if dtype == "float64" else "float32"
     return encode(HostData(0).normal("pool", (count,), wide), FORMATS[dtype])
 
 
 def product(bench: Bench, task: Task, pool: HostArray) -> Figure:
-    """Return the rate of one product beside torch.mm's on the same shape and layout."""
+    """Return the rate of one product and torch.mm's for the same shape and layout."""
     m, k, n = task.edges
     makers = {"torch": lambda torch: torch.product(m, k, n, task.dtype, task.layout, task.fast)}
     sides = {"ours": timed_product(bench.gpu, task, pool), **rivals_of(bench, makers)}
@@ -111,7 +111,7 @@ def product(bench: Bench, task: Task, pool: HostArray) -> Figure:
 
 
 def timed_product(gpu: GpuDevice, task: Task, pool: HostArray) -> Timed:
-    """Return the timer of cuBLAS' product through gpucheck's door."""
+    """Return the timer of cuBLAS' product through gpucheck's client."""
     (m, k, n), form = task.edges, FORMATS[task.dtype]
     first, second = (one == "t" for one in task.layout)
     left = gpu.upload(pool[: m * k].reshape((k, m) if first else (m, k)))
@@ -132,7 +132,7 @@ def timed_product(gpu: GpuDevice, task: Task, pool: HostArray) -> Timed:
 
 
 def best_product(bench: Bench, dtype: str, edge: int, pool: HostArray) -> Figure:
-    """Sweep shapes and layouts, and take the best one again: its first time was the luckiest."""
+    """Sweep shapes and layouts, and measure the best one again: its first time was lucky."""
     alone = replace(bench, torch=None)
     rates: dict[str, float] = {}
     tasks: dict[str, Task] = {}
@@ -149,7 +149,7 @@ def best_product(bench: Bench, dtype: str, edge: int, pool: HostArray) -> Figure
 
 
 def warm(timed: Timed, seconds: float) -> None:
-    """Keep the card busy until it has left the clock of its first moments."""
+    """Keep the card busy until it has left its initial clock."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         timed(10)

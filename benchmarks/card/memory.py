@@ -1,4 +1,4 @@
-"""Memory: copy and triad within the card, and copies between it and the host."""
+"""Memory: copy and triad on the card, and copies between card and host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpucheck.core.bench.kernels.copy import BLOCK, DriverCopy, KernelCopy, stre
 from gpucheck.core.bench.kernels.transfer import TransferCase
 from gpucheck.core.bench.kernels.triad import GpuTriad
 
-#: The least share of the best rival, and of a link's rate: packets of 128 or 256 bytes have
+#: Least share of the best rival, and of a link's rate, whose packets of 128 or 256 bytes have
 #: headers.
 _RIVAL_SHARE, _LINK_SHARE = 0.98, 0.8
 _WAYS = (
@@ -51,7 +51,7 @@ def streamed(
     makers: Mapping[str, Callable[[Torch], Timed]],
     driver: DriverCopy | None = None,
 ) -> Figure:
-    """Return a kernel's rate beside torch's, and beside the driver's where it has one."""
+    """Return the rates of a kernel, of torch, and of the driver if it has one."""
     own, work = ResidentCase(bench.gpu, operation), operation.work.bytes_moved
     with ExitStack() as stack:
         checked = stack.enter_context(ready(own))
@@ -77,7 +77,7 @@ def streamed(
 
 
 def unrolled(bench: Bench, name: str, unroll: int, per_sm: int) -> Figure:
-    """Return our copy's rate with another number of packs for a thread, or a smaller grid."""
+    """Return our copy's rate with other packs for each thread, or a smaller grid."""
     import numpy as np
 
     gpu, packs = bench.gpu, bench.bytes_of_a_side() // 16
@@ -99,7 +99,7 @@ def transfer(bench: Bench) -> None:
 
 
 def moved(bench: Bench, name: str, way: str, pageable: bool) -> Figure:
-    """Return a way's rate; pinned and alone beside torch's and the link's."""
+    """Return a way's rate; pinned and alone also torch's and the link's."""
     count = int(2**26 * bench.share)
     case = TransferCase(bench.order((count,)), bench.gpu, way, (count,), pageable=pageable)
     compared = not pageable and way != "both-ways"

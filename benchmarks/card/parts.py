@@ -1,6 +1,6 @@
-"""The parts of a card's measurement: each takes its figures with gpucheck's own kernels and door.
+"""Parts of a card's measurement, each with gpucheck's own kernels and CuPy client.
 
-What is below the bar, wrong or missing is a figure too: no part ends because one of its rows did.
+A result below the bar, wrong or missing is a figure too: no part ends because of one row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOWERS = 4
 
 
 def launch(bench: Bench) -> None:
-    """Time an empty kernel one by one, in a graph, and there and back; then training's ways."""
+    """Time an empty kernel one by one, in a graph and as a round trip; then ways of training."""
     for way in ("stream", "graph", "round-trip"):
         name = f"empty kernel, {way}"
         empty = LaunchCase(bench.order(()), bench.gpu, way)
@@ -79,7 +79,7 @@ def towers(bench: Bench) -> None:
 
 
 def exercise(bench: Bench) -> None:
-    """Run every kernel once on little data: what compute-sanitizer watches."""
+    """Run every kernel once on little data, for compute-sanitizer."""
     gpu, batches = bench.gpu, bench.order((100,))
     cases: list[Case] = [
         ResidentCase(gpu, GpuSoftmax(bench.order((5, columns), dtype), gpu))
@@ -102,7 +102,7 @@ def exercised(case: Case) -> Figure:
         return Figure(part="exercise", name=case.label.text, unit="", ours=1.0, verified=checked.ok)
 
 
-#: The parts in the order in which they are run: the least dispensable first.
+#: Parts in the order of the run, the most important first.
 PARTS: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
     {
         "bandwidth": bandwidth,

@@ -1,4 +1,4 @@
-"""What a card's measurement leaves: a JSON document, a page for people, and a table."""
+"""Report of a card's measurement: a JSON document, a readable page, and a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIXES = (
 _HEAD = ("figure", "ours", "best rival", "ours/rival", "limit", "of it", "verdict")
 #: Characters of a table with every row; a longer one is shortened.
 _MOST_CHARACTERS = 9_000
-#: Facts that make two runs comparable: figures of both may stand in one document.
+#: Facts that make two runs comparable, so that one document may hold both.
 IDENTITY = ("card", "driver", "CuPy", "cuBLAS", "torch", "kernels")
 
 
@@ -68,7 +68,7 @@ def row_of(figure: Figure) -> tuple[str, ...]:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return the figures in columns, without those in which nothing stands."""
+    """Return the figures in columns, without empty ones."""
     rows = [_HEAD, *(row_of(figure) for figure in figures)]
     used = [column for column in zip(*rows, strict=True) if set(column[1:]) - {"-", ""}]
     widths = [max(map(len, column)) for column in used]
@@ -86,14 +86,14 @@ def summary(figures: Sequence[Figure]) -> str:
     }
     text = f"{count['ok']} at their bar, {count['below']} below, {count['wrong']} wrong"
     if count["half"]:
-        text += f", {count['half']} without what they are held against"
+        text += f", {count['half']} without a comparison"
     late = sum(figure.error == NO_TIME for figure in figures)
     text += f", {count['no figure'] - late} failed"
     return text + (f", {late} not begun in time" if late else "")
 
 
 def is_short(figure: Figure) -> bool:
-    """Return whether a figure belongs into the short table: what has a bar, or is no good."""
+    """Return whether a figure belongs in the short table: it has a bar, or failed."""
     if figure.error == NO_TIME:
         return False
     if figure.verdict in ("wrong", "below", "no figure") or figure.bars:
@@ -102,7 +102,7 @@ def is_short(figure: Figure) -> bool:
 
 
 def failures(figures: Sequence[Figure]) -> list[str]:
-    """Return why rivals have no value: each reason once, with the first figure that lacks it."""
+    """Return why rivals have no value: each reason once, with the first figure concerned."""
     found: dict[tuple[str, str], list[str]] = {}
     for figure in figures:
         for name, why in figure.failures.items():
@@ -119,9 +119,9 @@ def slug(name: str) -> str:
 
 
 class Report:
-    """What a run has found so far: kept in files from the first figure on, printed at its end.
+    """Results of a run so far: in files from the first figure on, printed at its end.
 
-    Figures of parts that do not run stay, if the files hold such of the same card and software.
+    Figures of parts that do not run are kept, if they are of the same card and software.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, object], parts: Sequence[str]) -> None:
@@ -141,23 +141,23 @@ class Report:
         return [figure for figures in self._figures.values() for figure in figures]
 
     def put(self, part: str, figures: Sequence[Figure]) -> None:
-        """Take a part's figures in place of those it had."""
+        """Replace a part's figures."""
         if list(figures) != self._figures.get(part, []):
             self._figures[part] = list(figures)
             self.save()
 
     def remark(self, text: str) -> None:
-        """Take a sentence on what went wrong."""
+        """Add a sentence on a failure."""
         self._notes.append(text)
         self.save()
 
     def stop(self) -> None:
-        """Say that the run did not come to its end."""
+        """Mark the run as stopped before its end."""
         self.stopped = True
         self.remark("stopped before its end")
 
     def save(self) -> None:
-        """Write both files, each in one step."""
+        """Write both files, each atomically."""
         document = {
             "facts": self._facts,
             "runs": [*self._runs, self._run],
@@ -176,7 +176,7 @@ class Report:
         facts = "; ".join(f"{name}: {value}" for name, value in self._facts.items())
         lines = [facts, f"all figures: {self._data} and {self._page}"]
         lines += [*self._notes, *failures(found)[:5]]
-        # All rows, if a log that keeps some thousand characters keeps them.
+        # All rows, if they fit into a log of a few thousand characters.
         whole = table([figure for figure in found if figure.error != NO_TIME])
         short = table([figure for figure in found if is_short(figure)])
         lines += [whole if len(whole) < _MOST_CHARACTERS else short, summary(found)]
@@ -198,7 +198,7 @@ class Report:
 def _earlier(
     path: Path, facts: Mapping[str, object], parts: Sequence[str]
 ) -> tuple[dict[str, list[Figure]], list[dict[str, object]]]:
-    """Return the figures of the other parts, and the runs that took them, if they may stay."""
+    """Return the other parts' figures and their runs, if they may be kept."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         known = document["facts"]
@@ -206,7 +206,7 @@ def _earlier(
             return {}, []
         kept = [figure_of(raw) for raw in document["figures"] if raw["part"] not in parts]
         runs = [run for run in document["runs"] if not set(run["parts"]) <= set(parts)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not one of ours
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or not ours
         return {}, []
     figures: dict[str, list[Figure]] = {}
     for figure in kept:

@@ -1,4 +1,4 @@
-"""PyTorch as the rival, where it is installed: the same work on the same card in the same run."""
+"""PyTorch as the rival, if installed: the same work on the same card in the same run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from benchmarks.card.figures import Timed
 from gpucheck.core.bench.formats import FORMATS
 
-#: GPU cycles for which a sample's work is held back, so that all of it is queued before it begins.
+#: GPU cycles for which a sample's work is held, so that all of it is queued first.
 _HELD_CYCLES = 400_000
-#: What our float8 numbers are multiplied by before they are rounded.
+#: Factor of our float8 numbers before rounding.
 _FLOAT8_SCALE = FORMATS["float8"].scale
 #: By our names: torch's types, and whether float32 products may use TF32.
 _TYPES = MappingProxyType(
@@ -42,7 +42,7 @@ class Torch:
         self.version = str(torch.__version__)
 
     def timed(self, work: Callable[[], object]) -> Timed:
-        """Return a timer of `work`, replayed as a graph of as many repetitions as are asked for."""
+        """Return a timer of `work`, replayed as a graph of the requested repetitions."""
         torch = self._torch
         graphs: dict[int, Any] = {}
 
@@ -67,7 +67,7 @@ class Torch:
         return seconds
 
     def span(self, enqueue: Callable[[], object]) -> float:
-        """Return the seconds between two events around what `enqueue` enqueues."""
+        """Return the seconds between two events around the work of `enqueue`."""
         torch = self._torch
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(_HELD_CYCLES)
@@ -78,11 +78,11 @@ class Torch:
         return float(begin.elapsed_time(end)) / 1e3
 
     def release(self) -> None:
-        """Give unused GPU memory back."""
+        """Return unused GPU memory."""
         self._torch.cuda.empty_cache()
 
     def tensor(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return random numbers on the GPU, spread as ours: numbers decide what a card draws."""
+        """Return random numbers on the GPU, distributed as ours: they affect a card's power."""
         torch, name = self._torch, _TYPES[dtype][0]
         if name == "int8":
             wide = torch.randn(shape, dtype=torch.float32, device=self._device)
@@ -94,15 +94,15 @@ class Torch:
         return torch.randn(shape, dtype=wide, device=self._device).to(getattr(torch, name))
 
     def softmax(self, rows: int, columns: int, dtype: str) -> Timed:
-        """Return the timer of torch.softmax into a tensor that is there."""
+        """Return the timer of torch.softmax into an existing tensor."""
         source = self.tensor((rows, columns), dtype)
         out = self._torch.empty_like(source)
         return self.timed(lambda: self._torch.softmax(source, dim=-1, out=out))
 
     def compiled_softmax(self, rows: int, columns: int, dtype: str) -> Timed:
-        """Return the timer of what torch.compile makes of it."""
+        """Return the timer of the softmax compiled by torch.compile."""
         torch = self._torch
-        # After eight shapes of one function it would compile no more and quietly stay eager.
+        # After eight shapes of a function it would silently fall back to eager.
         torch._dynamo.reset()
         source = self.tensor((rows, columns), dtype)
         compiled = torch.compile(lambda given: torch.softmax(given, dim=-1), dynamic=False)
@@ -147,7 +147,7 @@ class Torch:
         return switched
 
     def _scaled(self, left: Any, right: Any, fast: bool) -> Callable[[], object]:
-        """Return what multiplies float8, with the scales on the GPU."""
+        """Return the float8 product function, with the scales on the GPU."""
         torch = self._torch
         scale = torch.full((), 1 / _FLOAT8_SCALE, dtype=torch.float32, device=self._device)
         keywords = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16}
@@ -173,9 +173,9 @@ class Torch:
 
 
 def torch_or_none() -> tuple[Torch | None, str]:
-    """Return PyTorch, or None and why it takes no part."""
+    """Return PyTorch, or None and the reason."""
     try:
         rival = Torch()
-    except Exception as error:  # whatever an installation that does not fit raises
-        return None, f"torch takes no part: {type(error).__name__}: {error}"
+    except Exception as error:  # an unsuitable installation may raise anything
+        return None, f"torch is left out: {type(error).__name__}: {error}"
     return rival, f"torch {rival.version}"

@@ -1,4 +1,4 @@
-"""Softmax at every row length beside a copy and torch, and the other ways to launch it."""
+"""Softmax at every row length compared with a copy and torch, and other ways to launch it."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ _SOFTMAX_ROUNDS = (
     ("bfloat16", _FURTHER),
     ("float16", (4096, 32768)),
 )
-#: Rows of so many bytes are long; of those there are so many times more.
+#: Bytes from which a row is long, and the factor on the number of long rows.
 _LONG_BYTES, _MORE = 2**15, 4
-#: Lengths that are tried with other launches, the most doubtful choice first.
+#: Lengths to try with other launches, the most doubtful choice first.
 _VARIED = (32768, 262_144, 131_072, 16384, 65536, 4096)
-#: Bytes of a result that are checked on the host.
+#: Bytes of a result to check on the host.
 _CHECKED_BYTES = 2**26
-#: Seconds that must be left for a compilation by torch to be begun.
+#: Least seconds left for starting a compilation by torch.
 _COMPILING_S = 20
 
 
 def sampled_rows(count: int, size_bytes: int) -> HostArray:
-    """Return which of so many rows to check on the host, in order, the last one always.
+    """Return the rows to check on the host, in order, always with the last one.
 
-    Drawn at random: no pattern of blocks and lanes can keep out of it.
+    They are random, so that no pattern of blocks and lanes can evade them.
     """
     import numpy as np
 
@@ -66,7 +66,7 @@ def sampled_rows(count: int, size_bytes: int) -> HostArray:
 
 
 class FlatSoftmax(GpuSoftmax):
-    """The fused softmax on rows cut from one array, which is drawn once for all row lengths."""
+    """Fused softmax on rows of one array, which is drawn once for all row lengths."""
 
     def __init__(
         self,
@@ -84,18 +84,17 @@ class FlatSoftmax(GpuSoftmax):
         return (self._flat[: rows * columns].reshape(rows, columns),)
 
     def verify(self, out: HostArray) -> Verified:
-        """Compare with float64: as many rows, drawn at random, as take about a quarter second."""
+        """Compare random rows with float64, for about a quarter of a second."""
         rows = sampled_rows(len(out), out.nbytes)
         found = verify_softmax(self.inputs()[0][rows], out[rows], 1.0, self._order.dtype)
         return replace(found, reference=f"{found.reference}, {len(rows)} rows of {len(out)}")
 
 
 class Stock:
-    """Numbers of one format to cut rows from, and the rate of a copy of as many bytes.
+    """Numbers of one format for the rows, and the rate of a copy of the same bytes.
 
-    There are two amounts of them. Long rows get the larger one: an SM holds one or two at a time,
-    and of few rows the last ones, for which some SMs have nothing to do any more, would count too
-    much.
+    There are two amounts. Long rows get the larger one: an SM holds one or two at a time, and among
+    few rows the last ones, which leave some SMs idle, would count too much.
     """
 
     def __init__(self, bench: Bench, dtype: str, more: int = _MORE) -> None:
@@ -152,7 +151,7 @@ def softmax(bench: Bench) -> None:
 
 
 class _FromFlat:
-    """Numbers that are there instead of drawn ones."""
+    """Existing numbers in place of drawn ones."""
 
     source: HostArray
 
@@ -162,15 +161,15 @@ class _FromFlat:
 
 
 class FlatDriverCopy(_FromFlat, DriverCopy):
-    """cudaMemcpy of numbers that are there."""
+    """cudaMemcpy of existing numbers."""
 
 
 class FlatKernelCopy(_FromFlat, KernelCopy):
-    """Our copy of numbers that are there."""
+    """Our copy of existing numbers."""
 
 
 def copy_limit(bench: Bench, flat: HostArray) -> float | None:
-    """Return the rate of the best copy of these numbers, measured here and now."""
+    """Return the rate of the best copy of these numbers, measured now."""
     import numpy as np
 
     shape = (flat.nbytes // 4096, 1024)
@@ -182,7 +181,7 @@ def copy_limit(bench: Bench, flat: HostArray) -> float | None:
             operation.source = source
             case.prepare()
         taken = compete({"driver": cases[0].run, "own": cases[1].run})
-    except Exception:  # the rows then have no limit to be held against
+    except Exception:  # the rows then have no limit
         traceback.print_exc()
         return None
     finally:
@@ -193,7 +192,7 @@ def copy_limit(bench: Bench, flat: HostArray) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows of one figure: cut from `flat`, which all of one format share."""
+    """Rows of one figure, from `flat`, which all of one format share."""
 
     name: str
     shape: tuple[int, int]
@@ -202,7 +201,7 @@ class Rows:
 
 
 def one_softmax(bench: Bench, stock: Stock, columns: int, dtype: str) -> Figure:
-    """Return the rate at one row length, beside torch's eager and compiled ones."""
+    """Return the rate at one row length, with torch's eager and compiled ones."""
     limit, given = stock.limit(columns), stock.rows(columns, dtype)
     rows = given.shape[0]
     operation = FlatSoftmax(bench.order(given.shape, dtype), bench.gpu, given.flat)
@@ -240,7 +239,7 @@ def one_softmax(bench: Bench, stock: Stock, columns: int, dtype: str) -> Figure:
 
 
 def variants(bench: Bench) -> None:
-    """Try the other ways to launch long rows: which one the choice should be is decided here."""
+    """Try other ways to launch long rows, to check the choice."""
     stocks = {dtype: Stock(bench, dtype, more=1) for dtype in ("bfloat16", "float32")}
     for columns in _VARIED:
         for dtype, stock in stocks.items():
@@ -275,7 +274,7 @@ def one_variant(bench: Bench, given: Rows, launch: SoftmaxLaunch) -> Figure:
 def other_launches(
     chosen: SoftmaxLaunch, shape: tuple[int, int], gpu: GpuDevice, itemsize: int
 ) -> dict[str, SoftmaxLaunch]:
-    """Return the chosen launch and the other ones that hold the same rows."""
+    """Return the chosen launch and others that hold the same rows."""
     rows, packs = shape[0], -(-shape[1] * itemsize // 16)
     found = {"chosen": chosen}
     if chosen.name == "softmax_long":
@@ -283,7 +282,7 @@ def other_launches(
         plain = {**chosen.defines, "PREFETCH": 0}
         found["a block a row"] = replace(chosen, grid=rows, defines=plain)
         for per_sm in (1, 2, 4):
-            label = f"{per_sm} blocks per SM, asking ahead"
+            label = f"{per_sm} blocks per SM, prefetching"
             grid = min(rows, per_sm * gpu.facts.sm_count)
             found[label] = replace(chosen, grid=grid, defines=ahead)
     major = int(gpu.facts.compute_capability.partition(".")[0])
@@ -301,7 +300,7 @@ def other_launches(
 
 
 def of_clusters(chosen: SoftmaxLaunch, size: int, block: int, packs: int) -> SoftmaxLaunch:
-    """Return the launch of one cluster of this size, whose blocks hold a row of so many packs."""
+    """Return the launch of clusters of this size that hold a row of this many packs."""
     changed = {
         "KERNEL": 3,
         "CLUSTER": size,
@@ -315,7 +314,7 @@ def of_clusters(chosen: SoftmaxLaunch, size: int, block: int, packs: int) -> Sof
 
 
 def naive_contrast(bench: Bench) -> None:
-    """Show what the library's array operations reach: the contrast to the fused kernel."""
+    """Measure the library's array operations, for contrast with the fused kernel."""
     edge = int(8192 * math.sqrt(bench.share))
 
     def contrast() -> Figure:

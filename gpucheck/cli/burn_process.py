@@ -1,7 +1,7 @@
-"""One device under full load: the process that a burn starts for each of them.
+"""Burn worker: the process that keeps one device under full load.
 
-It is told its device in a line of JSON, says `ready`, waits for the common start, and then tells
-how it goes in a line every half second until it is told to stop or nobody listens any more.
+It reads its device from a line of JSON, reports `ready`, and waits for the common start. It then
+reports progress in a line every half second, until it is asked to stop or its parent has gone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SLICE_S = 0.5
 
 
 def main() -> int:
-    """Serve one parent; return 0, since whatever fails was said."""
+    """Serve one parent; return 0, since every failure has been reported."""
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    # No library may write between our lines.
+    # Keep the output of libraries out of our lines.
     os.dup2(2, 1)
 
     def say(document: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def main() -> int:
     except GpucheckError as error:
         failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
         say({"part": "failure", "exit_code": int(error.exit_code), **failure})
-    except BrokenPipeError:  # nobody listens any more: that ends the load
+    except BrokenPipeError:  # the parent has gone: that ends the load
         os._exit(0)
     return 0
 
@@ -60,7 +60,7 @@ def _load(repetition: Repetition, name: str, say: Any) -> None:
 
 
 def _told_to_stop() -> bool:
-    """Return whether a word has come, or the end of the line: both mean to stop."""
+    """Return whether a message or the end of input has arrived: both mean stop."""
     return bool(select.select([0], [], [], 0)[0])
 
 
@@ -85,11 +85,11 @@ def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
 
 
 def _gpu(device: str) -> GpuDevice:
-    """Open a GPU; its UUID is the parent's to know.
+    """Open a GPU; the parent knows its UUID.
 
     Raises:
         MissingError: it cannot be opened.
-        InconclusiveError: another process has it for itself.
+        InconclusiveError: another process uses it exclusively.
     """
     from gpucheck.models.errors import InconclusiveError, MissingError
     from gpucheck.probes.cupy_device import open_gpus

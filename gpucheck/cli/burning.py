@@ -1,4 +1,4 @@
-"""`gpucheck bench --burn`: all chosen devices under full load, watched live on stderr."""
+"""`gpucheck bench --burn`: the chosen devices under full load, shown live on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 BurnSeconds = Annotated[
     float | None,
     typer.Option(
-        "--burn", metavar="SECONDS", help="Load every chosen device this long, and check it."
+        "--burn",
+        metavar="SECONDS",
+        help="Load every chosen device for this long, and check its results.",
     ),
 ]
 BurnLimit = Annotated[
@@ -30,16 +32,16 @@ BurnLimit = Annotated[
     typer.Option(
         "--burn-limit",
         metavar="CELSIUS",
-        help="Stop a burn at this temperature [default: the card's own slowdown, else 90].",
+        help="Stop the burn at this temperature [default: the card's own slowdown, else 90].",
     ),
 ]
 
 
 def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> int:
-    """Burn, and report.
+    """Run a burn and report it.
 
     Raises:
-        WrongUseError: the time, the temperature, the size or the seed makes no sense.
+        WrongUseError: the time, the temperature, the size or the seed is invalid.
     """
     from gpucheck.core.bench.burn_session import burn_here, check_burn
     from gpucheck.probes.burners import ProcessBurners
@@ -55,12 +57,12 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
 
 
 def _say_nothing(moment: BurnMoment) -> None:
-    """Take the moment where nobody is watching."""
+    """Ignore the progress."""
 
 
 @contextmanager
 def _live_view(*, shown: bool) -> Iterator[Callable[[BurnMoment], None]]:
-    """Show a table that is redrawn while the block runs; nothing if stderr is no terminal."""
+    """Show a table that is redrawn while the block runs, if stderr is a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         yield _say_nothing
         return

@@ -1,4 +1,4 @@
-"""What `gpucheck bench --burn` is asked and finds: devices under full load, checks, sensors."""
+"""Request, progress and result of `gpucheck bench --burn`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpucheck.models.report import Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnRequest:
-    """What to burn: size, seed, fill and devices of `product`, for so long, to what temperature.
+    """Request of a burn: `product` with its size, seed, fill and devices, the time, and the limit.
 
-    `limit_c` None takes each card's own. With `require_gpu` the processor does not stand in.
+    `limit_c` None takes each card's own limit. With `require_gpu` the CPU is no substitute.
     """
 
     product: BenchRequest
@@ -25,7 +25,7 @@ class BurnRequest:
 
 
 class BurnEnd(StrEnum):
-    """Why a burn ended."""
+    """Reason why a burn ended."""
 
     TIME = "time"
     TEMPERATURE = "temperature"
@@ -35,14 +35,14 @@ class BurnEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnDevice:
-    """One device under load.
+    """Result of one device under load.
 
-    `flops_per_s` is over all of it, `first_flops_per_s` over the first tenth and
-    `last_flops_per_s` over the last: how much heat took. `telemetry` is None for the processor.
-    `exit_code` is that of a process that could not begin, by its own account. `clock_limits` are
-    the reasons that held the clock down for long enough to matter, with their share of the time
-    under load, from two seconds on; None where nobody read them. `temperature_limit_c` is where it
-    is stopped, None where its own margin decides, or nothing is read.
+    `flops_per_s` covers all of the time, `first_flops_per_s` the first tenth and `last_flops_per_s`
+    the last: the difference is the loss to heat. `telemetry` is None for the CPU. `exit_code` comes
+    from a process that could not begin. `clock_limits` are the reasons that limited the clock for
+    long enough to matter, with their share of the time under load, from two seconds on; None if
+    they were not read. `temperature_limit_c` is the temperature at which it is stopped; None if its
+    margin decides, or nothing is read.
     """
 
     device: str
@@ -61,10 +61,10 @@ class BurnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnResult:
-    """The whole burn: how long, why it ended, each device, and the verdicts.
+    """Result of a burn: its duration, why it ended, its devices, and the gates.
 
-    `notes` are statements about the run, such as a reduced size. `variables` are those of the
-    environment that decide about arithmetic, memory or threads.
+    `notes` are statements about the run, such as a reduced size. `variables` are the
+    environment variables that affect arithmetic, memory or threads.
     """
 
     asked_s: float
@@ -80,7 +80,7 @@ class BurnResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnGlance:
-    """One device at this moment of a burn, for who watches it; None where it is not known."""
+    """Device at one moment of a burn, for the live view; None for unknown values."""
 
     device: str
     state: str
@@ -94,7 +94,7 @@ class BurnGlance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnMoment:
-    """The whole burn at one moment; `opening_s` is how long it opens devices, 0 from then on."""
+    """Burn at one moment; `opening_s` counts while devices are opened, and is 0 afterwards."""
 
     elapsed_s: float
     asked_s: float

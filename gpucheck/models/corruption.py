@@ -1,4 +1,4 @@
-"""What became of identical matrix products that were repeated and compared bit for bit."""
+"""Result of repeated identical matrix products, compared bit for bit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpucheck.models.report import Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """What repeated identical products on one device showed; each was compared with the first.
+    """Result of repeated identical products on one device; each was compared with the first.
 
-    `words` are the numbers of one product. `mismatches` counts differing numbers over all
-    `products`, `first_index` is the place of the first one in the flattened result, `largest_ulp`
-    the most units in the last place by which one differs (None where none does, or only by a NaN),
-    `not_finite` the differing pairs that hold a NaN. `digest` is of the first product: identical
-    GPUs have the same. `reference_ok` says whether the first product was right against float64,
-    `reference_error` by how much it was off, None if it held NaN. `dtype` is the
-    product's format. `failure` says why it ended early.
+    `words` counts the numbers of one product. `mismatches` counts differing numbers over all
+    `products`; `first_index` is the index of the first in the flattened result. `largest_ulp` is
+    the largest difference in units in the last place (None without a difference, or only by a NaN),
+    and `not_finite` counts differing pairs with a NaN. `digest` is that of the first product, equal
+    on identical GPUs. `reference_ok` says whether the first product was right against float64, and
+    `reference_error` gives its error, None if it held NaN. `dtype` is the product's format.
+    `failure` says why it ended early.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""The codes of what can become of a worker process, beside the errors of its own document."""
+"""Error codes of a failed worker process, beyond the errors in its own document."""
 
 from __future__ import annotations
 

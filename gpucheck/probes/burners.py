@@ -1,4 +1,4 @@
-"""The processes of a burn: one for each device, told when to stop, and never left behind."""
+"""Processes of a burn: one for each device, stopped on request and never left behind."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpucheck.probes.interrupts import HeldBack
 from gpucheck.probes.turn import Turn
 from gpucheck.probes.workers import worker_environment
 
-#: The module that a process of a burn runs.
+#: Module that a burn process runs.
 MODULE = "gpucheck.cli.burn_process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnOrder:
-    """One device to load: `request` is what its process is told, as JSON."""
+    """Device to load; `request` is sent to its process as JSON."""
 
     device: str
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class BurnOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnNews:
-    """What one device's process said, or that it ended badly."""
+    """Message of one device's process, or its failure."""
 
     device: str
     document: Mapping[str, Any] | None = None
@@ -40,18 +40,18 @@ class BurnNews:
 
 
 class Burners(Protocol):
-    """Who loads devices. No method raises for a device that fails: that is news."""
+    """Processes that load devices. No method raises for a failing device: that is news."""
 
     def start(self, orders: Sequence[BurnOrder]) -> None:
-        """Start a process for each device; each says `ready` and then waits for `begin`."""
+        """Start a process for each device; each reports `ready` and then waits for `begin`."""
         ...
 
     def begin(self) -> None:
-        """Let all that are ready load their device."""
+        """Let all ready processes load their device."""
         ...
 
     def news(self, wait_s: float) -> Sequence[BurnNews]:
-        """Return what was said, after at most `wait_s` seconds."""
+        """Return the messages, after at most `wait_s` seconds."""
         ...
 
     def drop(self, device: str) -> None:
@@ -59,7 +59,7 @@ class Burners(Protocol):
         ...
 
     def stop(self) -> None:
-        """Ask all that are left to stop; each says `end` as its last word."""
+        """Ask all that are left to stop; each reports `end` as its last message."""
         ...
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ProcessBurners:
     """Processes of this program."""
 
     def __init__(self, *, command: Sequence[str] = ()) -> None:
-        #: For tests: what runs in the place of this program.
+        #: For tests: the command to run instead of this program.
         self._command = tuple(command) or (sys.executable, "-P", "-m", MODULE)
         self._turn = Turn(in_turn=False)
         self._children: dict[str, Child] = {}
@@ -96,7 +96,7 @@ class ProcessBurners:
                 self._children[order.device] = child
 
     def begin(self) -> None:
-        """Let the start's lock go."""
+        """Release the start barrier."""
         self._turn.begin()
 
     def news(self, wait_s: float) -> Sequence[BurnNews]:
@@ -135,7 +135,7 @@ class ProcessBurners:
             child.ask({"ask": "stop"})
 
     def close(self) -> None:
-        """Kill what is left, and remove the start's lock."""
+        """Kill what is left, and remove the start barrier."""
         with HeldBack():
             for device in list(self._children):
                 self.drop(device)

@@ -1,8 +1,8 @@
-"""The door to cuBLASLt, which alone multiplies float8 and which CuPy does not bind: by ctypes.
+"""cuBLASLt client by ctypes, for float8 products, which CuPy does not bind.
 
-The library is the one that cuBLAS itself has loaded: nothing else is to be installed, and these
-products run in the same version as all others. What its functions take is written in cublasLt.h; a
-test holds the numbers below against it.
+It uses the library that cuBLAS has loaded: nothing else needs to be installed, and these products
+run in the same version as all others. The argument types come from cublasLt.h; a test compares the
+numbers below with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB = 3, 4
 CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 17, 18
 CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25
 CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
-#: What a search answers that finds no algorithm.
+#: Status of a search that finds no algorithm.
 _NOT_SUPPORTED = "CUBLAS_STATUS_NOT_SUPPORTED"
 
 _OUT, _POINTER = ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
@@ -35,7 +35,7 @@ _INT, _SIZE = ctypes.c_int, ctypes.c_size_t
 
 
 class Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, and the workspace that it needs."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm and its workspace."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -46,7 +46,7 @@ class Heuristic(ctypes.Structure):
     )
 
 
-#: What each function takes, from cublasLt.h. All return a status.
+#: Argument types of each function, from cublasLt.h. All return a status.
 _ARGUMENTS: dict[str, Sequence[Any]] = {
     "cublasLtCreate": (_OUT,),
     "cublasLtDestroy": (_POINTER,),
@@ -71,7 +71,7 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
 
 
 class CublasLtError(RuntimeError):
-    """A call that did not succeed; `status` is cuBLAS' own name for how it ended."""
+    """Failed call; `status` is cuBLAS' name for the result."""
 
     def __init__(self, status: str, function: str) -> None:
         self.status = status
@@ -79,7 +79,7 @@ class CublasLtError(RuntimeError):
 
 
 class Library:
-    """The functions of one libcublasLt, raising CublasLtError for every other status than success.
+    """Functions of one libcublasLt; they raise CublasLtError for any status but success.
 
     Raises:
         OSError: there is no such library.
@@ -102,19 +102,19 @@ class Library:
         """Return a new handle, descriptor or layout, destroyed when `kept` is closed."""
         made = ctypes.c_void_p()
         self.ask(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
-        # What it answers at the end, when the GPU may be lost, changes nothing.
+        # The status is ignored: the GPU may be lost by then.
         kept.callback(getattr(self._library, f"cublasLt{kind}Destroy"), made)
         return made
 
     def set(self, kind: str, descriptor: ctypes.c_void_p, attribute: int, value: Any) -> None:
-        """Set an attribute to a value of the type that it is stored in."""
+        """Set an attribute to a value of its type."""
         place, size = ctypes.byref(value), ctypes.sizeof(value)
         self.ask(f"cublasLt{kind}SetAttribute", descriptor, attribute, place, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """A product of (m, k) and (k, n) as it is asked for; one plan serves all of them."""
+    """Requested product of (m, k) and (k, n); equal ones share a plan."""
 
     m: int
     k: int
@@ -125,7 +125,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a product needs besides its matrices; `scale` holds a number that the GPU reads."""
+    """Descriptors of a product; `scale` holds a number that the GPU reads."""
 
     product: ctypes.c_void_p
     left: ctypes.c_void_p
@@ -136,10 +136,10 @@ class _Plan:
 
 
 class Float8Products:
-    """Products of float8 on one device: C = A B in bfloat16, with B stored transposed.
+    """float8 products on one device: C = A B in bfloat16, with B stored transposed.
 
-    cuBLASLt thinks in columns: it is given out' = right' left', where the first factor is the one
-    to be transposed. That is the only layout that it has for float8 before Blackwell.
+    cuBLASLt is column-major, so it gets out' = right' left' with the first factor transposed. This
+    is its only layout for float8 before Blackwell.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -153,12 +153,12 @@ class Float8Products:
         """Enqueue a product of e4m3 matrices on the current stream of the current device.
 
         Raises:
-            MissingError: the library is not there, or it has no such product for this GPU.
+            MissingError: the library is missing, or it has no such product for this GPU.
         """
         plan, library = self._planned(left, right, product), self._opened()
         alpha, beta = ctypes.c_float(product.alpha), ctypes.c_float(product.beta)
         workspace_bytes = plan.heuristic.workspace_bytes
-        # Given back at once: the pool hands it on only to what this stream does later.
+        # Freed at once: the pool reuses it only for later work on this stream.
         workspace = self._cupy.empty(max(1, workspace_bytes), dtype="uint8")
         library.ask(
             "cublasLtMatmul",
@@ -170,7 +170,7 @@ class Float8Products:
         )
 
     def release(self) -> None:
-        """Destroy the handle and all descriptors; what comes next makes them anew."""
+        """Destroy the handle and all descriptors; the next product makes new ones."""
         self._plans.clear()
         self._library = None
         self._kept.close()
@@ -205,7 +205,7 @@ class Float8Products:
             (CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int8(shape.fast_accumulation)),
         ):
             library.set("MatmulDesc", product, attribute, value)
-        # Rows of our arrays are columns here, so that B is (k, n), A is (k, m) and C is (n, m).
+        # Our rows are columns here: B is (k, n), A is (k, m) and C is (n, m).
         right = create("MatrixLayout", CUDA_R_8F_E4M3, shape.k, shape.n, shape.k)
         left = create("MatrixLayout", CUDA_R_8F_E4M3, shape.k, shape.m, shape.k)
         out = create("MatrixLayout", CUDA_R_16BF, shape.n, shape.m, shape.n)
@@ -217,7 +217,7 @@ class Float8Products:
     def _best(
         self, library: Library, product: ctypes.c_void_p, layouts: Sequence[ctypes.c_void_p]
     ) -> Heuristic:
-        """Return the algorithm that cuBLASLt holds to be the best, as PyTorch does."""
+        """Return cuBLASLt's first choice of algorithm, as PyTorch does."""
         found, count = Heuristic(), ctypes.c_int()
         with ExitStack() as searching:
             preference = library.create(searching, "MatmulPreference")
@@ -234,7 +234,7 @@ class Float8Products:
         if not count.value:
             raise MissingError(
                 code="float8-unsupported",
-                message="this cuBLASLt has no float8 product for this GPU and this shape",
+                message="this cuBLASLt has no float8 product of this shape for this GPU",
                 remedy=("install a newer cuBLAS for the same CUDA", "choose another --size"),
             )
         return found
@@ -243,11 +243,11 @@ class Float8Products:
 def load_library(cupy: Any) -> Library:
     """Return the cuBLASLt that belongs to CuPy's cuBLAS.
 
-    cuBLAS cannot be loaded without it, so it is in this process already, and the system's loader
-    finds it by its name wherever it lies.
+    cuBLAS cannot be loaded without it, so this process has it already, and the system's loader
+    finds it by name.
 
     Raises:
-        MissingError: it is not there, or too old.
+        MissingError: it is missing or too old.
     """
     version = int(cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
     name = f"libcublasLt.so.{version // 10000}"

@@ -1,8 +1,8 @@
-"""CuPy's cache of compiled kernels, and how CuPy does without it where it cannot be written.
+"""CuPy's cache of compiled kernels, and settings that avoid it where it is not writable.
 
-CuPy 14 makes the folder of its cache when it is imported and fails where it cannot, and writes
-there whenever it has compiled a kernel. Containers with `HOME=/` or a user who is in no passwd,
-read-only roots and full quotas are such places.
+CuPy 14 creates its cache folder on import and fails if it cannot; it writes there whenever it has
+compiled a kernel. Examples of such places: containers with `HOME=/` or a user without a passwd
+entry, read-only roots, and full quotas.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-#: What CuPy reads: the folder of its cache, and whether it keeps kernels in memory alone.
+#: CuPy's variables: the folder of its cache, and whether it keeps kernels only in memory.
 FOLDER_VARIABLE, IN_MEMORY_VARIABLE = "CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"
-#: As much as a few kernels take.
+#: Bytes that a few kernels take.
 _TRIED_BYTES = 256 * 1024
 
 
 def cache_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which CuPy works although its cache cannot be written.
+    """Return the variables with which CuPy works without a writable cache.
 
-    Empty where it can be, and where the environment says itself what CuPy is to do. Otherwise
-    kernels are compiled anew in each process and kept in its memory: then CuPy writes nothing, not
-    even a temporary file, and nothing is left behind. The folder only has to be there.
+    Empty if the cache is writable, or if the environment already configures it. Otherwise each
+    process compiles its kernels again and keeps them in memory: CuPy then writes nothing, not even
+    a temporary file. The folder only has to exist.
     """
     if FOLDER_VARIABLE in environment or _can_write(_default_folder(environment)):
         return {}
@@ -31,13 +31,13 @@ def cache_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _default_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder below the home that CuPy takes, None if nobody knows a home."""
+    """Return CuPy's default folder below the home, or None without a home."""
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  may find none
     return Path(home, ".cupy", "kernel_cache") if home.startswith("/") else None
 
 
 def _can_write(folder: Path | None) -> bool:
-    """Return whether a few kernels' bytes can be written there; makes the folder, as CuPy does."""
+    """Return whether a few kernels fit there; creates the folder, as CuPy does."""
     if folder is None:
         return False
     try:

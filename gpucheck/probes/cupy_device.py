@@ -1,7 +1,7 @@
-"""The one door to CuPy: GPU arrays, matrix product, own kernels, event times, pinned transfers.
+"""CuPy client: GPU arrays, matrix products, own kernels, event times, pinned transfers.
 
-CuPy is imported only when a GPU is opened. Its errors become ours, and none of its types pass:
-callers hold arrays that they can only hand back to this door.
+CuPy is imported only when a GPU is opened. Its errors become ours, and none of its types get out:
+callers hold opaque arrays that only this client opens.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     HostArray = NDArray[Any]
 
 _EMPTY_SOURCE = 'extern "C" __global__ void empty() {}'
-#: The byte that fills what a check must not find: NaN in every floating-point format, bfloat16 and
-#: float8 as their unsigned bits too; and a number of large size in every signed integer type.
+#: Bytes for poisoning: NaN in every floating-point format, also in bfloat16 and float8 as unsigned
+#: bits; and a large number in every signed integer type.
 _NAN_BYTE, _SIGNED_BYTE = 0xFF, 0x80
 
 
@@ -60,7 +60,7 @@ class CupyDevice:
 
     @property
     def facts(self) -> BenchGpu:
-        """Return what the card is; the free memory is as of the opening."""
+        """Return the card's facts; its free memory is that at opening."""
         return self._facts
 
     @property
@@ -103,9 +103,9 @@ class CupyDevice:
         return view
 
     def poison(self, array: GpuArray) -> None:
-        """Fill an array with NaN, or with a conspicuous number where its type has no NaN.
+        """Fill an array with NaN, or with a conspicuous number if its type has no NaN.
 
-        By one byte: CuPy compiles a kernel for `fill`, for which it needs CUDA's headers.
+        It fills with one byte, since CuPy's `fill` compiles a kernel, which needs CUDA's headers.
         """
         with self._here("filling an array"):
             opened = _opened(array)
@@ -122,7 +122,7 @@ class CupyDevice:
     def multiply(
         self, left: GpuArray, right: GpuArray, out: GpuArray, product: Product = PLAIN_PRODUCT
     ) -> None:
-        """Enqueue a matrix product by cuBLAS, in exactly the arithmetic that is asked for."""
+        """Enqueue a matrix product by cuBLAS, in exactly the requested arithmetic."""
         with self._here("multiplying matrices"):
             self._products.multiply(_opened(left), _opened(right), _opened(out), product)
 
@@ -152,19 +152,19 @@ class CupyDevice:
         return launch
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Record what `enqueue` enqueues as a CUDA graph and return what launches it."""
+        """Record the work of `enqueue` as a CUDA graph and return its launcher."""
         with self._here("capturing a graph"):
             self._stream.begin_capture()
             try:
                 enqueue()
             except BaseException:
-                # The stream takes nothing else while it captures. What broke the capture makes its
-                # end fail too, and is what should be told.
+                # A capturing stream takes nothing else. The error that broke the capture also makes
+                # its end fail; only the first error is useful.
                 with suppress(Exception):
                     self._stream.end_capture()
                 raise
             graph: Any = self._stream.end_capture()
-            # Otherwise the first launch brings it to the GPU, between the events that time it.
+            # Otherwise the first launch uploads it, between the events that time it.
             graph.upload(self._stream)
 
         def launch() -> None:
@@ -174,7 +174,7 @@ class CupyDevice:
         return launch
 
     def launch_empty(self, count: int, *, waiting: bool = False) -> None:
-        """Enqueue `count` launches of a kernel that does nothing, with nothing of ours between."""
+        """Enqueue `count` launches of an empty kernel, with no code of ours between them."""
         with self._here("launching an empty kernel"):
             if self._empty is None:
                 self._empty = self._cupy.RawKernel(_EMPTY_SOURCE, "empty")
@@ -185,7 +185,7 @@ class CupyDevice:
                     self._stream.synchronize()
 
     def span(self, enqueue: Callable[[], None], *, held: bool = True) -> Span:
-        """Run what `enqueue` enqueues, wait for it, and return its device time by CUDA events."""
+        """Run the work of `enqueue`, wait for it, and return its device time by CUDA events."""
         with self._here("running a kernel"):
             if self._timer is None:
                 sm_count = self._facts.sm_count
@@ -221,9 +221,9 @@ class CupyDevice:
             self._stream.wait_event(self._side.record())
 
     def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
-        """Enqueue each piece of work on a stream of its own; they start and end together.
+        """Enqueue each piece of work on its own stream; they start and end together.
 
-        Also while a graph is recorded: the streams take part in it from the first event on.
+        This works during graph capture: the streams join it from the first event on.
         """
         main = self._stream
         with self._here("working on several streams"):
@@ -250,7 +250,7 @@ class CupyDevice:
             )
 
     def reaches(self, peer: GpuDevice) -> bool:
-        """Return whether direct access is possible; it is switched on then."""
+        """Return whether direct access is possible, and enable it."""
         runtime, number = self._cupy.cuda.runtime, peer.facts.cuda_index
         with self._here("asking for direct access to another GPU"):
             if not runtime.deviceCanAccessPeer(self._facts.cuda_index, number):
@@ -263,17 +263,17 @@ class CupyDevice:
             return True
 
     def memory_used_bytes(self) -> int:
-        """Return what CuPy's pool has handed out on this GPU."""
+        """Return the bytes that CuPy's pool has handed out on this GPU."""
         with self._here("asking for the memory in use"):
             return int(self._cupy.get_default_memory_pool().used_bytes())
 
     def synchronize(self) -> None:
-        """Wait until everything enqueued has run."""
+        """Wait until all enqueued work has run."""
         with self._here("waiting for the GPU"):
             self._stream.synchronize()
 
     def release(self) -> None:
-        """Give unused memory back to the driver."""
+        """Return unused memory to the driver."""
         with self._here("releasing memory"):
             self._stream.synchronize()
             self._products.release()
@@ -288,12 +288,12 @@ class CupyDevice:
 
 
 def _opened(array: GpuArray) -> Any:
-    """Return one of our opaque arrays as what it is to CuPy."""
+    """Return one of our opaque arrays as CuPy's array."""
     return array
 
 
 def _load_cupy() -> Any:
-    # CuPy reads them when it is imported; processes started from here inherit them.
+    # CuPy reads them on import; child processes inherit them.
     os.environ.update(cache_variables(os.environ))
     try:
         with quiet():
@@ -301,7 +301,7 @@ def _load_cupy() -> Any:
     except ModuleNotFoundError as error:
         raise MissingError(
             code="cupy-missing",
-            message="CuPy is not installed: in the checkout, pip install '.[cuda12]' brings it",
+            message="CuPy is not installed: in the checkout, run pip install '.[cuda12]'",
             remedy=(INSTALL_CUPY,),
         ) from error
     except Exception as error:
@@ -318,7 +318,7 @@ def _count_gpus(cupy: Any) -> int:
         if "InsufficientDriver" in text:
             raise MissingError(
                 code="no-driver",
-                message="there is no NVIDIA driver, or it is too old for the CUDA that CuPy brings",
+                message="there is no NVIDIA driver, or it is too old for CuPy's CUDA version",
                 remedy=("run gpucheck detect",),
             ) from error
         raise as_failure(error, "counting the GPUs") from error
@@ -337,7 +337,7 @@ def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
             raise MissingError(
                 code="no-such-gpu",
                 message=f"there is no gpu:{index}: a CUDA program started now sees {count}",
-                remedy=("see the numbers with gpucheck list",),
+                remedy=("see the indices: gpucheck list",),
             )
     return range(count) if asked is None else tuple(dict.fromkeys(asked))
 
@@ -348,11 +348,11 @@ def open_gpus(
     uuids: Mapping[int, str] | None = None,
     ask_cublas: bool = True,
 ) -> OpenedGpus:
-    """Open the GPUs with these CUDA indices, all of them for None.
+    """Open the GPUs with these CUDA indices, or all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, where the caller knows them. `ask_cublas` makes
-    a handle of cuBLAS', for its version. Never raises: the reasons stand in the result, and a GPU
-    that cannot be opened leaves the others.
+    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. `ask_cublas` creates a
+    cuBLAS handle to read its version. Never raises: the result holds the reasons, and a GPU that
+    cannot be opened does not affect the others.
     """
     version = None
     known = uuids or {}

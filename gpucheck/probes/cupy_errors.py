@@ -1,4 +1,4 @@
-"""CuPy's errors as ours: it has no common base class for them, so they go by name and text."""
+"""Translation of CuPy's errors into ours, by name and text: they have no common base class."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INSTALL_CUPY = (
     " (gpucheck list names yours)."
 )
 
-#: CUDA errors after which no call on the device can succeed in this process.
-#: The runtime's names, then the driver's, then cuBLAS' (driver_types.h, cuda.h, cublas_api.h).
+#: CUDA errors after which no call on the device can succeed in this process: names of the runtime,
+#: then the driver, then cuBLAS (driver_types.h, cuda.h, cublas_api.h).
 _LOST = (
     "cudaErrorECCUncorrectable",
     "cudaErrorHardwareStackError",
@@ -40,49 +40,49 @@ _LOST = (
     "CUBLAS_STATUS_EXECUTION_FAILED",
 )
 
-#: The device has no memory left. CUDA's runtime, its driver (modules, graphs, launches), cuBLAS;
-#: cuBLAS' handle takes memory of its own when it is made, and says no more than this without it.
+#: The device has no memory left: names of the CUDA runtime, the driver (modules, graphs, launches)
+#: and cuBLAS. A new cuBLAS handle needs memory, and reports only the last name without it.
 _OUT_OF_MEMORY = (
     "cudaErrorMemoryAllocation",
     "CUDA_ERROR_OUT_OF_MEMORY",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_NOT_INITIALIZED",
 )
-#: Another process has the device for itself, or its compute mode lets nobody in (driver_types.h).
+#: Another process uses the device exclusively, or its compute mode forbids use (driver_types.h).
 _BUSY = (
     "cudaErrorDeviceAlreadyInUse",
     "cudaErrorDevicesUnavailable",
     "CUDA_ERROR_DEVICE_UNAVAILABLE",
 )
-#: CuPy's exceptions for what NVRTC, or nvcc, did not compile.
+#: CuPy's exceptions for code that NVRTC or nvcc could not compile.
 _COMPILERS = ("CompileException", "NVRTCError", "NVCCException")
-#: NVRTC's words where a header of CUDA's is not there: then a library is missing, not code wrong.
+#: NVRTC's words for a missing CUDA header: a library is missing, the code is not wrong.
 _NO_HEADER = ("cannot open source file", "cannot find", "file not found")
 
-#: The launch asks for more blocks side by side than this part of a GPU can place.
+#: The launch needs more adjacent blocks than this part of a GPU can place.
 _NO_CLUSTER = ("cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE")
 
-#: The codes of a GPU that does not take another process, and of a cluster that it cannot place.
+#: Codes of a GPU that refuses another process, and of a cluster that it cannot place.
 BUSY, CLUSTER_NOT_PLACED = "gpu-busy", "cluster-not-placed"
 
 
 def as_failure(error: Exception, doing: str) -> GpucheckError:
-    """Return our error for one of CuPy's, by its class and CUDA's own name for it."""
+    """Return our error for one of CuPy's, by its class and CUDA's name for it."""
     kind, text = type(error).__name__, str(error).strip().split("\n")[0]
     if any(name in text for name in _BUSY):
         return InconclusiveError(
             code=BUSY,
-            message=f"the GPU does not take another process while {doing}: one has it for itself, "
-            f"or its compute mode admits none: {text}",
+            message=f"the GPU refused another process while {doing}: one uses it exclusively, "
+            f"or its compute mode forbids use: {text}",
             remedy=(
-                "see who has it: gpucheck list --processes",
+                "see who uses it: gpucheck list --processes",
                 "see its compute mode: nvidia-smi -q -d COMPUTE",
             ),
         )
     if isinstance(error, MemoryError) or any(name in text for name in _OUT_OF_MEMORY):
         return InconclusiveError(
             code="gpu-out-of-memory",
-            message=f"the GPU has not enough free memory for {doing}: {text}",
+            message=f"the GPU does not have enough free memory for {doing}: {text}",
             remedy=("choose a smaller --size", "see who uses it: gpucheck list --processes"),
         )
     if any(name in text for name in _LOST):
@@ -102,31 +102,31 @@ def as_failure(error: Exception, doing: str) -> GpucheckError:
     if kind in _COMPILERS and not any(words in str(error) for words in _NO_HEADER):
         return MissingError(
             code="kernel-not-compiled",
-            message=f"a kernel was not compiled for this GPU while {doing}: {_first_error(error)}",
-            remedy=(f"Use a CUDA that knows this GPU. {INSTALL_CUPY}",),
+            message=f"a kernel did not compile for this GPU while {doing}: {_first_error(error)}",
+            remedy=(f"Use a CUDA version that supports this GPU. {INSTALL_CUPY}",),
         )
     if isinstance(error, ImportError | OSError) or kind in _COMPILERS:
         return MissingError(
             code="cuda-library-missing",
-            message=f"CuPy could not do its part of {doing}: {kind}: {text}",
+            message=f"CuPy failed while {doing}: {kind}: {text}",
             remedy=(INSTALL_CUPY,),
         )
     return InconclusiveError(
         code="gpu-error",
-        message=f"the GPU failed at {doing}: {kind}: {text}",
+        message=f"the GPU failed while {doing}: {kind}: {text}",
         remedy=("run gpucheck detect",),
     )
 
 
 def _file_failure(error: OSError, doing: str) -> MissingError:
-    """Return what the system refused CuPy: a library that cannot be loaded has no number."""
+    """Return the error for a refused file; a library that cannot be loaded has no errno."""
     where = f" ({error.filename})" if error.filename is not None else ""
     return MissingError(
         code="file-refused",
         message=f"CuPy could not read or write a file while {doing}: {error.strerror}{where}",
         remedy=(
-            f"Let {FOLDER_VARIABLE} name a folder that can be written, for CuPy's kernels.",
-            "Look for space and quotas there, and in the folder for temporary files: df -h",
+            f"Set {FOLDER_VARIABLE} to a writable folder for CuPy's kernels.",
+            "Check free space and quotas there and in the temporary folder: df -h",
         ),
     )
 
@@ -139,7 +139,7 @@ def _first_error(error: Exception) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep CuPy's advice about its installation off the terminal: that is detect's work."""
+    """Suppress CuPy's advice about its installation: `detect` gives it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -149,7 +149,7 @@ def quiet() -> Iterator[None]:
 def translated(doing: str) -> Iterator[None]:
     """Turn CuPy's errors into ours.
 
-    CuPy has no common base class for them, so everything but our own errors is its failure here.
+    CuPy has no common base class for errors, so every error except ours counts as its own.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What CUDA's properties, as CuPy hands them out, say of a GPU."""
+"""Facts about a GPU from CUDA's properties, as CuPy returns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpucheck.models.bench import BenchGpu
 
 
 def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
-    """Return what CUDA says of a GPU, which must be the current one."""
+    """Return CUDA's facts about a GPU, which must be the current one."""
     properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
     free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
     major, name = int(properties["major"]), _text(properties["name"])
@@ -33,7 +33,7 @@ def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
 
 
 def _megahertz(kilohertz: object) -> float | None:
-    """Return a clock of CUDA's properties; newer drivers leave some at zero."""
+    """Return a clock from CUDA's properties; newer drivers leave some at zero."""
     return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
 
 
@@ -42,9 +42,9 @@ def _text(name: bytes | str) -> str:
 
 
 def _uuid_of(cuda_index: int, name: str, raw: object) -> str | None:
-    """Return a device's UUID as NVML writes it; `raw` is what CUDA's runtime says, cut at a zero.
+    """Return a device's UUID as NVML writes it; `raw` is CUDA's, cut at a zero byte.
 
-    CUDA puts a MIG instance's profile behind the name of its GPU.
+    CUDA appends a MIG instance's profile to the name of its GPU.
     """
     whole = _driver_uuid(cuda_index) or raw
     if not isinstance(whole, bytes) or len(whole) != 16:
@@ -53,9 +53,9 @@ def _uuid_of(cuda_index: int, name: str, raw: object) -> str | None:
 
 
 def _driver_uuid(cuda_index: int) -> bytes | None:
-    """Return all sixteen bytes (cuDeviceGetUuid_v2, CUDA 11.4 and later), None without a word.
+    """Return all sixteen bytes (cuDeviceGetUuid_v2, CUDA 11.4 and later), or None.
 
-    The first version names a MIG instance's GPU.
+    The first version returns the UUID of a MIG instance's GPU.
     """
     import ctypes
 

@@ -1,18 +1,18 @@
-"""The limits of CuPy's default pool in this process, without starting CUDA on any further GPU."""
+"""Limits of CuPy's default pool in this process, set without starting CUDA on another GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-#: The driver's answer that all went well.
+#: The driver's status for success.
 _SUCCESS = 0
 
 
 def active_devices() -> list[int]:
-    """Return the ordinals on which this process has a CUDA context, by asking the driver.
+    """Return the ordinals on which this process has a CUDA context, from the driver.
 
-    Source: cuDevicePrimaryCtxGetState, which makes no context. Empty where CUDA was not started.
+    Source: cuDevicePrimaryCtxGetState, which creates no context. Empty if CUDA was not started.
     """
     import ctypes
 
@@ -35,7 +35,7 @@ def active_devices() -> list[int]:
 
 
 def limit_pools(cupy: Any, size_of: Callable[[int], int], devices: list[int]) -> dict[int, int]:
-    """Set the limit on these devices, in bytes; return what it was on each (0: no limit)."""
+    """Set the limit on these devices, in bytes; return each former limit (0: none)."""
     before = {}
     pool = cupy.get_default_memory_pool()
     for ordinal in devices:
@@ -48,7 +48,7 @@ def limit_pools(cupy: Any, size_of: Callable[[int], int], devices: list[int]) ->
 
 
 def restore_pools(cupy: Any, before: dict[int, int]) -> None:
-    """Set the limits that there were."""
+    """Restore the former limits."""
     pool = cupy.get_default_memory_pool()
     for ordinal, size in before.items():
         with cupy.cuda.Device(ordinal):

@@ -1,7 +1,7 @@
-"""Matrix products by cuBLAS: through CuPy's binding of cublasGemmEx, float8 through cuBLASLt.
+"""Matrix products by cuBLAS: cublasGemmEx through CuPy's binding, float8 through cuBLASLt.
 
-The binding is `cupy.cuda.cublas`: asked for there, CuPy 14 first loads the library out of NVIDIA's
-wheels. Imported by its own name it is linked to a libcublas that only a toolkit of the system has.
+The binding is `cupy.cuda.cublas`: CuPy 14 loads the library from NVIDIA's wheels before it returns
+this one. Imported by its own name, it needs the libcublas of a system-wide toolkit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gpucheck.models.errors import MissingError
 from gpucheck.probes.cublaslt import Float8Products
 from gpucheck.probes.gpu import PRODUCT_EDGES, Product
 
-#: cuBLAS: the transposition flags, and its default choice of algorithm (cublas_api.h).
+#: cuBLAS: transposition flags, and the default choice of algorithm (cublas_api.h).
 _NORMAL, _TRANSPOSED, _DEFAULT_ALGORITHM = 0, 1, -1
-#: By arithmetic: the format whose edges it asks for.
+#: By arithmetic: the format whose edges it needs.
 _FORMATS = {"int8": "int8", "fp8": "float8"}
 #: By arithmetic: the types of the factors and the product (library_types.h), cuBLAS' compute type
 #: (cublas_api.h), and NumPy's type for its scalars.
@@ -30,14 +30,14 @@ _GEMM_TYPES = {
 
 
 class Products:
-    """The products on one device, with that device current."""
+    """Products on one device, which must be current."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._float8 = Float8Products(cupy)
 
     def multiply(self, left: Any, right: Any, out: Any, product: Product) -> None:
-        """Enqueue a product on the current stream, in exactly the arithmetic that is asked for.
+        """Enqueue a product on the current stream, in exactly the requested arithmetic.
 
         Raises:
             MissingError: cuBLAS has no such product.
@@ -50,14 +50,14 @@ class Products:
             _multiply(self._cupy, left, right, out, product)
 
     def release(self) -> None:
-        """Give back what products hold besides their matrices."""
+        """Release all that products hold besides their matrices."""
         self._float8.release()
 
 
 def _multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> None:
-    """Enqueue what cublasGemmEx has.
+    """Enqueue a product by cublasGemmEx.
 
-    cuBLAS thinks in columns: it is given the transposed problem, out' = right' left'.
+    cuBLAS is column-major, so it gets the transposed problem, out' = right' left'.
     """
     import numpy as np
 
@@ -78,7 +78,7 @@ def _multiply(cupy: Any, left: Any, right: Any, out: Any, product: Product) -> N
 
 
 def _check_edges(left: Sequence[int], right: Sequence[int], product: Product) -> None:
-    """Refuse edges that cuBLAS does not have, with the nearest that it has."""
+    """Refuse edges that cuBLAS does not support, and name the nearest that it does."""
     name = _FORMATS.get(product.math_mode, "")
     step = PRODUCT_EDGES.get(name, 1)
     odd = next((edge for edge in (*left, *right) if edge % step), None)
@@ -92,21 +92,21 @@ def _check_edges(left: Sequence[int], right: Sequence[int], product: Product) ->
 
 
 def _check_layout(product: Product) -> None:
-    """Refuse the layouts that float8 has on no GPU before Blackwell."""
+    """Refuse the layouts that float8 lacks on GPUs before Blackwell."""
     if product.left_transposed or not product.right_transposed:
         raise MissingError(
             code="layout-unsupported",
-            message="cuBLASLt multiplies float8 only where the second factor is stored transposed",
+            message="cuBLASLt multiplies float8 only with the second factor stored transposed",
             remedy=("choose another format",),
         )
 
 
 def cublas_version(cupy: Any, device: int) -> str | None:
-    """Return cuBLAS' version ("12.8.4"), None where it cannot be loaded: then no product runs."""
+    """Return cuBLAS' version ("12.8.4"), or None if it cannot be loaded; then no product runs."""
     try:
         with cupy.cuda.Device(device):
             number = int(cupy.cuda.cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
-    except Exception:  # whatever CuPy raises: the row that needs cuBLAS says why it failed
+    except Exception:  # any error of CuPy's: the row that needs cuBLAS reports it
         return None
     # cublasGetVersion: 10000 x major + 100 x minor + patch.
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

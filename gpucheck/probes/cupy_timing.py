@@ -1,4 +1,4 @@
-"""Device time between two CUDA events, with the GPU kept waiting until the work is queued up."""
+"""Device time between two CUDA events; the GPU is held until the work is queued."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     HostArray = NDArray[Any]
 
 _SOURCE = Path(__file__).with_name("timing.cu")
-#: How long the GPU is kept waiting: what the host needed the last time, so many times, and between
-#: these two. A longer wait than the longest cannot help: the driver's queue is full before it ends.
+#: Wait of the GPU: a multiple of the host's last enqueuing time, between these two bounds. A longer
+#: wait cannot help, since the driver's queue is full before it ends.
 _MARGIN, _SHORTEST_HOLD_S, _LONGEST_HOLD_S = 1.5, 50e-6, 50e-3
-#: A clock is told where the GPU's timer made so many steps meanwhile: each end may be off by one,
-#: so that it is known to 1 %. Many timers step by a microsecond, and the shortest spans take 500.
+#: Fewest steps of the GPU's timer for a clock: each end may be off by one step, which gives 1 %.
+#: Many timers step by a microsecond, and the shortest spans take 500.
 _LEAST_STEPS = 250
 
 
 class SpanTimer:
-    """Times what a device does on its stream; made once for a device, with that device current.
+    """Timer of a device's work on its stream; made once for a device, which must be current.
 
-    `compile_kernel` returns a kernel of a source by its name.
+    `compile_kernel` returns the kernel of a source with the given name.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class SpanTimer:
         self._step_ns = int(self._ticks.get(stream=stream)[0, 0])
 
     def span(self, enqueue: Callable[[], None], *, held: bool) -> Span:
-        """Run what `enqueue` enqueues, wait for it, and return its time by the events.
+        """Run the work of `enqueue`, wait for it, and return its time by the events.
 
-        A kernel that only waits is put in front, so that the work is queued up before the first
-        event fires; otherwise the time would hold the host's launches (starvation). It waits for as
-        long as the host needed for the last work, and something more. If the first event has fired
-        by the end of the enqueuing, the wait was too short: the work is run again behind a longer
-        one, up to a longest wait.
+        A waiting kernel goes first, so that the work is queued before the first event fires.
+        Otherwise the time would include the host's launches (starvation). It waits for the host's
+        last enqueuing time, with a margin. If the first event has fired by the end of the
+        enqueuing, the wait was too short: the work runs again behind a longer one, up to the
+        longest.
         """
         if not held:
             return self._one_span(enqueue, None)[0]
@@ -95,7 +95,7 @@ class SpanTimer:
 def _clock_mhz(ticks: HostArray, step_ns: int) -> float | None:
     """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0.
 
-    None where they were not read, or where the timer steps too coarsely for the time between them.
+    None if they were not read, or if the timer steps too coarsely for this span.
     """
     (start_ns, start_cycles), (end_ns, end_cycles) = ticks.tolist()
     if not start_ns or end_ns <= start_ns or end_cycles <= start_cycles:

@@ -1,7 +1,7 @@
-"""The reader of MNIST files: IDX as the data set is published (also gzipped), and Keras' NPZ.
+"""Reader of MNIST files: IDX as published (also gzipped), and Keras' NPZ.
 
-Strict: a file that is cut short, padded, of another type or of another shape is refused with the
-reason, before anything is computed from it. Nothing in a file is ever executed.
+It is strict: a file that is cut short, padded, of another type or of another shape is refused with
+the reason, before anything is computed from it. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 #: Edge of an image in pixels, and number of classes.
 EDGE, CLASSES = 28, 10
-#: All arrays of a data set together; MNIST's are 55 MB. A header that claims more is wrong, or
-#: means harm. So much a file may hold, and so much what is unpacked from it.
+#: Most bytes of a file, and of everything unpacked from it; MNIST's arrays are 55 MB. A header that
+#: claims more is wrong or malicious.
 _MOST_BYTES = 256 * MIB
-_TOO_LARGE = f"holds more than {_MOST_BYTES // MIB} MiB, and MNIST 55 MB"
+_TOO_LARGE = f"holds more than {_MOST_BYTES // MIB} MiB; MNIST holds 55 MB"
 #: An IDX file begins with two zeros, the type (8: unsigned bytes) and the number of dimensions.
 _IDX_HEAD = b"\x00\x00\x08"
-#: The training images as they are published, packed or not, and as some unpack them.
+#: Names of the training images as published, packed or not, and as some tools unpack them.
 _IMAGES = tuple(f"train-images{sign}idx3-ubyte{packed}" for sign in "-." for packed in ("", ".gz"))
 _NPZ_NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -50,12 +50,12 @@ class Mnist:
 def read_mnist(path: Path) -> Mnist:
     """Read a data set.
 
-    `path` is an NPZ with x_train, y_train, x_test and y_test, or the IDX file of the training
-    images, beside which the labels' and the test files lie under their usual names, or the folder
-    that holds them.
+    `path` is an NPZ with x_train, y_train, x_test and y_test; or the IDX file of the training
+    images, with the label and test files under their usual names in the same folder; or that
+    folder.
 
     Raises:
-        WrongUseError: it cannot be read, or it is not what it claims to be.
+        WrongUseError: it cannot be read, or its content is not valid.
     """
     try:
         path.stat()
@@ -64,13 +64,13 @@ def read_mnist(path: Path) -> Mnist:
         images = _images_in(path) if path.is_dir() else path
         return _checked(images, *_read_idx_set(images))
     except OSError as error:
-        # Not always the file that was named: its labels may be what is missing.
+        # Not always the named file: its labels may be missing.
         at_fault = Path(error.filename) if isinstance(error.filename, str) else path
         raise unusable(at_fault, f"cannot be read: {error.strerror or error}") from None
 
 
 def unusable(path: Path, problem: str) -> WrongUseError:
-    """Return the error for a file that cannot be used."""
+    """Return the error for an unusable file."""
     return WrongUseError(
         code="data-unusable",
         message=f"The data file {str(path)!r} {problem}.",
@@ -91,7 +91,9 @@ def _images_in(folder: Path) -> Path:
 
 def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
     if not re.search("images[-.]idx3", path.name):
-        raise unusable(path, "is no NPZ, and not named like MNIST's images (…images-idx3…)")
+        raise unusable(
+            path, "is not an NPZ, and its name is not like MNIST's images (…images-idx3…)"
+        )
     labels = path.with_name(re.sub("images([-.])idx3", r"labels\1idx1", path.name))
     files = [path, labels]
     test = [found.with_name(found.name.replace("train", "t10k")) for found in files]
@@ -105,17 +107,17 @@ def _read_idx_set(path: Path) -> tuple[HostArray, ...]:
 
 
 def read_idx(path: Path, dimensions: int, *, most_bytes: int = _MOST_BYTES) -> HostArray:
-    """Read one IDX file of unsigned bytes, gzipped if it ends in .gz, of no more than that.
+    """Read one IDX file of unsigned bytes, gzipped if it ends in .gz, up to `most_bytes`.
 
     Raises:
-        WrongUseError: it is not such a file, or its length is not what its head says.
+        WrongUseError: it is not such a file, or its length does not match its header.
     """
     import numpy as np
 
     content = _content(path, most_bytes)
     head = 4 + 4 * dimensions
     if content[:4] != _IDX_HEAD + bytes([dimensions]) or len(content) < head:
-        raise unusable(path, f"is no IDX file of unsigned bytes in {dimensions} dimensions")
+        raise unusable(path, f"is not an IDX file of unsigned bytes in {dimensions} dimensions")
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, head, 4))
     wanted = head + math.prod(shape)
     if len(content) != wanted:
@@ -125,24 +127,24 @@ def read_idx(path: Path, dimensions: int, *, most_bytes: int = _MOST_BYTES) -> H
 
 
 def _content(path: Path, most_bytes: int) -> bytes:
-    """Return a file's bytes, unpacked; a file that unpacks to too much is refused."""
+    """Return a file's bytes, unpacked; refuse a file that unpacks to too many."""
     content = _read(path)
     if path.suffix.lower() == ".gz":
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 content = file.read(most_bytes + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise unusable(path, f"is no whole gzip file: {error}") from None
+            raise unusable(path, f"is not a complete gzip file: {error}") from None
     if len(content) > most_bytes:
         raise unusable(path, _TOO_LARGE)
     return content
 
 
 def _read(path: Path) -> bytes:
-    """Return a file's bytes as they are.
+    """Return a file's bytes unchanged.
 
     Raises:
-        OSError: it cannot be read, is no file, or is too large; with its name.
+        OSError: it cannot be read, is not a file, or is too large; the error names it.
     """
     try:
         return read_file(path, _MOST_BYTES)
@@ -164,11 +166,11 @@ def _read_npz(path: Path) -> tuple[HostArray, ...]:
                 arrays.append(_read_npy(path, archive, name, left))
             return tuple(arrays)
     except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as error:
-        raise unusable(path, f"is no whole NPZ: {error}") from None
+        raise unusable(path, f"is not a complete NPZ: {error}") from None
 
 
 def _read_npy(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) -> HostArray:
-    """Read one array, by its own head and never by unpickling."""
+    """Read one array by its header, never by unpickling."""
     import numpy as np
 
     with archive.open(f"{name}.npy") as file:
@@ -182,7 +184,7 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) 
         except (ValueError, KeyError) as error:
             raise unusable(path, f"has an unreadable {name}: {error}") from None
         if dtype.kind not in "ui" or by_columns:
-            raise unusable(path, f"holds {name} as {dtype}, not as whole numbers row by row")
+            raise unusable(path, f"holds {name} as {dtype}, not as integers in row order")
         if len(shape) > 3 or any(type(edge) is not int or edge < 0 for edge in shape):
             raise unusable(path, f"gives {name} the shape {str(shape)[:60]}")
         size = math.prod(shape) * dtype.itemsize
@@ -195,7 +197,7 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, name: str, most_bytes: int) 
 
 
 def _checked(path: Path, *arrays: HostArray) -> Mnist:
-    """Return the arrays as a data set if they belong together."""
+    """Return the arrays as a data set, after checking that they match."""
     import numpy as np
 
     images, labels, test_images, test_labels = arrays

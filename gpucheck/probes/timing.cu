@@ -1,8 +1,7 @@
-// What the timing itself runs on a GPU: a kernel that only waits, one that reads two clocks, and one
-// that measures how finely the first of them counts.
-// No header is included, so NVRTC alone compiles this.
+// Kernels for timing: one only waits, one reads two clocks, and one measures the resolution of the
+// first clock. No header is included, so NVRTC alone compiles this.
 
-// Keep the stream busy, so that the host can queue work up behind it.
+// Keep the stream busy, so that the host can queue work behind it.
 extern "C" __global__ void hold(unsigned long long nanoseconds)
 {
     unsigned long long start, now;
@@ -12,8 +11,8 @@ extern "C" __global__ void hold(unsigned long long nanoseconds)
     } while (now - start < nanoseconds);
 }
 
-// Write SM 0's time in nanoseconds and its count of cycles. Launched with a block for each SM, so
-// that one of them runs on SM 0; cycles between two launches over the time is the real clock.
+// Write SM 0's time in nanoseconds and its cycle count. It is launched with a block for each SM, so
+// that one runs on SM 0. Cycles between two launches, divided by the time, give the real clock.
 extern "C" __global__ void tick(unsigned long long* out)
 {
     unsigned int sm;
@@ -25,8 +24,8 @@ extern "C" __global__ void tick(unsigned long long* out)
     out[1] = clock64();
 }
 
-// Write the least number of nanoseconds by which the timer steps: 32 on some GPUs, a thousand on
-// others, a million under some virtual machines; 0 where it does not step within some 30 ms.
+// Write the timer's smallest step in nanoseconds: 32 on some GPUs, a thousand on others, a million
+// under some virtual machines; 0 if it does not step within about 30 ms.
 extern "C" __global__ void step(unsigned long long* out)
 {
     const long long begun = clock64();

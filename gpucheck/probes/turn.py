@@ -1,12 +1,11 @@
-"""A common start for worker processes, and turns: a lock on a file that the starter holds at first.
+"""Start barrier for worker processes, in parallel or one by one: a lock on a shared file.
 
-The file has no name, so that none is left behind, whatever ends the starter: workers open it among
-the descriptors of the starter, which /proc shows to its own user.
+The file has no name, so it disappears with the starter. Workers open it through /proc among the
+starter's descriptors, which only its own user can do.
 
-A worker that is ready notes itself in the file and waits for its lock. The starter lets go once
-all are ready: workers that share the lock then begin together, those that want it for themselves
-begin one after the other. The kernel drops a lock with the process that holds it, so a worker that
-dies keeps nobody waiting.
+A ready worker marks itself in the file and waits for its lock. The starter releases the lock once
+all are ready. Workers that share it then begin together; those that want it exclusively begin one
+after the other. The kernel releases a lock when its holder dies, so a dead worker blocks nobody.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 
-#: What a worker is told: `shared:FILE` or `exclusive:FILE`.
+#: Variable for the worker: `shared:FILE` or `exclusive:FILE`.
 VARIABLE = "GPUCHECK_TURN"
 
 
 class Turn:
-    """The starter's side: hold the workers back, count those that are ready, let them go."""
+    """Starter's side of the barrier: hold the workers, count the ready ones, release them."""
 
     def __init__(self, *, in_turn: bool) -> None:
         self._kind = "exclusive" if in_turn else "shared"
@@ -30,27 +29,27 @@ class Turn:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Return what the workers must find in their environment."""
+        """Return the environment variables for the workers."""
         return {VARIABLE: f"{self._kind}:/proc/{os.getpid()}/fd/{self._lock}"}
 
     def ready(self) -> int:
-        """Return how many workers have said that they are ready."""
+        """Return how many workers are ready."""
         return os.fstat(self._lock).st_size
 
     def begin(self) -> None:
-        """Let the workers go."""
+        """Release the workers."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the file; with the last worker it is gone."""
+        """Close the file; it disappears with the last worker."""
         os.close(self._lock)
 
 
 @contextlib.contextmanager
 def wait_for_turn(environment: Mapping[str, str]) -> Iterator[None]:
-    """Wait for the start, if somebody who started this process holds it back; else do nothing.
+    """Wait for the start if this process's parent holds it back; otherwise do nothing.
 
-    The turn lasts as long as the block.
+    An exclusive lock lasts as long as the block.
     """
     kind, _, path = environment.get(VARIABLE, "").partition(":")
     if not path:
@@ -58,7 +57,7 @@ def wait_for_turn(environment: Mapping[str, str]) -> Iterator[None]:
         return
     try:
         lock = os.open(path, os.O_RDWR | os.O_APPEND)
-    except OSError:  # whoever held us back has gone: nobody waits for the answer either
+    except OSError:  # the starter has gone, and nobody waits for the answer
         yield
         return
     try:

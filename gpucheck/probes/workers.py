@@ -1,7 +1,7 @@
-"""Worker processes: `gpucheck bench … --json`, side by side or in turn, each giving one document.
+"""Worker processes: `gpucheck bench ... --json`, in parallel or one by one, one document each.
 
-A worker that dies, hangs or says something else is a failure in its place; the others go on. When
-a round ends, however it ends, none of its processes is left.
+A worker that dies, hangs or prints anything else counts as a failure; the others go on. However a
+round ends, none of its processes is left.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gpucheck.probes.cpu import running_on
 from gpucheck.probes.interrupts import HeldBack
 from gpucheck.probes.turn import Turn
 
-#: Importing CuPy and opening a GPU that sleeps takes seconds; a driver that hangs takes for ever.
+#: Importing CuPy and opening a sleeping GPU takes seconds; a hanging driver never ends.
 START_S = 120.0
-#: One that has answered may take so long to end: longer it takes only where a driver hangs.
+#: Time to exit after the answer; only a hanging driver takes longer.
 _LEAVE_S = 2.0
 _LOOK_S = 0.02
-#: So many programs on each core make any process late.
+#: Programs on each core that make any process late.
 _CROWD = 3.0
 _STEPS = {worker.LATE: ("run it again when the machine is idle",)}
-#: How a process ends that thinks it has done its work.
+#: Endings of a process that regards its work as done.
 _ENDED_WELL = ("ended with code 0", "closed its output")
 _DEFAULTS_VARIABLE = "GPUCHECK_CONFIG"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -38,9 +38,9 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What one process is to do: its device, its arguments after `gpucheck`, its processors.
+    """Order for one process: its device, its arguments after `gpucheck`, and its CPUs.
 
-    `cpus` None leaves it where we are ourselves.
+    `cpus` None leaves it on the CPUs of its parent.
     """
 
     device: str
@@ -50,32 +50,32 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """The document that one process printed, or why there is none."""
+    """Document that one process printed, or why there is none."""
 
     document: Mapping[str, Any] | None = None
     failure: Failure | None = None
 
 
 class Workers(Protocol):
-    """Who measures devices in processes of their own."""
+    """Processes that measure devices."""
 
     def round(
         self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
-        """Return one answer for each order, all at once or one after the other (`in_turn`).
+        """Return one answer for each order, in parallel or one by one (`in_turn`).
 
-        `deadline_s` is for the measuring of all of them. Never raises: an interrupt gives the
-        answers that are there, and the failure `worker-interrupted` for the others.
+        `deadline_s` covers all measurements. Never raises: an interrupt gives the answers so far,
+        and the failure `worker-interrupted` for the others.
         """
         ...
 
 
 def _say_nothing(text: str) -> None:
-    """Take the news where nobody wants it."""
+    """Ignore the progress."""
 
 
 class ProcessWorkers:
-    """Workers of this very program. `tell` takes a line about how far the round is."""
+    """Workers that run this program. `tell` takes a line on the progress of the round."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ProcessWorkers:
     def round(
         self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
-        """Start a process for each order, let them measure, and read what they say."""
+        """Start a process for each order, let them measure, and read their answers."""
         running = _Round(orders, in_turn=in_turn, tell=self._tell)
         try:
             running.start(self._command)
@@ -119,7 +119,7 @@ class _Round:
         self._answers: dict[int, WorkerAnswer] = {}
 
     def start(self, command: Sequence[str]) -> None:
-        """Start them all; between the start and the note of it no signal can come."""
+        """Start them all; signals are held back until each start is recorded."""
         environment = {**worker_environment(os.environ), **self._turn.variables}
         with HeldBack():
             for place, order in enumerate(self._orders):
@@ -160,7 +160,7 @@ class _Round:
             self._fail(place, code, how)
 
     def interrupt(self) -> None:
-        """Note that those who have not answered will not be asked any more."""
+        """Mark all that have not answered as interrupted."""
         for place in range(len(self._orders)):
             if place not in self._answers:
                 self._fail(place, worker.INTERRUPTED, "was interrupted")
@@ -180,7 +180,7 @@ class _Round:
         return [self._answers[place] for place in range(len(self._orders))]
 
     def _read(self, wait_s: float) -> None:
-        """Read what the processes say, for at most so long if they say nothing."""
+        """Read the processes' output, waiting at most `wait_s`."""
         places = {child.fileno(): place for place, child in self._children.items()}
         poll = select.poll()
         for descriptor in places:
@@ -200,7 +200,7 @@ class _Round:
             return
         if document is not None:
             self._answers[place] = WorkerAnswer(document=document)
-            # It has said all; meanwhile it gives its GPU back, and with it the claim on it.
+            # It has answered, and now releases its GPU, and with it the claim.
             self._leaving.append(self._children.pop(place))
 
     def _fail(self, place: int, code: str, how: str) -> None:
@@ -218,10 +218,10 @@ class _Round:
 
 
 def crowd_on_the_host(own: int) -> str | None:
-    """Say how many programs share the processor, None where there is no crowd.
+    """Return how many programs share the CPU, or None if it is not overloaded.
 
-    The load counts who runs, waits to run or sleeps in the kernel, over the last minute; `own` are
-    our processes, which may hang there.
+    The load average counts processes that run, wait to run or sleep in the kernel, over the last
+    minute; `own` are our processes, which may hang there.
     """
     try:
         load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
@@ -233,10 +233,10 @@ def crowd_on_the_host(own: int) -> str | None:
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment with this package on the path, and without a file of defaults.
+    """Return our environment with this package on the path, and without a defaults file.
 
-    A worker ignores the directory it is started in (-P), where any file could have the name of one
-    of our libraries. It is told every option: defaults that say --profile or --save are not its.
+    A worker ignores its working directory (-P), where any file could have the name of a library. It
+    gets every option explicitly: defaults with --profile or --save must not apply to it.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     absolute = [entry for entry in given if entry.startswith("/")]

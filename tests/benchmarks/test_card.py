@@ -1,4 +1,4 @@
-"""The arithmetic of a card's report: ratios, bars, verdicts, the notebook, and turns."""
+"""Arithmetic of a card's report: ratios, bars, verdicts, the notebook, and alternation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's children: deadlines, what is left of them, the log, and a run that is stopped."""
+"""Children of the suite: deadlines, leftovers, the log, and a stopped run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rival's side against a stand-in for torch: what is asked of it, how often, in what shape."""
+"""The rival with a stand-in for torch: the calls to it, their number and their shapes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_torch_that_sees_no_gpu_takes_no_part(torch: Torch) -> None:
     rival, said = torch_or_none()
 
     assert rival is None
-    assert said == "torch takes no part: RuntimeError: this PyTorch sees no GPU"
+    assert said == "torch is left out: RuntimeError: this PyTorch sees no GPU"
 
 
 def test_without_torch_it_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +121,4 @@ def test_without_torch_it_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None
     rival, said = torch_or_none()
 
     assert rival is None
-    assert said.startswith("torch takes no part: ")
+    assert said.startswith("torch is left out: ")

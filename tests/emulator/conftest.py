@@ -1,4 +1,4 @@
-"""The kernels as programs for the processor: compiled once, beside the tests that run meanwhile."""
+"""Kernels as CPU programs, compiled once, in parallel with the running tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _cplusplus() -> None:
 
 
 class Emulators:
-    """The emulators of sources, or of texts made of them, compiled with options."""
+    """Emulators of sources, or of texts made from them, compiled with options."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class Emulators:
         self._made: dict[tuple[str, ...], Emulator] = {}
 
     def begin(self, name: str, *options: str, text: str | None = None) -> None:
-        """Compile one beside the tests that run until it is asked for."""
+        """Start compiling one, in parallel with the tests that do not need it yet."""
         key = (name, *options, text or "")
         if key not in self._builds:
             source = SOURCES[name]
@@ -46,7 +46,7 @@ class Emulators:
             self._builds[key] = self._pool.submit(build, f"{name}.cpp", source, options)
 
     def __call__(self, name: str, *options: str, text: str | None = None) -> Emulator:
-        """Return one, which is compiled when nobody began before."""
+        """Return one, compiling it now if that has not begun."""
         key = (name, *options, text or "")
         if key not in self._made:
             self.begin(name, *options, text=text)

@@ -1,9 +1,9 @@
-// Takes launches from stdin and answers on stdout; one program serves a whole test session.
+// Launches from stdin, answers on stdout; one program serves a whole test session.
 //
 // A launch is a line "kernel order seed grid block cluster buffers scalars", a line with the
 // scalars, and for each buffer a line "bytes offset" and its bytes. The answer is a line with the
-// bytes that follow in all, or "error TEXT", and then every buffer as the kernel left it. `offset`
-// is where a buffer lies behind a multiple of 16 bytes.
+// total of the bytes that follow, or "error TEXT", and then every buffer as the kernel left it.
+// `offset` is a buffer's distance from a multiple of 16 bytes.
 #pragma once
 
 #include "emulator.hpp"
@@ -13,7 +13,7 @@ namespace driver {
 constexpr size_t guard_bytes = 64;
 constexpr int guard = 0xff;  // NaN in every format
 
-// A buffer that ends where its memory ends, behind a guard that holds NaN.
+// Buffer that ends where its memory ends, behind a guard of NaN.
 class Buffer {
 public:
     Buffer(size_t bytes, size_t offset) : bytes_(bytes), front_(guard_bytes + offset)

@@ -1,4 +1,4 @@
-"""Compiles a kernel's source for the emulator and hands it launches: a GPU made of the CPU."""
+"""Kernel sources compiled for the emulator, and launched on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakes.libraries import cache
 HostArray = NDArray[Any]
 
 FOLDER = Path(__file__).parent
-#: The orders in which threads take turns: forwards, backwards, and at random from a seed.
+#: Orders of the threads: forwards, backwards, and at random from a seed.
 ORDERS = (0, 1, 2)
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 WEEK_S = 7 * 24 * 3600.0
@@ -32,31 +32,31 @@ FLAGS = ("-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unknow
 
 
 class KernelFault(AssertionError):
-    """What the emulator or a sanitizer found wrong with a launch."""
+    """Error that the emulator or a sanitizer found in a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """An array that a kernel gets, beginning `offset` bytes behind a multiple of sixteen."""
+    """Array argument of a kernel, which begins `offset` bytes after a multiple of sixteen."""
 
     values: HostArray
     offset: int = 0
 
 
 def build(driver: str, source: Path, options: Sequence[str] = SANITIZERS) -> Path:
-    """Compile `driver` with the CUDA source in it, or find that compiled before."""
+    """Compile `driver` with the CUDA source in it, or reuse an earlier result."""
     header, code = shared_by_all(tuple(one for one in options if one.startswith("-f")))
     return made_once(
         Path(driver).stem,
         ["c++", *FLAGS, *options, f"-I{FOLDER}", str(FOLDER / driver)],
-        # The place of a text that a test made changes; what it says is what counts.
+        # The path of a generated text changes; only its content counts.
         ["-include", str(header), f'-DSOURCE="{source}"', str(code)],
         (source, FOLDER / driver),
     )
 
 
 def shared_by_all(options: Sequence[str]) -> tuple[Path, Path]:
-    """Return the emulator as a header, read beforehand where the compiler is GCC, and as code."""
+    """Return the emulator as a header (precompiled for GCC) and as code."""
     command = ["c++", *FLAGS, *options, f"-I{FOLDER}"]
     whole = FOLDER / "whole.hpp"
     code = made_once(
@@ -66,7 +66,7 @@ def shared_by_all(options: Sequence[str]) -> tuple[Path, Path]:
     if "Free Software Foundation" not in compiler_version():
         return whole, code
     read = made_once("whole", [*command, "-x", "c++-header", str(whole)], suffix=".hpp.gch")
-    # GCC takes it in place of the header beside it, as long as it fits.
+    # GCC uses it instead of the header in the same folder, if it fits.
     header = read.with_suffix("")
     if not header.exists():
         scratch = header.with_name(f"{header.name}.{os.getpid()}-{threading.get_ident()}")
@@ -83,12 +83,12 @@ def made_once(
     *,
     suffix: str = "",
 ) -> Path:
-    """Return what a compiler makes of files and the emulator's headers, or has made before."""
+    """Return the result of compiling files with the emulator's headers, new or cached."""
     digest = hashlib.sha256(repr((command, compiler_version())).encode())
     for file in (*files, *sorted(FOLDER.glob("*.hpp"))):
         digest.update(file.read_bytes())
     target = programs() / f"{name}-{digest.hexdigest()[:24]}{suffix}"
-    # Another test process may be at it: one compiles, the others wait for it.
+    # Another test process may be compiling it; the others wait.
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
@@ -107,7 +107,7 @@ def made_once(
 
 
 def programs() -> Path:
-    """Return the folder of compiled programs, without those that nobody wanted for a week."""
+    """Return the folder of compiled programs, after deleting those unused for a week."""
     folder = cache() / "emulator"
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
@@ -119,12 +119,12 @@ def programs() -> Path:
 
 @functools.cache
 def compiler_version() -> str:
-    """Return what the C++ compiler says of itself."""
+    """Return the C++ compiler's version text."""
     return subprocess.run(["c++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 class Emulator:
-    """One compiled driver as a process that takes one launch after the other."""
+    """Compiled driver as a process that takes one launch after the other."""
 
     def __init__(self, program: Path) -> None:
         self._program = program
@@ -192,7 +192,7 @@ class Emulator:
         return self._process
 
     def _last_words(self) -> str:
-        """Return what a sanitizer wrote before it ended the process."""
+        """Return the sanitizer's output before it ended the process."""
         assert self._process is not None
         assert self._complaints is not None
         self._process.communicate()

@@ -1,11 +1,11 @@
-// As much of CUDA as this project's kernels use, on a processor: to prove them without a GPU.
+// CUDA on a CPU, as far as this project's kernels use it: a way to check them without a GPU.
 //
-// The threads of a block (or of a cluster of blocks) are fibers. One runs until it comes to a
-// barrier or an exchange between lanes; which one goes on then is chosen by the launch's order:
-// forwards, backwards, or at random. So a result that depends on who is first differs between orders.
-// Shared memory is watched besides: two threads that touch one place between the same two barriers,
-// one of them writing, are reported as a race whatever the order, and so is reading what nobody
-// wrote. The address and undefined-behaviour sanitizers watch global memory.
+// The threads of a block (or of a cluster of blocks) are fibers. Each runs until it reaches a
+// barrier or an exchange between lanes. The launch's order then chooses the next one: forwards,
+// backwards, or at random. So a result that depends on the order differs between orders.
+// Shared memory is checked too: two threads that touch one place between the same two barriers, one
+// of them writing, are a race in any order; so is reading a place that nobody wrote. The address
+// and undefined-behaviour sanitizers check global memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -34,7 +34,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(place, size) ((void)(place), (void)(size))
 #endif
 
-// What is compiled once for all programs (`shared_by_all` in emulated.py), which are linked with it.
+// Code that is compiled once (`shared_by_all` in emulated.py) and linked to all programs.
 #ifdef COMPILED_HERE
 #define ONCE
 #else
@@ -83,7 +83,7 @@ struct Warp {
     unsigned int arrived[2] = {0, 0};
 };
 
-// One word of shared memory: who touched it last, and between which barriers.
+// Word of shared memory: the thread that touched it last, and between which barriers.
 struct Touch {
     int thread = -1, block = -1;
     unsigned int block_epoch = 0, cluster_epoch = 0;
@@ -171,7 +171,7 @@ ONCE unsigned int own_number()
     return self().block * run().block_threads + self().thread;
 }
 
-// Go on only after the others: the one that came last has no advantage.
+// Go on only after the others, so that the last one has no advantage.
 ONCE void step_back()
 {
     run().ready.push_back(own_number());
@@ -189,8 +189,8 @@ ONCE void block_barrier()
     step_back();
 }
 
-// The first half of the cluster's barrier: `ordering` says that what was written before is seen by
-// all behind the second.
+// First half of the cluster's barrier: with `ordering`, all see the earlier writes after the second
+// half.
 ONCE void cluster_arrive(bool ordering)
 {
     Run& all = run();
@@ -209,7 +209,7 @@ ONCE void cluster_arrive(bool ordering)
     wake(0, threads, Waits::cluster);
 }
 
-// The second half: a card that waits without having arrived hangs, or is a barrier ahead.
+// Second half: a GPU that waits without having arrived hangs, or is a barrier ahead.
 ONCE void cluster_wait()
 {
     Run& all = run();
@@ -256,7 +256,7 @@ ONCE Touch touch_here()
             run().cluster_epoch};
 }
 
-// Whether nothing orders two touches: no barrier of the block, or of the cluster between blocks.
+// Whether two touches are unordered: no barrier of the block, or of the cluster between blocks.
 ONCE bool unordered(const Touch& before, const Touch& now)
 {
     if (before.thread < 0) return false;
@@ -342,7 +342,7 @@ Shared<T>& shared_of(unsigned int block, int line, size_t count)
 template <typename T>
 Shared<T>& shared(int line, size_t count)
 {
-    // Those of the other blocks come to be at once: a peer may write before its owner is here.
+    // Those of the other blocks exist at once: a peer may write before the owner gets here.
     for (unsigned int block = 0; block < run().cluster_blocks; ++block)
         shared_of<T>(block, line, count);
     return shared_of<T>(self().block, line, count);
@@ -443,7 +443,7 @@ ONCE void run_cluster()
                      std::to_string(lanes) + " of them for lanes of their warp");
 }
 
-// Run a kernel over the whole grid, block by block (or cluster by cluster); return what went wrong.
+// Run a kernel over the whole grid, block by block (or cluster by cluster); return the error.
 ONCE std::string launch(unsigned int grid, unsigned int block, unsigned int cluster, Order order,
                           unsigned int seed, const std::function<void()>& kernel)
 {
@@ -498,7 +498,7 @@ T __shfl_sync(unsigned int, T value, int lane)
 
 inline void __syncwarp(unsigned int = 0xffffffffu) { emulator::exchange(0, 0); }
 
-// Fibers never run at the same time: an ordinary change is atomic.
+// Fibers never run at the same time, so an ordinary change is atomic.
 template <typename T, typename U>
 T atomicAdd(T* place, U value)
 {
@@ -538,6 +538,6 @@ inline float __int_as_float(int bits) { return bits_as<float>(bits); }
 inline float __int_as_float(unsigned int bits) { return bits_as<float>(bits); }
 inline int __float_as_int(float value) { return bits_as<int>(value); }
 
-// A thousand nanoseconds pass between two looks, as many cycles as that.
+// A thousand nanoseconds, and as many cycles, pass between two reads.
 inline unsigned long long global_timer() { return emulator::run().nanoseconds += 1000; }
 inline long long clock64() { return static_cast<long long>(2 * emulator::run().nanoseconds); }

@@ -1,5 +1,5 @@
-// softmax.cu on the emulator, in one format (ELEMENT); SOURCE is the file. FEW leaves all but rows
-// at any address and two packs out, for a source that is made only to be found wrong.
+// softmax.cu on the emulator, in one format (ELEMENT); SOURCE is the file. FEW keeps
+// only rows at any address with two packs, for a source that is meant to be found wrong.
 #include "driver.hpp"
 #include "twins.hpp"
 

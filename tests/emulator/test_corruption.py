@@ -1,4 +1,4 @@
-"""corruption.cu on the emulator against its twin in NumPy, for any bits of every format."""
+"""corruption.cu on the emulator against its NumPy twin, for any bits of every format."""
 
 from __future__ import annotations
 

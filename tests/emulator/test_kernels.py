@@ -89,7 +89,7 @@ def test_project_is_the_scaled_product(
     emulator: Emulators, rows: int, added: bool, order: int
 ) -> None:
     images, errors = drawn((rows, INPUTS), rows), drawn((rows, CLASSES), 3)
-    # What is not added to may hold anything, NaN too.
+    # An output that is overwritten may hold anything, including NaN.
     out = drawn((INPUTS, CLASSES), 4) if added else blank((INPUTS, CLASSES))
 
     *_, found = emulator("train", *SANITIZERS).launch(
@@ -235,7 +235,7 @@ def broken(mistake: str) -> tuple[tuple[str, ...], str]:
     name, right, wrong = MISTAKES[mistake]
     text = SOURCES[name].read_text(encoding="utf-8")
     assert right in text
-    # Missing barriers the emulator sees by itself.
+    # The emulator itself detects missing barriers.
     sanitizers = () if "barrier" in mistake or "parts" in mistake else SANITIZERS
     return (name, *sanitizers), text.replace(right, wrong)
 

@@ -33,7 +33,7 @@ UNTOUCHED = 0x5A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Rows to compute, and where they lie: gaps in elements, offsets in bytes behind sixteen."""
+    """Rows to compute, and their layout: gaps in elements, offsets in bytes after sixteen."""
 
     values: HostArray
     dtype: str = "float32"
@@ -57,7 +57,7 @@ class Problem:
 
 
 def exact(values: HostArray, temperature: float) -> HostArray:
-    """Return what the formula gives in float64, NaN where it gives NaN."""
+    """Return the formula's result in float64, including NaN."""
     with np.errstate(all="ignore"):
         raised = values.astype(np.float64) / temperature
         raised = np.exp(raised - raised.max(axis=1, keepdims=True))
@@ -77,7 +77,7 @@ def apart(rows: HostArray, gap: int, filler: int) -> HostArray:
 def compute(
     emulator: Emulator, problem: Problem, launch: SoftmaxLaunch, order: int = 0, seed: int = 1
 ) -> HostArray:
-    """Return the rows of y as stored; nothing but them may have been written."""
+    """Return the rows of y as stored; nothing else may have been written."""
     stored = encode(problem.values, FORMATS[problem.dtype])
     count, columns = stored.shape
     blank = np.full(stored.shape, 0, stored.dtype)
@@ -221,7 +221,7 @@ def test_every_kernel_handles_infinities_nan_and_overflow_in_their_own_row(
     if empty < 5:
         values[empty] = -np.inf
     problem = Problem(values=values, dtype=dtype, x_offset=FORMATS[dtype].itemsize * place % 16)
-    # Small blocks and clusters, so that every lane and block has its share of a short row.
+    # Small blocks and clusters, so that every lane and block has a part of a short row.
     cluster = 4 if name == "softmax_cluster" else 1
     held = packs * 16 // FORMATS[dtype].itemsize
     threads = 32 if name == "softmax_short" else 32 * -(-(columns + 7) // (32 * held * cluster))
@@ -268,7 +268,7 @@ def test_the_order_of_the_threads_changes_no_bit(
         assert len(found) == 1
 
 
-#: What a hand may get wrong: the place in the source, what stands there then, and what shows it.
+#: Planted mistakes: the place in the source, the new text, and how it shows.
 MISTAKES = {
     "no barrier before a block's values are read": ("        __syncthreads(); \\\n", " \\\n"),
     "one set of slots for maxima and sums": (
@@ -294,7 +294,7 @@ MISTAKES = {
 }
 
 
-#: The others are found by the emulator, or by what they compute.
+#: The emulator or the result reveals the others.
 FOUND_BY_SANITIZERS = {
     "one element too many",
     "a wide store that is not aligned",

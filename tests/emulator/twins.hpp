@@ -1,4 +1,4 @@
-// The twins of what the kernels take from the GPU alone.
+// Twins of the GPU instructions that the kernels use.
 #pragma once
 
 #include "emulator.hpp"
@@ -12,7 +12,7 @@ void store_pack(T* to, uint4 raw) { *reinterpret_cast<uint4*>(to) = raw; }
 template <typename T>
 void prefetch(const T* from)
 {
-    // It fetches nothing here, but must not reach beyond the array.
+    // It fetches nothing here, but must stay within the array.
     volatile T looked_at = *from;
     (void)looked_at;
 }

@@ -1,3 +1,3 @@
-// All of the emulator: what the compiler reads once for all programs.
+// The whole emulator: read once by the compiler for all programs.
 #include "driver.hpp"
 #include "twins.hpp"

@@ -132,7 +132,7 @@ def test_training_takes_mnist_and_says_so(tmp_path: Path) -> None:
     result = document("train", *ALL_ROWS, "--data", str(path))["result"]
 
     assert {row["facts"]["images"] for row in result["measurements"]} == {"file"}
-    assert "images of the file" in result["conclusions"][0]["sentence"]
+    assert "images from the file" in result["conclusions"][0]["sentence"]
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "short-images-idx3-ubyte", "text.npz"])

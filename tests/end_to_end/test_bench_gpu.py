@@ -430,7 +430,7 @@ def test_a_card_without_float8_notes_the_reason_and_measures_the_rest(bench: Ben
     )
 
     assert ended.code == 4
-    assert "no float8: that came with compute capability 8.9" in ended.said
+    assert "does not support float8: it needs compute capability 8.9" in ended.said
     assert both["exit_code"] == 0
     assert {row["dtype"]["input"] for row in both["result"]["measurements"]} == {"float16"}
     assert any("8.9" in note for note in both["result"]["notes"])

@@ -111,7 +111,7 @@ def test_a_torch_that_ends_the_process_takes_no_part(card: dict[str, str], tmp_p
     finished = suite(tmp_path, "--only", "launch", env=broken)
 
     assert finished.returncode == 0, finished.stderr
-    assert "torch takes no part: code 139" in finished.stdout
+    assert "torch is left out: code 139" in finished.stdout
     assert all(figure["verified"] for figure in document(tmp_path)["figures"])
 
 
@@ -122,7 +122,7 @@ def test_without_a_compiler_the_bar_stays_open(pretend: Pretend, tmp_path: Path)
 
     finished = suite(tmp_path, "--only", "softmax", env=broken)
 
-    assert "without what they are held against" in finished.stdout
+    assert "without a comparison" in finished.stdout
     assert finished.stdout.count("Failed to find C compiler") == 1
     figures = document(tmp_path)["figures"]
     assert all(list(figure["failures"]) == ["torch.compile"] for figure in figures)
@@ -251,7 +251,7 @@ def test_what_the_time_does_not_reach_is_not_begun(
 
     said = capsys.readouterr().out
     for part in ("softmax", "matmul"):
-        assert f"{part}: not begun, the time was over" in said
+        assert f"{part}: not begun, out of time" in said
     assert document(tmp_path)["figures"] == []
 
 

@@ -1,4 +1,4 @@
-"""Lines of Python in a process of their own, with the pretended CuPy on a pretended machine."""
+"""Python code in a separate process, with the pretended CuPy on a pretended machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests on a real card share: the program with the machine's own way to its libraries."""
+"""Fixtures of the tests on a real card: the program with the machine's library paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_THE_MACHINE = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "PYTHONPATH")
 
 @pytest.fixture(autouse=True, scope="module")
 def _the_cards_that_were_chosen(leaking_variables: dict[str, str]) -> Iterator[None]:
-    """Give back CUDA_VISIBLE_DEVICES and where CUDA is: they say what may be measured."""
+    """Restore CUDA_VISIBLE_DEVICES and CUDA's paths: they select what may be measured."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in leaking_variables.items():
             if name.startswith(("CUDA_", "CUPY_")):

@@ -1,4 +1,4 @@
-"""The public functions on a real card: one card, the same by every name."""
+"""Public functions on a real card: the same card by every name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract on a real card: what the fakes promise must hold where a driver answers."""
+"""The contract on a real card: the promises of the fakes must hold with a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison and digest kernels on a real card, against their twin in NumPy."""
+"""Comparison and digest kernels on a real card, against their NumPy twin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _gpu() -> GpuDevice:
 
 
 def numbers(form: str) -> Any:
-    """Return every kind of number: any bits are one."""
+    """Return every kind of number: any bits make one."""
     width = np.dtype(STORED[form]).itemsize
     drawn = np.random.default_rng(3).integers(0, 256, COUNT * width, dtype=np.uint8)
     return drawn.view(STORED[form])

@@ -1,4 +1,4 @@
-"""detect on a real card: usable, and every way of hiding it explained."""
+"""`detect` on a real card: it is usable, and every way of hiding it is explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel on a real card against float64: all formats, edge rows, and a speed to look at.
+"""Every kernel on a real card against float64: all formats, edge cases, and a printed speed.
 
 The speeds are printed (`pytest -s`), never asserted.
 """
@@ -132,7 +132,7 @@ def test_the_same_softmax_twice_is_the_same_bit_for_bit(gpu: GpuDevice) -> None:
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
 def test_without_clusters_the_same_rows_are_right(gpu: GpuDevice, dtype: str) -> None:
-    """What a MIG instance without eight SMs side by side falls back to."""
+    """Check the fallback of a MIG instance without eight adjacent SMs."""
     long = order((8, 131_072), dtype=dtype)
     launch = launch_for(long, gpu, clusters=False)
     case = ResidentCase(gpu, GpuSoftmax(long, gpu, launch))
@@ -181,7 +181,7 @@ def square(dtype: str) -> CaseOrder:
 
 
 def cases(gpu: GpuDevice) -> dict[str, Case]:
-    """Return one case of each kind, of a size whose speed means something."""
+    """Return one case of each kind, large enough for a meaningful speed."""
     found: dict[str, Case] = {}
     for dtype in ELEMENTS:
         for columns in (1024, 4096, 32768, 131_072):

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES on a machine with a real driver: the rules must say what it does.
+"""CUDA_VISIBLE_DEVICES on a machine with a real driver: the rules must match it.
 
 Where the rules leave a text open, what the driver made of it is printed (`pytest -rP`), so that the
 answer can be written down with the driver's version.

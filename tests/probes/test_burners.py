@@ -1,4 +1,4 @@
-"""The processes of a burn: their words, their ends, and that none is left."""
+"""Processes of a burn: their messages, their ends, and that none is left."""
 
 from __future__ import annotations
 

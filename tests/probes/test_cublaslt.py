@@ -1,4 +1,4 @@
-"""The door to cuBLASLt: through a pretended library in a process, and held against the real one."""
+"""cuBLASLt client: with a pretended library in a process, and compared with the real one."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_gpu_without_float8_is_told_so_by_the_library_and_gets_no_other_produc
     )
 
     assert said["error"]["code"] == "float8-unsupported"
-    assert "for this GPU and this shape" in said["error"]["message"]
+    assert "of this shape for this GPU" in said["error"]["message"]
     assert said["living"] == 0
 
 

@@ -1,4 +1,4 @@
-"""CuPy where its cache of compiled kernels can be written, and where nothing can be."""
+"""CuPy with a writable cache of compiled kernels, and without."""
 
 from __future__ import annotations
 

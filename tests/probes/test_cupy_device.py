@@ -1,4 +1,4 @@
-"""The door to CuPy against a scripted `cupy`, and against the real one where it is installed."""
+"""CuPy client against a scripted `cupy`, and against the real one if installed."""
 
 from __future__ import annotations
 

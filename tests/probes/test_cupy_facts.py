@@ -1,4 +1,4 @@
-"""What a GPU is called: its whole UUID, and that of a MIG instance."""
+"""Identity of a GPU: its whole UUID, and that of a MIG instance."""
 
 from __future__ import annotations
 

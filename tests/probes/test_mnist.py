@@ -99,8 +99,8 @@ def test_npz(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"x_test": None}, "has no x_test"),
-        ({"x_train": IMAGES.astype(np.float32)}, "not as whole numbers"),
-        ({"x_train": np.asfortranarray(IMAGES)}, "not as whole numbers row by row"),
+        ({"x_train": IMAGES.astype(np.float32)}, "not as integers"),
+        ({"x_train": np.asfortranarray(IMAGES)}, "not as integers in row order"),
         ({"x_train": IMAGES[:, :27]}, "not 28 x 28"),
         ({"x_train": IMAGES[0]}, "images of shape"),
         ({"y_train": LABELS[:5]}, "6 images but 5 labels"),
@@ -183,10 +183,10 @@ def test_what_never_ends_is_not_opened(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no IDX file"),
-        (b"\x00\x00\x08", "no IDX file"),
-        (b"\x00\x00\x09\x03" + bytes(12), "no IDX file"),
-        (b"\x00\x00\x08\x01" + bytes(12), "no IDX file"),
+        (b"", "not an IDX file"),
+        (b"\x00\x00\x08", "not an IDX file"),
+        (b"\x00\x00\x09\x03" + bytes(12), "not an IDX file"),
+        (b"\x00\x00\x08\x01" + bytes(12), "not an IDX file"),
         (idx(IMAGES)[:-1], "needs"),
         (idx(IMAGES) + b"x", "needs"),
     ],
@@ -206,7 +206,7 @@ def test_a_gzip_that_is_cut_short_is_refused(tmp_path: Path, cut: int) -> None:
     path = write_set(tmp_path, suffix=".gz")
     path.write_bytes(path.read_bytes()[:cut])
 
-    with pytest.raises(WrongUseError, match="no whole gzip"):
+    with pytest.raises(WrongUseError, match="not a complete gzip"):
         read_mnist(path)
 
 
@@ -216,10 +216,10 @@ def test_a_file_that_is_not_there_or_not_named_so_is_refused(tmp_path: Path) -> 
     with pytest.raises(WrongUseError, match="No such file"):
         read_mnist(tmp_path / "digits.bin")
     (tmp_path / "digits.bin").write_bytes(idx(IMAGES))
-    with pytest.raises(WrongUseError, match="not named like"):
+    with pytest.raises(WrongUseError, match="its name is not like"):
         read_mnist(tmp_path / "digits.bin")
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")
-    with pytest.raises(WrongUseError, match="no whole NPZ"):
+    with pytest.raises(WrongUseError, match="not a complete NPZ"):
         read_mnist(tmp_path / "torn.npz")
 
 

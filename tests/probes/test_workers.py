@@ -1,4 +1,4 @@
-"""Worker processes: what each kind of end becomes, who runs when, and that nothing is left."""
+"""Worker processes: the result of each kind of end, their order, and that nothing is left."""
 
 from __future__ import annotations
 

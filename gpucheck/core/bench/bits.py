@@ -1,4 +1,4 @@
-"""Numbers as their bits: how two arrays differ, and a digest of one; the twin of corruption.cu."""
+"""Bitwise comparison of two arrays, and a digest of one: the NumPy twin of corruption.cu."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: corruption.cu's number of each format.
+#: Formats of corruption.cu, with its number for each.
 ELEMENTS = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3, "int32": 4}
 #: splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-#: Numbers that are handled at once: bounds its memory.
+#: Numbers handled at once, to bound the memory.
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """How two arrays of one shape differ; `first` None if they do not."""
+    """Differences between two arrays of one shape; `first` is None if they are equal."""
 
     count: int = 0
     first: int | None = None
@@ -53,7 +53,7 @@ def differences(one: HostArray, other: HostArray, format_name: str) -> Differenc
 
 
 def joined(one: Differences, other: Differences) -> Differences:
-    """Return two counts as one."""
+    """Return the sum of two counts."""
     firsts = [part.first for part in (one, other) if part.first is not None]
     ulps = [part.largest_ulp for part in (one, other) if part.largest_ulp is not None]
     return Differences(
@@ -73,7 +73,7 @@ def digest(values: HostArray, format_name: str) -> str:
     for low in range(0, len(words), _BLOCK):
         part = words[low : low + _BLOCK].astype(np.uint64)
         places = np.arange(low + 1, low + 1 + len(part), dtype=np.uint64)
-        # NumPy's unsigned arrays wrap around silently, which is what is wanted.
+        # NumPy's unsigned arrays wrap around silently, as intended.
         mixed = part + places * np.uint64(_GOLDEN)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
@@ -88,7 +88,7 @@ def _words(values: HostArray) -> HostArray:
     return np.ascontiguousarray(values).reshape(-1).view(f"u{values.dtype.itemsize}")
 
 
-#: The sign's bit and the smallest magnitude that is no number, by format.
+#: Sign bit and infinity, by format; larger magnitudes are NaN.
 _LAYOUTS = {
     "float32": (0x8000_0000, 0x7F80_0000),
     "float16": (0x8000, 0x7C00),
@@ -108,7 +108,7 @@ def _is_nan(words: HostArray, format_name: str) -> HostArray:
 
 
 def _ulps_between(one: HostArray, other: HostArray, format_name: str) -> HostArray:
-    """Return how many numbers of the format lie between each pair; both zeros are one."""
+    """Return the distance of each pair in numbers of the format; both zeros are one number."""
     import numpy as np
 
     if format_name == "int32":
@@ -124,14 +124,14 @@ def _ulps_between(one: HostArray, other: HostArray, format_name: str) -> HostArr
 
 
 def read_found(found: HostArray) -> Differences:
-    """Return the four numbers that the kernel `differ` leaves."""
+    """Return the four results of the kernel `differ`."""
     count, first, largest, nans = (int(number) for number in found)
     if not count:
         return Differences()
     return Differences(
         count=count,
         first=first,
-        # Where every differing pair holds a NaN there is no distance at all.
+        # If every differing pair holds a NaN, there is no distance.
         largest_ulp=largest if nans < count else None,
         nan_count=nans,
     )

@@ -1,9 +1,9 @@
-"""Instruction sets: whether a BLAS computes with an older one than the processor has.
+"""BLAS instruction sets: whether a BLAS uses an older one than the CPU supports.
 
-OpenBLAS and BLIS choose their kernels when they are loaded, by the processor's name or by a
-variable (OPENBLAS_CORETYPE, BLIS_ARCH_TYPE), MKL by MKL_ENABLE_INSTRUCTIONS as well. With AVX2
-kernels on a processor with AVX-512 a product takes about twice as long. Which core types use which
-instructions: OpenBLAS' driver/others/dynamic.c and TargetList.txt, BLIS' config_registry.
+OpenBLAS and BLIS choose their kernels on loading, by the CPU's name or by a variable
+(OPENBLAS_CORETYPE, BLIS_ARCH_TYPE); MKL also by MKL_ENABLE_INSTRUCTIONS. With AVX2 kernels on a CPU
+with AVX-512, a product takes about twice as long. Sources for the core types: OpenBLAS'
+driver/others/dynamic.c and TargetList.txt, BLIS' config_registry.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from gpucheck.probes.blas import BlasFacts
 
-#: What the kernel calls the instruction sets that matter, the newest first.
+#: Linux's names for the relevant instruction sets, newest first.
 INSTRUCTION_SETS = ("avx512f", "avx2", "avx", "sse2")
 _Cores = Mapping[str, tuple[str, ...]]
-#: Core types by the newest of these that their kernels use, in small letters.
+#: Core types in lower case, by the newest of these sets that their kernels use.
 _OF_OPENBLAS: _Cores = {
     "avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
     "avx2": ("haswell", "zen", "excavator"),
@@ -42,9 +42,9 @@ _OF_MKL: _Cores = {
 def older_than_cpu(
     blas: BlasFacts | None, instruction_sets: frozenset[str], variables: Mapping[str, str]
 ) -> str | None:
-    """Say with which older instructions the BLAS computes, None if with the newest or not known.
+    """Return which older kernels the BLAS uses; None if the newest, or unknown.
 
-    `instruction_sets` are the processor's, by the kernel's names; `variables` may force the BLAS.
+    `instruction_sets` are the CPU's, by Linux's names; `variables` may force a choice.
     """
     if blas is None:
         return None
@@ -62,8 +62,8 @@ def older_than_cpu(
     if INSTRUCTION_SETS.index(uses) <= INSTRUCTION_SETS.index(has):
         return None
     forced = next((f" ({name}={variables[name]})" for name in _FORCING if name in variables), "")
-    return f"{blas.name} computes with its kernels for {core}{forced}"
+    return f"{blas.name} uses its kernels for {core}{forced}"
 
 
-#: Variables that choose a BLAS' kernels.
+#: Variables that choose the kernels of a BLAS.
 _FORCING = ("OPENBLAS_CORETYPE", "BLIS_ARCH_TYPE", "MKL_ENABLE_INSTRUCTIONS")

@@ -1,7 +1,7 @@
-"""A burn: every device under full load, its products compared, its sensors watched, until the end.
+"""Burn: every device under full load, its products compared and its sensors read.
 
-It ends when the time is over, at a temperature limit, when no device is left, or by a person.
-Whatever ends it, every process is told to stop, and killed if it does not.
+A burn ends when its time is over, at a temperature limit, when no device is left, or by an
+interrupt. However it ends, every process is asked to stop, and killed if it does not.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from gpucheck.probes.burners import Burners, BurnNews, BurnOrder
 from gpucheck.probes.clock import Clock
 from gpucheck.probes.telemetry import Sample, Telemeter, Window
 
-#: A card that tells no threshold of its own is stopped here: cooler than any's emergency.
+#: Limit for a card that reports no threshold: below the shutdown temperature of any card.
 TEMPERATURE_LIMIT_C = 90.0
-#: Opening a GPU and drawing the matrices; how long a device may say nothing; and its last word.
+#: Time for opening a GPU and drawing the matrices, for silence, and for the last message.
 _START_S, _SILENT_S, _STOP_S = 180.0, 60.0, 10.0
 _LOOK_S = 0.5
-#: A burn begins with changes of clocks: what held them down counts from here on.
+#: Clocks change when a burn begins; their limits count from here on.
 _SETTLING_S = 2.0
-#: The turns of the observer that count, and the others.
+#: Group of the observer's slices under steady load, and of all others.
 _LOADED, _ELSE = 1, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnPlan:
-    """What to load for how long; `limit_c` None takes each card's own threshold.
+    """Devices, product and time of a burn; `limit_c` None takes each card's own threshold.
 
-    `holders` says who holds a GPU's memory, by UUID; `variables` are those of the environment.
+    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
     """
 
     stations: tuple[Station, ...]
@@ -52,7 +52,7 @@ class BurnPlan:
 
 @dataclass(slots=True, kw_only=True)
 class _Device:
-    """One device on its way; `track` has (seconds since the start, products) for its pace."""
+    """State of a device under load; `track` has (seconds since the start, products)."""
 
     station: Station
     check: Corruption
@@ -67,12 +67,12 @@ class _Device:
 
     @property
     def is_running(self) -> bool:
-        """Return whether its process is still expected to speak."""
+        """Return whether its process is still expected to report."""
         return self.state in ("opening", "ready", "loaded")
 
 
 class _Overheard:
-    """A telemeter that remembers each GPU's last reading, for the limit and for who watches."""
+    """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
 
     def __init__(self, telemeter: Telemeter) -> None:
         self._telemeter = telemeter
@@ -81,16 +81,16 @@ class _Overheard:
 
     @property
     def failure(self) -> str | None:
-        """Return why nothing can be read."""
+        """Return why the sensors cannot be read."""
         return self._telemeter.failure
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Begin to read, and remember what does not change."""
+        """Begin to read, and keep the constant facts."""
         self.facts = self._telemeter.start(uuids)
         return self.facts
 
     def window(self) -> Window:
-        """Return what was read, and remember the last of it."""
+        """Return the readings, and keep the last one."""
         window = self._telemeter.window()
         self.last.update({sample.uuid: sample for sample in window.samples})
         return window
@@ -111,7 +111,7 @@ def run_burn(
     clock: Clock,
     tell: Callable[[BurnMoment], None],
 ) -> BurnResult:
-    """Load the plan's devices and return what became of them; an interrupt is an ordinary end."""
+    """Load the plan's devices and return the result; an interrupt is an ordinary end."""
     burn = _Burn(plan, burners, telemeter, clock, tell)
     try:
         burn.open()
@@ -124,7 +124,7 @@ def run_burn(
 
 
 class _Burn:
-    """One burn on its way."""
+    """State of a running burn."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Burn:
             self._give_up(device, f"was not ready within {_START_S:g} s")
 
     def load(self) -> None:
-        """Let them begin, and watch until something ends it."""
+        """Start the load, and watch until something ends it."""
         self._start_s = self._looked_s = self._clock.now_s()
         for device in self._in_state("ready"):
             device.state, device.heard_s = "loaded", self._start_s
@@ -187,10 +187,10 @@ class _Burn:
                 return
             for device in self._in_state("loaded"):
                 if self._clock.now_s() - device.heard_s > _SILENT_S:
-                    self._give_up(device, f"has said nothing for {_SILENT_S:g} s")
+                    self._give_up(device, f"sent nothing for {_SILENT_S:g} s")
 
     def stop(self) -> None:
-        """Stop the load, take the last words, and leave no process behind."""
+        """Stop the load, take the last messages, and leave no process behind."""
         self._ended_s = self._elapsed_s()
         try:
             self._burners.stop()
@@ -199,14 +199,14 @@ class _Burn:
                 device.is_running for device in self._devices.values()
             ):
                 self._hear()
-        except KeyboardInterrupt:  # a second Ctrl-C: not even their last words
+        except KeyboardInterrupt:  # a second Ctrl-C: skip the last messages
             self.ended_by = BurnEnd.INTERRUPTED
         finally:
             self._burners.close()
             self._sensors.close()
 
     def result(self) -> BurnResult:
-        """Return what was found."""
+        """Return the result."""
         telemetry = self._observer.result()
         devices = tuple(
             replace(
@@ -231,7 +231,7 @@ class _Burn:
         return replace(result, gates=tuple(burn_gates(result)))
 
     def _clock_limits(self, device: _Device, telemetry: Telemetry) -> dict[str, float] | None:
-        """Return what held a GPU's clock down under load, None where nobody read it."""
+        """Return what limited a GPU's clock under load, or None if it was not read."""
         uuid = device.station.gpu_uuid
         sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
         span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
@@ -243,7 +243,7 @@ class _Burn:
         return held_down(state)
 
     def _notes(self) -> Iterator[str]:
-        """Yield what a person should know of each device: who shares it, and its product."""
+        """Yield notes for the user on each device: who shares it, and its product."""
         for name, device in self._devices.items():
             held = self._plan.holders.get(device.station.gpu_uuid or "")
             if held is not None:
@@ -253,7 +253,7 @@ class _Burn:
     # ------------------------------------------------------------------------------ listening
 
     def _hear(self) -> None:
-        """Take what the processes and the sensors say, and show it."""
+        """Take the messages and the sensor readings, and report progress."""
         for news in self._burners.news(_LOOK_S):
             self._take(news)
         now_s = self._clock.now_s()
@@ -283,7 +283,7 @@ class _Burn:
         try:
             check = from_plain(Corruption, document.get("check"))
         except DecodeError as error:
-            self._give_up(device, f"said what cannot be read: {error}")
+            self._give_up(device, f"sent an unreadable message: {error}")
             return
         device.check = replace(check, gpu_uuid=device.station.gpu_uuid)
         device.name = document.get("name", device.name)
@@ -310,10 +310,10 @@ class _Burn:
         return [device for device in self._devices.values() if device.state == state]
 
     def _limit_c(self, device: _Device) -> float | None:
-        """Return at what temperature a GPU is stopped; None for what its margin or nothing stops.
+        """Return the temperature at which a GPU is stopped; None if its margin or nothing decides.
 
-        Where a card tells no threshold, as nvml.h announces for Ada and later ones, but how far it
-        is from it, that decides.
+        The margin decides if a card reports its distance from the threshold instead of the
+        threshold itself, as nvml.h announces for Ada and later.
         """
         uuid = device.station.gpu_uuid
         if uuid is None or uuid not in self._sensors.facts:
@@ -326,7 +326,7 @@ class _Burn:
         return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
 
     def _margin_c(self, device: _Device) -> float | None:
-        """Return how far a GPU was from where it slows down at the last reading, if it tells."""
+        """Return a GPU's last reading of its distance from slowing down, if it reports one."""
         sample = self._sensors.last.get(device.station.gpu_uuid or "")
         return sample.values.get("temperature_margin_c") if sample is not None else None
 
@@ -397,7 +397,7 @@ def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
 
 
 def _pace(device: _Device, track: Sequence[tuple[float, int]]) -> float | None:
-    """Return the floating-point operations a second between two points: 2 m n k a product."""
+    """Return the floating-point operations per second between two points: 2 m n k a product."""
     if len(track) < 2 or track[-1][0] <= track[0][0] or len(device.check.shape) != 3:
         return None
     m, k, n = device.check.shape

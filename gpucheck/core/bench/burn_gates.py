@@ -1,4 +1,4 @@
-"""What a burn says of each device: bits, twins, life, heat, throttling, new errors, pace."""
+"""Gates of a burn: correct bits, equal digests, survival, heat, throttling, new errors, pace."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gpucheck.models.finding import Evidence
 from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.models.report import Answer, Failure, Host
 
-#: Reasons for which the cooling is to blame; the other troubles are the power supply's.
+#: Reasons that point to the cooling; the others point to the power supply.
 _HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
-#: Counters that may not grow at all, and those of which some are corrected every day.
+#: Counters that must not grow, and counters of errors that are corrected every day.
 _FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
 _MENDED_ERRORS = ("ecc_corrected", "pcie_replays")
-#: Slower at the end than at the beginning by more than this is worth a warning.
+#: A larger loss of speed between beginning and end gives a warning.
 _PACE_PERCENT = 10.0
 _SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
-_COOL = ("Look at fans, filters and the inlet's temperature.",)
+_COOL = ("Check the fans, the filters and the inlet temperature.",)
 
 
 def burn_gates(result: BurnResult) -> Iterator[Gate]:
-    """Yield the verdicts, device by device."""
+    """Yield the gates, device by device."""
     model_of = {one.device: one.name for one in result.devices if one.name and one.gpu_uuid}
     odd = deviating_digests([one.corruption for one in result.devices], model_of)
     for device in result.devices:
@@ -78,16 +78,16 @@ def _gate(
 
 
 def _alive(device: BurnDevice, result: BurnResult) -> Gate:
-    """Say whether the device kept working until the end."""
+    """Return whether the device kept working until the end."""
     failure = device.failure
     if failure is None:
         return _gate(device, "alive", GateStatus.PASS)
     class_ = class_of_failure(failure)
-    # A card that answered and then fell silent under load is not the software's doing.
+    # If a card answered and then fell silent under load, the software is not to blame.
     if failure.code == worker.SILENT and device.corruption.products:
         class_ = GateClass.HARDWARE
     interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
-    # What others did, such as to take all of its memory, says nothing of the device.
+    # If others interfered, for example by taking all of its memory, the device is not to blame.
     others = class_ is GateClass.ENVIRONMENT
     status = GateStatus.INCONCLUSIVE if interrupted or others else GateStatus.FAIL
     remedy = failure.remedy or ("Run: gpucheck detect",)
@@ -104,7 +104,7 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
 
 
 def _bits(device: BurnDevice) -> Gate:
-    """Say whether all products were the same, and right."""
+    """Return whether all products were identical and right."""
     check = device.corruption
     sentence = corruption_sentence(check)
     figures = (float(check.mismatches), 0.0)
@@ -149,7 +149,7 @@ def _bits(device: BurnDevice) -> Gate:
 
 
 def _twins(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
-    """Say whether the first product is that of the identical GPUs."""
+    """Return whether the first product equals that of identical GPUs."""
     if odd is not None:
         return _gate(
             device, "digest", GateStatus.FAIL, reason=odd, class_=GateClass.HARDWARE, next_=_SWAP
@@ -163,7 +163,7 @@ def _twins(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -
 
 
 def _digest_key(device: BurnDevice) -> tuple[object, ...] | None:
-    """Return what devices must share for their digests to be compared, None without a digest."""
+    """Return the key under which digests are compared, or None without a digest."""
     check = device.corruption
     if check.digest is None or device.gpu_uuid is None:
         return None
@@ -190,14 +190,14 @@ def _heat(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
         unit="C",
         measured=high,
         limit=limit,
-        reason=f"it reached {high:.0f} C, the limit is {limit:.0f} C",
+        reason=f"it reached {high:.0f} C; the limit is {limit:.0f} C",
         class_=GateClass.THERMAL,
         next_=_COOL,
     )
 
 
 def _margin(device: BurnDevice, low: float) -> Gate:
-    """Say whether a card that tells how far it is from slowing down came to that point."""
+    """Return whether a card that reports its distance from slowing down reached that point."""
     hot = low <= 0
     return _gate(
         device,
@@ -214,9 +214,9 @@ def _margin(device: BurnDevice, low: float) -> Gate:
 
 
 def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
-    """Say whether heat or the power supply held the clock down for long; a power cap is normal.
+    """Return whether heat or the power supply limited the clock for long; a power cap is normal.
 
-    A hardware slowdown alone is also what a change of clocks looks like: it only warns.
+    A hardware slowdown alone only warns, since a clock change looks the same.
     """
     if device.clock_limits is None:
         reason = sensors.unavailable.get("reasons", "it was not read under load")
@@ -230,9 +230,9 @@ def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
         )
     harmless = is_clock_change(sensors.reasons) and names == ["hardware-slowdown"]
     hot = bool(_HEAT & set(names))
-    reason = f"the clock was held down by {', '.join(names)} for {measured:.0f} % of the time"
+    reason = f"{', '.join(names)} limited the clock for {measured:.0f} % of the time"
     if harmless:
-        reason += ", which changes of the clock show as well"
+        reason += ", but a clock change looks the same"
     return _gate(
         device,
         "throttling",
@@ -247,16 +247,16 @@ def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
             Evidence(
                 name,
                 f"{share:.0%} of the time under load; {sensors.limited_s.get(name, 0.0):.1f} s in "
-                "all by the driver's count",
+                "total by the driver's count",
             )
             for name, share in sorted(shares.items())
         ),
-        next_=() if harmless else _COOL if hot else ("Look at the power supply and its cables.",),
+        next_=() if harmless else _COOL if hot else ("Check the power supply and its cables.",),
     )
 
 
 def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
-    """Yield whether error counters grew: one that was not mended is a defect."""
+    """Yield whether error counters grew; an uncorrected error is a defect."""
     for name in (*_FATAL_ERRORS, *_MENDED_ERRORS):
         grown = sensors.new_errors.get(name, 0)
         fatal = name in _FATAL_ERRORS
@@ -281,7 +281,7 @@ def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
 
 
 def _pace(device: BurnDevice) -> Iterator[Gate]:
-    """Yield how much slower it was at the end, as a warning."""
+    """Yield the loss of speed at the end, as a warning."""
     first, last = device.first_flops_per_s, device.last_flops_per_s
     if not first or last is None:
         return
@@ -302,10 +302,10 @@ def _pace(device: BurnDevice) -> Iterator[Gate]:
 
 
 def conclude_burn(result: BurnResult, host: Host) -> Answer:
-    """Wrap a burn: 130 interrupted, 1 a verdict is bad, 3 one is open or nothing ran, else 0.
+    """Return the answer: 130 interrupted, 1 a gate failed, 3 inconclusive or nothing ran, else 0.
 
-    Where no device could begin for one reason, the code is that reason's: 2 for a size that does
-    not fit, 4 without CuPy.
+    If no device could begin, all for one reason, its code is used: 2 for a size that does not fit,
+    4 without CuPy.
     """
     code, failure = ExitCode.OK, None
     told = {one.exit_code for one in result.devices}

@@ -1,4 +1,4 @@
-"""One burn on this machine: the devices chosen, claimed and loaded, and what it came to."""
+"""Burn on this machine: choosing and claiming its devices, loading them, and the answer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gpucheck.probes.telemetry import NoTelemeter, NvmlTelemeter
 
 
 def check_burn(request: BurnRequest) -> None:
-    """Refuse what makes no sense before a device is touched.
+    """Refuse an invalid request before a device is touched.
 
     Raises:
-        WrongUseError: the time, the temperature, the size or the seed.
+        WrongUseError: the time, the temperature, the size or the seed is invalid.
     """
     if not 0 < request.seconds < float("inf"):
-        message = f"--burn takes seconds above 0, not {request.seconds:g}."
+        message = f"--burn needs more than 0 seconds, not {request.seconds:g}."
         raise WrongUseError(code="bad-burn", message=message)
     if request.limit_c is not None and not 30 <= request.limit_c <= 120:
-        message = f"--burn-limit takes degrees Celsius from 30 to 120, not {request.limit_c:g}."
+        message = f"--burn-limit must be 30 to 120 degrees Celsius, not {request.limit_c:g}."
         raise WrongUseError(code="bad-burn-limit", message=message)
     check_numbers(request.product)
 
@@ -46,11 +46,11 @@ def burn_here(
     environment: Mapping[str, str],
     tell: Callable[[BurnMoment], None],
 ) -> Answer:
-    """Load the chosen devices until the burn ends, and conclude.
+    """Load the chosen devices until the burn ends, and return the answer.
 
     Raises:
-        MissingError: there is no GPU where one is asked for.
-        InconclusiveError: somebody else has claimed one.
+        MissingError: a GPU is required and there is none.
+        InconclusiveError: another process has claimed one.
     """
     devices = request.product.devices
     on_gpus = set(devices) != {"cpu"}
@@ -76,9 +76,9 @@ def burn_here(
 
 
 def _claimed(uuid: str, reason: str) -> InconclusiveError:
-    """Return why a GPU is not burned: a full load would ruin the work of whoever holds it."""
+    """Return why a GPU is not burned: a full load would ruin the work of its holder."""
     return InconclusiveError(
         code="gpu-claimed",
         message=f"{uuid} is {reason}.",
-        remedy=("Burn the others: --device gpu:N", "See who: gpucheck place --claims"),
+        remedy=("Burn the others: --device gpu:N", "See who holds it: gpucheck place --claims"),
     )

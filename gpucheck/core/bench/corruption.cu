@@ -1,8 +1,8 @@
-// Bit for bit: how two arrays of one shape differ, and a digest of one array.
+// Bitwise comparison of two arrays of one shape, and a digest of one array.
 //
 // ELEMENT is the format: 0 float32, 1 float16, 2 bfloat16, 3 float64, 4 int32. Numbers are handled
-// as their bits, so that NaN equals itself and -0 differs from +0. core/bench/bits.py has the
-// same in NumPy. No header is included, so NVRTC alone compiles this.
+// as bits, so that NaN equals itself and -0 differs from +0. core/bench/bits.py is the twin in
+// NumPy. No header is included, so NVRTC alone compiles this.
 
 #ifndef ELEMENT
 #define ELEMENT 0
@@ -18,7 +18,7 @@ typedef unsigned long long word;
 typedef unsigned int word;
 #endif
 
-// The bits of the smallest magnitude that is no number: all ones in the exponent.
+// Bits of infinity: all ones in the exponent. Larger magnitudes are NaN.
 #if ELEMENT == 0
 #define INFINITE 0x7f800000u
 #define SIGN 0x80000000u
@@ -33,7 +33,7 @@ typedef unsigned int word;
 #define SIGN 0x8000000000000000ull
 #endif
 
-// How many numbers of the format lie between two that are no NaN; both zeros are one.
+// Distance of two numbers that are not NaN, in numbers of the format; both zeros are one number.
 __device__ __forceinline__ wide ulps_between(word one, word other)
 {
 #if ELEMENT == 4
@@ -56,8 +56,8 @@ __device__ __forceinline__ bool is_nan(word bits)
 #endif
 }
 
-// found: how many words differ, the first of them, the most units in the last place by which two
-// differ, and how many of the differing pairs hold a NaN (which has no distance).
+// found: number of differing words, index of the first, largest difference in units in the last
+// place, and number of differing pairs with a NaN (which has no distance).
 extern "C" __global__ void differ(
     const word *one, const word *other, long long count, wide *found)
 {
@@ -82,9 +82,9 @@ extern "C" __global__ void differ(
     }
 }
 
-// The sum, modulo 2^64, of a mix of each word and its place. The mix is a bijection (splitmix64's
-// finaliser; Steele, Lea and Flood 2014), so a single wrong word always shows, and the order in
-// which the threads add does not matter.
+// Sum, modulo 2^64, of a mix of each word and its place. The mix is a bijection (splitmix64's
+// finaliser; Steele, Lea and Flood 2014), so a single wrong word always shows. The order in which
+// the threads add does not matter.
 extern "C" __global__ void digest(const word *values, long long count, wide *sum)
 {
     const long long stride = (long long)gridDim.x * blockDim.x;

@@ -1,10 +1,10 @@
-"""Silent corruption: identical matrix products must give identical bits, here and on every twin.
+"""Silent data corruption (SDC): identical matrix products must give identical bits.
 
-cuBLAS gives the same bits for the same problem on the same architecture with as many SMs, as long
-as one stream is at work (cuBLAS documentation, "Results Reproducibility"). So the first product is
-held against float64, and every later one against the first, number by number. A tolerance would
-pass most of what breaks: few wrong results are NaN, and many differ in the last digits only. The
-digest of the first product tells twins apart where a GPU computes the same wrong thing each time.
+cuBLAS gives the same bits for the same problem on GPUs of one architecture and SM count, if only
+one stream is active (cuBLAS documentation, "Results Reproducibility"). The first product is
+compared with float64, and every later one with the first, number by number. A tolerance would pass
+most defects: few wrong results are NaN, and many differ only in the last digits. The digest of the
+first product tells identical GPUs apart if one always computes the same wrong result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpucheck.probes.clock import Clock
 from gpucheck.probes.cpu import CpuFacts
 from gpucheck.probes.gpu import GpuDevice
 
-#: Products between two looks at the counters, and looks at most (for a clock that stands still).
+#: Most products between two reads of the counters, and most reads (if the clock stands still).
 _MOST_BATCH, _MOST_BATCHES = 256, 100_000
 
 
@@ -44,10 +44,10 @@ def repetitions_on(
 ) -> tuple[Repetition, ...]:
     """Plan the repetition of one product on each device; nothing is allocated yet.
 
-    `holders` says who holds a GPU's memory, by UUID.
+    `holders` names the holders of a GPU's memory, by UUID.
 
     Raises:
-        WrongUseError: the size or seed makes no sense, or the size does not fit the memory.
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
         InconclusiveError: the host has no memory left.
     """
     found = [repetition_on(None, request, clock=clock, cpu=cpu, blas=blas)] if with_cpu else []
@@ -66,12 +66,12 @@ def repetition_on(
     blas: BlasDoor,
     held: str | None = None,
 ) -> Repetition:
-    """Plan the repetition of the heaviest product on a GPU, on the processor for None.
+    """Plan the repetition of the heaviest product on a GPU, or on the CPU for None.
 
-    `held` says who holds the GPU's memory, if that is known.
+    `held` names the holders of the GPU's memory, if known.
 
     Raises:
-        WrongUseError: the size or seed makes no sense, or the size does not fit the memory.
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
         InconclusiveError: the host has no memory left.
     """
     planned = plan_product(None if gpu is None else gpu.facts, request, cpu, held=held)
@@ -95,9 +95,9 @@ def repetition_on(
 def repeat_on_each(
     repetitions: Sequence[Repetition], seconds: float
 ) -> tuple[tuple[Corruption, ...], bool]:
-    """Repeat on one device after the other for so many seconds each.
+    """Repeat on one device after the other, for `seconds` each.
 
-    Return what differed on those that began, and whether a person ended it.
+    Return the checks of the devices that began, and whether the user interrupted them.
     """
     begun: list[Repetition] = []
     interrupted = False
@@ -114,9 +114,9 @@ def repeat_on_each(
 
 
 class Repetition:
-    """One device's repeated products on their way, for a stretch of time or for long.
+    """Repeated products on one device, for a given time or until the end of a burn.
 
-    `notes` are what a person should know about the choice of the product.
+    `notes` tell the user about the choice of the product.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class Repetition:
 
     @property
     def check(self) -> Corruption:
-        """Return what was found so far."""
+        """Return the check so far."""
         return self._check
 
     def begin(self) -> None:
-        """Multiply for the first time; what the device refuses stands in the check's `failure`."""
+        """Multiply for the first time; an error goes into the check's `failure`."""
         if self._check.failure is not None:
             return
         try:
@@ -164,9 +164,9 @@ class Repetition:
             )
 
     def run_for(self, seconds: float) -> float:
-        """Repeat for so long, at least once; return the seconds it took.
+        """Repeat for `seconds`, at least once, and return the seconds taken.
 
-        After an error there is nothing more to repeat.
+        An error ends the repetition.
         """
         start_s = self._clock.now_s()
         try:
@@ -176,7 +176,7 @@ class Repetition:
                 before_s = self._clock.now_s()
                 self._repeater.repeat(self._batch)
                 self._count(self._batch)
-                # Few comparisons reach the host, and yet none of the time is overdrawn by much.
+                # Few reads, and yet the time is not exceeded by much.
                 if self._clock.now_s() - before_s < seconds / 8:
                     self._batch = min(2 * self._batch, _MOST_BATCH)
                 if self._clock.now_s() - start_s >= seconds:
@@ -188,7 +188,7 @@ class Repetition:
         return taken_s
 
     def end(self) -> Corruption:
-        """Give the memory back and return what was found."""
+        """Release the memory and return the check."""
         try:
             self._repeater.release()
         except GpucheckError as error:
@@ -208,22 +208,24 @@ class Repetition:
 
     def _fail(self, error: GpucheckError | MemoryError) -> None:
         if self._check.failure is None:
-            memory = Failure(code="out-of-memory", message="the host has not enough free memory")
+            memory = Failure(
+                code="out-of-memory", message="the host does not have enough free memory"
+            )
             failure = as_failure(error) if isinstance(error, GpucheckError) else memory
             self._check = replace(self._check, failure=failure)
 
 
 def is_corrupt(check: Corruption) -> bool:
-    """Return whether a device computed wrong: bits that changed, or a first result off float64."""
+    """Return whether a device computed wrong: changed bits, or a first result off float64."""
     return check.mismatches > 0 or check.reference_ok is False
 
 
 def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the devices whose first result differs from their twins', with a sentence for each.
+    """Return the devices whose first result differs from identical ones, each with a sentence.
 
-    `model_of` says which devices are identical, by device. With two of a kind both are named: one
-    of them is wrong. Most of three or more are taken to be right. A device may have several checks,
-    from processes of its own.
+    `model_of` gives the model of each device. Of two identical devices both are named, since one of
+    them is wrong. With three or more, the majority is taken to be right. A device may have several
+    checks, from separate processes.
     """
     groups: dict[tuple[object, ...], list[Corruption]] = {}
     for check in checks:
@@ -239,20 +241,18 @@ def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str])
         for check in group:
             if most == second:
                 found[check.device] = (
-                    f"its digest is {check.digest}, and no digest has a majority: which of them is "
-                    "wrong cannot be told"
+                    f"its digest is {check.digest}; no digest has a majority, so the wrong one is "
+                    "unknown"
                 )
             elif check.digest != usual:
                 others = {one.device for one in group if one.digest == usual} - {check.device}
-                whose = (
-                    f"that of {len(others)} identical GPUs" if others else "that of other processes"
-                )
-                found[check.device] = f"its digest is {check.digest}, {whose} is {usual}"
+                whose = f"{len(others)} identical GPUs have" if others else "other processes have"
+                found[check.device] = f"its digest is {check.digest}, {whose} {usual}"
     return found
 
 
 def corruption_sentence(check: Corruption) -> str:
-    """Say what is wrong with a device's products, or that nothing is."""
+    """Return one sentence on a device's products: the error, or that all bits match."""
     total = check.products * check.words
     if check.mismatches:
         ulp = "by a NaN" if check.largest_ulp is None else f"by up to {check.largest_ulp} ULP"
@@ -264,7 +264,7 @@ def corruption_sentence(check: Corruption) -> str:
         if check.reference_error is None:
             return "the product holds NaN or infinity"
         return (
-            f"the product is {check.reference_error:.2g} off float64, "
-            f"allowed is {check.reference_bound or 0:.2g}"
+            f"the product differs from float64 by {check.reference_error:.2g}; "
+            f"the bound is {check.reference_bound or 0:.2g}"
         )
-    return f"{check.products} identical products of {check.words} numbers: every bit the same"
+    return f"{check.products} identical products of {check.words} numbers: all bits match"

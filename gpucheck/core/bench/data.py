@@ -1,4 +1,4 @@
-"""The inputs of one group of cases: drawn from the seed, shared by CPU and GPU."""
+"""Inputs of a group of cases: drawn from the seed, shared by CPU and GPU."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: Zeros or ramps draw less power than random numbers and can run a GPU up to 13 % faster.
+#: Zeros or ramps take less power than random numbers and can run a GPU up to 13 % faster.
 DESCRIPTIONS = {Fill.NORMAL: "normal(0,1)", Fill.ZEROS: "zeros"}
 
-#: Numbers drawn from one generator, whatever the number of threads: a seed gives one array.
+#: Numbers drawn from one generator for any number of threads: a seed gives one array.
 _CHUNK = 2**20
 
-#: Smaller arrays lie within a few pages of the heap, which moves with all that is allocated.
+#: Smaller arrays lie in a few pages of the heap, which moves with every allocation.
 _SMALLEST_MAPPING = 2**18
-#: NumPy asks for huge pages from this size on, and so does this.
+#: NumPy requests huge pages from this size on, and so does `fresh_array`.
 _HUGE_PAGES_FROM = 2**22
 
 T = TypeVar("T")
 
 
 class HostData:
-    """Host arrays by name, each made at its first use: the inputs of a round, and what is kept.
+    """Host arrays by name, each made at first use: the inputs of a round, and arrays that are kept.
 
-    The inputs are made anew for each round, in other memory, with the same numbers in them; those
-    of at least `kept_from_bytes` are not. Groups may share what is kept: names tell all apart.
+    Inputs are made anew for each round, in other memory but with the same numbers, unless they have
+    at least `kept_from_bytes`. Groups may share kept arrays: the names tell them apart.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HostData:
 
             if self.fill is Fill.ZEROS:
                 return np.zeros(shape, dtype=dtype)
-            # The name is part of the seed: two inputs of one kernel must not be equal.
+            # The name is part of the seed, so that two inputs of a kernel differ.
             values = fresh_array((math.prod(shape),), dtype)
             _fill_normal(values, [self.seed, *name.encode()])
             return values.reshape(shape)
@@ -71,16 +71,16 @@ class HostData:
         return self.once(f"{name}-{shape}-{dtype}", draw, size_bytes)
 
     def once(self, name: str, make: Callable[[], T], size_bytes: int) -> T:
-        """Return the input of so many bytes that `make` makes, made once in a round."""
+        """Return the input that `make` makes, once in a round; it has `size_bytes`."""
         kept = size_bytes >= self._kept_from_bytes
         return _made(self._kept if kept else self._inputs, name, make)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` makes, made once for all rounds: what is not timed, or small."""
+        """Return the array that `make` makes, once for all rounds; for untimed or small arrays."""
         return _made(self._kept, name, make)
 
     def renew(self) -> None:
-        """Give the inputs' memory back: whoever asks next gets new ones."""
+        """Release the inputs, so that the next caller gets new ones."""
         self._inputs.clear()
 
 
@@ -91,10 +91,10 @@ def _made(place: dict[str, object], name: str, make: Callable[[], T]) -> T:
 
 
 def fresh_array(shape: tuple[int, ...], dtype: str) -> HostArray:
-    """Return an array in pages that nobody in this process has used before, uninitialised.
+    """Return an uninitialised array in pages that this process has not used before.
 
-    The allocator hands memory that was given back out again, at its old place and in its old
-    pages: then all rounds would have the luck of the first.
+    The allocator reuses freed memory, at its old address and in its old pages: all rounds would
+    then share the luck of the first.
     """
     import numpy as np
 
@@ -111,12 +111,12 @@ def fresh_array(shape: tuple[int, ...], dtype: str) -> HostArray:
 
 
 def _fill_normal(values: HostArray, seed: list[int]) -> None:
-    """Fill a one-dimensional array with standard normal numbers, chunk by chunk in all cores."""
+    """Fill a one-dimensional array with standard normal numbers, in chunks on all cores."""
     import numpy as np
 
     def draw(number: int) -> None:
         chunk = values[number * _CHUNK : (number + 1) * _CHUNK]
-        # NumPy draws straight into the array, and lets go of the interpreter's lock meanwhile.
+        # NumPy draws directly into the array, and releases the interpreter lock meanwhile.
         np.random.default_rng([*seed, number]).standard_normal(dtype=chunk.dtype, out=chunk)
 
     chunks = range(-(-len(values) // _CHUNK))

@@ -1,4 +1,4 @@
-"""The number formats that kernels are measured in: how each is stored, rounded and labelled."""
+"""Number formats of the kernels: storage, rounding and labels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BYTES = MappingProxyType(
 
 
 class Format(NamedTuple):
-    """One format. `storage` is NumPy's type for its bits: bfloat16 travels as 16-bit integers.
+    """Number format. `storage` is NumPy's type for its bits: bfloat16 is stored as 16-bit integers.
 
-    `roundoff` is the largest relative error of rounding a number to it (0 for integers),
-    `accumulate` and `output` are the formats of a product's sums and of its entries, `math_mode`
-    names the arithmetic, and `capability` is the first compute capability that has it. What is
-    rounded to it is multiplied by `scale` first.
+    `roundoff` is the largest relative rounding error (0 for integers), `accumulate` and `output`
+    are the formats of a product's sums and entries. `math_mode` names the arithmetic, and
+    `capability` is the first compute capability that supports it. Numbers are multiplied by `scale`
+    before they are rounded.
     """
 
     name: str
@@ -53,10 +53,9 @@ class Format(NamedTuple):
         )
 
 
-#: tf32 is float32 in memory, of which the tensor cores use ten bits of mantissa. float8 is e4m3:
-#: its exponents reach from 2**-9 to 448, so that 16 times a normal number stays below a hundred,
-#: and one in a thousand is so small that it loses precision. Of int8 four standard deviations fill
-#: the range.
+#: tf32 is float32 in memory; the tensor cores use ten bits of its mantissa. float8 is e4m3, which
+#: reaches from 2**-9 to 448: 16 times a normal number stays below a hundred, and one in a thousand
+#: is so small that it loses precision. Four standard deviations fill the range of int8.
 FORMATS = MappingProxyType(
     {
         form.name: form
@@ -72,7 +71,7 @@ FORMATS = MappingProxyType(
     }
 )
 
-#: What people also write for a format.
+#: Other names that people use for a format.
 ALIASES = MappingProxyType(
     {
         alias: name
@@ -89,13 +88,13 @@ ALIASES = MappingProxyType(
     }
 )
 
-#: NumPy's type for the bits of each format that a product may be written in.
+#: NumPy's type for the bits of each output format of a product.
 STORAGES = MappingProxyType(
     {"int32": "int32"} | {form.name: form.storage for form in FORMATS.values()}
 )
-#: e4m3's largest number, and its one bit pattern without a sign that is none.
+#: e4m3's largest number, and its single NaN pattern, without the sign.
 _E4M3_LARGEST, _E4M3_NAN = 448.0, 0x7F
-#: Numbers converted to e4m3 at once: bounds the memory of what comes between.
+#: Numbers converted to e4m3 at once, to bound the memory of intermediate results.
 _BLOCK = 2**16
 
 
@@ -105,15 +104,15 @@ def output_bytes(form: Format) -> int:
 
 
 def canonical(name: str) -> str:
-    """Return a format's one name for what a person wrote; an unknown name as it is."""
+    """Return a format's canonical name; an unknown name is returned unchanged."""
     word = name.strip().lower()
     return ALIASES.get(word, word)
 
 
 def encode(values: HostArray, form: Format) -> HostArray:
-    """Return float32 or float64 numbers, times the format's scale, rounded to it as it is stored.
+    """Return float32 or float64 numbers, scaled and rounded to the format, as stored.
 
-    int8 holds them within 127, float8 within 448.
+    int8 clamps them to 127, float8 to 448.
     """
     import numpy as np
 
@@ -133,7 +132,7 @@ def encode(values: HostArray, form: Format) -> HostArray:
 def decode(stored: HostArray, name: str) -> HostArray:
     """Return stored numbers of the format `name` in a type that NumPy calculates with.
 
-    float8 is divided by its scale again, as a product does; integers stay what they are.
+    float8 is divided by its scale again, as in a product; integers stay unchanged.
     """
     import numpy as np
 
@@ -154,7 +153,7 @@ def _to_bfloat16(values: HostArray) -> HostArray:
 
 
 def _to_e4m3(values: HostArray) -> HostArray:
-    """Return the bits of the nearest e4m3 numbers, ties to even; NaN stays, the rest is held in.
+    """Return the bits of the nearest e4m3 numbers, ties to even; NaN stays, the rest is clamped.
 
     A sign, four bits of exponent with the bias 7, three of mantissa, no infinity. Source: OCP 8-bit
     Floating Point Specification (OFP8).
@@ -176,7 +175,7 @@ def _to_e4m3(values: HostArray) -> HostArray:
 
 @cache
 def _e4m3_numbers() -> HostArray:
-    """Return the numbers that the 256 bit patterns of float8 stand for, without its scale."""
+    """Return the values of the 256 bit patterns of float8, without its scale."""
     import numpy as np
 
     bits = np.arange(256)

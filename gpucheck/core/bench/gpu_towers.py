@@ -1,4 +1,4 @@
-"""What a training step does on a GPU: its images there, the kernels, and one tower's gradient."""
+"""Training step on a GPU: its images there, its kernels, and one tower's gradient."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction, Product
 
 #: Threads in a block of train.cu's kernels: `gradient` and `merge`, `forward`, `project`.
 _BLOCK, _FORWARD_BLOCK, _PROJECT_BLOCK = 128, 128, 512
-#: Lanes of a warp: `forward` gives each image one warp, `project` each warp so many inputs.
+#: Lanes of a warp: `forward` gives each image one warp, `project` each warp this many inputs.
 _WARP = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """A tower's images of one step, what they should become, and where the errors go."""
+    """A tower's images of one step, their targets, and the place for their errors."""
 
     images: GpuArray
     targets: GpuArray
@@ -28,7 +28,7 @@ class _Batch:
 
 
 class _Arithmetic(Protocol):
-    """How a batch's gradient is computed."""
+    """Arithmetic of a batch's gradient."""
 
     def enqueue(
         self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
@@ -38,7 +38,7 @@ class _Arithmetic(Protocol):
 
 
 class _Fused:
-    """Two launches of train.cu, which need no library: a graph can replay any number of steps."""
+    """Two launches of train.cu, without a library: a graph can replay any number of steps."""
 
     def __init__(self, gpu: GpuDevice) -> None:
         source = regression.source_text()
@@ -59,7 +59,7 @@ class _Fused:
 
 
 class _Cublas:
-    """Two matrix products of cuBLAS around a kernel of train.cu; CuPy does not capture cuBLAS."""
+    """Two cuBLAS products around a kernel of train.cu; CuPy does not capture cuBLAS."""
 
     def __init__(self, gpu: GpuDevice) -> None:
         self._gpu = gpu
@@ -68,7 +68,7 @@ class _Cublas:
     def enqueue(
         self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
     ) -> None:
-        """Enqueue all three: the second product adds by itself."""
+        """Enqueue all three; the second product adds the result itself."""
         import numpy as np
 
         self._gpu.multiply(batch.images, weights, batch.errors)
@@ -81,7 +81,7 @@ class _Cublas:
 class Tower:
     """One GPU's share of a step: its part of every batch, its weights and its gradient.
 
-    `numbers` are the towers that it computes, `batches` how many of the data's it holds.
+    `numbers` are the towers that it computes, `batches` the number of batches that it holds.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Tower:
         self.gpu = gpu
         self.part = plan.batch // plan.towers
         self.arithmetic: _Arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
-        # Towers of one GPU may work at the same time: each has its own place for its errors.
+        # Towers of one GPU may run at the same time, so each has its own place for its errors.
         self.errors = gpu.allocate((self.part * len(numbers), CLASSES))
         self.batches = [
             self._uploaded(dataset, plan, number, place, batches)

@@ -1,4 +1,4 @@
-"""The cases of the training kernels on GPUs: one, or each a tower of its own."""
+"""Training cases on GPUs: one GPU, or several with one tower each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLOAT32 = FORMATS["float32"].spec
 
 
 class _GpuTraining:
-    """What the cases on one and on several GPUs share."""
+    """Base of the cases on one GPU and on several."""
 
     starved_share = 0.0
     sm_clock_mhz: float | None = None
@@ -49,14 +49,14 @@ class _GpuTraining:
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return where the images come from, the memory, the accuracy and the towers."""
+        """Return the source of the images, the memory, the accuracy and the towers."""
         own: dict[str, Fact] = {"gpu_memory_used_bytes": self._used_bytes}
         if self._plan.towers > 1:
             own["simulated"] = "yes" if len(self._gpus) < self._plan.towers else "no"
         return self._training.facts() | own
 
     def prepare(self) -> None:
-        """Put each tower's images on its GPU; one GPU holds them all if there is only one."""
+        """Put each tower's images on its GPU; a single GPU holds all of them."""
         dataset, plan = self._training.load(), self._plan
         for place, gpu in enumerate(self._gpus):
             numbers = range(plan.towers) if len(self._gpus) == 1 else (place,)
@@ -67,11 +67,11 @@ class _GpuTraining:
         self._used_bytes = self._gpus[0].memory_used_bytes()
 
     def _batches_held(self, dataset: Dataset) -> int:
-        """Return how many batches stay on the GPU: all that the steps walk through."""
+        """Return how many batches stay on the GPU: all that the steps use."""
         return regression.batch_count(dataset, self._plan.batch)
 
     def poison(self) -> None:
-        """Start from zero, with NaN in what a step computes."""
+        """Start from zero, with NaN in the results of a step."""
         for tower in self._towers:
             tower.gpu.poison(tower.gradients)
             tower.gpu.poison(tower.errors)
@@ -103,16 +103,16 @@ class _GpuTraining:
         return self._training.check(self._zero, walk, lambda: lead.gpu.download(lead.weights))
 
     def release(self) -> None:
-        """Give the GPUs' memory back."""
+        """Release the GPUs' memory."""
         self._towers.clear()
         for gpu in self._gpus:
             gpu.release()
 
 
 class GpuTraining(_GpuTraining):
-    """Steps on one GPU with all data on it, its towers on a stream each, timed by events.
+    """Steps on one GPU that holds all data, with a stream for each tower, timed by events.
 
-    Fused steps are replayed as one graph: between two steps the host does nothing at all.
+    Fused steps are replayed as one graph: the host does nothing between two steps.
     """
 
     shortest_span_s = EVENT_SPAN_S
@@ -136,17 +136,17 @@ class GpuTraining(_GpuTraining):
 
     @property
     def sm_clock_mhz(self) -> float | None:  # type: ignore[override]
-        """Return the SMs' real clock in the last run."""
+        """Return the measured SM clock of the last run."""
         return self._timer.sm_clock_mhz
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return what all training tells, and how the launches reached the GPU."""
+        """Return the common facts, and how the launches reached the GPU."""
         return {**super().facts, "launched_as": "graph" if self._fused else "stream"}
 
     @property
     def loop_step(self) -> int:  # type: ignore[override]
-        """Return the batches where steps are replayed as a graph, so that one graph does."""
+        """Return the number of batches if a graph replays the steps, so that one graph will do."""
         if not self._fused:
             return 1
         return regression.batch_count(self._training.load(), self._plan.batch)
@@ -181,16 +181,16 @@ class GpuTraining(_GpuTraining):
         return self._timer.seconds(enqueue, (first, loops) if self._fused else None)
 
     def release(self) -> None:
-        """Drop the graphs and give the GPU's memory back."""
+        """Drop the graphs and release the GPU's memory."""
         self._timer.clear()
         super().release()
 
 
 class CopiedTraining(_GpuTraining):
-    """Steps whose batch the host sends each time and waits for, as tutorials feed theirs.
+    """Steps for which the host sends a batch each time and waits, as in tutorials.
 
-    Timed by the host's clock: that is what such a program waits for. The arithmetic is the fused
-    one, so that what is lost beside `GpuTraining` is the way the data goes.
+    Timed by the host's clock, since such a program waits for it. The arithmetic is the fused one,
+    so the loss against `GpuTraining` comes from the data transfers.
     """
 
     shortest_span_s = HOST_SPAN_S
@@ -200,7 +200,7 @@ class CopiedTraining(_GpuTraining):
         self.label = replace(self.label, scope=Scope.END_TO_END)
 
     def _batches_held(self, dataset: Dataset) -> int:
-        """Return one: the place that every batch is sent to."""
+        """Return one: every batch is sent to the same place."""
         return 1
 
     def step(self) -> None:
@@ -215,7 +215,7 @@ class CopiedTraining(_GpuTraining):
         tower.gpu.synchronize()
 
     def run(self, loops: int) -> float:
-        """Train `loops` steps and return the time until the last is done."""
+        """Train `loops` steps and return the time until the last has finished."""
         self._gpus[0].synchronize()
         start_s = self._order.clock.now_s()
         for _ in range(loops):
@@ -224,20 +224,20 @@ class CopiedTraining(_GpuTraining):
 
 
 class MultiGpuTraining(_GpuTraining):
-    """Steps on several GPUs, each a tower, timed by the host's clock until the last is done.
+    """Steps on several GPUs, each a tower, timed by the host until the last has finished.
 
-    With one GPU the same way: what several are held against.
+    One GPU is timed in the same way, as the reference for several.
     """
 
     shortest_span_s = HOST_SPAN_S
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return what all training tells, and that the host launches each step."""
+        """Return the common facts, and that the host launches each step."""
         return {**super().facts, "launched_as": "stream", "timed_by": "host"}
 
     def step(self) -> None:
-        """Run one step: gradients at once, gathered and merged by the first, weights sent back."""
+        """Run one step: gradients in parallel; the first GPU merges them and sends weights back."""
         turn = self._training.turn
         self._training.turn += 1
         lead, *others = self._towers
@@ -254,7 +254,7 @@ class MultiGpuTraining(_GpuTraining):
             tower.gpu.synchronize()
 
     def run(self, loops: int) -> float:
-        """Train `loops` steps and return the time until the last GPU is done."""
+        """Train `loops` steps and return the time until the last GPU has finished."""
         for tower in self._towers:
             tower.gpu.synchronize()
         start_s = self._order.clock.now_s()

@@ -1,7 +1,7 @@
-"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: data, step, and reference.
+"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: data, step and reference.
 
-The bias is the weight of a further input that is always 1, so that a step is two matrix products
-around a softmax: logits = X W, G = softmax(logits) - targets, W -= rate / batch * X' G.
+The bias is the weight of an extra input that is always 1. A step is thus two matrix products around
+a softmax: logits = X W, G = softmax(logits) - targets, W -= rate / batch * X' G.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 INPUTS, CLASSES = 28 * 28 + 1, 10
 WEIGHTS = INPUTS * CLASSES
 RATE = 0.1
-#: Different batches that the steps walk through, one after the other, again and again.
+#: Different batches that the steps cycle through.
 MOST_BATCHES = 64
 #: Steps after which the weights are compared with float64, and after which accuracy is counted.
 _MOST_CHECKED_STEPS, TRAINED_STEPS = 20, 1000
-#: Images that the checked steps go through at most, but for the fewest steps.
+#: Most images in the checked steps, unless the fewest steps need more.
 _CHECKED_IMAGES, _FEWEST_CHECKED_STEPS = 4096, 3
-#: Largest difference of a weight, of the typical one: each step rounds sums of 785 terms, and the
-#: first steps of small batches make the most of it (1.4e-4 with NumPy).
+#: Largest difference of a weight, relative to the typical one. Each step rounds sums of 785 terms;
+#: the first steps of small batches differ most (1.4e-4 with NumPy).
 _BOUND = 1e-3
-#: How far an input's ten weights may be from a sum of zero: what rounding leaves at the start, and
-#: what a step adds where exponentials are off by a millionth.
+#: Largest deviation of an input's ten weights from a zero sum: rounding at the start, and the
+#: share of each step if exponentials are off by a millionth.
 _SUM_BOUND, _SUM_BOUND_A_STEP = 1e-5, 1e-6 * RATE
 _GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
 _TESTED = 2000
-#: How far the generated images' pixels scatter about those of their class.
+#: Scatter of the generated images' pixels about the pattern of their class.
 _SCATTER = 1.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Images as (n, 785) float32 between 0 and 1 and a last 1, targets as (n, 10) of 0 and 1.
+    """Images as (n, 785) float32 between 0 and 1 with a final 1, targets as (n, 10) of 0 and 1.
 
     `source` says whether the images are real; `test_labels` are classes.
     """
@@ -58,9 +58,9 @@ class Dataset:
 
 
 def load_dataset(order: CaseOrder, least: int) -> Dataset:
-    """Return the data of a group, real where a file was named, of at least `least` images.
+    """Return the data of a group, at least `least` images; real ones if a file was named.
 
-    Fewer real images than that are repeated. Raises WrongUseError for an unusable file.
+    Real images are repeated if there are fewer. Raises WrongUseError for an unusable file.
     """
 
     def load() -> Dataset:
@@ -94,7 +94,7 @@ def _real(path: Path, least: int) -> Dataset:
     images, labels = found.images, found.labels
     tested = (found.test_images, found.test_labels)
     if not len(found.test_labels):
-        # Not those that it has learnt from, unless there are hardly any.
+        # Not the training images, unless there are hardly any.
         kept = max(1, len(images) - min(_TESTED, len(images) // 5))
         tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
         images, labels = images[:kept], labels[:kept]
@@ -109,7 +109,7 @@ def _real(path: Path, least: int) -> Dataset:
 
 
 def _generated(order: CaseOrder, count: int) -> Dataset:
-    """Draw images that scatter about one pattern for each class; no real digits."""
+    """Draw images that scatter about one pattern for each class; these are not real digits."""
     import numpy as np
 
     generator = np.random.default_rng([order.data.seed, 784])
@@ -131,7 +131,7 @@ def _generated(order: CaseOrder, count: int) -> Dataset:
 
 
 def _inputs(pixels: HostArray) -> HostArray:
-    """Return pixels, bytes or between 0 and 1, as float32 with the constant input beside them."""
+    """Return pixels (bytes, or 0 to 1) as float32, with the constant input added."""
     import numpy as np
 
     inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
@@ -157,12 +157,12 @@ def step_work(batch: int) -> Work:
 
 
 def step_memory_bytes(batch: int) -> int:
-    """Return what a step of this batch holds: images, targets, logits, weights and gradient."""
+    """Return the bytes of a step: images, targets, logits, weights and gradient."""
     return 4 * (batch * (INPUTS + 2 * CLASSES) + 2 * WEIGHTS)
 
 
 def batch_count(dataset: Dataset, batch: int) -> int:
-    """Return how many different batches the steps walk through."""
+    """Return how many different batches the steps cycle through."""
     return max(1, min(MOST_BATCHES, len(dataset.images) // batch))
 
 
@@ -185,7 +185,7 @@ def reference_weights(dataset: Dataset, batch: int, steps: int) -> HostArray:
 
 
 def accuracy(dataset: Dataset, weights: HostArray) -> float:
-    """Return the share of the test images whose class the weights tell."""
+    """Return the share of the test images that the weights classify correctly."""
     import numpy as np
 
     told = np.argmax(dataset.test_images @ weights.astype(np.float32), axis=1)
@@ -193,12 +193,12 @@ def accuracy(dataset: Dataset, weights: HostArray) -> float:
 
 
 def checked_steps(batch: int) -> int:
-    """Return after how many steps the weights are compared: enough, and not half of a short run."""
+    """Return how many steps to check: enough, but not half of a short run."""
     return max(_FEWEST_CHECKED_STEPS, min(_MOST_CHECKED_STEPS, _CHECKED_IMAGES // batch))
 
 
 def verify_weights(found: HostArray, expected: HostArray) -> Verified:
-    """Compare weights after the checked steps with float64, each with the typical weight's size."""
+    """Compare weights after the checked steps with float64, relative to the typical weight."""
     import numpy as np
 
     size = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
@@ -213,11 +213,11 @@ def verify_weights(found: HostArray, expected: HostArray) -> Verified:
 
 
 def verify_sums(weights: HostArray, steps: int) -> Verified:
-    """Hold each input's weights after so many steps from zero against a sum of zero.
+    """Compare the sum of each input's weights after this many steps from zero with zero.
 
-    The classes' errors of an image add up to zero, so every step keeps the sum; a weight that went
-    wrong at any step keeps it off zero ever after. NaN and infinity do not vanish either. Rounding
-    goes with the weights' size: several towers' steps together may be too long to converge.
+    The classes' errors of an image sum to zero, so every step preserves the sum. A weight that went
+    wrong at any step changes it for good, and so do NaN and infinity. Rounding grows with the size
+    of the weights: the steps of several towers together may be too long to converge.
     """
     import numpy as np
 
@@ -229,12 +229,12 @@ def verify_sums(weights: HostArray, steps: int) -> Verified:
         error=error if finite else None,
         bound=bound if finite else _SUM_BOUND,
         ok=finite and error <= bound,
-        reference="the sum of zero that every step keeps",
+        reference="the zero sum that every step preserves",
     )
 
 
 def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:
-    """Return the reference that every case of a group with this batch shares."""
+    """Return the reference shared by every case of a group with this batch."""
 
     def make() -> HostArray:
         return reference_weights(dataset, batch, checked_steps(batch))

@@ -1,4 +1,4 @@
-"""Which product is repeated on a device: the format that loads it most, at an edge that fits."""
+"""Choice of the repeated product: the format that loads a device most, at an edge that fits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpucheck.models.report import Failure
 from gpucheck.probes.cpu import CpuFacts
 from gpucheck.probes.gpu import GpuDevice
 
-#: The formats in the order in which they load a GPU most.
+#: Formats, those that load a GPU most first.
 HEAVIEST = ("bfloat16", "float16", "float32")
-#: Edges of the matrices: large enough to load all of the device, small enough to fit most.
+#: Edges of the matrices: large enough to load the whole device, small enough for most.
 _GPU_EDGE, _CPU_EDGE = 8192, 1024
 
 
 class RepeatedProduct(KernelBase):
-    """The product as `make_plan` sees it: one format, one size in every mode, no rows."""
+    """Product as `make_plan` sees it: one format, one size for every mode, no rows."""
 
     id = "product"
 
@@ -42,25 +42,25 @@ class RepeatedProduct(KernelBase):
         return Matmul().work(shape, dtype)
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
-        """Return what drawing, keeping and checking take: as for the product that is timed."""
+        """Return the bytes for drawing, keeping and checking, as for the timed product."""
         return Matmul().host_bytes(shape, dtype, gpu_count)
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return the bytes of both factors, the first product, and the one held against it."""
+        """Return the bytes of both factors, the first product, and the one compared with it."""
         m, k, n = shape
         factors = FORMATS[dtype].itemsize * (m * k + k * n)
         return 2 * self.work(shape, dtype).bytes_moved - factors
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return no case: it is not timed."""
+        """Return no case: this product is not timed."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProduct:
-    """What is repeated on one device; `taken` says that others hold the memory for it.
+    """Product to repeat on one device; `taken` is set if others hold the memory for it.
 
-    `notes` are what a person should know about the choice.
+    `notes` tell the user about the choice.
     """
 
     dtype: str
@@ -76,12 +76,12 @@ def plan_product(
     *,
     held: str | None = None,
 ) -> PlannedProduct:
-    """Choose the product for a GPU, for the processor where it is None.
+    """Choose the product for a GPU, or for the CPU if `gpu` is None.
 
-    `held` says who holds the GPU's memory, if that is known.
+    `held` names the holders of the GPU's memory, if known.
 
     Raises:
-        WrongUseError: the size or seed makes no sense, or the size does not fit the memory.
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
         InconclusiveError: the host has no memory left.
     """
     dtype = "float32" if gpu is None else heaviest_format(gpu)
@@ -104,6 +104,6 @@ def plan_product(
 
 
 def heaviest_format(gpu: BenchGpu) -> str:
-    """Return the format whose product loads this GPU most."""
+    """Return the format that loads this GPU most."""
     fitting = (name for name in HEAVIEST if missing_format(FORMATS[name], gpu) is None)
     return next(fitting, "float32")

@@ -1,4 +1,4 @@
-"""One matrix product on one device, repeated, each result compared with the first bit for bit."""
+"""Repeated matrix product on one device; each result is compared with the first, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("corruption.cu")
 _THREADS = 256
 _BLOCKS_PER_SM = 8
-#: "No index": the first mismatch can only be before it.
+#: No index yet: any mismatch has a smaller one.
 _NOWHERE = 2**64 - 1
 
 
 class Repeater(Protocol):
-    """Repeats one product on one device and compares every result with the first."""
+    """Repeated product on one device, each result compared with the first."""
 
     def prepare(self) -> tuple[str, Verified]:
-        """Multiply for the first time; return the digest, and how far it is from float64."""
+        """Multiply for the first time; return the digest and the comparison with float64."""
         ...
 
     def repeat(self, count: int) -> None:
-        """Multiply and compare so many times, and wait for the end of it."""
+        """Multiply and compare `count` times, and wait for the last one."""
         ...
 
     def differences(self) -> Differences:
-        """Return what the comparisons found so far."""
+        """Return the differences so far."""
         ...
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         ...
 
 
 class GpuRepeater:
-    """The products by cuBLAS, compared where they are."""
+    """Products by cuBLAS, compared on the GPU."""
 
     def __init__(self, gpu: GpuDevice, order: CaseOrder) -> None:
         self._gpu = gpu
@@ -79,22 +79,22 @@ class GpuRepeater:
         return f"{int(self._gpu.download(total)[0]):016x}"
 
     def repeat(self, count: int) -> None:
-        """Multiply and compare so many times."""
+        """Multiply and compare `count` times."""
         left, right, first, again, found = self._arrays
         assert self._differ is not None
         for _ in range(count):
-            # A product that is not computed at all must not pass as the one before it.
+            # Without this, a product that was not computed would pass as the one before it.
             self._gpu.poison(again)
             self._gpu.multiply(left, right, again, self._product)
             self._launch(self._differ, (first, again, self._count(), found))
         self._gpu.synchronize()
 
     def differences(self) -> Differences:
-        """Return what the comparisons found so far."""
+        """Return the differences so far."""
         return read_found(self._gpu.download(self._arrays[4]))
 
     def release(self) -> None:
-        """Give the GPU memory back."""
+        """Release the GPU memory."""
         self._arrays = ()
         self._differ = None
         self._gpu.release()
@@ -114,7 +114,7 @@ class GpuRepeater:
 
 
 class CpuRepeater:
-    """The products by NumPy's BLAS, compared by the twin of the GPU's kernels."""
+    """Products by NumPy's BLAS, compared in NumPy as the GPU kernels do."""
 
     def __init__(self, order: CaseOrder) -> None:
         self._order = order
@@ -134,7 +134,7 @@ class CpuRepeater:
         return digest(first, self._form.output), verify_product(self._order, first, form=self._form)
 
     def repeat(self, count: int) -> None:
-        """Multiply and compare so many times."""
+        """Multiply and compare `count` times."""
         import numpy as np
 
         left, right, first, again = self._arrays
@@ -144,7 +144,7 @@ class CpuRepeater:
             self._found = joined(self._found, differences(first, again, self._form.output))
 
     def differences(self) -> Differences:
-        """Return what the comparisons found so far."""
+        """Return the differences so far."""
         return self._found
 
     def release(self) -> None:

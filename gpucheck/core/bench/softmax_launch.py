@@ -1,9 +1,9 @@
-"""Which kernel of softmax.cu fits a row length on a GPU, and with what grid, block and macros.
+"""Launch choice for softmax.cu: kernel, grid, block and macros for a row length on a GPU.
 
-A row stays in registers, 32 numbers in each thread, as long as a block (or, from compute
-capability 9.0 on, a cluster of blocks) can hold it: then it is read once and written once. That
-leaves room for 1024 threads on an SM, each with 64 or 128 bytes under way. An SM of an H200 needs
-about 36 KiB of them to keep its share of the memory busy (5 TB/s, 1 microsecond, 132 SMs).
+A row stays in registers, 32 numbers in each thread, if a block can hold it (or a cluster of blocks,
+from compute capability 9.0 on). It is then read once and written once. That leaves room for 1024
+threads on an SM, each with 64 or 128 bytes in flight. An SM of an H200 needs about 36 KiB in flight
+to keep its share of the memory busy (5 TB/s, 1 microsecond, 132 SMs).
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: softmax.cu's kernels by the number that it knows them by.
+#: Kernels of softmax.cu, with its number for each.
 _KERNELS = {"softmax_short": 1, "softmax_long": 2, "softmax_cluster": 3, "softmax_online": 4}
-#: Bytes that a thread moves at once, and numbers of a row that one holds in its registers.
+#: Bytes that a thread moves at once, and numbers of a row that it holds in registers.
 PACK_BYTES, HELD_NUMBERS = 16, 32
-#: Registers of an SM (all architectures from 5.0 to 12.1), and those that a thread may need.
+#: Registers of an SM (architectures 5.0 to 12.1), and the most that a thread may need.
 REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
 #: Threads in a block of softmax_short; the most of any block.
 _SHORT_BLOCK, MOST_THREADS = 128, 1024
-#: Blocks in a cluster that every whole GPU with clusters can place; a MIG instance or MPS client
-#: may not have so many free SMs side by side.
+#: Blocks in a cluster that every whole GPU with clusters can place. A MIG instance or MPS client
+#: may lack that many adjacent free SMs.
 CLUSTERS = (2, 4, 8)
 _FIRST_WITH_CLUSTERS = (9, 0)
 #: Packs in each lane up to which more rows share a warp.
 _SHARING_PACKS = 4
-#: Threads that an SM's registers hold, by whether all rows are made of whole packs: others need
-#: more registers. Two blocks of softmax_online are as many.
+#: Threads that an SM's registers hold, by whether all rows consist of whole packs; others need
+#: more registers. Two blocks of softmax_online have the same number.
 _THREADS_PER_SM = {True: REGISTERS_PER_SM // REGISTERS_PER_THREAD, False: 768}
 _MOST_GRID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxLaunch:
-    """One of softmax.cu's kernels, its grid and block, and the macros to compile it with."""
+    """Kernel of softmax.cu with its grid, block and macros."""
 
     name: str
     grid: int
@@ -43,9 +43,9 @@ class SoftmaxLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxRows:
-    """The rows: how many, of how many numbers, of how many bytes each.
+    """Rows to compute: their number, length and bytes in a number.
 
-    `aligned` says that all of them, in x and y, begin at multiples of 16 bytes.
+    `aligned` means that all rows, in x and y, begin at multiples of 16 bytes.
     """
 
     rows: int
@@ -55,23 +55,23 @@ class SoftmaxRows:
 
     @property
     def packs(self) -> int:
-        """Return how many packs a row touches at most."""
+        """Return the most packs that a row touches."""
         per_pack = PACK_BYTES // self.itemsize
         skew = 0 if self.aligned else per_pack - 1
         return -(-(self.columns + skew) // per_pack)
 
     @property
     def whole(self) -> bool:
-        """Return whether all rows are made of whole packs."""
+        """Return whether all rows consist of whole packs."""
         return self.aligned and self.columns * self.itemsize % PACK_BYTES == 0
 
 
 def choose_softmax(
     problem: SoftmaxRows, capability: tuple[int, int], sm_count: int, *, clusters: bool = True
 ) -> SoftmaxLaunch:
-    """Return the launch for rows on a GPU of this compute capability with so many SMs.
+    """Return the launch for rows on a GPU of this compute capability and number of SMs.
 
-    Without `clusters` rows that no block holds are read twice.
+    Without `clusters`, rows that no block holds are read twice.
     """
     held = HELD_NUMBERS * problem.itemsize // PACK_BYTES
     if problem.packs <= 32 * held:
@@ -88,7 +88,7 @@ def choose_softmax(
 
 
 def _short(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
-    """Give a row to as few lanes as hold it in a few packs each: short rows share a warp."""
+    """Give a row the fewest lanes that hold it in a few packs each: short rows share a warp."""
     lanes = next((n for n in (4, 8, 16) if problem.packs <= n * _SHARING_PACKS), 32)
     packs = _packs(problem, lanes)
     assert packs <= held
@@ -99,8 +99,8 @@ def _short(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
 def _long(problem: SoftmaxRows, threads: int, sm_count: int) -> SoftmaxLaunch:
     """Give a row to a block.
 
-    Where only one fits an SM, nothing else covers its pauses between reading and writing: it stays
-    for several rows and asks for the next one's data in good time.
+    If only one block fits an SM, nothing else covers its pauses between reading and writing. It
+    then serves several rows, and prefetches the next row's data.
     """
     alone = _resident(problem, threads) == 1
     grid = min(problem.rows, sm_count) if alone else problem.rows
@@ -109,12 +109,12 @@ def _long(problem: SoftmaxRows, threads: int, sm_count: int) -> SoftmaxLaunch:
 
 
 def _cluster(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
-    """Give a row to the fewest blocks of which two fit an SM, or to eight."""
+    """Give a row to the fewest blocks with two to an SM, or to eight blocks."""
     blocks = {size: _threads(problem.packs, size * held) for size in CLUSTERS}
     sizes = [size for size, block in blocks.items() if _resident(problem, block) > 1]
     size = min(sizes, default=CLUSTERS[-1])
     threads = blocks[size]
-    # A cluster for every row: how many fit the GPU at once depends on how its SMs are grouped.
+    # A cluster for every row: the number that fits at once depends on the grouping of the SMs.
     grid = size * max(1, min(problem.rows, _MOST_GRID // size))
     defines = {"PACKS": _packs(problem, size * threads), "CLUSTER": size}
     return _launch("softmax_cluster", problem, grid, threads, defines)
@@ -143,10 +143,10 @@ def _threads(packs: int, held: int) -> int:
 
 
 def _packs(problem: SoftmaxRows, threads: int) -> int:
-    """Return the packs that each of so many threads holds of a row, at least one."""
+    """Return the packs of a row that each thread holds, at least one."""
     return max(1, -(-problem.packs // threads))
 
 
 def _resident(problem: SoftmaxRows, threads: int) -> int:
-    """Return how many blocks of so many threads an SM's registers hold at once, at least one."""
+    """Return how many blocks an SM's registers hold at once, at least one."""
     return max(1, _THREADS_PER_SM[problem.whole] // threads)

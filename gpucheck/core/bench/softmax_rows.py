@@ -1,8 +1,8 @@
-"""Softmax along rows in NumPy, as fast as its passes over memory allow.
+"""Row softmax in NumPy, limited only by its passes over memory.
 
-NumPy is limited by those and by temporaries (a plain version reaches a tenth of a copy). So this
-works on blocks of rows that stay in the cache, writes in place, and lets each thread have rows of
-its own: NumPy lets go of the interpreter's lock inside its loops.
+A plain version is slowed by its passes and temporaries, and reaches a tenth of a copy. This one
+works in place on blocks of rows that stay in the cache. Each thread has its own rows: NumPy
+releases the interpreter lock inside its loops.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     HostArray = NDArray[Any]
 
 LOG2_E = 1.4426950408889634
-#: A row whose maximum lies further below its block's, in powers of two, is scaled by its own
-#: maximum: its terms' relative error is about the distance times 4e-8, and its smaller terms would
-#: fall out of float32's range.
+#: Largest distance of a row's maximum below its block's, in powers of two. Beyond it the row is
+#: scaled by its own maximum: the relative error of its terms is about the distance times 4e-8, and
+#: small terms would leave float32's range.
 _DEEPEST_ROW = 30.0
-#: A row longer than this is worked on in pieces; longer chains of additions lose accuracy.
+#: Longer rows are split into pieces: longer chains of additions lose accuracy.
 _LONGEST_PIECE = 32768
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """An exponential and the factor that makes it exp(x / T): exp with 1/T, exp2 with log2(e)/T."""
+    """Exponential function, and its factor for exp(x / T): exp with 1/T, exp2 with log2(e)/T."""
 
     raise_to: Callable[..., object]
     factor: float
@@ -37,10 +37,10 @@ class Scaling:
 
 
 def choose_scaling(clock: Clock, temperature: float) -> Scaling:
-    """Return exp2 or exp, whichever this NumPy computes faster on this processor.
+    """Return exp2 or exp, whichever this NumPy computes faster on this CPU.
 
-    NumPy has a vector exp2 for AVX-512 only (there it is twice as fast as exp), but a vector exp
-    for more processors.
+    NumPy has a vector exp2 for AVX-512 only, where it is twice as fast as exp, but a vector exp for
+    more CPUs.
     """
     import numpy as np
 
@@ -63,8 +63,8 @@ def choose_scaling(clock: Clock, temperature: float) -> Scaling:
 def rows_per_block(columns: int, l2_bytes: int | None) -> int:
     """Return how many rows fill twice one core's L2 (1 MiB where unknown), at least one.
 
-    NOTE: twice, not half: each NumPy call between two turns of the interpreter lock gets longer,
-    which gains two threads 9 % (7.9 for 8.7 ms at 4096x4096); the L3 holds what the L2 does not.
+    NOTE: twice, not half: each NumPy call then holds off the interpreter lock for longer, which
+    gains two threads 9 % (7.9 instead of 8.7 ms at 4096x4096). The L3 holds what the L2 does not.
     """
     return max(1, 2 * (l2_bytes or 2**20) // max(4 * columns, 1))
 
@@ -72,11 +72,11 @@ def rows_per_block(columns: int, l2_bytes: int | None) -> int:
 def softmax_rows(source: HostArray, out: HostArray, scaling: Scaling, block: int) -> None:
     """Write softmax(source / T) of each row into `out`, both (rows, columns) float32.
 
-    A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as the formula says.
+    A row becomes NaN, as in the formula, if it holds NaN or +inf, or only -inf.
     """
     import numpy as np
 
-    # NaN rows are answers here, not accidents; the settings are this thread's own.
+    # NaN rows are valid answers here; the settings apply to this thread only.
     with np.errstate(all="ignore"):
         if source.shape[1] > _LONGEST_PIECE:
             for row, written in zip(source, out, strict=True):
@@ -89,8 +89,8 @@ def softmax_rows(source: HostArray, out: HostArray, scaling: Scaling, block: int
 def _softmax_block(source: HostArray, out: HostArray, scaling: Scaling) -> None:
     """Compute a block of rows that fits the cache.
 
-    NOTE: one maximum for the whole block where the rows' maxima lie close together: subtracting
-    one number costs NumPy less than half of subtracting a column from every row.
+    NOTE: one maximum serves the whole block if the rows' maxima lie close together. Subtracting one
+    number takes NumPy less than half the time of subtracting a column from every row.
     """
     import numpy as np
 
@@ -113,7 +113,7 @@ def _softmax_block(source: HostArray, out: HostArray, scaling: Scaling) -> None:
 
 
 def _softmax_long_row(source: HostArray, out: HostArray, scaling: Scaling) -> None:
-    """Compute one row in pieces that fit the cache; the sum of the pieces is kept in float64."""
+    """Compute one row in pieces that fit the cache, with the sum of the pieces in float64."""
     import numpy as np
 
     factor, top, total = np.float32(scaling.factor), np.maximum.reduce(source), 0.0

@@ -1,7 +1,7 @@
-"""The cases of the training kernels: what all share, and those on the processor.
+"""Training cases: what CPU and GPU share, and the CPU cases.
 
-Towers each compute the gradient of their own part of a batch with the same weights; the gradients
-are merged into one step. So several towers give what one tower gives on the whole batch.
+Each tower computes the gradient of its part of a batch with the same weights. The gradients are
+merged into one step, so several towers give the result of one tower on the whole batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLOAT32 = FORMATS["float32"].spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is trained: the kernel that asks, the images in a step, and how many towers share it.
+    """Training to run: its kernel, the images in a step, and the towers that share them.
 
     `trained` also counts the accuracy after a thousand steps.
     """
@@ -38,7 +38,7 @@ class Plan:
     trained: bool = False
 
     def label(self, made: CaseLabel) -> CaseLabel:
-        """Return the row's label: the shape is a tower's batch, and the towers are a parameter."""
+        """Return the row's label, with a tower's batch as shape and the towers as a parameter."""
         found = replace(made, shape=(self.batch // self.towers,))
         if self.kernel != "towers":
             return found
@@ -46,7 +46,7 @@ class Plan:
 
 
 class Training:
-    """What the cases share: the data, the walk through its batches, and the checks."""
+    """State of a training case: its data, its position in the batches, and its checks."""
 
     def __init__(self, order: CaseOrder, plan: Plan) -> None:
         self._order = order
@@ -60,7 +60,7 @@ class Training:
         return regression.load_dataset(self._order, self._plan.batch)
 
     def facts(self) -> dict[str, Fact]:
-        """Return where the images come from, and what a step holds in memory."""
+        """Return the source of the images, and the memory of a step."""
         memory = regression.step_memory_bytes(self._plan.batch)
         found: dict[str, Fact] = {"images": self.load().source, "memory_bytes": memory}
         if self._plan.towers > 1:
@@ -73,9 +73,9 @@ class Training:
         walk: Callable[[int], None],
         weights: Callable[[], HostArray],
     ) -> Verified:
-        """Train from zero and compare; the weights after all other steps must add up to zero.
+        """Train from zero and compare; after all other steps the weights must sum to zero.
 
-        Those are the timed steps and those for the accuracy. `turn` counts the steps since zero.
+        The others are the timed steps and those for the accuracy. `turn` counts steps since zero.
         """
         seen = [regression.verify_sums(weights(), self.turn)]
         dataset = self.load()
@@ -98,7 +98,7 @@ class Training:
 
 
 class CpuTraining(CpuCase):
-    """A training step in NumPy with preallocated arrays; its towers work one after the other."""
+    """Training step in NumPy with preallocated arrays; its towers run one after the other."""
 
     walks_memory = False
 
@@ -110,12 +110,12 @@ class CpuTraining(CpuCase):
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return where the images come from, the memory, the accuracy and the towers."""
+        """Return the source of the images, the memory, the accuracy and the towers."""
         simulated: dict[str, Fact] = {"simulated": "yes"} if self._plan.towers > 1 else {}
         return self._training.facts() | simulated
 
     def prepare(self) -> None:
-        """Load the data, cut it into batches and those into towers, and allocate."""
+        """Load the data, split it into batches and these into towers, and allocate."""
         import numpy as np
 
         dataset, plan = self._training.load(), self._plan
@@ -136,7 +136,7 @@ class CpuTraining(CpuCase):
         self._merged = np.empty((INPUTS, CLASSES), dtype=np.float32)
 
     def poison(self) -> None:
-        """Start from zero, with NaN in what a step computes."""
+        """Start from zero, with NaN in the results of a step."""
         self._training.turn = 0
         self._weights.fill(0)
         self._gradients.fill(float("nan"))

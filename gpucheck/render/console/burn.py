@@ -1,4 +1,4 @@
-"""`gpucheck bench --burn` on a terminal: the live table, and what came of it in the end."""
+"""`gpucheck bench --burn` on a terminal: the live table, and the final result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENDS = {
 
 
 def live_table(moment: BurnMoment, *, unicode: bool) -> Table:
-    """Return how every device does at this moment."""
+    """Return the state of every device at this moment."""
     from rich.table import Table
 
     left_s = max(0.0, moment.asked_s - moment.elapsed_s)
@@ -64,7 +64,7 @@ def live_table(moment: BurnMoment, *, unicode: bool) -> Table:
 
 
 def build(report: Report, view: View) -> RenderableType:
-    """Return how long it lasted, what each device did, and every verdict that is not good."""
+    """Return the duration, each device's figures, and every gate that did not pass."""
     from rich.console import Group
     from rich.text import Text
 

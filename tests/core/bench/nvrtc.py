@@ -1,4 +1,4 @@
-"""NVRTC without a GPU, and what it made: PTX, machine code, registers, local memory."""
+"""NVRTC without a GPU, and its output: PTX, machine code, registers, local memory."""
 
 from __future__ import annotations
 

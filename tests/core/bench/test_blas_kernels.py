@@ -1,4 +1,4 @@
-"""A BLAS with older kernels than the processor has is noticed, and nothing is said on a guess."""
+"""A BLAS with older kernels than the CPU supports is detected, without guessing."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_kernels_that_are_older_than_the_processor(
 def test_what_forces_them_is_named() -> None:
     said = older_than_cpu(blas(core="Haswell"), NEW, {"OPENBLAS_CORETYPE": "Haswell"})
 
-    assert said == "openblas computes with its kernels for Haswell (OPENBLAS_CORETYPE=Haswell)"
+    assert said == "openblas uses its kernels for Haswell (OPENBLAS_CORETYPE=Haswell)"
     assert older_than_cpu(None, NEW, {}) is None

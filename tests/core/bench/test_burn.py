@@ -1,4 +1,4 @@
-"""A burn: what ends it, what each device is told to have done, and that all are stopped."""
+"""A burn: its ends, the result of each device, and that all processes are stopped."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
 
 
 def test_a_digest_that_nothing_was_compared_with_is_no_pass() -> None:
-    none = Failure(code="gpu-out-of-memory", message="the GPU has not enough free memory")
+    none = Failure(code="gpu-out-of-memory", message="the GPU does not have enough free memory")
 
     def script(device: str) -> Iterator[Step]:
         if device == "gpu:2":

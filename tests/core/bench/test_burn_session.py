@@ -1,4 +1,4 @@
-"""A burn and this machine: what is refused, who is claimed, and what the devices are told."""
+"""A burn on this machine: refusals, claims, and the orders to the devices."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_healthy_gpu_repeats_every_bit() -> None:
     assert (check.mismatches, check.first_index, check.largest_ulp) == (0, None, None)
     assert check.reference_ok is True
     assert not is_corrupt(check)
-    assert "every bit the same" in corruption_sentence(check)
+    assert "all bits match" in corruption_sentence(check)
     assert (check.device, check.gpu_uuid, check.words) == ("gpu:0", "GPU-00000000", EDGE * EDGE)
 
 
@@ -313,7 +313,7 @@ def test_the_odd_one_of_eight_is_named() -> None:
     found = deviating_digests(digests(*"aaaaabaa"), ONE_MODEL)
 
     assert set(found) == {"gpu:5"}
-    assert "7 identical GPUs is a" in found["gpu:5"]
+    assert "7 identical GPUs have a" in found["gpu:5"]
 
 
 def test_of_two_that_differ_both_are_named() -> None:

@@ -194,7 +194,7 @@ def test_a_format_without_a_fair_opponent_is_measured_on_the_gpu_alone_and_that_
     assert group.dtype == "float16"
     assert not group.with_cpu
     assert group.gpus == {0, 1}
-    assert "NumPy has no fair float16 product" in plan.notes[0]
+    assert "NumPy multiplies float16 without BLAS" in plan.notes[0]
 
 
 def test_names_of_formats_are_understood_in_any_way_that_people_write_them() -> None:

@@ -259,7 +259,7 @@ def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
     found = case.check()
 
     assert not found.ok
-    assert off_by(found).startswith("its deviation from the sum of zero that every step keeps is ")
+    assert off_by(found).startswith("its deviation from the zero sum that every step preserves is ")
 
 
 def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> None:

@@ -1,4 +1,4 @@
-"""The product that is repeated: planned like any other, so that what does not fit is said."""
+"""The repeated product: planned like any other, so that one that does not fit is reported."""
 
 from __future__ import annotations
 

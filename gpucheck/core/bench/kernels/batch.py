@@ -1,7 +1,7 @@
 """Throughput and memory of training against the batch size, and the knee of the curve.
 
-The steps are those of `train`, in batches from 1 to the size. The knee is the smallest batch that
-reaches nine tenths of the best throughput: beyond it a larger batch buys memory and little else.
+The steps are those of `train`, with batches from 1 to the given size. The knee is the smallest
+batch that reaches nine tenths of the best throughput. A larger batch costs memory and gains little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpucheck.core.bench.training import CpuTraining, Plan
 from gpucheck.models.bench import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.probes.gpu import GpuDevice
 
-#: The share of the best throughput that counts as having reached it.
+#: Share of the best throughput that a batch must reach to be the knee.
 KNEE_SHARE = 0.9
 _FACTORS = {BenchMode.QUICK: 16, BenchMode.DEFAULT: 8, BenchMode.FULL: 2}
 
@@ -104,7 +104,7 @@ def _knee(device: str, points: dict[int, float]) -> Conclusion:
         share = 100 * points[knee] / best
         sentence = (
             f"{device}: batch {knee} reaches {share:.0f} % of the best throughput with "
-            f"{memory / 2**20:.2g} MiB; larger ones gain little"
+            f"{memory / 2**20:.2g} MiB; larger batches gain little"
         )
     return Conclusion(
         kernel="batch",

@@ -1,4 +1,4 @@
-"""Memory bandwidth of a copy, y = x in float32: the limit that other kernels are held against.
+"""Memory bandwidth of a copy, y = x in float32: the ceiling for other kernels.
 
 For (rows, columns): 8 bytes for each element, read once and written once; no arithmetic.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: float32 numbers in a pack of the CUDA kernels, threads in a block, packs that each one moves.
+#: CUDA kernels: float32 numbers in a pack, threads in a block, packs for each thread.
 PACK, BLOCK, UNROLL = 4, 256, 4
-#: The macros that stream.cu is compiled with.
+#: Macros for compiling stream.cu.
 TILE = MappingProxyType({"BLOCK": BLOCK, "UNROLL": UNROLL})
 _FLOAT32 = FORMATS["float32"].spec
 
@@ -103,7 +103,7 @@ class CpuCopy(TeamCase):
 
 
 class _GpuCopy:
-    """What both GPU copies share."""
+    """Base of the GPU copies: label, input and check."""
 
     captured = True
     output_storage = "float32"
@@ -131,7 +131,7 @@ class DriverCopy(_GpuCopy):
         super().__init__(order, gpu, "memcpy")
 
     def compile(self) -> None:
-        """Do nothing: the driver has it."""
+        """Do nothing: the driver provides the copy."""
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one copy."""
@@ -160,7 +160,7 @@ class KernelCopy(_GpuCopy):
 
 
 def grid_for(packs: int) -> int:
-    """Return a block for each tile: the GPU hands them out as SMs become free."""
+    """Return one block for each tile; the GPU schedules them as SMs become free."""
     return max(1, -(-packs // (BLOCK * UNROLL)))
 
 
@@ -170,7 +170,7 @@ def stream_source() -> str:
 
 
 def verify_copy(source: HostArray, out: HostArray) -> Verified:
-    """Count the numbers whose bits differ from the source's: a copy has no rounding."""
+    """Count the numbers whose bits differ from the source: a copy does not round."""
     import numpy as np
 
     wrong = int(np.count_nonzero(source.view(np.uint32) != out.view(np.uint32)))

@@ -1,8 +1,8 @@
-"""What starting a kernel costs: empty kernels one by one, as a graph, and there and back.
+"""Launch latency of an empty kernel: one by one, as a graph, and as a round trip.
 
-An operation is one launch; it moves no bytes and computes nothing. `stream` is what a program pays
-that launches short kernels in a loop, `graph` the same launches replayed as a CUDA graph, and
-`round-trip` a launch that is waited for. What the host adds to a launch is `stream` less `graph`.
+An operation is one launch; it moves no bytes and computes nothing. `stream` is the cost in a
+program that launches short kernels in a loop. `graph` replays the same launches as a CUDA graph.
+`round-trip` waits for each launch. The host's share of a launch is `stream` minus `graph`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpucheck.core.bench.kernel import (
 from gpucheck.models.bench import BenchMode, Conclusion, Fact, Measurement, Verified
 from gpucheck.probes.gpu import GpuDevice
 
-#: Launches in one graph: enough that replaying it costs nothing beside them.
+#: Launches in one graph: so many that the cost of replaying it is negligible.
 _LAUNCHES_IN_A_GRAPH = 100
 
 
@@ -56,7 +56,7 @@ class Launch(KernelBase):
         return [LaunchCase(order, gpu, way) for way in ("stream", "graph", "round-trip")]
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return what the host adds to each launch."""
+        """Return the host's share of each launch."""
         found = []
         for device in dict.fromkeys(row.device for row in rows):
             times = {row.variant: row.median_s for row in rows if row.device == device}
@@ -68,8 +68,8 @@ class Launch(KernelBase):
                         kernel=self.id,
                         device=device,
                         code="launch-overhead",
-                        sentence=f"{device}: launching from Python adds {added_us:.1f} us to a "
-                        "kernel that a graph would replay",
+                        sentence=f"{device}: launching from Python adds {added_us:.1f} us to "
+                        "each kernel compared with a CUDA graph",
                         facts={"overhead_s": stream_s - graph_s},
                     )
                 )
@@ -77,7 +77,7 @@ class Launch(KernelBase):
 
 
 class LaunchCase:
-    """Empty kernels, launched one of three ways and timed by the host until all have run."""
+    """Empty kernels, launched in one of three ways and timed by the host until all have run."""
 
     shortest_span_s = HOST_SPAN_S
     starved_share = 0.0
@@ -96,7 +96,7 @@ class LaunchCase:
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return nothing further."""
+        """Return no facts."""
         return {}
 
     def prepare(self) -> None:
@@ -107,7 +107,7 @@ class LaunchCase:
             self._replay = self._gpu.capture(lambda: self._gpu.launch_empty(_LAUNCHES_IN_A_GRAPH))
 
     def poison(self) -> None:
-        """Forget what has run."""
+        """Forget the launches so far."""
         self._done = 0
 
     def run(self, loops: int) -> float:
@@ -128,7 +128,7 @@ class LaunchCase:
         return (now_s() - start_s) * scale
 
     def check(self) -> Verified:
-        """Return that the launches ended without an error: an empty kernel leaves nothing else."""
+        """Return success: an empty kernel leaves no output, and an error would have been raised."""
         self._gpu.synchronize()
         ok = self._done > 0
         return Verified(

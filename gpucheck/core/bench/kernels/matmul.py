@@ -1,9 +1,8 @@
-"""Matrix product C = A B: NumPy's BLAS on the CPU, cuBLAS (tensor cores where a format has them).
+"""Matrix product C = A B: NumPy's BLAS on the CPU, cuBLAS (with tensor cores) on the GPU.
 
-For A (m, k) and B (k, n): 2 m n k operations (one multiplication and one addition for each term);
-at least the bytes of A, B and C, each passing memory once. `nt` variants are given B transposed,
-(n, k): the layout of most layers of neural networks, and for int8 and float8 the one of the tensor
-cores.
+For A (m, k) and B (k, n): 2 m n k operations (one multiplication and one addition for each term),
+and at least the bytes of A, B and C, each passing memory once. `nt` variants take B transposed, (n,
+k). Most neural network layers use this layout, and tensor cores need it for int8 and float8.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: What NumPy gives to its BLAS; for other types it has a plain loop, no opponent for anybody.
+#: Formats that NumPy gives to its BLAS; for others it runs a plain loop, no fair comparison.
 _CPU_FORMATS = ("float32", "float64")
-#: Formats that tensor cores multiply in one layout only: with B transposed.
+#: Formats that tensor cores multiply only with B transposed.
 _TRANSPOSED_ONLY = ("int8", "float8")
 #: From this compute capability on, fast accumulation changes nothing (cuBLAS' documentation,
 #: CUBLASLT_MATMUL_DESC_FAST_ACCUM: it has an effect on Ada and Hopper).
 _FAST_UNTIL = (10, 0)
-#: What such a row says of its sums.
+#: Label of the sums in such a row.
 FAST_ACCUMULATION = "float32 (fast)"
 
 
@@ -66,11 +65,11 @@ class Matmul(KernelBase):
             BenchMode.FULL: tuple(FORMATS),
         }
     )
-    #: Quick stays small so that one thread gets its samples in time.
+    #: `quick` stays small, so that one thread gets its samples in time.
     sizes = MappingProxyType({BenchMode.QUICK: 1024, BenchMode.DEFAULT: 2048, BenchMode.FULL: 4096})
 
     def validate(self, request: BenchRequest) -> None:
-        """Refuse a size that none of the formats asked for has.
+        """Refuse a size that no requested format supports.
 
         Raises:
             WrongUseError: there is no such product.
@@ -82,12 +81,12 @@ class Matmul(KernelBase):
             step = max(PRODUCT_EDGES[name] for name in asked if name in FORMATS)
             raise WrongUseError(
                 code="edge-unsupported",
-                message=f"There is no such product: {refusals[0]}.",
+                message=f"This product is not possible: {refusals[0]}.",
                 remedy=(f"Choose --size {max(step, size // step * step)}.",),
             )
 
     def size_refusal(self, dtype: str, size: int) -> str | None:
-        """Refuse edges that cuBLAS does not multiply in a format."""
+        """Refuse edges that cuBLAS does not support in a format."""
         step = PRODUCT_EDGES.get(dtype, 1)
         if size % step == 0:
             return None
@@ -98,11 +97,11 @@ class Matmul(KernelBase):
         if dtype in _CPU_FORMATS:
             return None
         if dtype == "tf32":
-            return "processors have no tf32"
-        return f"NumPy has no fair {dtype} product: it would be a loop without BLAS"
+            return "CPUs have no tf32 arithmetic"
+        return f"NumPy multiplies {dtype} without BLAS, which is no fair comparison"
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        """Refuse formats that the GPU's tensor cores do not have."""
+        """Refuse formats that the GPU's tensor cores do not support."""
         return missing_format(FORMATS[dtype], gpu)
 
     def shape(self, size: int) -> tuple[int, ...]:
@@ -117,9 +116,9 @@ class Matmul(KernelBase):
         return Work(flops=2 * m * n * k, bytes_moved=stored, unit="FLOP/s")
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
-        """Return the drawn and the stored inputs, two outputs, pinned copies, the check's blocks.
+        """Return the bytes of drawn and stored inputs, outputs, pinned copies and check blocks.
 
-        The inputs count twice, since the transposed B has numbers of its own.
+        The inputs count twice, since the transposed B holds other numbers.
         """
         m, k, n = shape
         wide = 8 if dtype == "float64" else 4
@@ -144,9 +143,9 @@ class Matmul(KernelBase):
         return cases
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return cuBLAS on data in place and with pinned transfers, then its other variant.
+        """Return cuBLAS on resident data and with pinned transfers, then its second variant.
 
-        That is the one with B transposed, for float8 the one with fast accumulation.
+        The second variant has B transposed; for float8 it uses fast accumulation.
         """
         one_layout = order.dtype in _TRANSPOSED_ONLY
         operation = GpuMatmul(order, gpu, transposed=one_layout)
@@ -165,11 +164,11 @@ class Matmul(KernelBase):
 
 
 def missing_format(form: Format, gpu: BenchGpu) -> str | None:
-    """Return that a GPU does not have a format, or None if it does."""
+    """Return why a GPU does not support a format, or None if it does."""
     if _capability(gpu) >= form.capability:
         return None
     first = ".".join(str(part) for part in form.capability)
-    return f"{gpu.name} has no {form.name}: that came with compute capability {first}"
+    return f"{gpu.name} does not support {form.name}: it needs compute capability {first}"
 
 
 def _capability(gpu: BenchGpu) -> tuple[int, int]:
@@ -219,9 +218,9 @@ class CpuMatmul(CpuCase):
 
 
 class GpuMatmul:
-    """cuBLAS' product in one format as the GPU cases use it.
+    """cuBLAS matrix product in one format, for the GPU cases.
 
-    `fast_accumulation` leaves float8's sums in the tensor cores, where they lose bits, to the end.
+    `fast_accumulation` keeps float8's sums in the tensor cores to the end, where they lose bits.
     """
 
     captured = False
@@ -266,7 +265,7 @@ class GpuMatmul:
         return (m, n)
 
     def compile(self) -> None:
-        """Do nothing: cuBLAS comes compiled."""
+        """Do nothing: cuBLAS is already compiled."""
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one product."""
@@ -290,7 +289,7 @@ def product_of(
     right_transposed: bool = False,
     fast_accumulation: bool = False,
 ) -> Product:
-    """Return how cuBLAS multiplies factors of a format, taking its scale out again."""
+    """Return the settings of a product in a format, with its scale divided out again."""
     return Product(
         math_mode=form.math_mode,
         left_transposed=left_transposed,

@@ -1,4 +1,4 @@
-"""Copies from one GPU to another: bandwidth of each pair, and whether they reach each other.
+"""Copies between GPUs: the bandwidth of each pair, and whether the copies are direct.
 
 An operation moves one array of the row's shape; its bytes count once.
 """
@@ -41,11 +41,11 @@ class PeerToPeer(KernelBase):
         return 4 * shape[0] * shape[1] * (1 + gpu_count)
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return an array for each pair that a GPU takes part in, eight GPUs at most."""
+        """Return an array for each of a GPU's pairs, for eight GPUs at most."""
         return 14 * self.work(shape, dtype).bytes_moved
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return this GPU's copies from each of the others."""
+        """Return this GPU's copies from each other GPU."""
         others = [peer for peer in order.gpus if peer.facts.cuda_index != gpu.facts.cuda_index]
         return [PeerCase(order, gpu, peer) for peer in others]
 
@@ -77,11 +77,11 @@ class PeerCase:
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return whether the copies go directly or by way of the host."""
+        """Return whether the copies are direct or pass through the host."""
         return {"route": "direct" if self._direct else "through the host"}
 
     def prepare(self) -> None:
-        """Fill the peer's array, allocate ours, and switch direct access on where there is one."""
+        """Fill the peer's array, allocate ours, and enable direct access where possible."""
         self._direct = self._gpu.reaches(self._peer)
         source = self._order.data.normal("p2p", self._order.shape)
         self._arrays = [self._peer.upload(source), self._gpu.allocate(self._order.shape)]
@@ -101,12 +101,12 @@ class PeerCase:
         return self._timer.seconds(enqueue)
 
     def check(self) -> Verified:
-        """Count the numbers that arrived wrong."""
+        """Count the wrong numbers."""
         source = self._order.data.normal("p2p", self._order.shape)
         return verify_copy(source, self._gpu.download(self._arrays[1]))
 
     def release(self) -> None:
-        """Give the memory of both GPUs back."""
+        """Release both GPUs' memory."""
         self._arrays = []
         self._gpu.release()
         self._peer.release()

@@ -3,8 +3,8 @@
 // x and y hold `rows` rows of `columns` numbers of the format that ELEMENT names; rows begin
 // `x_stride` and `y_stride` elements apart, at any address that suits an element. They must not
 // overlap. The arithmetic is in float32; powers below 2^-126 count as zero. As with
-// torch.softmax(x / T): a row with NaN or +inf, or with nothing but -inf, becomes NaN, and -inf
-// among finite numbers becomes 0. Unlike it x / T is never formed, so a T near 0 cannot overflow.
+// torch.softmax(x / T), a row with NaN or +inf, or with only -inf, becomes NaN, and -inf among
+// finite numbers becomes 0. Unlike there, x / T is never formed, so a T near 0 cannot overflow.
 //
 //   softmax_short    LANES lanes to a row (several rows to a warp), PACKS packs in each one's
 //                    registers: rows of at most LANES * PACKS packs
@@ -12,16 +12,16 @@
 //   softmax_cluster  CLUSTER blocks to a row, which exchange their maxima and sums (sm_90 and later)
 //   softmax_online   a block to a row of any length: maximum and sum in one pass, then a second
 //
-// A pack is the 16 bytes that one thread moves at once. All but the last kernel read a row once from
-// memory and write it once. Compiled for one launch at a time: ALIGNED says that all rows begin at
-// multiples of 16 bytes and consist of whole packs; without it rows begin and end anywhere.
+// A pack is the 16 bytes that one thread moves at once. All kernels but the last read and write a
+// row once. The source is compiled for each launch: ALIGNED means that all rows begin at multiples
+// of 16 bytes and consist of whole packs; without it rows begin and end anywhere.
 // No header is included, so NVRTC alone compiles this.
 
 #ifndef ELEMENT
-#define ELEMENT 0  // 0 float32, 1 float16, 2 bfloat16; the latter handled as their bits
+#define ELEMENT 0  // 0 float32, 1 float16, 2 bfloat16; the last two handled as bits
 #endif
 #ifndef KERNEL
-#define KERNEL 0  // the only kernel to compile, in the order above from 1; 0 for all
+#define KERNEL 0  // kernel to compile, from 1 in the order above; 0 for all
 #endif
 #ifndef LANES
 #define LANES 32
@@ -42,7 +42,7 @@
 #define BLOCKS_PER_SM 1  // the fewest that must fit an SM at once, which bounds the registers
 #endif
 #ifndef PREFETCH
-#define PREFETCH 0  // softmax_long, softmax_cluster: ask for the next row while this one is written
+#define PREFETCH 0  // softmax_long, softmax_cluster: prefetch the next row while this one is written
 #endif
 
 #define FULL_WARP 0xffffffffu
@@ -57,12 +57,12 @@ typedef unsigned short element;
 #define PER_PACK 8
 #endif
 
-// What only a GPU has. tests/emulator has a twin of each, so that the rest runs on a processor.
+// GPU instructions. tests/emulator has a twin of each, so that the rest runs on a CPU.
 #ifndef EMULATED
 #define SHARED(type, name, count) __shared__ type name[count]
 
-// Read-only and read once: past the L1 cache, so that it holds nothing back. Before Volta no load has
-// a say in that.
+// Read-only and read once: bypasses the L1 cache, so that it keeps nothing. Loads before Volta have
+// no such option.
 #if __CUDA_ARCH__ >= 700
 #define PAST_L1 ".L1::no_allocate"
 #else
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint4 load_pack(const element* from)
     return raw;
 }
 
-// Written once and not read again: first to leave the L2 cache.
+// Written once and not read again: evicted first from the L2 cache.
 __device__ __forceinline__ void store_pack(element* to, uint4 raw)
 {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
@@ -89,7 +89,7 @@ __device__ __forceinline__ void prefetch(const element* from)
     asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
 }
 
-// The processor's own instruction, two units in the last place; subnormal results are zero.
+// The GPU's own instruction, off by two units in the last place; subnormal results are zero.
 __device__ __forceinline__ float power_of_two(float value)
 {
     float power;
@@ -112,7 +112,7 @@ __device__ __forceinline__ unsigned short float_to_half(float value)
     return bits;
 }
 
-// bfloat16's instruction came with sm_80, and with it those that convert two numbers at once.
+// bfloat16's instruction came with sm_80, together with those that convert two numbers at once.
 #if __CUDA_ARCH__ >= 800
 #define PAIRS_CONVERTED
 __device__ __forceinline__ unsigned int narrow_pair(float low, float high)
@@ -135,14 +135,14 @@ __device__ __forceinline__ unsigned int cluster_rank()
     return rank;
 }
 
-// Every thread of the cluster waits here for all the others and then sees what they have written.
+// Every thread of the cluster waits here for all others, and then sees what they have written.
 __device__ __forceinline__ void cluster_barrier()
 {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The same in two halves that order no memory: each thread says that it has begun, and waits until
-// all have. The fence of a whole barrier would take as long as reading from memory.
+// The same in two halves that order no memory: each thread arrives, and later waits until all have
+// arrived. The fence of a full barrier would take as long as reading from memory.
 __device__ __forceinline__ void cluster_begun()
 {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -165,7 +165,7 @@ __device__ __forceinline__ void send(float* place, unsigned int rank, float valu
 #endif
 
 #if ELEMENT == 2
-// By hand, as every architecture can.
+// By shuffles, which every architecture supports.
 __device__ __forceinline__ unsigned short float_to_bfloat16(float value)
 {
     const unsigned int bits = __float_as_uint(value);
@@ -249,7 +249,7 @@ __device__ __forceinline__ uint4 pack(const float* values)
     return raw;
 }
 
-// How many elements the address lies behind a multiple of 16 bytes.
+// Elements between the address and the multiple of 16 bytes before it.
 __device__ __forceinline__ int skew_of(const element* place)
 {
     return (int)((unsigned long long)place % 16 / sizeof(element));
@@ -302,7 +302,7 @@ __device__ __forceinline__ uint4 read_pack(const element* from, number first, nu
     return raw;
 }
 
-// Write a pack of the row; `alike` if y's rows lie to the multiples of 16 bytes as x's do.
+// Write a pack of the row; `alike` if y's rows have the same 16-byte alignment as x's.
 template <bool aligned, typename number>
 __device__ __forceinline__ void write_pack(
     element* to, number first, number columns, bool alike, const float* values)
@@ -334,9 +334,9 @@ __device__ __forceinline__ float lanes_sum(float value)
     return value;
 }
 
-// The block's warps each bring a value in `slots`, one barrier ago, and each thread gets the result.
-// Maxima and sums have slots of their own, so that a row's second barrier also keeps the next row's
-// maxima from overwriting what is still read: two barriers for each row.
+// Each warp of the block puts a value in `slots` before a barrier, and each thread gets the result.
+// Maxima and sums have separate slots, so that a row's second barrier also keeps the next row's
+// maxima from overwriting values that are still read: two barriers for each row.
 #define BLOCK_REDUCTION(name, exchange, neutral) \
     template <typename slots_type> \
     __device__ __forceinline__ float name(float value, slots_type& slots) \
@@ -351,12 +351,12 @@ __device__ __forceinline__ float lanes_sum(float value)
 BLOCK_REDUCTION(block_max, lanes_max, minus_infinity())
 BLOCK_REDUCTION(block_sum, lanes_sum, 0.0f)
 
-// A thread's packs of one row, kept in registers between the only reading and the only writing.
+// A thread's packs of one row, kept in registers between the single read and the single write.
 template <int packs>
 struct Held {
     float values[packs * PER_PACK];
 
-    // NOTE: two loops: all loads are under way before the first one is waited for.
+    // NOTE: two loops, so that all loads are in flight before the first wait.
     template <bool aligned>
     __device__ __forceinline__ void read(
         const element* from, int begin, int step, int skew, int columns)
@@ -377,8 +377,8 @@ struct Held {
         return top;
     }
 
-    // fmaxf passes NaN by, but the power of NaN then reaches the sum. The difference comes before
-    // the product: a factor folded into one multiply-add would overflow for a T near 0.
+    // fmaxf ignores NaN, but the power of NaN then reaches the sum. The difference comes before the
+    // product: with one multiply-add the factor would overflow for a T near 0.
     __device__ __forceinline__ float raise(float top, float factor)
     {
         float sums[PER_PACK] = {};
@@ -406,7 +406,7 @@ struct Held {
     }
 };
 
-// Ask for a row's packs to be brought to the L2 cache, which fetches 32 bytes at once.
+// Prefetch a row's packs into the L2 cache, which fetches 32 bytes at once.
 template <int packs, bool aligned>
 __device__ __forceinline__ void prefetch_row(
     const element* from, int begin, int step, int columns)
@@ -431,7 +431,7 @@ __device__ __forceinline__ void softmax_short_rows(PARAMETERS)
     const long long warps = (long long)gridDim.x * (BLOCK / 32);
     const long long warp = (long long)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32;
     const int together = 32 / lanes;
-    // Exchanges need the whole warp: lanes beyond the last row go along with an empty one.
+    // Exchanges need the whole warp: lanes beyond the last row use an empty row.
     for (long long first = warp * together; first < rows; first += warps * together) {
         const bool there = first + group < rows;
         const long long row = there ? first + group : 0;
@@ -473,8 +473,8 @@ __device__ __forceinline__ void softmax_long_rows(PARAMETERS)
 }
 
 #if defined(EMULATED) || __CUDA_ARCH__ >= 900
-// As in a block, but every warp sends its value to all blocks of the cluster: one barrier for each
-// exchange, for the reason given there.
+// As within a block, but every warp sends its value to all blocks of the cluster. One barrier for
+// each exchange is enough, for the same reason.
 #define CLUSTER_REDUCTION(name, exchange, neutral) \
     template <typename slots_type> \
     __device__ __forceinline__ float name(float value, slots_type& slots) \
@@ -513,24 +513,24 @@ __device__ __forceinline__ void softmax_cluster_rows(PARAMETERS)
         held.template read<aligned>(from, begin, step, skew, width);
         if (ahead && row + clusters < rows)
             prefetch_row<packs, aligned>(from + clusters * x_stride, begin, step, width);
-        // Nobody may write into a block that has not begun; reading goes on meanwhile.
+        // No block may write into one that has not begun; reading goes on meanwhile.
         if (row == first) cluster_all_begun();
         const float top = cluster_max(held.highest(), tops);
-        // After this exchange nobody writes into a block any more that may have ended.
+        // After this exchange no block writes into another, which may have ended.
         const float sum = cluster_sum(held.raise(top, factor), sums);
         held.template write<aligned>(to, begin, step, skew, width, skew == skew_of(to), 1.0f / sum);
     }
 }
 #endif
 
-// A sum of powers relative to `from` becomes relative to `to` by this factor. A thread that has seen
-// nothing but -inf (and NaN) has the sum 0 (or NaN), relative to 0: it stays as it is.
+// Factor from a sum of powers relative to `from` to one relative to `to`. A thread that has seen
+// only -inf (and NaN) has the sum 0 (or NaN), relative to 0, which stays unchanged.
 __device__ __forceinline__ float rebase(float from, float to, float factor)
 {
     return from == minus_infinity() ? 1.0f : power_of_two((from - to) * factor);
 }
 
-// Read several packs of a row at once, and write them at the second pass.
+// Reads several packs of a row at once, and writes them in the second pass.
 template <bool aligned>
 struct Tile {
     float values[ONLINE_PACKS * PER_PACK];
@@ -585,7 +585,7 @@ __device__ __forceinline__ void softmax_online_rows(PARAMETERS)
         sum = block_sum(sum * rebase(top, highest, factor), sums);
         const float scale = 1.0f / sum;
 
-        // Backwards: the end of the row was read last, so that the caches may still hold it.
+        // Backwards: the end of the row was read last, so the caches may still hold it.
         for (long long number = tiles - 1; number >= 0; --number) {
             const long long begin = number * step + threadIdx.x;
             tile.read(from, begin, skew, columns);

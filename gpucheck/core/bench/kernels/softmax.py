@@ -1,12 +1,12 @@
 """Softmax along rows with a temperature, y = exp(x / T) / sum(exp(x / T)).
 
-For (rows, columns): each element is read once and written once (8 bytes in float32), and costs 5
-floating-point operations (maximum, subtraction, exponential, addition, product), an exponential
-counted as one.
+For (rows, columns): each element is read once and written once (8 bytes in float32). It costs 5
+floating-point operations: maximum, subtraction, exponential (counted as one), addition and product.
+
 The throughput is in bytes: memory limits a good softmax, not arithmetic.
 
-The CPU's version is in core/bench/softmax_rows.py, the choice of the GPU's launch in
-core/bench/softmax_launch.py.
+core/bench/softmax_rows.py has the CPU version, core/bench/softmax_launch.py the choice of the GPU
+launch.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: The formats that softmax.cu has, by the number that it knows them by.
+#: Formats of softmax.cu, with its number for each.
 _ELEMENTS = {"float32": 0, "float16": 1, "bfloat16": 2}
-#: Our own kernels leave 3e-6 of every number of a row at most; a block has a few that lean one way.
+#: Our kernels are off by at most 3e-6 of each number; in a block a few errors may add up.
 _BOUND = 2e-5
-#: Numbers below this share of a row's typical one are held against that, not against themselves.
+#: Numbers below this share of a row's typical number are compared with that share.
 _SMALLEST = 1e-3
-#: Beyond these, 1 / T leaves the range in which float32 keeps its full precision.
+#: Outside these, 1 / T leaves the range of full float32 precision.
 _COLDEST, _HOTTEST = 1e-30, 1e30
 _FLOAT16_HALF_STEP = 2.0**-25
-#: Rows checked at once: bounds the memory.
+#: Rows checked at once, to bound the memory.
 _SUMMED_ROWS = 64
 
 
@@ -79,7 +79,7 @@ class Softmax(KernelBase):
     sizes = MappingProxyType({BenchMode.QUICK: 2048, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
     def validate(self, request: BenchRequest) -> None:
-        """Refuse a temperature that is not a positive number well inside float32's range.
+        """Refuse a temperature that is not positive or not well inside float32's range.
 
         Raises:
             WrongUseError: it is zero, negative, not a number, or so extreme that 1 / T is inexact.
@@ -89,17 +89,17 @@ class Softmax(KernelBase):
                 code="bad-temperature",
                 message="softmax needs a temperature between 1e-30 and 1e30, "
                 f"not {request.temperature:g}.",
-                remedy=("Choose a positive temperature; 1 is the plain softmax.",),
+                remedy=("Choose a positive temperature; 1 gives the plain softmax.",),
             )
 
     def cpu_refusal(self, dtype: str) -> str | None:
-        """Refuse the 16-bit formats: NumPy converts them number by number."""
+        """Refuse 16-bit formats, which NumPy converts one number at a time."""
         if dtype == "float32":
             return None
-        return f"NumPy has no fair {dtype} softmax: it converts every number by itself"
+        return f"NumPy converts each {dtype} number by itself, which is no fair comparison"
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        """Refuse nothing: the kernel handles the 16-bit formats as their bits on every GPU."""
+        """Refuse nothing: the kernel handles 16-bit formats as bits on every GPU."""
         return None
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
@@ -127,7 +127,7 @@ class Softmax(KernelBase):
         return [*blocked, NaiveSoftmax(order)]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return the fused kernel in place and with pinned transfers, and the library's way."""
+        """Return the fused kernel, resident and with pinned transfers, and CuPy's operations."""
         operation = GpuSoftmax(order, gpu)
         cases: list[Case] = [
             ResidentCase(gpu, operation),
@@ -139,7 +139,7 @@ class Softmax(KernelBase):
 
 
 class _CpuSoftmax(TeamCase):
-    """What both CPU versions share: buffers and check."""
+    """Base of the CPU versions: buffers and check."""
 
     def __init__(self, order: CaseOrder, variant: str, threads: int) -> None:
         label = cpu_label(order, "softmax", variant, threads, FORMATS["float32"].spec)
@@ -169,14 +169,14 @@ class _CpuSoftmax(TeamCase):
 
 
 class NaiveSoftmax(_CpuSoftmax):
-    """The softmax that most people write: whole arrays, four temporaries, one thread."""
+    """Plain softmax, as most people write it: whole arrays, four temporaries, one thread."""
 
     def __init__(self, order: CaseOrder) -> None:
         super().__init__(order, "naive", 1)
         self.label = replace(self.label, variant="naive")
 
     def prepare(self) -> None:
-        """Draw the input, allocate the output, make the calling thread the whole team."""
+        """Draw the input, allocate the output, and use the calling thread alone."""
         super().prepare()
         self.gather(self._compute, [()])
 
@@ -189,7 +189,7 @@ class NaiveSoftmax(_CpuSoftmax):
 
 
 class BlockedSoftmax(_CpuSoftmax):
-    """Blocks of rows that fit the cache, a preallocated output, threads over parts of the rows."""
+    """Softmax in blocks of rows that fit the cache, split among threads."""
 
     def __init__(self, order: CaseOrder, threads: int) -> None:
         super().__init__(order, "blocked", threads)
@@ -210,7 +210,7 @@ class BlockedSoftmax(_CpuSoftmax):
 
 
 class _GpuSoftmax:
-    """What both GPU versions share: the row, the input, and the check."""
+    """Base of the GPU versions: label, input and check."""
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice, variant: str) -> None:
         self._order = order
@@ -233,10 +233,10 @@ class _GpuSoftmax:
 
 
 class GpuSoftmax(_GpuSoftmax):
-    """The fused CUDA kernel in softmax.cu: each row is read once and written once.
+    """Fused CUDA kernel of softmax.cu, which reads and writes each row once.
 
-    Where a part of a GPU cannot place the clusters for long rows, these are read twice; a `launch`
-    that is given stays what it is.
+    Long rows are read twice where a part of a GPU cannot place the clusters for them. A given
+    `launch` is used unchanged.
     """
 
     captured = True
@@ -270,9 +270,9 @@ class GpuSoftmax(_GpuSoftmax):
         return self._gpu.compile(source_text(), self.launch.name, defines)
 
     def _try_one_row(self, cluster: int) -> None:
-        """Launch one cluster: only that tells whether this part of a GPU can place it.
+        """Launch one cluster: only this shows whether this part of a GPU can place it.
 
-        Here, since later a graph records the launches, and an error would end it.
+        It happens here because a graph records the later launches, and an error would end it.
         """
         shape = (1, self._order.shape[1])
         source, out = (self._gpu.allocate(shape, self.output_storage) for _ in range(2))
@@ -282,7 +282,7 @@ class GpuSoftmax(_GpuSoftmax):
         self._gpu.synchronize()
 
     def _sizes(self, rows: int) -> tuple[object, ...]:
-        """Return the arguments behind the arrays."""
+        """Return the arguments that follow the arrays."""
         import numpy as np
 
         factor = np.float32(LOG2_E / self._order.request.temperature)
@@ -297,7 +297,7 @@ class GpuSoftmax(_GpuSoftmax):
 
 
 class LibrarySoftmax(_GpuSoftmax):
-    """The softmax in CuPy's array operations: what most people write, and what fusing gains."""
+    """Softmax in CuPy's array operations, as most people write it; shows what fusing gains."""
 
     captured = False
 
@@ -305,7 +305,7 @@ class LibrarySoftmax(_GpuSoftmax):
         super().__init__(order, gpu, "naive")
 
     def compile(self) -> None:
-        """Do nothing: CuPy compiles its kernels at their first use."""
+        """Do nothing: CuPy compiles its kernels at first use."""
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue CuPy's kernels."""
@@ -318,10 +318,10 @@ def source_text() -> str:
 
 
 def launch_for(order: CaseOrder, gpu: GpuDevice, *, clusters: bool = True) -> SoftmaxLaunch:
-    """Return how an order's rows, one after the other in arrays of their own, are launched."""
+    """Return the launch for an order's rows, contiguous in separate arrays."""
     rows, columns = order.shape
     itemsize = FORMATS[order.dtype].itemsize
-    # CUDA's allocations begin at multiples of 256 bytes, so that the length decides.
+    # CUDA aligns allocations to 256 bytes, so the row length decides.
     aligned = columns * itemsize % PACK_BYTES == 0
     problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
     major, _, minor = gpu.facts.compute_capability.partition(".")
@@ -340,7 +340,7 @@ def draw_input(order: CaseOrder) -> HostArray:
 
 
 def verify_order(order: CaseOrder, out: HostArray) -> Verified:
-    """Hold an order's output against float64; the right sums are computed once for all cases."""
+    """Compare an order's output with float64; the right sums are computed once for all cases."""
     source, temperature = draw_input(order), order.request.temperature
     name = f"softmax-reference-{order.shape}-{order.dtype}-{temperature}"
     right = order.data.keep(name, lambda: right_sums(source, temperature, order.dtype))
@@ -348,10 +348,10 @@ def verify_order(order: CaseOrder, out: HostArray) -> Verified:
 
 
 class SoftmaxSums(NamedTuple):
-    """What is known of the right result: its blocks' weighted sums, and the size of each.
+    """Weighted sums of the right result by block, and the size of each block.
 
-    A size is the root of the block's squares, and never less than a thousandth of what the row's
-    would be if all of its numbers were alike: smaller numbers are held against that.
+    A size is the root of the block's sum of squares, and at least a thousandth of the size of a
+    typical block of the row. Smaller numbers are compared with this floor.
     """
 
     sums: HostArray
@@ -384,10 +384,10 @@ def verify_softmax(
     *,
     right: SoftmaxSums | None = None,
 ) -> Verified:
-    """Hold every number of every row against float64, by weighted sums over blocks of columns.
+    """Compare every number of every row with float64, by weighted sums over blocks of columns.
 
     The error is the largest deviation of a block's sum, relative to the block's size. `right` is
-    what `right_sums` gives for this source, where the caller has it.
+    the result of `right_sums` for this source, if the caller has it.
     """
     import numpy as np
 
@@ -401,7 +401,7 @@ def verify_softmax(
         ]
     )
     bound = _BOUND + 3 * FORMATS[dtype].roundoff * (dtype != "float32")
-    # Below its normal numbers float16 keeps a step, where a long row's numbers lie.
+    # Below its normal numbers float16 has a fixed step; numbers of long rows lie there.
     step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
     least = 3 * step * math.sqrt(width) / bound
     worst = float(np.max(np.abs(found - right.sums) / (right.sizes + least)))

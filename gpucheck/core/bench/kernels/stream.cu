@@ -2,7 +2,7 @@
 //
 // `packs` counts the packs of each array; arrays begin at multiples of 16 bytes and do not overlap.
 // A block takes tiles of BLOCK * UNROLL packs: each thread has UNROLL loads (triad: twice as many)
-// under way before it waits for the first. The blocks stride over the tiles, so any grid is right.
+// in flight before it waits for the first. The blocks stride over the tiles, so any grid works.
 // No header is included, so NVRTC alone compiles this.
 
 #ifndef BLOCK
@@ -12,10 +12,10 @@
 #define UNROLL 4
 #endif
 
-// What only a GPU has; tests/emulator has a twin of each.
+// GPU instructions; tests/emulator has a twin of each.
 #ifndef EMULATED
-// Read-only and read once: past the L1 cache, so that it holds nothing back. Before Volta no load has
-// a say in that.
+// Read-only and read once: bypasses the L1 cache, so that it keeps nothing. Loads before Volta have
+// no such option.
 #if __CUDA_ARCH__ >= 700
 #define PAST_L1 ".L1::no_allocate"
 #else
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint4 load_pack(const float4* from)
     return raw;
 }
 
-// Written once and not read again: first to leave the L2 cache.
+// Written once and not read again: evicted first from the L2 cache.
 __device__ __forceinline__ void store_pack(float4* to, uint4 raw)
 {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
@@ -43,7 +43,7 @@ __device__ __forceinline__ unsigned int scale_and_add(float a, unsigned int one,
     return __float_as_uint(a * __uint_as_float(one) + __uint_as_float(other));
 }
 
-// Only the last tile looks at every pack whether it is there.
+// Only the last tile checks whether each pack exists.
 #define FOR_EACH_TILE(work) \
     const long long tile = (long long)BLOCK * UNROLL; \
     for (long long low = blockIdx.x * tile; low < packs; low += gridDim.x * tile) { \

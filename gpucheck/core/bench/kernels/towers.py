@@ -1,10 +1,10 @@
-"""Data parallel training: towers share a batch, their gradients are merged into one step.
+"""Data-parallel training: towers share a batch, and their gradients are merged into one step.
 
-The steps are those of `train`, with the size as each tower's batch. With several GPUs each is a
-tower, measured alone and all at once, both launched step by step and timed by the host's clock, so
-that their quotient is the scaling and not the method; a single GPU and the processor simulate
-towers one after the other, and say so. The result equals one tower's on the whole batch, and is
-checked against that.
+The steps are those of `train`, with the size as each tower's batch. With several GPUs, each is a
+tower, measured alone and then all at once. Both are launched step by step and timed by the host, so
+that their ratio shows the scaling and not the method. A single GPU or the CPU simulates the towers
+one after the other, and the result says so. The result must equal that of one tower on the whole
+batch, and is checked against it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Towers(KernelBase):
     sizes = MappingProxyType({BenchMode.QUICK: 512, BenchMode.DEFAULT: 1024, BenchMode.FULL: 4096})
 
     def validate(self, request: BenchRequest) -> None:
-        """Refuse a number of towers that makes no sense, and a data file that cannot be used.
+        """Refuse an invalid number of towers, and an unusable data file.
 
         Raises:
             WrongUseError: fewer than two, more than any machine has GPUs for, or an unusable file.
@@ -64,7 +64,7 @@ class Towers(KernelBase):
         return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
-        """Return one tower, and the simulated ones."""
+        """Return one tower, and the simulated towers."""
         threads = order.cpu.threads
         return [
             CpuTraining(order, plan, threads, _name(plan.towers))
@@ -72,7 +72,7 @@ class Towers(KernelBase):
         ]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return this GPU alone; with the first also all at once, or the simulated towers."""
+        """Return this GPU alone; for the first GPU also all at once, or the simulated towers."""
         count = len(order.gpus)
         both = one, many = self._plans(order, count if count > 1 else order.request.towers)
         if count == 1:
@@ -110,10 +110,10 @@ def _name(towers: int) -> str:
 
 
 def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
-    """Compare towers with what their devices reach alone.
+    """Compare towers with the throughput of their devices alone.
 
-    Towers on GPUs of their own: T(N) / sum of T_i(alone). Simulated ones share a device, so that
-    the ideal is that device's own throughput; what is missing is the price of merging.
+    For towers on separate GPUs: T(N) / sum of T_i(alone). Simulated towers share a device, so the
+    ideal is that device's own throughput. The missing part is the cost of merging.
     """
     speed = row.throughput.value if row.throughput is not None else 0.0
     towers = int(row.parameters["towers"])
@@ -122,15 +122,15 @@ def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
         why = "the larger batch outweighs" if share > 1 else "the rest is"
         sentence = (
             f"{row.device}: {towers} towers simulated on one device reach {share:.0%} of one "
-            f"tower's throughput: {why} the price of merging, and none of it is scaling"
+            f"tower's throughput; {why} the cost of merging, and this is not scaling"
         )
     else:
         gpus = {name: value for name, value in alone.items() if name.startswith("gpu:")}
         share = speed / sum(gpus.values())
         slowest = min(gpus, key=lambda name: gpus[name])
         sentence = (
-            f"{towers} towers at once reach {share:.0%} of what the GPUs reach alone; "
-            f"alone, {slowest} is the slowest"
+            f"{towers} towers at once reach {share:.0%} of the GPUs' throughput alone; "
+            f"the slowest alone is {slowest}"
         )
     return Conclusion(
         kernel="towers",

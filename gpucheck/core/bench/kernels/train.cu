@@ -1,14 +1,14 @@
 // Softmax regression, INPUTS numbers of an image to CLASSES classes: the parts of a training step.
 //
 //   forward   G = softmax(X W) - targets, a warp to an image
-//   project   out = scale X' G, added to what `out` held or in its place: a warp to 32 inputs and
-//             part of the images, a block to 32 inputs; summed in a fixed order
+//   project   out = scale X' G, or out += scale X' G: a warp to 32 inputs and part of the images, a
+//             block to 32 inputs; summed in a fixed order
 //   gradient  a row of logits becomes softmax(row) - target; a thread to a row
 //   merge     subtracts the sum of the towers' steps from the weights; a thread to a weight
 //
-// A step on its own is `forward` and `project` into the weights: the only two launches, and neither
-// needs a library, so that any number of steps can be replayed as one graph. `gradient` goes between
-// two matrix products of a library. All arrays are row-major float32 and begin at multiples of 16
+// A single step is `forward` and `project` into the weights: two launches without a library, so any
+// number of steps can be replayed as one graph. `gradient` goes between two matrix products of a
+// library. All arrays are row-major float32 and begin at multiples of 16
 // bytes. No header is included, so NVRTC alone compiles this.
 
 #define CLASSES 10
@@ -18,12 +18,12 @@
 #define PROJECT_WARPS (PROJECT_BLOCK / 32)
 #define FULL_WARP 0xffffffffu
 
-// What only a GPU has; tests/emulator has a twin.
+// GPU instruction; tests/emulator has a twin.
 #ifndef EMULATED
 #define SHARED(type, name, count) __shared__ type name[count]
 #endif
 
-// The softmax of a row less its target, in place; the row's logits are in `values`.
+// Softmax of a row minus its target, in place; `values` holds the row's logits.
 __device__ __forceinline__ void softmax_less(float* values, const float* target)
 {
     float top = values[0];
@@ -47,13 +47,13 @@ extern "C" __global__ void __launch_bounds__(FORWARD_BLOCK, 8) forward(
     const int lane = threadIdx.x % 32;
     const long long warps = (long long)gridDim.x * (FORWARD_BLOCK / 32);
     long long row = (long long)blockIdx.x * (FORWARD_BLOCK / 32) + threadIdx.x / 32;
-    for (; row < rows; row += warps) {  // the whole warp together
+    for (; row < rows; row += warps) {  // the whole warp
         const float* image = images + row * INPUTS;
         float values[CLASSES] = {};
 #pragma unroll 5
         for (int k = lane; k < INPUTS; k += 32) {
             const float pixel = image[k];
-            // An input's weights begin at a multiple of 8 bytes, so that two are read at once.
+            // An input's weights begin at a multiple of 8 bytes, so two are read at once.
             const float2* its = (const float2*)(weights + k * CLASSES);
 #pragma unroll
             for (int i = 0; i < CLASSES / 2; ++i) {

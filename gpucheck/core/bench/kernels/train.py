@@ -1,7 +1,8 @@
-"""Training a softmax regression, 784 pixels to 10 classes, as the tutorials do: images per second.
+"""Training of a softmax regression from 784 pixels to 10 classes: images per second.
 
-Batches of 100 and a learning rate of 0.1. A step of batch b takes 4 b 785 10 operations (two
-products; the bias is a constant input). The accuracy is counted after 1000 steps from zero.
+Batches of 100 and a learning rate of 0.1, as in tutorials. A step of batch b takes 4 b 785 10
+operations (two products; the bias is a constant input). The accuracy is counted after 1000 steps
+from zero.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Train(KernelBase):
         return data + (1 + gpu_count) * 2 * regression.step_memory_bytes(shape[0])
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return the batches that the steps of two cases walk through, and all steps' arrays."""
+        """Return the batches of two cases, and the arrays of all steps."""
         return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
@@ -58,7 +59,7 @@ class Train(KernelBase):
         return [CpuTraining(order, plan, count, "numpy") for count in thread_counts(order.cpu)]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return steps as one graph, as launches with cuBLAS, and with a batch sent for each."""
+        """Return steps as one graph, as launches with cuBLAS, and with a batch sent each time."""
         plan = Plan(kernel=self.id, batch=order.shape[0], trained=True)
         return [
             GpuTraining(order, plan, gpu, "fused", fused=True),
@@ -67,7 +68,7 @@ class Train(KernelBase):
         ]
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return what each device has learnt, and from which images."""
+        """Return each device's accuracy, and the images that it was trained on."""
         found: dict[str, Conclusion] = {}
         for row in rows:
             accuracy = row.facts.get("accuracy")
@@ -79,14 +80,14 @@ class Train(KernelBase):
 def _learnt(row: Measurement, accuracy: float) -> Conclusion:
     source, steps = str(row.facts.get("images")), row.facts.get("accuracy_steps", 0)
     trained, tested = row.facts.get("trained_images"), row.facts.get("tested_images")
-    images = f"{trained} images of the file"
+    images = f"{trained} images from the file"
     if source != "file":
         images = f"{trained} {source} images (--data takes MNIST)"
     return Conclusion(
         kernel=row.kernel,
         device=row.device,
         code="accuracy",
-        sentence=f"{row.device}: {accuracy:.1%} of {tested} further images right after {steps} "
+        sentence=f"{row.device}: {accuracy:.1%} accuracy on {tested} test images after {steps} "
         f"steps on {images}",
         facts={"accuracy": accuracy, "steps": steps, "images": source},
     )

@@ -1,7 +1,7 @@
-"""Copies between the host and a GPU: each way and both at once, pinned and pageable memory.
+"""Copies between host and GPU: each way and both at once, in pinned and pageable memory.
 
-An operation moves one array of the row's shape (both ways: one each way), and its bytes count once
-for each way. Sizes from 4 KiB up are fitted to latency + bytes / bandwidth for each direction.
+An operation moves one array of the row's shape (both ways: one each way). Its bytes count once for
+each way. For each direction, sizes from 4 KiB up are fitted to latency + bytes / bandwidth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: The smallest array, in bytes, and the factor to the next size of the sweep.
+#: Bytes of the smallest array, and the factor between sizes of the sweep.
 _SMALLEST_BYTES = 4096
 _SWEEP_FACTORS = {BenchMode.QUICK: 0, BenchMode.DEFAULT: 16, BenchMode.FULL: 4}
 _WAYS = ("to-gpu", "from-gpu", "both-ways")
@@ -56,7 +56,7 @@ class Transfer(KernelBase):
         return one * (1 + 3 * gpu_count) + gpu_count * 2 * pinned_bytes(one) + 1
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Return two arrays for each case of the largest size, and as much for the smaller ones."""
+        """Return two arrays for each case of the largest size, and as much for smaller sizes."""
         return 14 * 4 * math.prod(shape)
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
@@ -94,8 +94,8 @@ def sweep_counts(largest: int, mode: BenchMode) -> list[int]:
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Return (latency_s, bytes_per_s) of seconds = latency + bytes / bandwidth, or None.
 
-    Least squares of the relative errors, so that the smallest sizes, which carry the latency,
-    count as much as the largest. A latency that comes out negative is not one: None.
+    The fit minimises the squares of the relative errors, so that the smallest sizes, which show the
+    latency, count as much as the largest. A negative latency gives None.
     """
     if len({size for size, _ in points}) < 3:
         return None
@@ -168,16 +168,16 @@ class TransferCase:
 
     @property
     def sm_clock_mhz(self) -> float | None:
-        """Return None: copies do not depend on the SMs' clock."""
+        """Return None: copies do not depend on the SM clock."""
         return None
 
     @property
     def facts(self) -> Mapping[str, Fact]:
-        """Return nothing further."""
+        """Return no facts."""
         return {}
 
     def prepare(self) -> None:
-        """Fill a host array and a GPU array, and allocate one of each to copy into."""
+        """Fill a host array and a GPU array, and allocate a target of each kind."""
         import numpy as np
 
         source = self._source()
@@ -192,12 +192,12 @@ class TransferCase:
             self._device.append(self._gpu.upload(source))
 
     def _source(self) -> HostArray:
-        """Return the numbers to copy: the first ones of the largest array."""
+        """Return the numbers to copy: the first numbers of the largest array."""
         data = self._order.data.normal("transfer", (math.prod(self._order.shape),))
         return data[: math.prod(self._shape)].reshape(self._shape)
 
     def poison(self) -> None:
-        """Fill what is copied into with NaN, on both sides."""
+        """Fill both targets with NaN."""
         self._host[1].fill(float("nan"))
         self._gpu.poison(self._device[1])
         self._gpu.synchronize()
@@ -215,11 +215,11 @@ class TransferCase:
                 else:
                     gpu.exchange(sent, target, source, fetched)
 
-        # The host copies pageable memory itself: it cannot be queued up behind a waiting GPU.
+        # The host copies pageable memory itself, so it cannot be queued behind a waiting GPU.
         return self._timer.seconds(enqueue, held=not self._pageable)
 
     def check(self) -> Verified:
-        """Count the numbers that arrived wrong."""
+        """Count the wrong numbers."""
         arrived = []
         if self._way != "from-gpu":
             arrived.append(self._gpu.download(self._device[1]))
@@ -229,7 +229,7 @@ class TransferCase:
         return max(found, key=lambda one: one.error or 0.0)
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._host.clear()
         self._device.clear()
         self._gpu.release()

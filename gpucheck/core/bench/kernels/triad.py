@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     HostArray = NDArray[Any]
 
-#: The factor a: no power of two, so that a forgotten multiplication shows.
+#: Factor a: not a power of two, so that a missing multiplication shows.
 FACTOR = 0.7
 _FORM = FORMATS["float32"]
-#: One product and one sum: two roundings, of a result that is at most twice the typical number.
+#: One product and one sum: two roundings of a result at most twice the typical number.
 _BOUND = 4 * _FORM.roundoff
-#: Numbers that NumPy works on at once, so that its second pass finds the first one's in the cache.
+#: Numbers in a piece, so that NumPy's second pass finds those of the first in the cache.
 _PIECE = 32768
 _CHECKED_ROWS = 32
 
@@ -47,7 +47,7 @@ class Triad(KernelBase):
 
     id = "triad"
     dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
-    #: Quick stays small so that drawing it leaves time for its rounds.
+    #: `quick` stays small, so that drawing the data leaves time for its rounds.
     sizes = MappingProxyType({BenchMode.QUICK: 3072, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
@@ -73,7 +73,7 @@ class Triad(KernelBase):
 
 
 class CpuTriad(TeamCase):
-    """NumPy's product and sum on pieces that stay in the cache, each thread on its own rows."""
+    """NumPy's product and sum in pieces that stay in the cache; each thread has its own rows."""
 
     def __init__(self, order: CaseOrder, threads: int) -> None:
         label = cpu_label(order, "triad", "blocked", threads, _FORM.spec)

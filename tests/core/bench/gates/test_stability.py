@@ -86,7 +86,7 @@ def test_a_gpu_whose_processes_compute_other_bits_is_hardware() -> None:
 
     differing = gate(found, "corruption")
     assert (differing.status, differing.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
-    assert "its digest is bb, that of other processes is aa" in (differing.reason or "")
+    assert "its digest is bb, other processes have aa" in (differing.reason or "")
 
 
 def test_a_flipped_bit_counts_although_the_gpu_was_lost_afterwards() -> None:

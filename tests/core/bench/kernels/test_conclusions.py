@@ -1,4 +1,4 @@
-"""What the rows of a kernel say together: launch overhead, the knee, the scaling of towers."""
+"""Conclusions from the rows of a kernel: launch overhead, knee, scaling of towers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_towers_at_once_are_held_against_the_sum_of_each_alone() -> None:
     (found,) = Towers().conclude(rows)
 
     assert found.facts["efficiency"] == pytest.approx(150 / 180)
-    assert "gpu:1 is the slowest" in found.sentence
+    assert "the slowest alone is gpu:1" in found.sentence
 
 
 def test_simulated_towers_show_the_price_of_merging_and_no_scaling() -> None:
@@ -94,7 +94,7 @@ def test_simulated_towers_show_the_price_of_merging_and_no_scaling() -> None:
     ("source", "said"),
     [
         ("generated", "6400 generated images (--data takes MNIST)"),
-        ("file", "6400 images of the file"),
+        ("file", "6400 images from the file"),
     ],
 )
 def test_training_says_what_was_learnt_and_from_which_images(source: str, said: str) -> None:
@@ -109,5 +109,5 @@ def test_training_says_what_was_learnt_and_from_which_images(source: str, said: 
 
     (found,) = Train().conclude(rows)
 
-    assert found.sentence == (f"cpu: 91.8% of 2000 further images right after 1000 steps on {said}")
+    assert found.sentence == (f"cpu: 91.8% accuracy on 2000 test images after 1000 steps on {said}")
     assert Train().conclude([row("train", "numpy", 1e5)]) == []

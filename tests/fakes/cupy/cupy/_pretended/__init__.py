@@ -1,1 +1,1 @@
-"""What stands behind the pretended CuPy: cards, memory, time, and the kernels in NumPy."""
+"""Model behind the pretended CuPy: cards, memory, time, and the kernels in NumPy."""

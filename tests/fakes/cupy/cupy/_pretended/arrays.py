@@ -1,4 +1,4 @@
-"""cupy.ndarray on pretended memory, and the functions on it: as much as gpucheck uses."""
+"""cupy.ndarray on pretended memory, and its functions, as far as gpucheck uses them."""
 
 from __future__ import annotations
 

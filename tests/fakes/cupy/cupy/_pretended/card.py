@@ -1,4 +1,4 @@
-"""The cards of the pretended machine as a CUDA program sees them, and how fast they are.
+"""Cards of the pretended machine as a CUDA program sees them, and their speed.
 
 Which cards there are, in which order and under which number, is asked of the pretended libcuda, so
 that CUDA_VISIBLE_DEVICES means one thing. Everything else is read from FAKE_MACHINE_FILE, the file

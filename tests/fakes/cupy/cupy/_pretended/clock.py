@@ -1,4 +1,4 @@
-"""Time: how long the pretended GPU and the calls to it take, whatever this machine needs.
+"""Clock of the pretended GPU: the duration of its work and calls, on any machine.
 
 `virtual` (the default of FAKE_GPU_TIME): the host's clock, time.perf_counter, is replaced. It
 stands still while we compute, and moves on by what a call costs on a real machine and by what the

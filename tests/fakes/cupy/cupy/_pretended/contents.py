@@ -1,4 +1,4 @@
-"""What is in GPU memory: values that are computed when somebody looks, and equal ones only once.
+"""Contents of GPU memory: values are computed when read, and equal ones only once.
 
 A benchmark runs the same operation on equal inputs thousands of times. So memory holds nodes, each
 the result of an operation on other nodes; an operation that is asked for again on the same nodes is

@@ -1,4 +1,4 @@
-"""What the pretended libcublasLt has computed: float8 products, by the rules for this card.
+"""float8 products of the pretended libcublasLt, by the rules for this card.
 
 The library itself is C (tests/fakes/native/cublaslt.c), so that a program calls it as it would call
 the real one; it comes into the process with cuBLAS, as there.

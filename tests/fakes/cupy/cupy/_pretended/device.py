@@ -1,4 +1,4 @@
-"""The devices at work: memory, streams, events and graphs, on the time axis of the machine model.
+"""Devices at work: memory, streams, events and graphs, on the machine model's time axis.
 
 Work is done in the order in which it is enqueued, and its time is reckoned: an operation starts
 when its stream is free and the call has reached the GPU, and takes what its bytes and operations

@@ -1,4 +1,4 @@
-"""The errors that CUDA's runtime and cuBLAS report, named and worded as CuPy raises them."""
+"""Errors of CUDA's runtime and cuBLAS, with the names and words that CuPy raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kernel of gpucheck computes, in NumPy: one function for each name.
+"""gpucheck's kernels in NumPy: one function for each name.
 
 A kernel that is not here cannot be launched on the pretended GPU. To add one, write a function
 with `@kernel("its_name")` (a regular expression): it gets the launch and returns its `Effect`. Take

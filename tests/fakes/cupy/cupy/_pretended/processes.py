@@ -1,4 +1,4 @@
-"""The file from which the pretended NVML reads who uses the GPUs: our own lines in it."""
+"""Our lines in the file from which the pretended NVML reads the GPUs' processes."""
 
 from __future__ import annotations
 

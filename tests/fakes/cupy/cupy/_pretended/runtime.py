@@ -1,4 +1,4 @@
-"""cudaRuntime's functions as CuPy binds them, as far as they are used here."""
+"""Functions of cudaRuntime as CuPy binds them, as far as they are used here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the pretended GPUs: the statements of FAKE_GPU_SCRIPT.
+"""Planted faults of the pretended GPUs: the statements of FAKE_GPU_SCRIPT.
 
 Statements stand on lines or between semicolons: a word, then `key=value`. `gpu=N` is NVML's number
 and limits a statement to one GPU; `after=N` lets so many calls (or launches, or allocations) go

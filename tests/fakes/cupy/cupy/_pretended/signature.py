@@ -1,4 +1,4 @@
-"""What arguments a CUDA kernel takes, read from its source after the system's preprocessor."""
+"""Arguments of a CUDA kernel, read from its source after the system's preprocessor."""
 
 from __future__ import annotations
 
