@@ -131,7 +131,7 @@ def run_repeated(
 
 
 _INTERRUPTED = Failure(
-    code="interrupted", message="Interrupted: what was measured until then is in the report."
+    code="interrupted", message="Interrupted: the report has what was measured until then."
 )
 #: Demands only that the processes answer correctly.
 _NO_PROFILE = Profile(

@@ -271,12 +271,12 @@ class _Check:
             at = f"{percent:.3g} % of the peak of {limit.board}"
             key = "value" if check.expectation.value is not None else "percent_of_peak"
             if percent < LEAST_PERCENT:
-                message = f"the floor of {number(limit.limit or 0)} {limit.unit} is {at}"
+                message = f"the limit of {number(limit.limit or 0)} {limit.unit} is {at}"
                 mend = _right_unit(check, limit) or "write what a good board reaches"
                 self._add(key, "floor-too-low", f"{message}: a broken board would pass", mend)
                 return
             if percent > MOST_PERCENT:
-                message = f"the floor of {number(limit.limit or 0)} {limit.unit} is {at}"
+                message = f"the limit of {number(limit.limit or 0)} {limit.unit} is {at}"
                 mend = _right_unit(check, limit) or "write what a good board reaches"
                 self._add(key, "floor-too-high", f"{message}: no board reaches it", mend)
                 return

@@ -113,7 +113,7 @@ def conclude_profile(outcome: Outcome, host: Host, cpu: CpuFacts) -> Answer:
     if was_interrupted(runs):
         code = ExitCode.INTERRUPTED
         failure = Failure(
-            code="interrupted", message="Interrupted: the gates rest on fewer processes."
+            code="interrupted", message="Interrupted: the report has what was measured until then."
         )
     return Answer(
         result=_result(outcome, cpu),
