@@ -1,4 +1,4 @@
-"""Machines, and what detect says of them: the verdict, the first broken layer, the next step."""
+"""Verdicts of detect on machines: the conclusion, the first broken layer, the remedy."""
 
 from __future__ import annotations
 

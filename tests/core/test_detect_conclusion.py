@@ -1,4 +1,4 @@
-"""detect_conclusion: what a person reads of the findings, and what says that all is well."""
+"""Conclusion of detect: its sentence, and the lines of healthy layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person may ask of detect: some checks, a number of GPUs, one framework."""
+"""Options of detect: some checks, a number of GPUs, one framework."""
 
 from __future__ import annotations
 

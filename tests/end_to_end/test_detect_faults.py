@@ -1,4 +1,4 @@
-"""Every function that detect calls fails with every code: a verdict, never a crash, never "ok"."""
+"""Faults of every function that detect calls: a verdict, never a crash, never "ok"."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _finding = Teller(ID, LAYER)
 PROHIBITED = "prohibited"
 ABOUT = About(
     looks_at=("nvmlDeviceGetComputeMode",),
-    why="CUDA fails with error 46 on a prohibited GPU; an exclusive one serves one program.",
+    why="CUDA returns 46 on a prohibited GPU; an exclusive GPU serves one program at a time.",
     rules=(
         "fail: prohibited on every GPU; warn: on some",
         "warn: exclusive, and a program is already on the GPU",

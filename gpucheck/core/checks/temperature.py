@@ -14,7 +14,7 @@ REQUIRES: tuple[str, ...] = ("nvml",)
 ABOUT = About(
     looks_at=(
         "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetMarginTemperature: the distance to the limit, if the card names no limit",
+        "nvmlDeviceGetMarginTemperature: the distance to slowdown, if the card names no limit",
         "nvmlDeviceGetTemperatureThreshold: slowdown, highest for the GPU, highest for its memory",
         "nvmlDeviceGetFieldValues 82: the memory's temperature",
     ),

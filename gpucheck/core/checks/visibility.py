@@ -26,7 +26,7 @@ ABOUT = About(
     why="One wrong entry hides every GPU after it, and an empty value all of them.",
     rules=(
         "fail: CUDA sees GPUs without the variable and none with it",
-        "warn: some of its entries dropped",
+        "warn: some of its entries are dropped",
     ),
     sources=(
         "CUDA Programming Guide, CUDA Environment Variables",

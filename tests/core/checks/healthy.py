@@ -1,4 +1,4 @@
-"""One GPU whose health a test changes, and what a check of health says of it."""
+"""One GPU whose health a test changes, and the finding of a health check about it."""
 
 from __future__ import annotations
 

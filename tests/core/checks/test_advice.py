@@ -1,4 +1,4 @@
-"""Steps fitted to the machine: distribution, container, virtual machine, WSL2."""
+"""Remedies adapted to the machine: distribution, container, virtual machine, WSL2."""
 
 from __future__ import annotations
 

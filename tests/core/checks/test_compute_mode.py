@@ -1,4 +1,4 @@
-"""compute-mode: GPUs that let nobody in, or one program at a time."""
+"""compute-mode: GPUs that allow no program, or one program at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda-driver: does a program that is started now see a GPU?"""
+"""cuda-driver: whether a program that starts now sees a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""device-nodes: missing, not permitted, and a part of the GPUs."""
+"""device-nodes: missing files, files without permission, and some of the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""environment: what kind of machine this is."""
+"""environment: the kind of machine."""
 
 from __future__ import annotations
 

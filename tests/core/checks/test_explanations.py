@@ -1,4 +1,4 @@
-"""One error code, several causes: what the surroundings add to NVML's and CUDA's own words."""
+"""Error codes with several causes: what the environment adds to the codes of NVML and CUDA."""
 
 from __future__ import annotations
 

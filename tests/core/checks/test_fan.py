@@ -1,4 +1,4 @@
-"""fan: still fans on a hot card."""
+"""fan: stopped fans on a hot card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recommended for a framework: a build that serves the GPUs, in the Python looked at."""
+"""Remedies for a framework: a build that serves the GPUs, in the checked Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpu-count: what programs can use is held against what a person expects."""
+"""gpu-count: the usable GPUs against the expected number."""
 
 from __future__ import annotations
 

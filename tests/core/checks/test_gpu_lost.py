@@ -1,4 +1,4 @@
-"""gpu-lost: a GPU that drops out at any moment is named, and those that are left are counted."""
+"""gpu-lost: a GPU that drops out at any moment is named, and the remaining ones are counted."""
 
 from __future__ import annotations
 

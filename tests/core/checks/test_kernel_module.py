@@ -1,4 +1,4 @@
-"""kernel-module: is nvidia loaded, and does it hold the GPUs?"""
+"""kernel-module: whether nvidia is loaded, and holds the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""launch: what came of running a kernel."""
+"""launch: the result of the CUDA kernel self-test."""
 
 from __future__ import annotations
 

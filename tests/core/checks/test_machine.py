@@ -1,4 +1,4 @@
-"""Each reading is taken once, and only when a check wants it."""
+"""Readings for the checks: each is taken once, and only when a check needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memory-repair: the driver's own word."""
+"""memory-repair: the driver's own report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mig-mode: split GPUs without an instance, and changes that wait for a reset."""
+"""mig-mode: split GPUs without an instance, and pending changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvlink-errors: what grows while we look, by DCGM's limits."""
+"""nvlink-errors: new errors during the check, by DCGM's limits."""
 
 from __future__ import annotations
 

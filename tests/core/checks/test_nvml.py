@@ -1,4 +1,4 @@
-"""nvml: does the driver answer, and for every GPU?"""
+"""nvml: whether the driver answers, and for every GPU."""
 
 from __future__ import annotations
 

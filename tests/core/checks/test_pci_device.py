@@ -1,4 +1,4 @@
-"""pci-device: what the kernel sees on the bus without any driver's help."""
+"""pci-device: the GPUs that the kernel sees on the bus without any driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pcie-replays: a rate, and no chance."""
+"""pcie-replays: the rate, and chance left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pcie-width: fewer lanes than there could be."""
+"""pcie-width: fewer lanes than possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line while all is well, one finding for each GPU that is not."""
+"""Findings over all GPUs: one line if all are healthy, one finding for each other GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""persistence-mode: a remark where nobody sits at the machine."""
+"""persistence-mode: only noted, on GPUs without a display."""
 
 from __future__ import annotations
 

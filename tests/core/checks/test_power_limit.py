@@ -1,4 +1,4 @@
-"""power-limit: lowered limits and poor supplies."""
+"""power-limit: lowered limits and insufficient supplies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""recovery-action: what the driver asks for."""
+"""recovery-action: the action that the driver asks for."""
 
 from __future__ import annotations
 

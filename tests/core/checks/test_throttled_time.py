@@ -1,4 +1,4 @@
-"""throttled-time: what grew while it looked."""
+"""throttled-time: counters that grow during the check."""
 
 from __future__ import annotations
 

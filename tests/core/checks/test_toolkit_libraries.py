@@ -1,4 +1,4 @@
-"""toolkit-libraries: what lies in the loader's path, against the driver and the GPUs."""
+"""toolkit-libraries: the loader's path against the driver and the GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""variables: switches that are still on from a search."""
+"""variables: switches that are still on after debugging."""
 
 from __future__ import annotations
 

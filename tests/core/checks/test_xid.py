@@ -1,4 +1,4 @@
-"""xid: the driver's lines in the kernel log, and the difference between none and unread."""
+"""xid: the driver's lines in the kernel log, and an empty log against an unread one."""
 
 from __future__ import annotations
 

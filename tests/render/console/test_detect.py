@@ -1,4 +1,4 @@
-"""`gpucheck detect` as people see it."""
+"""Console view of `gpucheck detect`."""
 
 from __future__ import annotations
 
