@@ -1,4 +1,4 @@
-"""gpucheck: is my GPU usable, which one will I get, is it as fast as it should be."""
+"""gpucheck: GPU diagnostics and benchmarks. This package is the public Python API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+TYPE_CHECKING = False  # type checkers know this name; typing is slow to import
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
@@ -202,26 +202,27 @@ def bench(
     corruption_s: float = 0.0,
     require_gpu: bool = False,
 ) -> BenchResult:
-    """Time the same work on the CPU and on the GPU, verify both, and return what was found.
+    """Time the same work on the CPU and on the GPU, verify both, and return the results.
 
-    It is measured in this process, as by `gpucheck bench` with the options of the same names: all
-    kernels if none is named, within about 10 seconds (mode "quick"), a minute ("default") or five
-    ("full"), or in `budget_s` seconds. `device` takes "cpu", "gpu", "gpu:N" or "all", `dtype`
-    formats such as "bfloat16"; both also several, in a list or with commas. `size` is the edge of
-    the square problem (when training, the batch), `temperature` softmax's, `towers` the number
-    simulated on one device, `data_file` MNIST to train on. `fill` is what the arrays hold, "normal"
-    numbers drawn from `seed`, or "zeros". For `corruption_s` seconds one product is repeated on
-    each device and compared bit for bit. CUDA is started here, and the GPUs are claimed meanwhile.
+    This measures in the calling process, like `gpucheck bench` with the options of the same names.
+    Without names it runs all kernels. `mode` "quick" takes about 10 seconds, "default" a minute and
+    "full" five; `budget_s` sets the seconds instead. `device` takes "cpu", "gpu", "gpu:N" or "all",
+    and `dtype` formats such as "bfloat16"; both take several, in a list or with commas. `size` is
+    the edge of the square problem, or the batch when training. `temperature` is for softmax,
+    `towers` the number simulated on one device, `data_file` the MNIST file to train on. `fill`
+    fills the arrays with "normal" numbers drawn from `seed`, or with "zeros". For `corruption_s`
+    seconds each device repeats one product, whose results are compared bit for bit. This starts
+    CUDA in the process, and claims the GPUs until it returns.
 
-    Times are seconds for one operation: `result.measurements` has the rows with `median_s`,
-    `ci95_s`, `throughput`, `verified` and `doubts`. A row that failed carries its `error`, and one
-    whose result was wrong has no time. `result.comparisons` has the speed-ups, `result.environment`
-    where it was measured and, without a GPU, why (`gpu_unavailable`), `result.corruption` what the
-    repeated products showed.
+    `result.measurements` has the rows with `median_s`, `ci95_s`, `throughput`, `verified` and
+    `doubts`. Times are seconds for one operation. A row that failed has an `error`, and a row with
+    a wrong result has no time. `result.comparisons` has the speed-ups, and `result.corruption` the
+    results of the repeated products. `result.environment` describes the machine; without a GPU its
+    `gpu_unavailable` says why.
 
     Raises:
-        GpucheckError: a WrongUseError for what makes no sense or does not fit the memory, a
-            MissingError if nothing that is asked for is here (a GPU, with `require_gpu`), an
+        GpucheckError: a WrongUseError for arguments that make no sense or do not fit the memory, a
+            MissingError if nothing that was requested is here (a GPU, with `require_gpu`), an
             InconclusiveError if the host has no memory left.
     """
     from gpucheck.core.bench.api import bench_here, request_of
@@ -246,12 +247,12 @@ def bench(
 def devices() -> tuple[Gpu, ...]:
     """Return the GPUs of this machine as `gpucheck list` reports them.
 
-    They come in NVML's order; `cuda_index` is the number that a program started now would use.
-    The driver is asked in a child process: no CUDA context is created in the calling program.
+    They are in NVML's order; `cuda_index` is the number that a program started now would use.
+    A child process asks the driver: the calling program gets no CUDA context.
 
     Raises:
         GpucheckError: a MissingError without a driver or GPU, an InconclusiveError if the driver
-            does not answer; both say why and what to do.
+            does not answer. Both say why, and what to do.
     """
     from gpucheck.core.inventory import list_gpus
     from gpucheck.probes import open_probes
@@ -264,12 +265,12 @@ def devices() -> tuple[Gpu, ...]:
 
 
 def limit_memory(amount: str | float, *, include_overhead: bool = False) -> LimitedMemory:
-    """Limit the GPU memory that this program takes: `30%`, `0.3`, `8GiB` of each visible GPU.
+    """Limit the GPU memory of this program to an amount such as `30%`, `0.3` or `8GiB` of each GPU.
 
-    A float above 0 and up to 1 is a share, as the text `0.3` is.
+    Only visible GPUs count. A float above 0 and up to 1 is a share, like the text `0.3`.
 
-    Frameworks that are imported are capped now, others when they are. Used as a context manager
-    the limit ends with the block, for CuPy and for what was not imported before.
+    Imported frameworks are capped now, and others when they are imported. As a context manager,
+    the limit ends with the block, for CuPy and for frameworks that were not imported before.
 
     Raises:
         GpucheckError: a WrongUseError for the amount, a MissingError without a driver or GPU.
@@ -294,17 +295,17 @@ def place(
     timeout_s: float | None = None,
     claim: bool | None = None,
 ) -> AbstractContextManager[tuple[PlacedDevice, ...]]:
-    """Hold GPUs for the length of a `with` block and yield them; the CPU needs no holding.
+    """Hold GPUs for the length of a `with` block and yield them; the CPU is not held.
 
-    They are named as in `gpucheck place /gpu:0`, or chosen as by its `--count` and the options of
-    the same names; without either one GPU is chosen. Nobody else who asks gpucheck gets them until
-    the block ends, nor while a process lives that was forked in it. `uuid` of a device is what
-    CUDA_VISIBLE_DEVICES takes, `cuda_index` its number in this process; the environment stays as
-    it is.
+    Name them as in `gpucheck place /gpu:0`, or choose them with `count` and the options of the same
+    names as those of `gpucheck place --count`; without either, one GPU is chosen. gpucheck gives
+    them to nobody else until the block ends and all processes forked in it have ended. A device's
+    `uuid` is what CUDA_VISIBLE_DEVICES takes, and `cuda_index` its number in this process. The
+    environment is not changed.
 
     Raises:
-        GpucheckError: on entering the block: a WrongUseError for what makes no sense, a
-            BadAnswerError where nothing fits or somebody else holds it, a MissingError without a
+        GpucheckError: on entering the block: a WrongUseError for arguments that make no sense, a
+            BadAnswerError if nothing fits or another process holds it, a MissingError without a
             driver or GPU, an InconclusiveError if the driver does not answer.
     """
     from gpucheck.core.hold import hold_devices, request_of

@@ -6,14 +6,14 @@ import gc
 import os
 import sys
 
-TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+TYPE_CHECKING = False  # type checkers know this name; typing is slow to import
 if TYPE_CHECKING:
     import signal as _signal
 else:
     import _signal  # what `signal` is built on, without its names: an interrupt comes at any time
 
-#: The command that asks NVML first thing, unless it answers from a file or only explains itself.
-#: Others read the kernel's files before: NVML may load modules and create device nodes.
+#: The command that starts NVML at once, unless it reads a file or only shows its help.
+#: Others read the kernel's files first: NVML may load modules and create device nodes.
 ASKS_NVML = "list"
 INTERRUPTED = 130
 NOT_NOW = frozenset({"--from", "--help", "-h"})
@@ -21,12 +21,12 @@ NOT_NOW = frozenset({"--from", "--help", "-h"})
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # In the middle of an import an interrupt may be lost, or come out as another error: it waits
-    # until the imports are over. There is no second thread yet that could take it.
+    # An interrupt during an import may be lost, or turn into another error: it waits until the
+    # imports are done. No second thread could receive it yet.
     stopping = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, stopping)
-    # Imports make no garbage, and looking for it is a tenth of the start-up time. Commands that
-    # run for long turn the collector on again.
+    # Imports make no garbage, and collecting takes a tenth of the start-up time. Long-running
+    # commands turn the collector on again.
     gc.disable()
     words = sys.argv[1:]
     sys.path[:] = _without_current_directory(sys.path, os.environ.get("PYTHONPATH", ""))
@@ -35,7 +35,7 @@ def main() -> None:
     REQUESTS.heed()
     try:
         if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
-            # The driver is asked while the rest is imported, which takes about as long.
+            # The driver answers while the rest is imported, which takes about as long.
             from gpucheck.probes.nvml_start import start_early
 
             start_early()
@@ -48,8 +48,8 @@ def main() -> None:
         _end_what_was_started()
     REQUESTS.let_go()
     if code == INTERRUPTED:
-        # An interrupt in the middle of exec() (every dataclass is made by one) has Python end by
-        # SIGINT at its very end, though it was caught and answered.
+        # An interrupt in the middle of exec() (every dataclass is made by one) makes Python end
+        # by SIGINT at its very end, although it was caught and handled.
         for stream in filter(None, (sys.stdout, sys.stderr)):
             try:
                 stream.flush()
@@ -60,10 +60,10 @@ def main() -> None:
 
 
 def _without_current_directory(path: list[str], variable: str) -> list[str]:
-    """Return the module path without what an empty or relative entry of PYTHONPATH brought in.
+    """Return the module path without the empty and relative entries of PYTHONPATH.
 
-    Whoever may write into the directory that we are started in could give any file there the name
-    of a module. Python has made these entries absolute by now.
+    Otherwise anyone who can write into the current directory could put a module there. Python has
+    made these entries absolute by now.
     """
     given = [] if sys.flags.ignore_environment or not variable else variable.split(os.pathsep)
     relative = {os.path.abspath(entry) for entry in given if not entry.startswith("/")}  # noqa: PTH100 - pathlib is slow to import
@@ -84,7 +84,7 @@ def _interrupted(words: list[str]) -> int:
 
 
 def _end_what_was_started() -> None:
-    """End a child that nobody asked: with a hung driver it would stay for ever."""
+    """End an unused child process: with a hung driver it would stay for ever."""
     starter = sys.modules.get("gpucheck.probes.nvml_start")
     if starter is not None:
         starter.discard()

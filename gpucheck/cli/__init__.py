@@ -1,4 +1,4 @@
-"""The command line: parse, call the core, render, exit."""
+"""Command line: parse, call the core, render, exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(
 ) -> int:
     """Run gpucheck with these arguments (default: the process's) and return its exit code.
 
-    `ready` is called when all is imported that every run of this command needs.
+    `ready` is called once everything that each run of this command needs is imported.
     """
     # Not list(): once `gpucheck list` has run here, that name is its module.
     given = [*(sys.argv[1:] if arguments is None else arguments)]
@@ -50,7 +50,7 @@ def main(
         return output.interrupted(context)
     except BrokenPipeError:
         return closed_pipe()
-    except Exception as error:  # the one place that meets a bug of ours
+    except Exception as error:  # the one place that catches a bug of ours
         return output.bug(context, error)
 
 

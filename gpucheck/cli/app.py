@@ -1,4 +1,4 @@
-"""The Typer application: the options of the program itself, and the command that is wanted."""
+"""Typer application: the program's own options, and the command on the command line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
 from gpucheck.cli.streams import write_stdout
 from gpucheck.models.errors import ExitCode
 
-#: Typer brings its own Click, or uses the installed one: either way this is the base of the
-#: errors that a wrong command line raises.
+#: Typer brings its own Click, or uses the installed one: either way this is the base
+#: class of the errors that a wrong command line raises.
 _UsageError: type[Exception] = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
@@ -52,14 +52,14 @@ def _root(
 
 
 def _never_run() -> None:
-    """Stand for a command in the overview: without its name on the command line it cannot run."""
+    """Represent a command in the overview; it never runs."""
 
 
 class _Command(TyperCommand):
-    """A command whose usage line is as people write it: AMOUNT, not {AMOUNT}, and `-- COMMAND`."""
+    """Command with a plain usage line: AMOUNT, not {AMOUNT}, and `-- COMMAND`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line behind the command's name."""
+        """Return the words of the usage line after the command's name."""
         pieces = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
         return [*pieces, "[-- COMMAND...]"] if ctx.info_name in RUNS_A_COMMAND else pieces
 
@@ -87,7 +87,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 
 
 def _examples(command: Command) -> str | None:
-    """Return the end of --help. The mark in front keeps the parser from refilling the lines."""
+    """Return the end of --help. The leading mark keeps the parser from reflowing the lines."""
     lines = [f"  {line}\n      {purpose}" for line, purpose in command.examples]
     return "\b\nExamples:\n" + "\n".join(lines) if lines else None
 

@@ -1,4 +1,4 @@
-"""The registry of commands: where each is, and what --help says of it."""
+"""Registry of the commands: the module of each, and its text in --help."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """Where a command is (the module with the function `command`), and what --help says of it.
+    """Module of a command (with the function `command`), and its text in --help.
 
     `formats` are what --format takes; `examples` are command lines with what each is for.
     """
@@ -18,7 +18,7 @@ class Command(NamedTuple):
     examples: tuple[tuple[str, str], ...] = ()
 
 
-#: Only the command that is called is imported: the overview needs no more than this.
+#: Only the called command is imported: the overview needs no more than this.
 COMMANDS = MappingProxyType(
     {
         "detect": Command(
@@ -35,7 +35,7 @@ COMMANDS = MappingProxyType(
             "List the GPUs: their numbers, state, users and links.",
             formats=("table", "json", "csv"),
             examples=(
-                ("gpucheck list --processes --watch 2", "who uses them, redrawn"),
+                ("gpucheck list --processes --watch 2", "who uses them, refreshed"),
                 ("gpucheck list --select index,uuid,temperature_c --format csv", "for a script"),
             ),
         ),
@@ -73,9 +73,9 @@ COMMANDS = MappingProxyType(
             "gpucheck.cli.profile",
             "List, check, explain and record profiles for bench --profile.",
             examples=(
-                ("gpucheck profile list", "those that come with it, and where they are"),
-                ("gpucheck profile lint mine.toml", "every mistake with its line and mend"),
-                ("gpucheck profile explain default --board H100", "what each limit comes to"),
+                ("gpucheck profile list", "the built-in profiles, and their files"),
+                ("gpucheck profile lint mine.toml", "every mistake, with its line and remedy"),
+                ("gpucheck profile explain default --board H100", "what each limit amounts to"),
                 ("gpucheck profile record mine.toml run.json --base default", "from a good run"),
             ),
         ),

@@ -1,4 +1,4 @@
-"""Defaults of options from a TOML file: one table per command, its keys the options' names."""
+"""Option defaults from a TOML file: one table per command, whose keys are the options' names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict
     """Return `{command: {parameter: value}}` for the command-line parser.
 
     Raises:
-        WrongUseError: unreadable, not TOML, or a table, key or kind of value that is not known.
+        WrongUseError: unreadable, not TOML, or with an unknown table, key or type of value.
     """
     try:
         document = parse_toml(read_text(path, "configuration"), shown(str(path)), "configuration")

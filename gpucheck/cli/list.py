@@ -1,4 +1,4 @@
-"""`gpucheck list`: which GPUs there are, what each layer calls them, and who uses them."""
+"""`gpucheck list`: the options of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpucheck list` does once its options are known, whoever parsed them."""
+"""Execution of `gpucheck list`, once its options are parsed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
 
 
 def _choose(answer: Answer, options: ListOptions, order: str | None) -> Answer:
-    """Keep and order the GPUs as asked; an answer without any stays as it is."""
+    """Filter and order the GPUs as requested; an answer without GPUs stays as it is."""
     inventory = answer.result
     if not isinstance(inventory, Inventory) or not inventory.gpus:
         return answer

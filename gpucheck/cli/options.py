@@ -1,4 +1,4 @@
-"""Options that every command has, declared once."""
+"""Options of every command, declared once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _shared(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 on warnings and where it cannot tell.")
+        bool, typer.Option("--strict", help="Exit 1 on warnings and inconclusive answers.")
     ] = False,
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Show more.")
@@ -66,12 +66,12 @@ def _shared(
 
 _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
 
-#: They refuse --from with a sentence that says why, so their --help does not offer it.
+#: They refuse --from and say why, so their --help does not offer it.
 _WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "profile"})
 _HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
     annotation=Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="No snapshot is of use here.", hidden=True),
+        typer.Option("--from", metavar="FILE", help="A snapshot cannot be used here.", hidden=True),
     ]
 )
 
@@ -86,7 +86,7 @@ def _format_option(formats: Sequence[str]) -> inspect.Parameter:
 
 
 def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the shared options to a command, which receives them as its parameter `shared`."""
+    """Add the shared options to a command, which receives them in its parameter `shared`."""
     signature = inspect.signature(function, eval_str=True)
     name = function.__module__.rpartition(".")[2]
     formats = COMMANDS[name].formats

@@ -1,4 +1,4 @@
-"""What a command answers, on its way to the user: reports, warnings, errors, exit codes."""
+"""Output of a command: reports, warnings, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from gpucheck.cli.shared import Shared
     from gpucheck.probes.interface import Probes
 
-COMMAND_AFTER_DASHES = "If it begins a command that is to be run, put -- before it."
+COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
 
 
 class Context(NamedTuple):
-    """What is known of an invocation before its options are parsed.
+    """Facts about an invocation before its options are parsed.
 
     `child` is a command of the user's to run, and `keep` the descriptors that our caller left
-    open for it. With it stdout is that command's alone, so there is no document on it.
+    open for it. Stdout then belongs to that command, so there is no document on it.
     """
 
     command: str | None
@@ -48,10 +48,10 @@ class Context(NamedTuple):
 
 
 class Answered(int):
-    """The exit code of a command that has said all it had to say.
+    """Exit code of a command that has already reported everything.
 
-    Typer gives a bare 130 for an interrupt while it reads the command line, of which nobody said
-    anything yet.
+    Typer gives a bare 130 for an interrupt while it parses the command line, which nobody has
+    reported yet.
     """
 
 
@@ -83,9 +83,9 @@ def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Re
 
 
 def emit(report: Report, shared: Shared, view: View) -> Report:
-    """Write a report where it belongs, and return it.
+    """Write a report to its file or to stdout, and return it.
 
-    If the file fails after all it goes to stdout rather than nowhere, with that failure in it.
+    If the file cannot be written after all, the report goes to stdout, with that failure in it.
     """
     render = open_format(shared.format)
     if shared.output is None:
@@ -104,7 +104,7 @@ def emit(report: Report, shared: Shared, view: View) -> Report:
 
 
 def comment(report: Report, *, quiet: bool = False) -> None:
-    """Say on stderr what went wrong and what should be known besides the report."""
+    """Write the error and the warnings of a report to stderr."""
     if report.error is not None:
         write_failure(report.error)
     if not quiet:
@@ -125,7 +125,7 @@ def write_warnings(notices: Iterable[Notice]) -> None:
 
 
 def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = None) -> None:
-    """Refuse a format that the command does not have, or an output that cannot be written."""
+    """Refuse a format that the command does not have, or an output file that cannot be written."""
     formats = COMMANDS[command].formats if formats is None else formats
     if shared.format not in formats:
         known = ", ".join(name for name in FORMATS if name in formats)
@@ -149,9 +149,9 @@ def deliver(
 ) -> int:
     """Open the machine, let `find` answer, render the report, and return the exit code.
 
-    `formats` are those of this answer, where it has others than its command says.
-    `told_in_table`: its table says what the warnings say, so that they are not repeated.
-    `also` is given the report once it is on stdout.
+    `formats` are those of this answer, where they differ from the command's.
+    `told_in_table`: the table already shows the warnings, so they are not repeated.
+    `also` receives the report once it is on stdout.
     """
     from gpucheck.probes import open_probes
 
@@ -161,7 +161,7 @@ def deliver(
         answer = find(probes)
         report = wrap(command, answer, time=probes.time(), strict=shared.strict)
     except GpucheckError as error:
-        error.host = probes.host()  # of the machine that was asked: with --from another one
+        error.host = probes.host()  # the machine that was read: with --from another one
         raise
     finally:
         probes.close()
@@ -183,7 +183,7 @@ def deliver(
 def report_now(
     command: str, shared: Shared, answer: Answer, also: Callable[[Report], None] | None = None
 ) -> None:
-    """Write the report of an answer at once, for a program that cannot come back to `deliver`."""
+    """Write the report of an answer at once, when `deliver` cannot be reached any more."""
     from datetime import UTC, datetime
 
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -194,16 +194,16 @@ def report_now(
 
 
 def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) -> Answer:
-    """Find out, without a report on stdout, what a command of the user's is to be run with.
+    """Return what a command of the user's should run with, without a report on stdout.
 
     Raises:
-        GpucheckError: there is no answer to run it with; nothing was started.
+        GpucheckError: there is no answer; nothing was started.
     """
     from gpucheck.probes import open_probes
 
     check_shared(shared, command, ("table", "json"))
     if shared.format == "json" and shared.output is None and shared.verbosity >= 0:
-        write_stderr("gpucheck: the JSON report needs --output FILE: stdout is the command's")
+        write_stderr("gpucheck: the JSON report needs --output FILE: stdout belongs to the command")
     probes = open_probes(deadline_s=shared.deadline_s)
     try:
         answer = find(probes)
@@ -217,9 +217,9 @@ def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) ->
 
 
 def save(command: str, shared: Shared, answer: Answer) -> None:
-    """Write the report about a command that has run to the file of --output, if there is one.
+    """Write the report on a finished command to the file of --output, if there is one.
 
-    If that fails it is said on stderr: stdout and the exit code are the command's.
+    A failure to write goes to stderr: stdout and the exit code belong to the command.
     """
     from datetime import UTC, datetime
 
@@ -234,9 +234,9 @@ def save(command: str, shared: Shared, answer: Answer) -> None:
 
 
 def refuse_recording(shared: Shared) -> None:
-    """A command runs on this machine: what a snapshot of another one says is no help."""
+    """Refuse --from with a command: commands run on this machine."""
     if shared.recording is not None:
-        message = "--from answers from a snapshot: a command cannot be run on that."
+        message = "--from answers from a snapshot, and no command can run on one."
         raise WrongUseError(code="command-with-snapshot", message=message)
 
 
@@ -252,7 +252,7 @@ def fail(context: Context, error: GpucheckError) -> int:
     """Report an error: a sentence on stderr, and a document on stdout if JSON is wanted.
 
     With a command of the user's, every failure before it starts is 125, 126 or 127, and stdout
-    is that command's alone.
+    belongs to that command.
     """
     REQUESTS.settle()
     answer = _answer_of(error)
@@ -275,7 +275,7 @@ def _write_error_document(context: Context, answer: Answer) -> None:
         write_stdout(open_format("json")(report, View()))
     except BrokenPipeError:
         closed_pipe()
-    except WrongUseError as error:  # the code stays that of what went wrong first
+    except WrongUseError as error:  # the exit code stays that of the first error
         write_stderr(f"gpucheck: {printable(error.message)}")
 
 
@@ -291,7 +291,7 @@ def interrupted(context: Context) -> int:
 
 
 def bug(context: Context, error: Exception) -> int:
-    """Show a defect of gpucheck itself: the only traceback a user ever sees."""
+    """Report a bug of gpucheck itself: the only traceback that a user ever sees."""
     import traceback
 
     write_stderr("".join(traceback.format_exception(error)).rstrip())
@@ -310,7 +310,7 @@ def usage_error(error: Exception, words: Sequence[str] = ()) -> WrongUseError:
     option = str(getattr(error, "option_name", ""))
     if re.fullmatch(r"-[0-9.]", option):
         word = next((word for word in words if word.startswith(option)), option)[:40]
-        text = f"{word!a} is negative, which no amount and no device is; write {word[1:]!a}"
+        text = f"{word!a} is negative, but amounts and devices are not; write {word[1:]!a}"
     where = getattr(getattr(error, "ctx", None), "command_path", "gpucheck")
     see = f"See: {where} --help"
     forgotten = "extra argument" in text and where.rpartition(" ")[2] in RUNS_A_COMMAND

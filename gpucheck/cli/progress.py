@@ -1,4 +1,4 @@
-"""Progress bar of long commands, on stderr if it is a terminal."""
+"""Progress bar of a long command on stderr, only on a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
 
 
 def _time_left(seconds: float) -> str:
-    """Return the time left in words; each row still gets a figure after the time is over."""
+    """Return the time left in words; every row is measured, even after the time is up."""
     if seconds < 0.5:
-        return "time over, finishing"
+        return "time is up, finishing"
     if seconds < 100:
         return f"at most {seconds:.0f} s left"
     return f"at most {seconds / 60:.0f} min left"
@@ -37,7 +37,7 @@ def progress_bar(*, shown: bool) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True, highlight=False)
-    # On a narrow terminal the bar shrinks, then the label: it is always one line.
+    # On a narrow terminal the bar shrinks first, then the label: always one line.
     bar_width = min(_BAR_WIDTH, max(1, console.width - _LABEL_WIDTH - _LEFT_WIDTH - 2))
     label_width = max(1, console.width - bar_width - _LEFT_WIDTH - 2)
     columns = (

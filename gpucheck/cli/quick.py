@@ -1,4 +1,4 @@
-"""The quick way in: `gpucheck list` with flags alone is understood without loading the parser.
+"""Fast path for `gpucheck list` with flags only, which does not load the parser.
 
 Importing the parser takes longer than everything else that `gpucheck list` does. Options that
 take a value, abbreviations, --help, mistakes and a configuration file are the parser's.
@@ -13,7 +13,7 @@ from typing import Any
 from gpucheck.cli.listing import ListOptions
 from gpucheck.cli.shared import Shared
 
-#: Flag -> what it sets, for the list and for every command. A test holds both against the parser.
+#: Flag -> what it sets, for the list and for every command. A test compares both with the parser.
 LIST_FLAGS: dict[str, dict[str, Any]] = {
     "--visible": {"visible": True},
     "--processes": {"processes": True},
@@ -31,7 +31,7 @@ SHARED_FLAGS: dict[str, dict[str, Any]] = {
 
 
 def parse_flags(words: Sequence[str]) -> tuple[ListOptions, Shared] | None:
-    """Return the options of a `list` with flags alone, or None: then it is the parser's."""
+    """Return the options of a `list` with flags only, or None if the parser must read them."""
     if "GPUCHECK_CONFIG" in os.environ:
         return None
     options, shared = ListOptions(), Shared()

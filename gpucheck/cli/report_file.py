@@ -1,4 +1,4 @@
-"""Writing a report to the file of --output: whole, or not at all."""
+"""Report file of --output: written whole, or not at all."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpucheck.cli.streams import unwritable
 
 T = TypeVar("T")
 
-#: What a file of secrets may be: its owner's alone.
+#: The mode of a file with secrets: only its owner can read it.
 PRIVATE = 0o600
-#: As many links the kernel follows, too; and as often a name that is taken is drawn again.
+#: As many links as the kernel follows; and as many tries for a free name.
 _MOST_LINKS = _MOST_DRAWS = 40
 
 
 def check_writable(path: Path) -> None:
-    """Refuse an output file that cannot be written before anything is measured.
+    """Refuse an unwritable output file before anything is measured.
 
     Raises:
         WrongUseError: it is a directory, or its directory is missing or not writable.
@@ -46,7 +46,7 @@ def check_writable(path: Path) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether it is a device or pipe, which must be written to and never be replaced."""
+    """Return whether it is a device or pipe, which must be written to and never replaced."""
     return path.exists() and not path.is_file()
 
 
@@ -80,7 +80,7 @@ def _followed(path: Path) -> Path:
     """Return the file that links lead to, as the kernel follows them with protected_symlinks.
 
     Where everybody may write but nobody may remove another's (/tmp), only our own links and those
-    of the directory's owner count: through any other, somebody else would choose what we replace.
+    of the directory's owner count: through another link, its owner would choose what we replace.
 
     Raises:
         OSError: such a link, or a chain of links without an end.
@@ -103,7 +103,7 @@ def _followed(path: Path) -> Path:
 
 
 def _replace(target: Path, content: bytes, mode: int | None) -> None:
-    """Put a whole file in the target's place; a kill at any moment leaves the old one."""
+    """Replace the target by a complete file; a kill at any moment leaves the old one."""
     directory = target.parent
     try:
         draft = _written_without_name(directory, content, mode)
@@ -117,7 +117,7 @@ def _replace(target: Path, content: bytes, mode: int | None) -> None:
 
 
 def _written_without_name(directory: Path, content: bytes, mode: int | None) -> Path:
-    """Return a whole file that had no name before: a kill meanwhile leaves nothing behind."""
+    """Return a complete file, written without a name: a kill leaves nothing behind."""
     flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
     with os.fdopen(os.open(directory, flags, 0o666), "wb") as file:
         _fill(file, content, mode)
@@ -128,7 +128,7 @@ def _written_without_name(directory: Path, content: bytes, mode: int | None) -> 
 
 
 def _written(directory: Path, content: bytes, mode: int | None) -> Path:
-    """Return a whole file under a name that nobody can have foreseen."""
+    """Return a complete file under a name that nobody can predict."""
     # O_EXCL follows no link.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     draft, descriptor = _drawn(directory, lambda name: os.open(name, flags, 0o666))
@@ -150,7 +150,7 @@ def _fill(file: BinaryIO, content: bytes, mode: int | None) -> None:
 
 
 def _drawn(directory: Path, create: Callable[[Path], T]) -> tuple[Path, T]:
-    """Return a name that was free, and what `create` made of it."""
+    """Return a free name, and the result of `create` for it."""
     for _ in range(_MOST_DRAWS):
         name = directory / f".gpucheck-{os.urandom(8).hex()}.tmp"
         try:

@@ -1,4 +1,4 @@
-"""What every command is told besides its own options; nothing here needs the parser."""
+"""Values of the options that every command has; nothing here needs the parser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Shared(NamedTuple):
-    """The values of the options that every command has."""
+    """Values of the options that every command has."""
 
     format: str = "table"
     output: Path | None = None
@@ -16,7 +16,7 @@ class Shared(NamedTuple):
     deadline_s: float | None = None
     strict: bool = False
     verbosity: int = 0
-    #: The file of --output is for its owner alone.
+    #: Only its owner may read the file of --output.
     private: bool = False
 
 

@@ -1,4 +1,4 @@
-"""`gpucheck snapshot`: record this machine, so that it can be looked at elsewhere with --from."""
+"""`gpucheck snapshot`: record this machine, to be looked at elsewhere with --from."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def command(
     if shared.output is not None and shared.output.is_file() and not overwrite:
         raise WrongUseError(
             code="snapshot-exists",
-            message=f"The file {str(shared.output)!r} exists: "
-            "a recording is never replaced by itself.",
-            remedy=("Replace it on purpose with --overwrite, or name another file.",),
+            message=f"The file {str(shared.output)!r} exists already.",
+            remedy=("Replace it with --overwrite, or name another file.",),
         )
     code = deliver("snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact))
     if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
     if not redact and shared.verbosity >= 0 and code == ExitCode.OK:
         write_stderr(
-            "It names this host, its users and their processes with their command lines, paths,"
-            " serial numbers and UUIDs: give others one made with --redact."
+            "It names this host, its users and processes, with their command lines and paths, and"
+            " serial numbers and UUIDs. To share a recording, make it with --redact."
         )
     return code

@@ -1,4 +1,4 @@
-"""What a command waits for right now, on stderr, and only where a person is watching."""
+"""Status line on stderr, only on a terminal: what the command is waiting for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def _say_nothing(text: str) -> None:
-    """Take the progress where nobody is watching."""
+    """Ignore the progress where stderr is not a terminal."""
 
 
 @contextmanager

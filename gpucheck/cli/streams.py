@@ -1,4 +1,4 @@
-"""Writing to stdout and stderr, whatever they lead to, and what can be shown there."""
+"""Standard streams: safe writing to stdout and stderr, and what they can show."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def unwritable(place: str, problem: str) -> WrongUseError:
 
 
 def write_stdout(text: str) -> None:
-    """Write the report; characters that the locale lacks are escaped rather than fatal.
+    """Write the report; characters that the locale lacks are escaped.
 
     Raises:
-        BrokenPipeError: whoever read it has gone.
-        WrongUseError: it is closed, or what it leads to is full.
+        BrokenPipeError: the reader has gone.
+        WrongUseError: it is closed, or its device is full.
     """
     stream: TextIO | None = sys.stdout
     if stream is None:
@@ -53,15 +53,15 @@ def write_stdout(text: str) -> None:
 
 
 def write_stderr(line: str) -> None:
-    """Write one line of comment; a closed or full stderr never ends the program."""
+    """Write one line to stderr; a closed or full stderr never ends the program."""
     write_workflow_command(without_workflow_commands(line))
 
 
 def without_workflow_commands(text: str) -> str:
-    """Make visible what a CI runner would obey: it reads both streams, and names come from outside.
+    """Escape commands that a CI runner would obey: it reads both streams, and names are not ours.
 
-    `::` commands begin a line, `##[` ones stand anywhere. The stand-ins are JSON's own escapes,
-    so that a document stays what it is.
+    `::` commands begin a line, `##[` ones stand anywhere. The escapes are JSON's own, so a
+    document keeps its meaning.
     """
     return _COMMAND.sub(lambda found: f"{found[1] or ''}\\u{ord(found[0].lstrip()[0]):04x}", text)
 
@@ -78,18 +78,18 @@ def write_workflow_command(line: str) -> None:
 
 
 def closed_pipe() -> int:
-    """End quietly after `| head`: whoever closed the pipe has read enough."""
+    """End quietly after `| head`: the reader of the pipe has enough."""
     _give_up_stdout()
     return int(ExitCode.OK)
 
 
 def _give_up_stdout() -> None:
-    # Python flushes stdout once more at exit; there must be something to flush into.
+    # Python flushes stdout once more at exit, and needs an open file for it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def view_for(shared: Shared, **changes: Any) -> View:
-    """Describe the place where the report will be seen."""
+    """Return what the report's destination can show."""
     import shutil
 
     to_file = shared.output is not None

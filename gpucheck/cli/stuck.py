@@ -1,11 +1,11 @@
-"""What ends a benchmark early: Ctrl-C, a request to end, a second Ctrl-C if the first is unheard.
+"""Early end of a benchmark: Ctrl-C, a request to end, or a second Ctrl-C if the GPU hangs.
 
 Python runs a signal's handler only between two of its own steps, so that a first Ctrl-C waits for
 the call. The signal itself arrives all the same, and another thread sees it, as long as the call
 lets go of the interpreter's lock (CuPy does so around CUDA).
 
-SIGTERM and SIGHUP (a scheduler's limit, `timeout`, a closed terminal) are heard as a Ctrl-C, as in
-every command. Nobody sends them twice, so that one is enough.
+SIGTERM and SIGHUP (a scheduler's limit, `timeout`, a closed terminal) count as a Ctrl-C, as in
+every command. Nobody sends them twice, so one is enough.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from gpucheck.models.errors import ExitCode
 #: to end by itself after the second.
 _PATIENCE_S, _GRACE_S = 2.0, 1.0
 _HINT = (
-    "gpucheck: the GPU does not answer; another Ctrl-C ends the program and reports what is there"
+    "gpucheck: the GPU does not answer; "
+    "another Ctrl-C ends the program and reports the results so far"
 )
 _SHOW_CURSOR = "\x1b[?25h"
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
@@ -39,7 +40,7 @@ SoFar = Callable[[], BenchResult]
 def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callable[[SoFar], None]]:
     """Watch for Ctrl-C while the block runs; yield what takes the result so far.
 
-    On the second one, or a request to end, if the block is not over soon, `report` is given that
+    On the second one, or a request to end, if the block does not end soon, `report` receives that
     result and the process ends with 130, whatever its main thread is waiting for.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -94,7 +95,7 @@ class _Watch:
                 self._end()
 
     def _end(self) -> None:
-        """Report, and end at once: the main thread cannot be asked for anything."""
+        """Report, and end at once: the main thread may be stuck."""
         try:
             if sys.stderr is not None and sys.stderr.isatty():
                 # A progress bar hides it.

@@ -1,4 +1,4 @@
-"""Repeat a report in place until Ctrl-C, on one open connection to the driver."""
+"""Repeated report for --watch, in place until Ctrl-C, on one open connection to the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpucheck.probes.interface import Probes
 from gpucheck.probes.interrupts import REQUESTS
 from gpucheck.render import open_format
 
-#: More often than this the reading itself would be the load.
+#: More often than this, the readings would be a load themselves.
 SHORTEST_S = 0.1
 
 
@@ -31,7 +31,7 @@ def watch(
     every_s: float,
     **view_changes: Any,
 ) -> int:
-    """Show the report every `every_s` seconds; Ctrl-C is the proper end and gives code 0.
+    """Show the report every `every_s` seconds; Ctrl-C is the normal end and gives code 0.
 
     Without a driver or a GPU it ends with 4, as without --watch.
 
@@ -42,9 +42,7 @@ def watch(
         message = f"--watch takes seconds from {SHORTEST_S:g}, not {every_s:g}."
         raise WrongUseError(code="bad-interval", message=message)
     if shared.output is not None or shared.recording is not None:
-        message = (
-            "--watch shows this machine as it changes: it goes with neither --output nor --from."
-        )
+        message = "--watch shows this machine live: it cannot be combined with --output or --from."
         raise WrongUseError(code="watch-with-file", message=message)
     output.check_shared(shared, command)
     gc.enable()
@@ -62,7 +60,7 @@ def watch(
                 if report.exit_code is ExitCode.MISSING:
                     break  # without a driver or a GPU there is nothing to watch
                 time.sleep(every_s)
-        if _redraws(shared):  # the screen is gone, and what was said there with it
+        if _redraws(shared):  # the screen is cleared, and the messages with it
             output.comment(report, quiet=shared.verbosity < 0)
         return int(code)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Arguments of the Python API: what is of another kind than a function takes is wrong use."""
+"""Argument types of the Python API: a wrong type is wrong use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from gpucheck.models.errors import WrongUseError
 
 
 def check_argument(name: str, value: object, wants: str, *kinds: type) -> None:
-    """Refuse a value that is of none of these kinds; a bool is no number.
+    """Refuse a value that has none of these types; a bool is no number.
 
     Raises:
-        WrongUseError: with what it takes.
+        WrongUseError: says which types it takes.
     """
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         shown = ascii(value)

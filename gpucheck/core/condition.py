@@ -1,4 +1,4 @@
-"""The condition of a GPU: what makes a card unfit for work, judged in one place.
+"""Condition of a GPU: what makes a card unfit for work, judged in one place.
 
 `detect`'s checks report each condition by itself; `place` asks for the worst of them. The rules and
 their sources are those of docs/checks.md, under the name of each function. A condition judges one
@@ -17,17 +17,17 @@ from gpucheck.models.snapshot import GpuReading
 
 REPLACE = "Ask the vendor to replace the GPU."
 RESET = "When nothing runs on it: sudo nvidia-smi --gpu-reset"
-COOL = "Check air flow, fans and dust."
+COOL = "Check the airflow and the fans, and remove dust."
 
 #: NVML's "GPU is lost" and "the GPU requires a reset".
 GONE = frozenset({15, 16})
-#: From so many rows on the memory is worn, though every one was replaced (DCGM diagnostics).
+#: With so many replaced rows the memory is worn (DCGM diagnostics).
 MANY_ROWS = 512
 #: The driver can retire 64 pages in all (NVIDIA Dynamic Page Retirement).
 MANY_PAGES = 63
-#: Below the card's slowdown temperature by this much or less is near it (gpumedic).
+#: This close to the card's slowdown temperature is near it (gpumedic).
 NEAR_C = 5
-#: Only where the card names no limit (gpumedic).
+#: Only where the card reports no limit (gpumedic).
 FALLBACK_WARN_C = 83
 FALLBACK_FAIL_C = 90
 
@@ -46,7 +46,7 @@ ACTIONS: dict[int, tuple[CheckStatus, str, str]] = {
     7: (CheckStatus.FAIL, "a reboot of the system", "Reboot."),
 }
 
-#: Bits of the clock event reasons that somebody should know of: status, what it is, what to do.
+#: Bits of the clock event reasons worth a report: status, what it is, what to do.
 #: The idle bit (0x1), application clocks (0x2), sync boost (0x10) and the display's clocks (0x100)
 #: are no throttling.
 CLOCK_BITS: dict[int, tuple[CheckStatus, str, str]] = {
@@ -67,7 +67,7 @@ CLOCK_BITS: dict[int, tuple[CheckStatus, str, str]] = {
 
 
 class Trouble(NamedTuple):
-    """What is wrong with one GPU; a `status` of OK makes it a remark, which has no cause."""
+    """Problem of one GPU; with a `status` of OK it is only a note, without a cause."""
 
     status: CheckStatus
     summary: str
@@ -83,7 +83,7 @@ class Unread(NamedTuple):
 
 
 Judgement = Trouble | Unread | None
-#: What NVML's ordinary reading says of the GPU, raw or as `list` shows it.
+#: NVML's ordinary reading of the GPU, raw or as `list` shows it.
 Card = GpuReading | Gpu
 Condition = Callable[[Card, GpuHealthReading], Judgement]
 
@@ -92,7 +92,7 @@ def unread(reading: Card | GpuHealthReading, *fields: str) -> Unread | None:
     """Return why one of these fields is null, or None if all of them were read."""
     for name in fields:
         if getattr(reading, name) is None:
-            return Unread(reading.unavailable.get(name, "the driver does not tell"))
+            return Unread(reading.unavailable.get(name, "the driver does not report it"))
     return None
 
 
@@ -100,7 +100,7 @@ def unread(reading: Card | GpuHealthReading, *fields: str) -> Unread | None:
 
 
 def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Heed that the card stopped answering while its health was read."""
+    """Detect a card that stopped answering while its health was read."""
     failure = health.failure
     if failure is None or failure.library_code not in GONE:
         return None
@@ -135,7 +135,7 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     if health.ecc_sram_threshold_exceeded:
         return Trouble(
             CheckStatus.FAIL,
-            "its on-chip memory had more errors than NVIDIA's threshold",
+            "its on-chip memory had more errors than NVIDIA tolerates",
             (Evidence(source="nvmlDeviceGetSramEccErrorStatus", value="threshold exceeded"),),
             (REPLACE,),
             cause="sram-threshold",
@@ -144,7 +144,7 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     if pending is not None and gpu.ecc_mode is not None and pending != gpu.ecc_mode:
         return Trouble(
             CheckStatus.WARN,
-            f"ECC is to be turned {'on' if pending else 'off'} with the next reset",
+            f"ECC will be turned {'on' if pending else 'off'} at the next reset",
             (Evidence(source="nvmlDeviceGetEccMode", value=f"{gpu.ecc_mode}, pending {pending}"),),
             ("Reset the GPU when nothing runs on it: sudo nvidia-smi --gpu-reset",),
             cause="ecc-change-pending",
@@ -153,7 +153,7 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     if health.ecc_corrected_volatile:
-        said = f"memory errors that were corrected: {health.ecc_corrected_volatile}"
+        said = f"corrected memory errors: {health.ecc_corrected_volatile}"
         return Trouble(CheckStatus.OK, said)
     return None
 
@@ -193,7 +193,7 @@ def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Count both causes."""
+    """Count the retired pages, whatever the cause."""
     missing = unread(health, "retired_pages_double_bit", "retired_pages_single_bit")
     if missing is not None:
         return missing
@@ -201,7 +201,7 @@ def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
     if pages >= MANY_PAGES:
         return Trouble(
             CheckStatus.FAIL,
-            f"{pages} pages of memory are retired, and 64 can be",
+            f"{pages} of at most 64 pages of memory are retired",
             (Evidence(source="nvmlDeviceGetRetiredPages", value=str(pages)),),
             (REPLACE,),
             cause="pages-retired",
@@ -218,7 +218,7 @@ def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
 
 
 def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
-    """Take the driver's word."""
+    """Report what the driver says about repairs."""
     if health.memory_unrepairable:
         return Trouble(
             CheckStatus.FAIL,
@@ -260,7 +260,7 @@ def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
 def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
     """Compare with the card's own limits."""
     if gpu.temperature_c is None:
-        return Unread(gpu.unavailable.get("temperature_c", "the driver does not tell"))
+        return Unread(gpu.unavailable.get("temperature_c", "the driver does not report it"))
     now = gpu.temperature_c
     slowdown = health.temperature_slowdown_c
     hot_memory = _hot_memory(health)
@@ -274,11 +274,14 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
     if slowdown is None:
         if now >= FALLBACK_WARN_C:
             status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN
-            return _hot(status, f"{now} C; the card names no limit", now, None)
+            return _hot(status, f"{now} C; the card reports no limit", now, None)
         return hot_memory
     if now >= slowdown:
         return _hot(
-            CheckStatus.FAIL, f"{now} C, its slowdown temperature is {slowdown} C", now, slowdown
+            CheckStatus.FAIL,
+            f"{now} C, and its slowdown temperature is {slowdown} C",
+            now,
+            slowdown,
         )
     highest = health.temperature_gpu_max_c
     if now > slowdown - NEAR_C or (highest is not None and now > highest):
@@ -291,7 +294,7 @@ def _hot_memory(health: GpuHealthReading) -> Trouble | None:
     now, highest = health.temperature_memory_c, health.temperature_memory_max_c
     if now is None or highest is None or now <= highest:
         return None
-    said = f"memory at {now} C, its highest is {highest} C"
+    said = f"memory at {now} C, and its limit is {highest} C"
     return _hot(CheckStatus.WARN, said, now, highest, cause="memory-hot")
 
 
@@ -339,8 +342,8 @@ CONDITIONS: dict[str, Condition] = {
     "clock-throttling": clock_throttling,
 }
 
-#: Warnings of `detect` that slow a program down or spoil what it computes, and not only say that
-#: something is to be done at the next reset.
+#: Warnings of `detect` that slow a program down or spoil its results. The others only announce work
+#: for the next reset.
 _ALSO_UNFIT = frozenset({"gpu-hot", "memory-hot", "clocks-lowered"})
 
 
@@ -352,10 +355,10 @@ class Unfit(NamedTuple):
 
 
 def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
-    """Return the worst condition that speaks against giving this card work; None if none does.
+    """Return the worst reason against giving this card work, or None.
 
-    A card that is lost, or that the vendor is to replace, is refused. What could not be read
-    speaks for nothing and against nothing.
+    A card that is lost, or that the vendor must replace, is refused. What could not be read has
+    no influence.
     """
     judged = (condition(gpu, health) for condition in CONDITIONS.values())
     troubles = [found for found in judged if isinstance(found, Trouble)]

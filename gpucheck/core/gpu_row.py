@@ -1,4 +1,4 @@
-"""One GPU as `list` reports it: NVML's reading, the kernel's facts, CUDA's number, processes."""
+"""Row of one GPU in `list`: NVML's reading, the kernel's facts, CUDA's number, processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAME_NAME = set(Gpu._fields) & set(GpuReading._fields)
 _MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
 _APART = {"processes", "unavailable", "numa_node", "cpu_affinity", *_MEMORY}
 _COPIED = tuple(sorted(_SAME_NAME - _APART))
-#: Fields of a reading that stand nested in the document.
+#: Fields of a reading that are nested in the document.
 _NESTED = {
     "pcie_generation": "pcie.generation",
     "pcie_generation_max": "pcie.generation_max",
@@ -43,7 +43,7 @@ _NOT_SHOWN = "pci_device_id"
 
 
 def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
-    """Return a reading for each GPU that NVML counted, also for those that never answered."""
+    """Return a reading for each GPU that NVML counted, even if it never answered."""
     failure = reading.failure
     if failure is None or reading.gpu_count is None:
         return reading.gpus
@@ -67,7 +67,7 @@ def describe_gpu(
 ) -> Gpu:
     """Return the row of one GPU.
 
-    `split`: some GPU is in MIG mode, and then older drivers show a program one instance alone.
+    `split`: some GPU is in MIG mode, and then older drivers show a program only one instance.
     """
     processes = _processes(row, identities)
     unavailable = _reasons(row, processes)
@@ -81,7 +81,8 @@ def describe_gpu(
             unavailable[name] = _not_in_kernel(row, kernel, pci)
     visible, cuda_index, hidden = _seen(row, visibility, split=split)
     if cuda_index is None:
-        unavailable["cuda_index"] = hidden or visibility.open_question or "CUDA numbers its parts"
+        split_up = "CUDA numbers its MIG instances instead"
+        unavailable["cuda_index"] = hidden or visibility.open_question or split_up
     if visible is None:
         unavailable["visible"] = visibility.open_question or "the GPU has no readable UUID"
     migs = tuple(_mig_instance(mig, visibility) for mig in row.mig_instances)
@@ -124,7 +125,7 @@ def describe_gpu(
 def _shares_memory(row: GpuReading, kernel: KernelReading) -> bool:
     """Return whether the GPU has no memory of its own (GB10, Jetson, integrated boards).
 
-    NVML answers "not supported" to its size there, and there alone.
+    Only there NVML answers "not supported" when asked for the size.
     """
     reason = row.unavailable.get("memory_total_bytes", "")
     offered = row.memory_total_bytes is not None or "(NVML 3)" not in reason
@@ -143,9 +144,9 @@ def _reasons(row: GpuReading, processes: Sequence[GpuProcess]) -> dict[str, str]
             found[f"mig.instances[{position}].{name}"] = reason
     no_load = row.unavailable.get("process_utilization")
     if no_load is None and row.process_utilization is None:
-        no_load = "it was not asked for"
+        no_load = "not requested"
     for name, reason in (
-        ("memory_used_bytes", "the driver does not tell it for every process"),
+        ("memory_used_bytes", "the driver does not report it for every process"),
         ("utilization_sm_percent", no_load or "the driver has no sample of every process"),
     ):
         if any(getattr(process, name) is None for process in processes):
@@ -158,7 +159,7 @@ def _not_in_kernel(row: GpuReading, kernel: KernelReading, pci: PciDeviceReading
         return kernel.pci_unavailable
     if row.pci_bus_id is None:
         return "its PCI bus id is not known"
-    return "the kernel does not tell it" if pci.pci_bus_id else "the kernel does not list the GPU"
+    return "the kernel does not report it" if pci.pci_bus_id else "the kernel does not list the GPU"
 
 
 def _pci_device(row: GpuReading, kernel: KernelReading) -> PciDeviceReading | None:
@@ -175,11 +176,11 @@ def _state(row: GpuReading) -> GpuState:
 
 
 def _trouble(row: GpuReading) -> str | None:
-    """Say why the GPU as a whole does not answer; single readings may fail without that."""
+    """Return why the GPU as a whole does not answer; a failed single reading is no reason."""
     if row.failure is not None:
         return row.failure.message
     if row.uuid is None and row.name is None and row.memory_total_bytes is None:
-        return row.unavailable.get("uuid", "it answers none of the basic questions")
+        return row.unavailable.get("uuid", "it answers none of the basic queries")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are, what NVML and CUDA each call them, and who uses them."""
+"""Inventory of the GPUs: their numbers in NVML and in CUDA, and the processes on them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gpucheck.models.snapshot import (
 )
 from gpucheck.probes.interface import NvmlQuestion, Probes
 
-#: Failures that leave it open whether there are GPUs: the driver did not tell, or nobody asked.
+#: Failures after which it is open whether there are GPUs: no answer, or no question asked.
 UNDECIDED = frozenset({"driver-not-answering", "nvml-child-died", "not-recorded", "timeout"})
-#: Whoever asks this driver next waits for it in vain.
+#: The next call into this driver would hang too.
 HUNG = "driver-not-answering"
 
 NEXT_STEP = "Run: gpucheck detect"
 
-#: Variables that change what is seen, or what its numbers mean.
+#: Variables that change which GPUs are visible, or what their numbers mean.
 _EXPLAINED = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -44,10 +44,10 @@ _EXPLAINED = frozenset(
 
 
 class ListRequest(NamedTuple):
-    """What to find out beyond the GPUs themselves.
+    """Parts of the inventory beyond the GPUs themselves.
 
-    CUDA is started with `ask_driver`, and else only where the documents leave its numbers open.
-    Whoever names a device that a program is then to use asks it.
+    `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open.
+    Commands that name a device for a program set it.
     """
 
     ask_driver: bool = False
@@ -56,7 +56,7 @@ class ListRequest(NamedTuple):
 
 
 def take_inventory(request: ListRequest, probes: Probes) -> Answer:
-    """List the GPUs; a machine without any is an answer with exit code 4, a hung driver with 3."""
+    """List the GPUs; without any the answer has exit code 4, with a hung driver 3."""
     question = NvmlQuestion(
         topology=request.topology, process_utilization=request.process_utilization
     )
@@ -88,7 +88,7 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
 
 
 def judge_list(answer: Answer) -> Answer:
-    """Return the answer of `list`, which is a bad one where none of the GPUs answers."""
+    """Return the answer of `list`, which has exit code 1 where none of the GPUs answers."""
     inventory = answer.result
     if answer.error is not None or not isinstance(inventory, Inventory) or not inventory.gpus:
         return answer
@@ -102,7 +102,7 @@ def judge_list(answer: Answer) -> Answer:
 
 
 def list_gpus(probes: Probes, *, ask_driver: bool = False) -> tuple[Gpu, ...]:
-    """Return the GPUs, for programs that want an exception instead of an answer without any.
+    """Return the GPUs, or raise if there are none.
 
     `ask_driver` as in ListRequest.
 
@@ -144,7 +144,7 @@ def see_visibility(
 ) -> Visibility:
     """Apply the rules; ask the driver where they leave it open, or when told to.
 
-    A card that does not answer may keep CUDA waiting: beside one only `ask_driver` asks it.
+    A card that does not answer may hang CUDA: then only `ask_driver` starts it.
     """
     visibility = apply_rules(
         environment.get("CUDA_VISIBLE_DEVICES"),
@@ -160,7 +160,7 @@ def see_visibility(
     if silent and not (ask_driver or hung):
         return visibility._replace(open_question=f"{question} (list --ask-driver starts CUDA)")
     if hung:
-        unasked = "CUDA was not asked, which may wait for it as well"
+        unasked = "CUDA was not asked, because it may hang on that GPU too"
         return visibility._replace(open_question=f"{question}; {unasked}" if question else unasked)
     cuda = probes.cuda()
     joined = join_driver(visibility, cuda, rows)
@@ -182,9 +182,9 @@ def _outcome(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:
 
 
 def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Failure:
-    """Return NVML's failure as the sentence and the next step that every command gives.
+    """Return NVML's failure with the sentence and the remedy that every command gives.
 
-    `rows` are those that came nevertheless.
+    `rows` are the GPUs that were read nevertheless.
     """
     some = any(row.failure is None for row in rows)
     number = "" if failure.library_code is None else f" (NVML {failure.library_code})"
@@ -212,12 +212,12 @@ def _notices(
         message = f"CUDA's numbering is not known: {question}."
         found.append(Notice(code="cuda-order-unknown", message=message))
     elif question:
-        message = f"CUDA's numbering is by the documented rules alone: {question}."
+        message = f"CUDA's numbering follows the documented rules alone: {question}."
         found.append(Notice(code="cuda-driver-silent", message=message))
     if request.topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
     if inventory.visibility.disagreement or _EXPLAINED & environment.keys():
-        # Imported where there is something to explain: most machines set none of them.
+        # Imported only if needed: most machines set none of the variables.
         from gpucheck.core.visibility_advice import advise
 
         found += advise(inventory.visibility, reading.gpus, environment)

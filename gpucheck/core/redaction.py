@@ -1,4 +1,4 @@
-"""Make a recording fit to be shown to strangers: names become stand-ins, the meaning stays.
+"""Redaction of a recording for strangers: names become stand-ins, the meaning stays.
 
 The same name gets the same stand-in everywhere. A UUID, and the unique, ambiguous or unknown
 beginning of one, stays just that, so the recorded CUDA_VISIBLE_DEVICES selects the same devices.
@@ -36,7 +36,7 @@ _PLAIN = re.compile(
     "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
     "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
 )
-#: What their values are made of: numbers, sizes, ranges, and the words that these settings know.
+#: Parts of their values: numbers, sizes, ranges, and the words that these settings know.
 _VALUE_PARTS = re.compile(r"[\s,:;=<>\[\]]+")
 _VALUE_NUMBER = re.compile(
     r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[+-]?[0-9]{1,3})?(?:[kmgt]i?b?|b|%)?"
@@ -63,13 +63,13 @@ _LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
 _HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
 _LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
-#: A path in a message, up to where messages go on. Those of the system itself tell nothing.
+#: A path in a message, up to where the message goes on. System paths reveal nothing.
 _PATH = re.compile(
     r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
     r"[^:'\"\n]+"
     r"|~[\w.-]*/[^:'\"\n]*|\b[A-Za-z]:\\[^'\"\n]*|\\\\[\w.$-]+\\[^'\"\n]*"
 )
-#: What lines of the kernel log name: processes that have ended, GPUs and boards.
+#: Names in lines of the kernel log: processes that have ended, GPUs and boards.
 #: A process's name may hold spaces and commas: of what follows it only a known end stays.
 _LOGGED_PROCESS = re.compile(
     r"\bname=.*?(?P<end>, (?:GPU has fallen off the bus|Ch(?:annel)? [0-9a-fA-Fx]{1,10})\.?)?$",
@@ -99,7 +99,7 @@ class _Aliases:
         self.known: dict[str, str] = {}
 
     def of(self, name: str | None) -> str | None:
-        """Return the stand-in of a name; nothing stays nothing."""
+        """Return the stand-in of a name; None stays None."""
         return None if name is None else self.name(name)
 
     def name(self, name: str) -> str:
@@ -223,7 +223,7 @@ class _Redactor:
         return {name: self.text(reason) for name, reason in unavailable.items()}
 
     def text(self, text: str) -> str:
-        """Return a sentence without the names that are known by now, and without paths."""
+        """Return a sentence without the names known so far, and without paths."""
         tables = (self.users, self.hosts, self.serials, self.processes, self.gpus, self.migs)
         names = {name: alias for table in tables for name, alias in table.known.items()}
         long = sorted((name for name in names if len(name) >= _SHORTEST_NAME), key=len)
@@ -233,7 +233,7 @@ class _Redactor:
         return _PATH.sub("(path)", text)
 
     def system(self, reading: SystemReading) -> SystemReading:
-        """Return the surroundings; lines of the log can hold what any driver and program says."""
+        """Return the system's reading; kernel log lines can hold text of any driver or program."""
         reading = self.everything(reading)
         lines = reading.log.lines
         if lines is None:

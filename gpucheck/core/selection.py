@@ -1,4 +1,4 @@
-"""Which of the listed GPUs a person asked to see, and in which order."""
+"""Filters and order of a GPU list, as the user asked for them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _uuids(gpu: Gpu) -> list[str]:
 
 
 def of_user(inventory: Inventory, user: str | None) -> Inventory:
-    """Keep the GPUs on which this user runs something, with that user's processes alone."""
+    """Keep the GPUs on which this user runs something, with only that user's processes."""
     if user is None:
         return inventory
     gpus = (
@@ -77,7 +77,7 @@ def sort_gpus(
     *,
     descending: bool,
 ) -> Inventory:
-    """Order the GPUs by a value; equal ones stay as they are, those without one come last."""
+    """Order the GPUs by a value; ties keep their order, and GPUs without the value come last."""
     present = [gpu for gpu in inventory.gpus if value(gpu) is not None]
     absent = [gpu for gpu in inventory.gpus if value(gpu) is None]
     ordered = sorted(present, key=value, reverse=descending)  # type: ignore[arg-type]

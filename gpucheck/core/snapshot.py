@@ -1,4 +1,4 @@
-"""Record a machine, so that it can be looked at elsewhere."""
+"""Snapshot of a machine, to be looked at elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def record(probes: Probes) -> Snapshot:
-    """Take every reading once; a probe that fails is recorded as it failed."""
+    """Take every reading once; a failed probe is recorded with its failure."""
     # What the kernel shows comes first: NVML may load modules and create device nodes.
     kernel = probes.kernel()
     system = probes.system()
@@ -40,7 +40,7 @@ def record(probes: Probes) -> Snapshot:
 
 
 def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
-    """Answer with the recording; a machine without GPUs is recorded just as well (exit code 0)."""
+    """Return the recording; that of a machine without GPUs is complete too (exit code 0)."""
     snapshot = record(probes)
     if redacted:
         snapshot = redact(snapshot)

@@ -1,4 +1,4 @@
-"""TOML files that a person wrote: read within bounds, every error with the file and the line."""
+"""TOML files written by people: size limits, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER = re.compile(
 )
 _KEY = re.compile(rf"\s*(?P<name>{_NAME})\s*[.=]")
 _PART = re.compile(_NAME)
-#: Texts and comments, to the end of the line where a text does not end in it.
+#: Strings and comments, to the end of the line where a string does not end in it.
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*+\"?|'[^']*+'?|#.*")
 _LONG_NAME = re.compile(
     r"(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"
@@ -30,7 +30,7 @@ _TOML_LINE = re.compile(r"\(at line (?P<line>[0-9]+), column (?P<column>[0-9]+)\
 
 
 class Source(NamedTuple):
-    """A file's path, what it is called in errors, and the line of each table and key."""
+    """Path of a file, its name in errors, and the line of each table and key."""
 
     path: str
     lines: Mapping[tuple[str, str], int]
@@ -60,7 +60,7 @@ class Source(NamedTuple):
 
 
 def read_text(path: Path, noun: str) -> str:
-    """Return a file's text; `noun` says in errors what it should have been.
+    """Return a file's text; `noun` names the kind of file in errors.
 
     Raises:
         WrongUseError: with the file and the problem.
@@ -109,8 +109,8 @@ def find_lines(text: str) -> dict[tuple[str, str], int]:
     """Return the line of each (table, key); of a table itself under the empty key.
 
     `[a.b]` is the table `a.b`; the tables of a list `[[a]]` are `a[0]`, `a[1]` and so on. The
-    parser of the standard library does not keep lines. This reads only what begins a line outside
-    of lists and of texts over several lines.
+    parser of the standard library keeps no lines. This reads only line beginnings outside of lists
+    and of strings over several lines.
     """
     found: dict[tuple[str, str], int] = {}
     counts: dict[str, int] = {}
@@ -148,5 +148,5 @@ def _table_named(written: str, counts: dict[str, int], *, new: bool) -> str:
 
 
 def shown(text: str) -> str:
-    """Return outside text with control characters made visible, and no more than a line of it."""
+    """Return outside text with control characters visible, cut to one line."""
     return ascii(text if len(text) <= 200 else f"{text[:197]}...")[1:-1]

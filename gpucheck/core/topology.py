@@ -1,4 +1,4 @@
-"""How GPUs reach each other, in the words that nvidia-smi topo -m taught everybody."""
+"""Topology: how GPUs reach each other, in the terms of nvidia-smi topo -m."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 class _Links(NamedTuple):
-    """The active NVLinks: counted from one GPU to another, and from a GPU into switches.
+    """Active NVLinks, counted from one GPU to another, and from a GPU into switches.
 
-    `gaps` says of which GPUs not all links are known.
+    `gaps` names the GPUs whose links are not all known.
     """
 
     direct: Counter[tuple[int, int]]
@@ -52,7 +52,7 @@ def _count(nvlinks: Sequence[NvlinkReading], gpus: Sequence[GpuReading]) -> _Lin
 def _leads_to_switch(link: NvlinkReading) -> bool:
     if link.remote_type is not None:
         return link.remote_type == "switch"
-    # Drivers before R515 do not say what is at the other end: a device that is no GPU is a switch.
+    # Drivers before R515 do not name the other end: a device that is no GPU is a switch.
     return link.remote_pci_bus_id is not None
 
 
@@ -66,12 +66,12 @@ def _link(pair: PairReading, links: _Links) -> TopologyLink:
         # The PCIe path would read as "no NVLink", which is not known.
         gap = links.gaps.get(pair.from_) or links.gaps.get(pair.to)
         return TopologyLink(from_=pair.from_, to=pair.to, kind=None, unavailable=gap)
-    # The slower end of a pair is what the pair has.
+    # The slower end limits the pair.
     count = count or min(into_switches)
     if count:
         return TopologyLink(from_=pair.from_, to=pair.to, kind=f"NV{count}")
     kind = LEVELS.get(pair.level) if pair.level is not None else None
     reason = pair.unavailable
     if kind is None and reason is None:
-        reason = f"NVML gave the unknown level {pair.level}"
+        reason = f"NVML reports the unknown level {pair.level}"
     return TopologyLink(from_=pair.from_, to=pair.to, kind=kind, unavailable=reason)

@@ -1,10 +1,10 @@
-"""What CUDA_VISIBLE_DEVICES leaves visible, by NVIDIA's documented rules.
+"""Rules of CUDA_VISIBLE_DEVICES, as NVIDIA documents them: which devices CUDA sees.
 
 Sources: CUDA Programming Guide, "CUDA Environment Variables" (unset, empty, order, truncation at
 the first invalid entry, UUIDs and their prefixes); PyTorch's TestVisibleDeviceParses, which
 records what driver 525.60.13 does (duplicates empty the list, strtol-like integers, the first
-entry decides the kind); MIG User Guide, "CUDA Device Enumeration". Where they give no answer, the
-result carries an `open_question` and only the driver can decide.
+entry decides the kind); MIG User Guide, "CUDA Device Enumeration". Where they do not
+decide, the result has an `open_question`, and only the driver can answer it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FASTEST_FIRST = "FASTEST_FIRST"
 #: CUDA_ERROR_NO_DEVICE
 NO_DEVICE = 100
 
-#: So much of an entry is repeated in the reasons of others.
+#: Most characters of an entry in the reasons of others.
 MOST_SHOWN = 60
 
 SEVERAL_MIG = "drivers differ in how many MIG instances they enumerate for one program"
-ONE_MIG = "before driver 570 a program sees one MIG instance alone"
+ONE_MIG = "before driver 570 a program sees only one MIG instance"
 SEVERAL_MIG_DRIVER = 570
 NAMED_TWICE = "a device is named twice, which empties the whole list"
 NAMED_AGAIN = "a device is named again after an invalid entry, and what that does is not documented"
@@ -53,8 +53,8 @@ def apply_rules(
 
     `driver_version` decides how many MIG instances one program sees; without it that is open.
 
-    `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when the order, or
-    what is visible at all, is the driver's to say; `open_question` then tells why.
+    `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when only
+    the driver knows the order, or what is visible at all; `open_question` then says why.
     """
     gpus = by_bus(gpus)
     entries: list[Entry] = []
@@ -97,12 +97,12 @@ def bus_place(pci_bus_id: str | None) -> tuple[int, ...]:
 
 
 def is_silent(gpu: GpuReading) -> bool:
-    """Return whether the GPU does not answer: whether CUDA counts it, and where, is not certain."""
+    """Return whether the GPU does not answer: then CUDA may or may not count it."""
     return gpu.failure is not None or gpu.uuid is None
 
 
 def shows_one_instance(driver_version: str | None) -> bool:
-    """Return whether this driver certainly shows a program one MIG instance and nothing else.
+    """Return whether this driver certainly shows a program only one MIG instance.
 
     MIG User Guide, "CUDA Device Enumeration": so with CUDA 11/R450 and CUDA 12/R525. From CUDA
     12/R570 on the same page says both that there may be several and that there is one: only the
@@ -118,7 +118,7 @@ def _instances(gpus: Sequence[GpuReading]) -> list[str | None]:
 
 
 def _keep_one_instance(entries: list[Entry], gpus: Sequence[GpuReading]) -> list[Entry]:
-    """Drop what follows the first MIG instance, where the older rule is sure which one that is.
+    """Drop what follows the first MIG instance, where the older rule decides which one that is.
 
     "The first one available" is the first of the list if NVML has it first too; else it is open.
     """
@@ -150,7 +150,7 @@ def _document(entry: Entry) -> VisibilityEntry:
 
 
 def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:
-    """Say why the ordinals of these GPUs are not known by the rules, or None if they are."""
+    """Return why the rules do not decide the ordinals of these GPUs, or None if they do."""
     if any(is_silent(gpu) for gpu in gpus):
         return "a GPU does not answer, so it is not known whether CUDA counts it"
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
@@ -174,7 +174,7 @@ def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None
 
 
 def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[Entry]:
-    """Judge every entry by itself, then as the list that they make."""
+    """Judge every entry by itself, then the list as a whole."""
     if text == "":
         return []
     texts = text.split(",")
@@ -191,7 +191,7 @@ def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[Ent
 
 
 def _repeats(entries: Sequence[Entry]) -> bool:
-    """Return whether a device is certainly named twice: nothing before it may end the list."""
+    """Return whether a device is certainly named twice, that is, before the list may end."""
     seen: set[object] = set()
     for entry in entries:
         # A GPU among MIG instances, or the other way round, may end the list too.
@@ -205,7 +205,7 @@ def _repeats(entries: Sequence[Entry]) -> bool:
 
 
 def _leave_open(entries: Sequence[Entry], end: int) -> list[Entry]:
-    """Return the entries before the end, with the questions that they raise only together."""
+    """Return the entries before the end, with the questions that only several of them raise."""
     kept = list(entries[:end])
     keys = [entry.key for entry in entries if entry.key is not None]
     question: str | None = None
@@ -223,7 +223,7 @@ def _behind(entries: Sequence[Entry], end: int) -> list[Entry]:
         return []
     text = entries[end].text
     shown = repr(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
-    problem = f"it stands after the invalid entry {shown}"
+    problem = f"it comes after the invalid entry {shown}"
     return [Entry(text=entry.text, problem=problem) for entry in entries[end + 1 :]]
 
 
@@ -263,7 +263,7 @@ def join_driver(
 
 
 def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | None:
-    """Say so where the driver enumerates something else than rules that left nothing open."""
+    """Return how the driver's devices differ from those of unambiguous rules, or None."""
     ruled = visibility.visible
     if visibility.open_question is not None or ruled is None or ruled == visible:
         return None
@@ -293,7 +293,7 @@ def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityE
             reason = "the CUDA driver does not enumerate it"
             entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=reason)
         elif visibility.open_question or entry.uuid != visible[ordinal]:
-            reason = "as the CUDA driver says"
+            reason = "confirmed by the CUDA driver"
             entries[at] = entry._replace(uuid=visible[ordinal], reason=reason)
     return tuple(entries)
 

@@ -1,7 +1,7 @@
-"""What people get wrong about visible GPUs, and what around CUDA explains what is seen.
+"""Advice on CUDA_VISIBLE_DEVICES: common mistakes, and Slurm, containers and MPS.
 
-Nothing here changes what is visible: these are sentences about values that mean something else
-than they seem to. Sources: CUDA Programming Guide, "CUDA Environment Variables"; the container
+Nothing here changes what is visible: these are sentences about values that do not mean what they
+seem to. Sources: CUDA Programming Guide, "CUDA Environment Variables"; the container
 toolkit's README; Slurm's gres.conf manual; the MPS guide, "Environment Variables".
 """
 
@@ -21,17 +21,17 @@ _ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
 _NUMBER_AND_REST = re.compile(
     r"\s*[+-]?(?!0[xX])[0-9]+\s*[^\s0-9]|\s*[+-]?[0-9]+\s+[0-9]", re.ASCII
 )
-#: What people write who want no GPU to be seen: CUDA has no such words, and stops at them.
+#: Values for "no GPU": CUDA does not know these words, and stops at them.
 _NOBODY = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
-#: No more of a value is repeated.
+#: A longer value is cut.
 _MOST_SHOWN = 60
 
 
 def advise(
     visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
 ) -> list[Notice]:
-    """Return what should be known about the variables, most important first; never raises."""
+    """Return the notices about the variables, most important first; never raises."""
     found = [*_about_value(visibility), *_about_order(visibility, gpus)]
     says_it = any(item.code == "visible-devices-all" for item in found)
     if not says_it and not hides_on_purpose(visibility):
@@ -45,17 +45,16 @@ def advise(
 
 
 def hides_on_purpose(visibility: Visibility) -> bool:
-    """Return whether somebody has said in so many words that no GPU is to be seen.
+    """Return whether the value explicitly hides all GPUs.
 
-    That is no mistake. An empty value is none of these: it is also what a script leaves behind
-    that failed to find GPUs.
+    That is no mistake. An empty value is not explicit: a script that found no GPUs leaves one too.
     """
     text = visibility.cuda_visible_devices
     return text is not None and _NOBODY.fullmatch(text) is not None
 
 
 def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
-    """Say which entry is dropped first, and where nothing is left, that nothing is."""
+    """Name the first entry that is dropped, and say if none is left."""
     text = visibility.cuda_visible_devices
     if text == "" and gpus:
         message = (
@@ -88,27 +87,27 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
         return
     name = f"CUDA_VISIBLE_DEVICES={_shown(text)}"
     if text.strip().strip(_QUOTES).casefold() == "all":
-        message = f"{name}: CUDA has no such word and sees no GPU; leave it unset for all."
+        message = f"{name}: CUDA does not know this word and sees no GPU; unset it to see all."
         yield _notice("visible-devices-all", message)
     if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
-        message = f"{name}: there are no ranges, only the first number counts; write 0,1,2."
+        message = f"{name}: CUDA knows no ranges and reads only the first number; write 0,1,2."
         yield _notice("visible-devices-range", message)
     odd = _with_a_rest(text)
     if odd is not None:
-        message = f"{name}: of {_shown(odd)} only the leading number counts; commas separate."
+        message = f"{name}: CUDA reads only the leading number of {_shown(odd)}; use commas."
         yield _notice("visible-devices-rest", message)
     if any(mark in text for mark in _QUOTES):
-        message = f"{name}: the quotes are part of the value; whoever set it must leave them out."
+        message = f"{name}: the quotes are part of the value; set it without them."
         yield _notice("visible-devices-quotes", message)
     if odd is None and any(char.isspace() for char in text):
-        message = f"{name}: blanks before a number are skipped, others are not documented."
+        message = f"{name}: spaces before a number are skipped; others are not documented."
         yield _notice("visible-devices-blanks", message)
 
 
 def _with_a_rest(text: str) -> str | None:
-    """Return the first entry that goes on behind its number, as `0;1` and `0 1` do.
+    """Return the first entry with text after its number, such as `0;1` and `0 1`.
 
-    Ranges have a warning of their own, and what CUDA makes of `0x1` is not documented.
+    Ranges have a warning of their own, and what CUDA does with `0x1` is not documented.
     """
     parts = () if looks_like_uuid(text) else text.split(",")
     plain = (part for part in parts if not _RANGE.fullmatch(part.strip(_QUOTES)))
@@ -120,7 +119,7 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
     if order not in (None, "", FASTEST_FIRST, PCI_BUS_ID):
         message = (
             f"CUDA_DEVICE_ORDER={_shown(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
-            "what CUDA makes of it is not documented."
+            "what CUDA does with it is not documented."
         )
         yield _notice("device-order-unknown", message)
     kinds = {(gpu.name, gpu.pci_device_id) for gpu in gpus}
@@ -128,8 +127,8 @@ def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator
     counts = _ORDINAL.match(text) and not hides_on_purpose(visibility)
     if order != PCI_BUS_ID and len(kinds) > 1 and counts:
         message = (
-            f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus: "
-            "on this machine of unlike GPUs set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
+            f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus. "
+            "The GPUs here differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
         )
         yield _notice("ordinal-on-unlike-gpus", message)
 
@@ -170,19 +169,20 @@ def _about_containers(
     name = f"NVIDIA_VISIBLE_DEVICES={_shown(wanted)}"
     words = {part.strip() for part in wanted.split(",")} - {""}
     if gpus and (words <= {"none"} or "void" in words):
-        return  # it was set later, or the container was made otherwise: here are GPUs
+        return  # set later, or the container was made in another way: GPUs are here
     if not words or "void" in words:
-        message = f"{name}: the container runtime put neither GPUs nor the driver in here."
+        message = f"{name}: the container runtime provided neither GPUs nor the driver."
         yield _notice("container-without-gpus", message)
     elif words == {"none"}:
-        message = f"{name}: the container was given the driver's files and no GPU."
+        message = f"{name}: the container got the driver's files but no GPU."
         yield _notice("container-without-gpus", message)
     elif words != {"all"} and _some_out_of_range(visibility):
         yield _notice(
             "container-numbers",
             f"{name} chose the GPUs when the container was made; in here they count from 0, so "
-            f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} with the host's "
-            "numbers names others or none. UUIDs stay the same.",
+            f"the host's numbers in "
+            f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} name other GPUs "
+            "or none. UUIDs stay the same.",
         )
 
 
@@ -198,7 +198,7 @@ def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterat
     if environment.get("CUDA_MPS_PIPE_DIRECTORY") and text and not looks_like_uuid(text):
         yield _notice(
             "mps-numbers",
-            "With MPS the server's own CUDA_VISIBLE_DEVICES comes first, and the numbers of "
+            "With MPS the server's own CUDA_VISIBLE_DEVICES applies first, and the numbers in "
             f"CUDA_VISIBLE_DEVICES={_shown(text)} count what it leaves, from 0; use UUIDs.",
         )
 

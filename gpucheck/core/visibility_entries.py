@@ -1,6 +1,6 @@
-"""What one entry of CUDA_VISIBLE_DEVICES means by itself: an ordinal, a UUID, or nothing.
+"""Single entries of CUDA_VISIBLE_DEVICES: an ordinal, a UUID, or nothing.
 
-The sources are those of `core/visibility.py`, which makes the list of the entries.
+The sources are those of `core/visibility.py`, which judges the whole list.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LARGEST_INT = 2**31 - 1
 
 MIG_QUESTION = "MIG is enabled, and drivers differ in which instances they enumerate"
 EMPTY_ENTRY = "an empty entry is not documented"
-LOOSE_UUID = "blanks around a UUID, or its letters in another case, are not documented"
+LOOSE_UUID = "spaces around a UUID, or letters in another case, are not documented"
 
 
 class Entry(NamedTuple):
     """One entry as judged: kept, or dropped for a `problem`, or left open by a `question`.
 
     An invalid entry ends the list. `key` is the same for two entries that name one device; it is
-    None where it is not known what is named.
+    None where it is not known which device that is.
     """
 
     text: str
@@ -51,7 +51,7 @@ def judge_ordinal(text: str, gpus: Sequence[GpuReading], question: str | None) -
         return _judge_word(text)
     ordinal = _read_integer(found["sign"], found["digits"])
     if ordinal is None:
-        doubt = "how a number is read that begins with 0 or is very large is not documented"
+        doubt = "how CUDA reads a number that starts with 0 or is very large is not documented"
         return Entry(text=text, question=doubt)
     if ordinal < 0:
         return Entry(text=text, problem="a negative number ends the list")
@@ -90,7 +90,7 @@ def _read_integer(sign: str, digits: str) -> int | None:
 
 
 def _read_as_c(digits: str) -> int:
-    """Return what C's strtol makes of it with base 0; `digits` begins with 0."""
+    """Return the number as C's strtol reads it with base 0; `digits` begins with 0."""
     if digits[1:2] in ("x", "X"):
         return int(digits, 16)
     octal = re.match("[0-7]+", digits)
@@ -105,7 +105,7 @@ def _are(count: int) -> str:
 
 
 def looks_like_uuid(text: str) -> bool:
-    """Return whether an entry is meant as the UUID of a GPU or of a MIG instance."""
+    """Return whether an entry looks like the UUID of a GPU or of a MIG instance."""
     return text.strip().casefold().startswith(("gpu-", "mig-"))
 
 
@@ -130,7 +130,7 @@ def _judge_device(text: str, gpus: Sequence[GpuReading]) -> Entry:
         return Entry(text=text, problem="not a UUID in a list that begins with one")
     matches = [gpu for gpu in gpus if gpu.uuid is not None and gpu.uuid.startswith(text)]
     if len(matches) > 1:
-        return Entry(text=text, key=text, problem="more than one GPU begins with this")
+        return Entry(text=text, key=text, problem="the UUIDs of several GPUs begin with this")
     whole = bool(matches) and matches[0].uuid == text
     if not whole and any(gpu.uuid is None for gpu in gpus):
         return Entry(text=text, question="it may be the GPU that does not answer")

@@ -1,4 +1,4 @@
-"""Turn records (named tuples and dataclasses) into plain JSON values and, strictly, back again."""
+"""Codec between records (named tuples, dataclasses) and plain JSON values, strict on reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class DecodeError(ValueError):
-    """A plain value does not have the shape of the model; `where` is a JSON path."""
+    """A plain value that does not fit the record; `where` is a JSON path."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -155,7 +155,7 @@ _WORDS: dict[Any, str] = {
 def _decode_scalar(hint: Any, value: object, where: str) -> object:
     if isinstance(value, bool) and hint is not bool:
         raise DecodeError(where, f"must be {_WORDS[hint]}")
-    # Larger ones can neither be converted nor shown, and nothing counts that far.
+    # Larger numbers can neither be converted nor shown, and no count is that large.
     fits = not isinstance(value, int) or -(2**63) <= value < 2**64
     if hint is float and isinstance(value, int) and fits:
         return float(value)

@@ -1,11 +1,11 @@
-"""One GPU as `gpucheck list` reports it, and how the visible set came about (contract list/1)."""
+"""Records of `gpucheck list` (list/1): the GPUs, and which of them CUDA sees."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-#: The default of a mapping that has nothing in it.
+#: An empty mapping, as a default.
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -25,7 +25,7 @@ class DecidedBy(StrEnum):
 
 
 class EntryStatus(StrEnum):
-    """What became of one entry of CUDA_VISIBLE_DEVICES."""
+    """Outcome of one entry of CUDA_VISIBLE_DEVICES."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -81,8 +81,8 @@ class GpuProcess(NamedTuple):
 class Gpu(NamedTuple):
     """One GPU with both of its numbers and its state; `unavailable` says why a reading is null.
 
-    `memory_source` is `driver`, or `system` where the GPU shares the processor's memory and the
-    driver has no figures: they are then those of the whole system.
+    `memory_source` is `driver`, or `system` where the GPU shares the CPU's memory and the driver
+    has no figures: they are then those of the whole system.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -122,7 +122,7 @@ class Gpu(NamedTuple):
 
 
 class VisibilityEntry(NamedTuple):
-    """One comma-separated entry of CUDA_VISIBLE_DEVICES and its fate."""
+    """One comma-separated entry of CUDA_VISIBLE_DEVICES and its outcome."""
 
     text: str
     status: EntryStatus
@@ -131,11 +131,11 @@ class VisibilityEntry(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """What CUDA_VISIBLE_DEVICES leaves visible.
+    """Devices that CUDA_VISIBLE_DEVICES leaves visible.
 
     `cuda_visible_devices` null means unset. `visible` lists UUIDs of GPUs or MIG instances by
     ascending CUDA ordinal, or is null when neither the rules nor the driver gave an order.
-    `disagreement` says so where the driver enumerates something else than the rules do.
+    `disagreement` says how the driver's enumeration differs from the rules.
     """
 
     cuda_visible_devices: str | None

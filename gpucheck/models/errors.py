@@ -1,4 +1,4 @@
-"""Every error that a user can meet: its exit code, its stable code, a sentence, and what to do."""
+"""Errors that a user can see: exit code, stable code, message, and remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """The program's exit codes; their meaning is fixed by the contract and listed in the README."""
+    """Exit codes of the program; the README lists their meanings, which never change."""
 
     OK = 0
     BAD = 1
@@ -25,11 +25,11 @@ class ExitCode(IntEnum):
 
 
 class GpucheckError(Exception):
-    """A failure with a sentence for a person, a code for a program and the steps that mend it.
+    """Error with a sentence for people, a code for programs, and the steps that fix it.
 
     `message` is one sentence without a trailing newline; `remedy` lists steps in the order to
-    try; `code` is kebab-case and never changes meaning. `host` is the machine that was looked at,
-    where that is known.
+    try; `code` is kebab-case and never changes meaning. `host` is the machine that was
+    read, if known.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
@@ -43,25 +43,25 @@ class GpucheckError(Exception):
 
 
 class BadAnswerError(GpucheckError):
-    """The question was answered and the answer is bad: nothing fits, a limit did not hold."""
+    """A bad answer: nothing fits, or a limit did not hold."""
 
     exit_code = ExitCode.BAD
 
 
 class WrongUseError(GpucheckError):
-    """The command line, a device string, an amount or a file given to us cannot be used."""
+    """A command line, device string, amount or file that cannot be used."""
 
     exit_code = ExitCode.WRONG_USE
 
 
 class InconclusiveError(GpucheckError):
-    """It was looked at or measured, but the evidence does not decide it."""
+    """The evidence does not decide the question."""
 
     exit_code = ExitCode.INCONCLUSIVE
 
 
 class MissingError(GpucheckError):
-    """Something that is needed is not on this machine: a GPU, a driver, CuPy, an extra."""
+    """Something required is missing on this machine: a GPU, a driver, CuPy, an extra."""
 
     exit_code = ExitCode.MISSING
 

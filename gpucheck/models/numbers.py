@@ -1,4 +1,4 @@
-"""Devices named shortly: neighbouring numbers as ranges."""
+"""Short names for several devices: neighbouring numbers as ranges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpucheck.models.placement import Candidate
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Write numbers shortly: 0, 1, 2, 5 -> "0-2,5"."""
+    """Return numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -19,7 +19,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def name_together(candidates: Sequence[Candidate]) -> str:
-    """Name cards by their numbers, and instances, which have none, by their UUIDs too."""
+    """Return the numbers of cards; instances have none, so their UUIDs are added."""
     cards: list[int] = []
     others: list[str] = []
     for item in candidates:

@@ -1,4 +1,4 @@
-"""The envelope that every document shares (contract: Envelope)."""
+"""Envelope of every document."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Status(StrEnum):
 
 
 class Host(NamedTuple):
-    """The machine a report speaks of; null where it could not be read or was not recorded."""
+    """Machine of a report; null where it could not be read or was not recorded."""
 
     name: str | None = None
     os: str | None = None
@@ -36,14 +36,14 @@ class Failure(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something a person should know although the command answered."""
+    """Warning about an answer, for the user."""
 
     code: str
     message: str
 
 
 class Answer(NamedTuple):
-    """What a command found, before it is wrapped in an envelope.
+    """Result of a command, before it is wrapped in an envelope.
 
     `result` is the document's own record (an Inventory, a BenchResult, ...), or None when
     there is only an error.
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One finished document: envelope and result, ready to be rendered."""
+    """Finished document: envelope and result, ready to be rendered."""
 
     command: str
     schema: str

@@ -18,7 +18,7 @@ BYTES_PER_UNIT = {
 
 EXAMPLES = "write a share such as 30% or 0.3, or bytes with a unit such as 8GiB"
 
-#: No amount needs more; longer text is refused before arithmetic, whose cost grows with its length.
+#: No amount is longer. Longer text is refused first: arithmetic on it would be expensive.
 LONGEST_TEXT = 64
 
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ ]*(%|[A-Za-z]*)")
@@ -36,8 +36,8 @@ class Amount:
     def bytes_of(self, total_bytes: int) -> int:
         """Return the bytes this amount means on a card of `total_bytes`, rounded down.
 
-        A size in bytes is returned as it is, even where the card is smaller: whether it fits is
-        decided by who knows the card's name.
+        A size in bytes is returned unchanged, even if the card is smaller: the caller decides
+        whether it fits.
         """
         if self.size_bytes is not None:
             return self.size_bytes
@@ -48,7 +48,7 @@ def parse_amount(text: str) -> Amount:
     """Parse `30%`, `0.3`, `8GiB`, `8GB`, `8192MiB` or `512M`, in any case.
 
     Raises:
-        WrongUseError: for everything else, saying what the text would have meant.
+        WrongUseError: for everything else; it suggests what to write.
     """
     cleaned = text.strip(" ")
     if not cleaned:
@@ -81,7 +81,7 @@ def _percentage(text: str, value: Fraction) -> Amount:
 
 
 def _fraction(text: str, number: str, value: Fraction) -> Amount:
-    """Accept a bare number strictly between 0 and 1: everything else has no unit to go by."""
+    """Accept a bare number strictly between 0 and 1: any other needs a unit."""
     if value < 1:
         return Amount(text=text, share=value)
     if value == 1:
@@ -110,7 +110,7 @@ def _size(text: str, value: Fraction, unit: str) -> Amount:
 
 
 def _refusal_of_form(text: str) -> WrongUseError:
-    """Say what is wrong with text that is not a number with an optional unit."""
+    """Return the error for text that is not a number with an optional unit."""
     lowered = text.lower()
     if _NOT_FINITE.fullmatch(lowered):
         return _refusal(fact=f"{_shown(text)} is not a finite amount", remedy=EXAMPLES)

@@ -1,4 +1,4 @@
-"""Finished reports in, text out: the registry of formats. No decisions and no I/O live here."""
+"""Registry of the formats, which turn finished reports into text. No decisions, no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format is given besides the report: where it will be seen, and what to show."""
+"""View: what the terminal can show, and how much the user wants to see."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from gpucheck.models.report import Report
 
 
 class View(NamedTuple):
-    """How a report is shown. Nothing here changes what was found.
+    """Display settings of a report. Nothing here changes the results.
 
     `width` is in columns; `color` and `unicode` say what the terminal can show; `verbosity` is -1
     (quiet), 0 or more; `columns` chooses and orders the columns of a list, None means by width.
@@ -26,7 +26,7 @@ Renderer = Callable[[Report, View], str]
 
 
 def printable(text: str) -> str:
-    """Make control characters of outside text visible, so that a name cannot steer a terminal."""
+    """Return outside text with control characters visible, so that no name controls a terminal."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text

@@ -1,4 +1,4 @@
-"""A memory limit as lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`."""
+"""Code format: a memory limit as lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpucheck.render.base import View
 
 
 def render(report: Report, view: View) -> str:
-    """Return the lines as they are to be pasted."""
+    """Return the lines, ready to paste."""
     limit = report.result
     if limit is None:
         return ""

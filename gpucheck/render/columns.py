@@ -1,4 +1,4 @@
-"""The columns of a GPU list: one row each, for the terminal and for CSV alike."""
+"""Columns of a GPU list, for the terminal and for CSV."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from gpucheck.models.device import Gpu
 
-#: What a reading that is not there looks like to a person.
+#: How a missing reading is shown.
 ABSENT = "-"
 
 
 class Column(NamedTuple):
-    """A column: its heading, the plain value, and how a person reads it."""
+    """Column: its heading, the plain value, and the text for people."""
 
     heading: str
     value: Callable[[Gpu], str | int | float | bool | None]
@@ -89,7 +89,7 @@ def _mig(gpu: Gpu) -> str | None:
 
 
 def _process_count(gpu: Gpu) -> int | None:
-    """Return how many processes were listed; none of an unreadable list is not none at all."""
+    """Return how many processes were listed; an unreadable list does not count as empty."""
     unread = "processes" in gpu.unavailable
     return None if unread and not gpu.processes else len(gpu.processes)
 
@@ -100,7 +100,7 @@ def _processes(gpu: Gpu) -> str:
 
 
 def _more(gpu: Gpu, listing: str) -> str:
-    """Return a plus where there may be more than was listed."""
+    """Return a plus sign if there may be more than was listed."""
     return "+" if listing in gpu.unavailable else ""
 
 

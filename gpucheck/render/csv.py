@@ -1,4 +1,4 @@
-"""A GPU list as CSV: plain values under the document's field names, absent ones empty."""
+"""CSV format of a GPU list: the document's field names and plain values, absent ones empty."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def _cell(value: str | int | float | bool | None) -> str | int | float:
 
 
 def _as_text(text: str) -> str:
-    """Mark a text that a spreadsheet would take for a formula, as it marks one itself."""
+    """Mark text that a spreadsheet would take for a formula with its own text mark."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -1,7 +1,7 @@
-"""A report for GitHub Actions: annotations as workflow commands, and Markdown for the step summary.
+"""GitHub Actions format: annotations as workflow commands, and Markdown for the step summary.
 
-Names in a report come from outside (a card's, a process's), and both forms are read by machines:
-nothing in them may end a command, begin another one, or leave its cell of a table.
+Names in a report come from outside (cards, processes), and machines read both forms: no name may
+end a command, begin another one, or leave its table cell.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gpucheck.models.report import Report
 from gpucheck.render.base import View, printable
 from gpucheck.render.verdicts import RED, Kind, Verdict, verdicts_of
 
-#: GitHub shows ten annotations of each kind for a step, and drops the others without a word.
+#: GitHub shows ten annotations of each kind for a step, and silently drops the others.
 MOST_ANNOTATIONS = 10
-#: A summary may hold 1 MiB; rows beyond this help nobody.
+#: A summary may hold 1 MiB; more rows than this are of no use.
 _MOST_ROWS = 200
 _SIGNS = {
     Kind.FAILURE: "❌ fail",
@@ -28,7 +28,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+!|~$&@])")
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """Return the workflow commands: an error for each red verdict, a warning for each other."""
+    """Return the workflow commands: an error for each failed verdict, a warning for the others."""
     verdicts = verdicts_of(report)
     errors = [one for one in verdicts if one.kind in RED]
     warnings = [one for one in verdicts if one.kind is Kind.WARNING]
@@ -68,7 +68,7 @@ def _property(text: str) -> str:
 
 
 def render(report: Report, view: View) -> str:
-    """Return the step summary: a line on the whole, what is not good, then the rest."""
+    """Return the step summary: a headline, the bad verdicts, then the rest."""
     verdicts = verdicts_of(report)
     host = _cell(report.host.name or "this machine")
     lines = [f"## gpucheck {report.command} on {host}: {_headline(report, verdicts)}", ""]
@@ -114,5 +114,5 @@ def _table(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Return outside text as Markdown that shows just this text, in one line."""
+    """Return outside text as Markdown that shows exactly this text, in one line."""
     return _MARKDOWN.sub(r"\\\1", printable(text))

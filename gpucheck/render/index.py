@@ -1,4 +1,4 @@
-"""The GPUs by index, never without the order that gives the indices their meaning."""
+"""Index format: the GPUs by index, always with the order that gives the indices meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document as JSON, exactly as the contract and the schemas in gpucheck/data say."""
+"""JSON format, exactly as the schemas in gpucheck/data describe it."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def document(report: Report) -> dict[str, object]:
 
 
 def render(report: Report, view: View) -> str:
-    """Return one line of ASCII JSON, so that it survives every locale and every pipe."""
+    """Return one line of ASCII JSON, which survives every locale and pipe."""
     return json.dumps(document(report), allow_nan=False) + "\n"

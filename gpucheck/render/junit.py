@@ -1,6 +1,6 @@
-"""A report as JUnit XML: a suite for each device, a case for each of its checks.
+"""JUnit XML format: a suite for each device, a case for each of its checks.
 
-It holds to the two schemas that CI systems check with, the Ant one (windyroad's JUnit.xsd) and that
+It satisfies the two schemas of CI systems, the Ant one (windyroad's JUnit.xsd) and that
 of Jenkins' xUnit plug-in: properties belong to suites, a case has one child at most, and times
 carry no zone.
 """
@@ -17,13 +17,13 @@ from gpucheck.models.report import Report
 from gpucheck.render.base import View
 from gpucheck.render.verdicts import Kind, Verdict, verdicts_of
 
-#: What XML 1.0 has no way to write, not even escaped.
+#: Characters that XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELEMENTS = {Kind.FAILURE: "failure", Kind.ERROR: "error", Kind.SKIPPED: "skipped"}
 
 
 def render(report: Report, view: View) -> str:
-    """Return the document; a report without any verdict gives one case that says how it ended."""
+    """Return the document; a report without verdicts gives one case that says how it ended."""
     verdicts = verdicts_of(report) or (_ended(report),)
     # Stable: within a device the checks keep the report's order.
     ordered = sorted(verdicts, key=lambda verdict: _order(verdict.device))
@@ -77,7 +77,7 @@ def _suite(
 def _properties(
     report: Report, device: str, uuid: str | None, cases: Sequence[Verdict]
 ) -> ElementTree.Element:
-    """Return what is known of the suite, and the figures of every case, under the case's name."""
+    """Return the properties of the suite, and the figures of every case, under the case's name."""
     facts = {
         "gpucheck.device": device,
         "gpucheck.gpu_uuid": uuid or "",

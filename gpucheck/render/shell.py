@@ -1,4 +1,4 @@
-"""What a result sets in the environment as `export` lines, for `eval "$(gpucheck … shell)"`."""
+"""Shell format: the result's environment as `export` lines, for `eval "$(gpucheck … shell)"`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpucheck.render.base import View
 
 
 def render(report: Report, view: View) -> str:
-    """Return a line for each variable, or nothing where nothing was found."""
+    """Return a line for each variable; no result gives no text."""
     result = report.result
     if isinstance(result, Placement) and not result.devices:
         return ""

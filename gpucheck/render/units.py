@@ -1,4 +1,4 @@
-"""Numbers as people read them. Inside the program and in JSON they keep their base units."""
+"""Byte counts as people read them. Inside the program and in JSON they are plain bytes."""
 
 from __future__ import annotations
 

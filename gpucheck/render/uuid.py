@@ -1,4 +1,4 @@
-"""The GPUs as UUIDs with commas, just as CUDA_VISIBLE_DEVICES takes them."""
+"""UUID format: the GPUs as CUDA_VISIBLE_DEVICES takes them, with commas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpucheck.render.base import View
 
 
 def render(report: Report, view: View) -> str:
-    """Return one line, or nothing where nothing was chosen."""
+    """Return one line; no chosen GPU gives no text."""
     placement = report.result
     if not isinstance(placement, Placement) or not placement.devices:
         return ""

@@ -43,7 +43,7 @@ def test_a_terminal_shows_what_runs_and_how_long_it_takes_at_most(
     assert max(map(len, drawn)) <= width
     assert any(line.startswith("matmul") and line.endswith("at most 12 s left") for line in drawn)
     assert any(line.endswith("at most 7 min left") for line in drawn)
-    assert any(line.endswith("time over, finishing") for line in drawn)
+    assert any(line.endswith("time is up, finishing") for line in drawn)
 
 
 @pytest.mark.parametrize(("screen", "shown"), [(StringIO(), True), (Terminal(), False)])

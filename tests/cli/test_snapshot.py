@@ -19,7 +19,7 @@ def test_a_recording_with_names_is_its_owners_alone_and_says_so(
     assert main(["snapshot", str(path), "--overwrite"]) == 0
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "give others one made with --redact" in capsys.readouterr().err
+    assert "make it with --redact" in capsys.readouterr().err
 
 
 def test_a_redacted_one_is_an_ordinary_file(

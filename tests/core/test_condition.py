@@ -22,7 +22,7 @@ def test_a_healthy_card_is_fit() -> None:
         ({"remapped_rows_failed": True}, "could not be replaced"),
         ({"remapped_rows_uncorrected": 512}, "512 rows"),
         ({"memory_unrepairable": True}, "cannot be repaired"),
-        ({"retired_pages_double_bit": 60, "retired_pages_single_bit": 3}, "63 pages"),
+        ({"retired_pages_double_bit": 60, "retired_pages_single_bit": 3}, "63 of at most 64 pages"),
         (
             {"failure": ProbeFailure(code="gpu-is-lost", message="it is lost", library_code=15)},
             "it is lost",
@@ -41,7 +41,7 @@ def test_what_is_to_be_replaced_or_lost_is_refused(changes: dict, reason: str) -
     [
         ({"ecc_uncorrected_volatile": 1}, "1 memory error could not be corrected"),
         ({"recovery_action": 1}, "the driver asks for a reset"),
-        ({"temperature_slowdown_c": 41}, "41 C, its slowdown temperature is 41 C"),
+        ({"temperature_slowdown_c": 41}, "41 C, and its slowdown temperature is 41 C"),
         ({"clock_event_reasons": 0x80}, "power brake"),
         ({"clock_event_reasons": 0x40}, "clocks are lowered by heat"),
     ],

@@ -238,7 +238,7 @@ def test_instances_have_cuda_s_numbers() -> None:
 
     assert [instance.cuda_index for instance in first.mig.instances] == [None, 0]
     assert (first.visible, first.cuda_index, first.hidden_reason) == (True, None, None)
-    assert first.unavailable["cuda_index"] == "CUDA numbers its parts"
+    assert first.unavailable["cuda_index"] == "CUDA numbers its MIG instances instead"
     assert (second.visible, second.hidden_reason) == (
         False,
         "the CUDA driver does not enumerate it beside a MIG instance",
@@ -461,7 +461,7 @@ def test_a_hung_driver_is_not_asked_again(*, ask_driver: bool) -> None:
 
     assert "cuda" not in probes.asked
     assert (found(answer).visibility.open_question or "").endswith(
-        "CUDA was not asked, which may wait for it as well"
+        "CUDA was not asked, because it may hang on that GPU too"
     )
 
 

@@ -54,7 +54,7 @@ def test_an_unknown_level_is_said() -> None:
     [link] = describe_topology(reading, GPUS).links
 
     assert link == TopologyLink(
-        from_=0, to=1, kind=None, unavailable="NVML gave the unknown level 60"
+        from_=0, to=1, kind=None, unavailable="NVML reports the unknown level 60"
     )
 
 

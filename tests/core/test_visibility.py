@@ -338,7 +338,7 @@ def test_every_entry_is_told_its_fate() -> None:
     assert verdicts("1,9,0", THREE) == [
         ("kept", B, "valid"),
         ("dropped", None, "out of range: there are 3 GPUs"),
-        ("dropped", None, "it stands after the invalid entry '9'"),
+        ("dropped", None, "it comes after the invalid entry '9'"),
     ]
 
 
@@ -347,7 +347,7 @@ def test_every_entry_is_told_its_fate() -> None:
     [
         ("-1", "a negative number ends the list"),
         ("all", "neither an ordinal nor a UUID"),
-        ("GPU-9", "more than one GPU begins with this"),
+        ("GPU-9", "the UUIDs of several GPUs begin with this"),
         ("GPU-1", "no GPU has this UUID"),
         ("MIG-1", "no MIG instance has this UUID"),
         ("0,0", "a device is named twice, which empties the whole list"),
@@ -533,7 +533,7 @@ def test_the_driver_settles_the_entries() -> None:
         ("kept", B),
         ("dropped", None),
     ]
-    assert found.entries[0].reason == "as the CUDA driver says"
+    assert found.entries[0].reason == "confirmed by the CUDA driver"
 
 
 def test_the_driver_may_end_the_list_where_the_rules_leave_it_open() -> None:

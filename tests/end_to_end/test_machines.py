@@ -604,4 +604,4 @@ def test_a_limit_of_shared_memory_is_one_of_the_systems(pretend: Pretend, progra
     assert limit["limit_bytes"] == total * 30 // 100
     assert limit["memory_source"] == "system"
     assert [notice["code"] for notice in document["warnings"]] == ["memory-shared"]
-    assert "GPU 0: its memory is shared with the processor" in table.text
+    assert "GPU 0: shares the CPU's memory" in table.text

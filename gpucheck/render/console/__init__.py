@@ -1,4 +1,4 @@
-"""Reports for people: rich tables on a terminal of any width, with or without colour."""
+"""Table format for people: rich tables on a terminal of any width, with or without colour."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOCUMENTS = MappingProxyType(
     }
 )
 
-#: Typographic characters of ours and rich's in ASCII, for terminals that have nothing else.
+#: ASCII for typographic characters, for terminals that have nothing else.
 _ASCII = str.maketrans({"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+"})
 
 
@@ -45,7 +45,7 @@ def render(report: Report, view: View) -> str:
         report = in_ascii(report)
     renderable: RenderableType = import_module(DOCUMENTS[report.command]).build(report, view)
     console = Console(
-        # Not stdout, which it would touch at the end and which may be full: text is all we make.
+        # Not stdout, which rich would flush at the end and which may be full: we only make text.
         file=StringIO(),
         width=view.width,
         color_system="standard" if view.color else None,
@@ -58,7 +58,7 @@ def render(report: Report, view: View) -> str:
         _environ={},
     )
     with console.capture() as captured:
-        # What is made to be copied may be wider than the terminal, which then breaks it itself.
+        # Text to copy may be wider than the terminal, which then wraps it itself.
         console.print(renderable, crop=False)
     lines = (line.rstrip() for line in captured.get().splitlines())
     text = "\n".join(lines) + "\n"
@@ -68,7 +68,7 @@ def render(report: Report, view: View) -> str:
 
 
 def in_ascii(value: Any) -> Any:
-    """Return a record with all texts in ASCII: escaped before it is laid out, it still fits."""
+    """Return a record with all texts in ASCII, before the layout, so that it still fits."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return value.encode("ascii", "backslashreplace").decode("ascii")
     if is_record(type(value)):

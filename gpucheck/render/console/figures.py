@@ -1,4 +1,4 @@
-"""Figures as people read them: durations and rates with three digits and the unit that fits."""
+"""Durations and rates for people: three digits and a fitting unit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def duration(seconds: float, micro: str = "µ") -> str:
-    """Return seconds with three digits and the unit that fits: 0.00831 -> "8.31 ms"."""
+    """Return seconds with three digits and a fitting unit: 0.00831 -> "8.31 ms"."""
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, f"{micro}s"), (1e-9, "ns"))
     return _scaled(seconds, units)
 

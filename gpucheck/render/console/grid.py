@@ -1,4 +1,4 @@
-"""Tables that fit or are not drawn: one column may give way to the width, no number is ever cut."""
+"""Tables that fit the width or are not drawn: one column may be cut, but never a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Heading(NamedTuple):
-    """The head of a column; `least` is the width to which its cells may be cut, None for never."""
+    """Heading of a column; its cells may be cut to `least` columns, or never if it is None."""
 
     text: str
     right: bool = False
@@ -19,7 +19,7 @@ class Heading(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The cells of a row and the style of the whole of it."""
+    """Cells of a row, and its style."""
 
     cells: Sequence[Text]
     style: str = ""

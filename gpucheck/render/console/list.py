@@ -1,4 +1,4 @@
-"""`gpucheck list` on a terminal: one row per GPU, MIG instances and errors below it."""
+"""Table of `gpucheck list`: one row per GPU, with MIG instances and errors below it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """What a terminal of at least `width` columns shows; the GPU's name takes what is left."""
+    """Columns for a terminal of at least `width` columns; the GPU's name takes the rest."""
 
     width: int
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ LAYOUTS = (
 )
 BLOCK_BAR = 8
 
-#: A GPU's name is cut to make room for its numbers, but not further than this.
+#: A GPU's name is cut to fit its numbers, but never below this.
 SHORTEST_NAME = 8
 MAKER = "NVIDIA "
 
@@ -233,14 +233,14 @@ def _title(gpu: Gpu) -> str:
 
 
 def _chosen(gpus: Sequence[Gpu], names: Sequence[str], view: View) -> Table | None:
-    """Return the columns that were asked for, uncut, or None if they are too wide together."""
+    """Return the requested columns, uncut, or None if they are too wide together."""
     headings = [Heading(COLUMNS[name].heading, right=COLUMNS[name].right) for name in names]
     rows = [Row([_cell(name, gpu) for name in names], _style(gpu)) for gpu in gpus]
     return grid(headings, rows, width=view.width)
 
 
 def _lists(gpus: Sequence[Gpu], names: Sequence[str]) -> Iterator[Text]:
-    """Return a line for each column that was asked for, GPU by GPU."""
+    """Return a line for each requested column, GPU by GPU."""
     from rich.text import Text
 
     for gpu in gpus:
@@ -263,7 +263,7 @@ def _error(gpu: Gpu) -> str:
 
 
 def _hidden(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Say once for each reason which GPUs it hides."""
+    """Return one line for each reason, with the GPUs that it hides."""
     from rich.text import Text
 
     hidden = [
@@ -275,10 +275,10 @@ def _hidden(gpus: Sequence[Gpu]) -> Iterator[Text]:
 
 
 def _shared(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Say of which GPUs the memory is the processor's too."""
+    """Return a note on the GPUs that share the CPU's memory."""
     from rich.text import Text
 
-    said = "its memory is shared with the processor: the figures are the whole system's"
+    said = "shares the CPU's memory; the figures are those of the whole system"
     shared = [(said, gpu.index) for gpu in gpus if gpu.memory_source == "system"]
     for reason, which in said_once(shared):
         yield Text(f"{which}: {reason}", style="dim")

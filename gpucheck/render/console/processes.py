@@ -1,4 +1,4 @@
-"""Who uses the GPUs: the lower half of `gpucheck list --processes`."""
+"""Table of the processes on the GPUs: the lower half of `gpucheck list --processes`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: A command is cut to make room for the rest, but not further than this.
+#: A command is cut to fit the rest, but never below this.
 SHORTEST_COMMAND = 16
 LONGEST_USER = 16
 #: In a narrow terminal a command is shown on so many lines at most.
@@ -56,7 +56,7 @@ def _table(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> RenderableTyp
 
 
 def _facts(gpu: Gpu, process: GpuProcess) -> tuple[str, ...]:
-    """Return where it runs, what it is, whose it is and what it takes."""
+    """Return the cells on location, type, owner and usage."""
     used = process.memory_used_bytes
     user = printable(process.user or ABSENT)
     return (
@@ -106,7 +106,7 @@ def _blocks(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> Iterator[Tex
 
 
 def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Text]:
-    """Say where the processes could not be listed: an empty list would read as idle."""
+    """Return a note where processes could not be listed: an empty list would look idle."""
     from rich.text import Text
 
     gaps = [
@@ -121,7 +121,7 @@ def _foreign(found: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Text]:
 
     if any(process.namespace == "other" for _, process in found):
         yield Text(
-            "Some PIDs are of another PID namespace (the host's, seen from a container):"
-            " who they are can only be seen there.",
+            "Some PIDs belong to another PID namespace (the host's, seen from a container):"
+            " only there can you see what they are.",
             style="dim",
         )

@@ -1,4 +1,4 @@
-"""How the GPUs are connected, as the matrix that nvidia-smi topo -m taught everybody."""
+"""Topology matrix of the GPUs, as nvidia-smi topo -m prints it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build(topology: Topology, gpus: Sequence[Gpu], view: View) -> Iterator[Rende
 
 
 def _parts(kinds: Kinds, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
-    """Return blocks of as many columns as fit, and where the GPUs are in a block of its own."""
+    """Return blocks of as many columns as fit, and one block with the location of the GPUs."""
     from rich.text import Text
 
     room = max(1, view.width // COLUMN - 1)
