@@ -78,7 +78,7 @@ def test_of_two_different_twins_both_are_named() -> None:
     found = corruption_facts([corrupt("gpu:0"), corrupt("gpu:1", digest="bb")])
 
     reasons = [gate(found, "corruption", device).reason or "" for device in ("gpu:0", "gpu:1")]
-    assert all("cannot be told" in reason for reason in reasons)
+    assert all("the wrong one is unknown" in reason for reason in reasons)
 
 
 def test_a_gpu_whose_processes_compute_other_bits_is_hardware() -> None:
