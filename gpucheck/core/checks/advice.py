@@ -21,13 +21,13 @@ IN_A_VM = "In a virtual machine: "
 #: when something is wrong: that takes longer than importing most checks.
 _OF_THE_HOST = (
     r"(?i)\bsudo\b|\breboot\b|power the machine|\bBIOS\b|firmware|initramfs|modprobe|reseat"
-    r"|attach the|power supply|air flow|install the (nvidia )?driver|upgrade the driver|reinstall"
+    r"|attach the|power supply|air ?flow|install the (nvidia )?driver|upgrade the driver|reinstall"
 )
 #: Steps on the checked Python, wherever it is.
 _OF_A_PYTHON = r"\bpip (un)?install\b"
 #: Steps on the hardware, which cannot be taken in a virtual machine.
 _OF_THE_HARDWARE = (
-    r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air flow|\bdust\b|power supply"
+    r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air ?flow|\bdust\b|power supply"
 )
 #: Steps that already say where to take them.
 _PLACED = r"(?i)(on the host|in windows|in a|on a|if docker|docker|kubernetes|podman|lxc)\b"

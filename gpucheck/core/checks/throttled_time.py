@@ -45,6 +45,6 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             Evidence(source=f"{name} counter", value=f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
             for name, ns in bad.items()
         ),
-        ("Check air flow, fans, dust and the power supply.",),
+        ("Check airflow, fans, dust and the power supply.",),
         cause="time-throttled",
     )
