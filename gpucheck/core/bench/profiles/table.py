@@ -195,5 +195,5 @@ class Table:
                     key,
                     f"unknown-{what}",
                     f"there is no {what} {shown(key)!r} here",
-                    nearest(key, self._asked),
+                    nearest(key, sorted(self._asked)),
                 )
