@@ -19,14 +19,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.kernel import CaseOrder
-from gpucheck.core.bench.kernels.matmul import CpuMatmul
-from gpucheck.core.bench.kernels.softmax import BlockedSoftmax
-from gpucheck.models.bench import BenchRequest
-from gpucheck.probes.blas import ThreadpoolBlas
-from gpucheck.probes.clock import MonotonicClock
-from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.bench.data import HostData
+from gpucheck.bench.kernel import CaseOrder
+from gpucheck.bench.kernels.matmul import CpuMatmul
+from gpucheck.bench.kernels.softmax import BlockedSoftmax
+from gpucheck.bench.model import BenchRequest
+from gpucheck.drivers.host.blas import ThreadpoolBlas
+from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.cpu import LinuxCpu
 
 TEMPERATURE = 0.7
 SOFTMAX_EDGE = 4096

@@ -15,12 +15,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpucheck.core.bench import stats
-from gpucheck.core.bench.doubts import Around, HostState, doubts_about
-from gpucheck.core.bench.plan import PRECISIONS
-from gpucheck.core.bench.record import Record
-from gpucheck.core.bench.rounds import Settings, Slot, measure
-from gpucheck.models.bench import BenchMode
+from gpucheck.bench import stats
+from gpucheck.bench.doubts import Around, HostState, doubts_about
+from gpucheck.bench.model import BenchMode
+from gpucheck.bench.plan import PRECISIONS
+from gpucheck.bench.record import Record
+from gpucheck.bench.rounds import Settings, Slot, measure
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.

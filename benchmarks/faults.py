@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck.cli import main as run_gpucheck
-from gpucheck.core.memlimit import request as memlimit_request
-from gpucheck.models.evidence import BuildsReading, HealthReading, LaunchReading, NodeOpening
-from gpucheck.models.snapshot import CudaReading, NvmlReading
-from gpucheck.probes import live
-from gpucheck.probes.interface import NvmlQuestion
+from gpucheck.drivers import live
+from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading, NodeOpening
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.readings import CudaReading, NvmlReading
+from gpucheck.memlimit import request as memlimit_request
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.documents import assert_document, only_document
 from tests.end_to_end.sweeping import NVML_CODES, Forks
@@ -255,17 +255,17 @@ class Forked(live.LiveProbes):
 
 def run_forked(forked: Forked, machine: Machine, case: Case) -> Outcome:
     """Run a command in this process, on what forks say of a broken machine."""
-    import gpucheck.probes
+    import gpucheck.drivers
 
     forked.break_(machine, nvml=case.function.startswith("nvml"))
     stdout, stderr = io.StringIO(), io.StringIO()
-    before = gpucheck.probes.open_probes
-    gpucheck.probes.open_probes = lambda *_, **__: forked  # type: ignore[assignment]
+    before = gpucheck.drivers.open_probes
+    gpucheck.drivers.open_probes = lambda *_, **__: forked  # type: ignore[assignment]
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             code = run_gpucheck(COMMANDS[case.command])
     finally:
-        gpucheck.probes.open_probes = before
+        gpucheck.drivers.open_probes = before
     return Outcome(code, stdout.getvalue(), stderr.getvalue())
 
 

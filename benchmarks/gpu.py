@@ -74,7 +74,7 @@ def main() -> int:
 def run_part(chosen: argparse.Namespace) -> int:
     """Run one part in this process; `facts` only prints the machine's facts."""
     from benchmarks.card.rivals import torch_or_none
-    from gpucheck.probes.cupy_device import open_gpus
+    from gpucheck.drivers.cupy.device import open_gpus
 
     # PyTorch comes first: both use the CUDA libraries that are loaded first.
     alone = chosen.without_torch or chosen.part == "exercise"

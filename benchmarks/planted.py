@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpucheck.core.bench import regression
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.formats import FORMATS, decode, encode
-from gpucheck.core.bench.kernels.copy import verify_copy
-from gpucheck.core.bench.kernels.softmax import draw_input, verify_order
-from gpucheck.core.bench.product_check import draw_inputs, verify_product
-from gpucheck.core.bench.softmax_rows import LOG2_E, Scaling, softmax_rows
-from gpucheck.models.bench import Verified
+from gpucheck.bench import regression
+from gpucheck.bench.data import HostData
+from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.kernels.copy import verify_copy
+from gpucheck.bench.kernels.softmax import draw_input, verify_order
+from gpucheck.bench.model import Verified
+from gpucheck.bench.product_check import draw_inputs, verify_product
+from gpucheck.bench.softmax_rows import LOG2_E, Scaling, softmax_rows
 from tests.fakes.bench import order
 
 HostArray = NDArray[Any]

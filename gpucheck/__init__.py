@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import ModuleType
 
-    from gpucheck.core.memlimit.api import LimitedMemory
-    from gpucheck.models.bench import (
+    from gpucheck.bench.ci.gate_model import (
+        Direction,
+        Gate,
+        GateClass,
+        GateStatus,
+        ProfileUse,
+        Severity,
+    )
+    from gpucheck.bench.corruption_model import Corruption
+    from gpucheck.bench.model import (
         BenchEnvironment,
-        BenchGpu,
         BenchMode,
         BenchResult,
-        Board,
         Comparison,
         ComparisonSide,
         Conclusion,
@@ -35,19 +41,10 @@ if TYPE_CHECKING:
         Throughput,
         Verified,
     )
-    from gpucheck.models.corruption import Corruption
-    from gpucheck.models.device import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
-    from gpucheck.models.errors import (
-        BadAnswerError,
-        ExitCode,
-        GpucheckError,
-        InconclusiveError,
-        MissingError,
-        WrongUseError,
-    )
-    from gpucheck.models.finding import Evidence
-    from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, ProfileUse, Severity
-    from gpucheck.models.memory import (
+    from gpucheck.drivers.gpu import BenchGpu, Board
+    from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
+    from gpucheck.memlimit.api import LimitedMemory
+    from gpucheck.memlimit.model import (
         Culprit,
         GpuMemoryLimit,
         LimitedRun,
@@ -61,8 +58,16 @@ if TYPE_CHECKING:
         Verification,
         Way,
     )
-    from gpucheck.models.placement import PlacedDevice
-    from gpucheck.models.report import Failure, Host
+    from gpucheck.place.model import PlacedDevice
+    from gpucheck.report.envelope import Evidence, Failure, Host
+    from gpucheck.report.errors import (
+        BadAnswerError,
+        ExitCode,
+        GpucheckError,
+        InconclusiveError,
+        MissingError,
+        WrongUseError,
+    )
 else:
     ModuleType = type(sys)
 
@@ -131,25 +136,25 @@ __all__ = (
 
 #: Where each type and error is defined. Its module is loaded at its first use.
 _HOMES = {
-    "gpucheck.core.memlimit.api": "LimitedMemory",
-    "gpucheck.models.bench": (
-        "BenchEnvironment BenchGpu BenchMode BenchResult Board Comparison ComparisonSide "
+    "gpucheck.memlimit.api": "LimitedMemory",
+    "gpucheck.bench.model": (
+        "BenchEnvironment BenchMode BenchResult Comparison ComparisonSide "
         "Conclusion Doubt DtypeSpec Extent GpuTelemetry Measurement Roofline SampleSummary Scope "
         "Telemetry Throughput Verified"
     ),
-    "gpucheck.models.corruption": "Corruption",
-    "gpucheck.models.device": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
-    "gpucheck.models.errors": (
+    "gpucheck.bench.corruption_model": "Corruption",
+    "gpucheck.inventory.model": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
+    "gpucheck.drivers.gpu": "BenchGpu Board",
+    "gpucheck.report.errors": (
         "BadAnswerError ExitCode GpucheckError InconclusiveError MissingError WrongUseError"
     ),
-    "gpucheck.models.finding": "Evidence",
-    "gpucheck.models.gate": "Direction Gate GateClass GateStatus ProfileUse Severity",
-    "gpucheck.models.memory": (
+    "gpucheck.bench.ci.gate_model": "Direction Gate GateClass GateStatus ProfileUse Severity",
+    "gpucheck.memlimit.model": (
         "Culprit GpuMemoryLimit LimitedRun Mechanism MemoryLimit MemoryRequest Overhead RunGpu "
         "Software Strength Verification Way"
     ),
-    "gpucheck.models.placement": "PlacedDevice",
-    "gpucheck.models.report": "Failure Host",
+    "gpucheck.place.model": "PlacedDevice",
+    "gpucheck.report.envelope": "Evidence Failure Host",
 }
 
 
@@ -225,8 +230,8 @@ def bench(
             MissingError if nothing that was requested is here (a GPU, with `require_gpu`), an
             InconclusiveError if the host has no memory left.
     """
-    from gpucheck.core.bench.api import bench_here, request_of
-    from gpucheck.probes import open_probes
+    from gpucheck.bench.api import bench_here, request_of
+    from gpucheck.drivers import open_probes
 
     request = request_of(
         kernels,
@@ -254,8 +259,8 @@ def devices() -> tuple[Gpu, ...]:
         GpucheckError: a MissingError without a driver or GPU, an InconclusiveError if the driver
             does not answer. Both say why, and what to do.
     """
-    from gpucheck.core.inventory import list_gpus
-    from gpucheck.probes import open_probes
+    from gpucheck.drivers import open_probes
+    from gpucheck.inventory.inventory import list_gpus
 
     probes = open_probes()
     try:
@@ -275,7 +280,7 @@ def limit_memory(amount: str | float, *, include_overhead: bool = False) -> Limi
     Raises:
         GpucheckError: a WrongUseError for the amount, a MissingError without a driver or GPU.
     """
-    from gpucheck.core.memlimit.api import limit_memory as limit
+    from gpucheck.memlimit.api import limit_memory as limit
 
     return limit(amount, include_overhead=include_overhead)
 
@@ -308,9 +313,9 @@ def place(
             BadAnswerError if nothing fits or another process holds it, a MissingError without a
             driver or GPU, an InconclusiveError if the driver does not answer.
     """
-    from gpucheck.core.hold import hold_devices, request_of
-    from gpucheck.core.picking import Wish
-    from gpucheck.probes import open_probes
+    from gpucheck.drivers import open_probes
+    from gpucheck.place.hold import hold_devices, request_of
+    from gpucheck.place.picking import Wish
 
     request = request_of(
         specs,

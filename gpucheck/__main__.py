@@ -30,13 +30,13 @@ def main() -> None:
     gc.disable()
     words = sys.argv[1:]
     sys.path[:] = _without_current_directory(sys.path, os.environ.get("PYTHONPATH", ""))
-    from gpucheck.probes.interrupts import REQUESTS
+    from gpucheck.drivers.interrupts import REQUESTS
 
     REQUESTS.heed()
     try:
         if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
             # The driver answers while the rest is imported, which takes about as long.
-            from gpucheck.probes.nvml_start import start_early
+            from gpucheck.drivers.nvml.start import start_early
 
             start_early()
         from gpucheck.cli import main as run
@@ -85,7 +85,7 @@ def _interrupted(words: list[str]) -> int:
 
 def _end_what_was_started() -> None:
     """End an unused child process: with a hung driver it would stay for ever."""
-    starter = sys.modules.get("gpucheck.probes.nvml_start")
+    starter = sys.modules.get("gpucheck.drivers.nvml.start")
     if starter is not None:
         starter.discard()
 

@@ -16,13 +16,13 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import gpucheck
+from gpucheck.bench.model import BenchResult
+from gpucheck.bench.runner import Runner
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.core.bench.runner import Runner
-from gpucheck.core.inventory import list_gpus
-from gpucheck.models.bench import BenchResult
-from gpucheck.models.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
-from gpucheck.models.snapshot import NvmlReading, ProbeFailure
-from gpucheck.models.units import Amount
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.inventory.inventory import list_gpus
+from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError, WrongUseError
+from gpucheck.report.units import Amount
 from tests.architecture.house import ROOT
 from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import build_libraries, cupy_environment
@@ -164,7 +164,7 @@ print(set(sys.modules) - before - {"__future__"})
 
 BENCH = """
 import json, sys, gpucheck
-from gpucheck.models.codec import to_plain
+from gpucheck.report.codec import to_plain
 result = gpucheck.bench(*json.loads(sys.argv[1]), **json.loads(sys.argv[2]))
 print(json.dumps(to_plain(result)))
 """
@@ -249,7 +249,7 @@ def test_what_makes_no_sense_is_an_exception_before_anything_is_measured(
 def test_a_gpu_that_is_asked_for_and_is_not_here_is_an_exception(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpucheck.probes.open_probes", FakeProbes)
+    monkeypatch.setattr("gpucheck.drivers.open_probes", FakeProbes)
 
     with pytest.raises(MissingError, match="no libcuda in this fake"):
         gpucheck.bench("copy", mode="quick", size=64, budget_s=0.1, **options)
@@ -276,7 +276,7 @@ def test_an_amount_of_another_kind_is_wrong_use(amount: object) -> None:
 
 @pytest.mark.parametrize(("amount", "share"), [(0.3, "3/10"), (1.0, "1"), (0.05, "1/20")])
 def test_a_float_is_a_share(monkeypatch: pytest.MonkeyPatch, amount: float, share: str) -> None:
-    from gpucheck.core.memlimit import api
+    from gpucheck.memlimit import api
 
     seen: list[Amount] = []
 

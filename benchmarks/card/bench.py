@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 from benchmarks.card.figures import Figure, Notebook, Timed, compete
 from benchmarks.card.rivals import Torch
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.kernel import Case, CaseOrder
-from gpucheck.core.bench.peaks import board_of
-from gpucheck.models.bench import BenchRequest, Verified
-from gpucheck.probes.blas import ThreadpoolBlas
-from gpucheck.probes.clock import MonotonicClock
-from gpucheck.probes.cpu import LinuxCpu
-from gpucheck.probes.gpu import GpuDevice
+from gpucheck.bench.data import HostData
+from gpucheck.bench.kernel import Case, CaseOrder
+from gpucheck.bench.model import BenchRequest, Verified
+from gpucheck.bench.peaks import board_of
+from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.drivers.host.blas import ThreadpoolBlas
+from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.cpu import LinuxCpu
 
 #: Bytes per second of a PCIe lane of each generation, without its line coding.
 _LANE_GB_PER_S = MappingProxyType({1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563})

@@ -12,7 +12,7 @@ from typing import Any
 
 import gpucheck
 from benchmarks.card.children import CHECKOUT
-from gpucheck.probes.gpu import OpenedGpus
+from gpucheck.drivers.gpu import OpenedGpus
 
 
 def read_machine(opened: OpenedGpus, torch: str) -> dict[str, object]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.bench import Bench, ready, rivals_of
 from benchmarks.card.figures import Bar, Figure, Timed, compete
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.formats import FORMATS, STORAGES, encode
-from gpucheck.core.bench.gpu_case import ResidentCase
-from gpucheck.core.bench.kernels.matmul import GpuMatmul, product_of
-from gpucheck.probes.gpu import GpuDevice
+from gpucheck.bench.data import HostData
+from gpucheck.bench.formats import FORMATS, STORAGES, encode
+from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.kernels.matmul import GpuMatmul, product_of
+from gpucheck.drivers.gpu import GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

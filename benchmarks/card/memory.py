@@ -9,10 +9,10 @@ from functools import partial
 from benchmarks.card.bench import Bench, ready, repeated, rivals_of
 from benchmarks.card.figures import Bar, Figure, Timed, compete
 from benchmarks.card.rivals import Torch
-from gpucheck.core.bench.gpu_case import GpuOperation, ResidentCase
-from gpucheck.core.bench.kernels.copy import BLOCK, DriverCopy, KernelCopy, stream_source
-from gpucheck.core.bench.kernels.transfer import TransferCase
-from gpucheck.core.bench.kernels.triad import GpuTriad
+from gpucheck.bench.gpu_case import GpuOperation, ResidentCase
+from gpucheck.bench.kernels.copy import BLOCK, DriverCopy, KernelCopy, stream_source
+from gpucheck.bench.kernels.transfer import TransferCase
+from gpucheck.bench.kernels.triad import GpuTriad
 
 #: Least share of the best rival, and of a link's rate, whose packets of 128 or 256 bytes have
 #: headers.

@@ -15,15 +15,15 @@ from benchmarks.card.figures import Figure
 from benchmarks.card.matmul import matmul
 from benchmarks.card.memory import bandwidth, transfer
 from benchmarks.card.softmax import softmax, variants
-from gpucheck.core.bench.gpu_case import ResidentCase
-from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
-from gpucheck.core.bench.kernel import Case
-from gpucheck.core.bench.kernels.copy import KernelCopy
-from gpucheck.core.bench.kernels.launch import LaunchCase
-from gpucheck.core.bench.kernels.p2p import PeerCase
-from gpucheck.core.bench.kernels.softmax import GpuSoftmax
-from gpucheck.core.bench.kernels.triad import GpuTriad
-from gpucheck.core.bench.training import Plan
+from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
+from gpucheck.bench.kernel import Case
+from gpucheck.bench.kernels.copy import KernelCopy
+from gpucheck.bench.kernels.launch import LaunchCase
+from gpucheck.bench.kernels.p2p import PeerCase
+from gpucheck.bench.kernels.softmax import GpuSoftmax
+from gpucheck.bench.kernels.triad import GpuTriad
+from gpucheck.bench.training import Plan
 
 #: Towers that share one GPU.
 _TOWERS = 4

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.card.bench import Bench, ready, rivals_of
 from benchmarks.card.figures import NO_TIME, Bar, Figure, Timed, compete
 from benchmarks.card.rivals import Torch
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.formats import FORMATS, encode
-from gpucheck.core.bench.gpu_case import ResidentCase
-from gpucheck.core.bench.kernel import CaseOrder
-from gpucheck.core.bench.kernels.copy import DriverCopy, KernelCopy
-from gpucheck.core.bench.kernels.softmax import (
-    GpuSoftmax,
-    LibrarySoftmax,
-    launch_for,
-    verify_softmax,
-)
-from gpucheck.core.bench.softmax_launch import CLUSTERS, SoftmaxLaunch
-from gpucheck.models.bench import Verified
-from gpucheck.probes.gpu import GpuDevice
+from gpucheck.bench.data import HostData
+from gpucheck.bench.formats import FORMATS, encode
+from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.kernel import CaseOrder
+from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
+from gpucheck.bench.kernels.softmax import GpuSoftmax, LibrarySoftmax, launch_for, verify_softmax
+from gpucheck.bench.model import Verified
+from gpucheck.bench.softmax_launch import CLUSTERS, SoftmaxLaunch
+from gpucheck.drivers.gpu import GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from importlib import import_module
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.streams import closed_pipe
-from gpucheck.models.errors import GpucheckError
+from gpucheck.report.errors import GpucheckError
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:
@@ -72,7 +72,7 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:
     """Split off the command after `--`, before any option is parsed."""
-    from gpucheck.core.launch import inherited_descriptors, split_command
+    from gpucheck.place.launch import inherited_descriptors, split_command
 
     own, child = split_command(given)
     keep = inherited_descriptors()

@@ -13,7 +13,7 @@ from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
 from gpucheck.cli.streams import write_stdout
-from gpucheck.models.errors import ExitCode
+from gpucheck.report.errors import ExitCode
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base
 #: class of the errors that a wrong command line raises.

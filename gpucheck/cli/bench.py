@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpucheck.bench.burn_model import BurnRequest
+from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
 from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
 from gpucheck.cli.gating import run_with_profile
@@ -30,14 +32,12 @@ from gpucheck.cli.saving import (
     open_saving,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.models.bench import BenchMode, BenchRequest, Fill, SampleDetail
-from gpucheck.models.burn import BurnRequest
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
+from gpucheck.drivers.interface import Probes
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:
-    from gpucheck.models.bench import BenchResult
+    from gpucheck.bench.model import BenchResult
 
 
 @with_shared_options
@@ -173,7 +173,7 @@ def command(
 
 def _check(shared: Shared, *, quick: bool, full: bool, corruption_s: float) -> None:
     """Check for contradicting options, and for a snapshot, which cannot be measured."""
-    from gpucheck.core.bench.session import check_corruption
+    from gpucheck.bench.session import check_corruption
 
     check_corruption(corruption_s)
     if quick and full:
@@ -223,11 +223,11 @@ def _measure(
     finish: Callable[[Answer], None],
 ) -> Answer:
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
+    from gpucheck.bench.outcome import conclude
+    from gpucheck.bench.session import open_session
+    from gpucheck.bench.turn import wait_for_turn
     from gpucheck.cli.progress import progress_bar
     from gpucheck.cli.stuck import ending_when_stuck
-    from gpucheck.core.bench.outcome import conclude
-    from gpucheck.core.bench.session import open_session
-    from gpucheck.probes.turn import wait_for_turn
 
     with open_session(request, probes, os.environ) as session:
 
@@ -250,7 +250,7 @@ def _measure(
 
 def _announce(note: str) -> None:
     """Print a note, before measuring begins, on the rows that the time is too short for."""
-    from gpucheck.render.base import printable
+    from gpucheck.report.text import printable
 
     sys.stderr.write(f"note: {printable(note)}\n")
     sys.stderr.flush()

@@ -12,12 +12,12 @@ import typer
 
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared
-from gpucheck.models.report import Answer
+from gpucheck.report.envelope import Answer
 
 if TYPE_CHECKING:
+    from gpucheck.bench.burn_model import BurnMoment, BurnRequest
     from gpucheck.cli.reporting import Outlets
-    from gpucheck.models.burn import BurnMoment, BurnRequest
-    from gpucheck.probes.interface import Probes
+    from gpucheck.drivers.interface import Probes
 
 BurnSeconds = Annotated[
     float | None,
@@ -43,8 +43,8 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
     Raises:
         WrongUseError: the time, the temperature, the size or the seed is invalid.
     """
-    from gpucheck.core.bench.burn_session import burn_here, check_burn
-    from gpucheck.probes.burners import ProcessBurners
+    from gpucheck.bench.burn_session import burn_here, check_burn
+    from gpucheck.bench.burners import ProcessBurners
 
     check_burn(request)
 
@@ -69,7 +69,7 @@ def _live_view(*, shown: bool) -> Iterator[Callable[[BurnMoment], None]]:
     from rich.console import Console
     from rich.live import Live
 
-    from gpucheck.render.console.burn import live_table
+    from gpucheck.bench.burn_view import live_table
 
     console = Console(stderr=True, highlight=False, markup=False)
     unicode = (console.encoding or "").lower().replace("-", "") == "utf8"

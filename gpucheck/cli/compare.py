@@ -11,9 +11,9 @@ from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
 from gpucheck.cli.reporting import Github, Junit, open_outlets
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
+from gpucheck.drivers.interface import Probes
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import WrongUseError
 
 
 @with_shared_options
@@ -44,9 +44,9 @@ def command(
     shared: Shared,
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
-    from gpucheck.core.bench.processes.compare import compare_runs, conclude_comparison
-    from gpucheck.core.bench.processes.fingerprint import allowed_keys
-    from gpucheck.core.bench.processes.run_file import read_run
+    from gpucheck.bench.ci.processes.compare import compare_runs, conclude_comparison
+    from gpucheck.bench.ci.processes.fingerprint import allowed_keys
+    from gpucheck.bench.ci.processes.run_file import read_run
 
     if shared.recording is not None:
         message = "compare reads two saved runs, not a snapshot: leave --from out."

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.cli.commands import Command
-from gpucheck.core.toml_file import parse_toml, read_text, shown
-from gpucheck.models.errors import WrongUseError
+from gpucheck.drivers.host.toml_file import parse_toml, read_text, shown
+from gpucheck.report.errors import WrongUseError
 
 
 def read_defaults(path: Path, commands: Mapping[str, Command]) -> dict[str, dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.models.bench import BenchRequest
-from gpucheck.models.errors import WrongUseError
+from gpucheck.bench.model import BenchRequest
+from gpucheck.report.errors import WrongUseError
 
 
 def refuse_beside_profile(request: BenchRequest, **more: object) -> None:

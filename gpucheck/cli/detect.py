@@ -10,11 +10,11 @@ from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.status import status_line
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:
-    from gpucheck.models.report import Answer
-    from gpucheck.probes.interface import Probes
+    from gpucheck.drivers.interface import Probes
+    from gpucheck.report.envelope import Answer
 
 
 @with_shared_options
@@ -65,8 +65,8 @@ def command(
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
-    from gpucheck.core.detect import detect
-    from gpucheck.core.detect_request import DetectRequest, describe_checks
+    from gpucheck.detect.request import DetectRequest, describe_checks
+    from gpucheck.detect.run import detect
 
     if list_checks or explain is not None:
         return deliver("detect", shared, lambda _: describe_checks(explain))
@@ -109,6 +109,6 @@ def _program(python: str | None) -> str | None:
         return None
     import os
 
-    from gpucheck.probes.other_python import meant_interpreter
+    from gpucheck.drivers.python.other_python import meant_interpreter
 
     return meant_interpreter(os.environ, python).path

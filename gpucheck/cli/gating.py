@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpucheck.bench.ci.profile_model import Target
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.status import status_line
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.profile import Target
-from gpucheck.models.report import Answer
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:
     from gpucheck.cli.reporting import Outlets
     from gpucheck.cli.saving import Saving
-    from gpucheck.probes.interface import Probes
+    from gpucheck.drivers.interface import Probes
 
 
 def run_with_profile(
@@ -32,9 +32,9 @@ def run_with_profile(
     Raises:
         WrongUseError: the profile cannot be used, or is not for the devices that are named.
     """
-    from gpucheck.core.bench.profiles.examination import examine, wanted_devices
-    from gpucheck.core.bench.profiles.store import load_profile
-    from gpucheck.probes.workers import ProcessWorkers
+    from gpucheck.bench.ci.profiles.examination import examine, wanted_devices
+    from gpucheck.bench.ci.profiles.store import load_profile
+    from gpucheck.bench.workers import ProcessWorkers
 
     profile = load_profile(name)
     if require_gpu and profile.match.target is Target.CPU:

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from gpucheck.cli.output import deliver
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.core.inventory import ListRequest, judge_list, take_inventory
-from gpucheck.core.selection import keep, of_user, select_gpus, sort_gpus
-from gpucheck.models.device import Inventory
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
-from gpucheck.render.columns import COLUMNS
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.columns import COLUMNS
+from gpucheck.inventory.inventory import ListRequest, judge_list, take_inventory
+from gpucheck.inventory.model import Inventory
+from gpucheck.inventory.selection import keep, of_user, select_gpus, sort_gpus
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import WrongUseError
 
 
 class ListOptions(NamedTuple):

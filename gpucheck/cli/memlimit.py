@@ -19,12 +19,12 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.memory import LimitedRun, MemoryLimit, WatchAction
-from gpucheck.models.report import Answer, Notice
-from gpucheck.models.units import parse_amount
-from gpucheck.probes.interface import Probes
-from gpucheck.probes.interrupts import REQUESTS
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
+from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.units import parse_amount
 
 
 @with_shared_options
@@ -83,7 +83,7 @@ def command(
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""
-    from gpucheck.core.memlimit.request import LimitRequest, find_limit
+    from gpucheck.memlimit.request import LimitRequest, find_limit
 
     context: Context = ctx.obj
     request = LimitRequest(
@@ -128,7 +128,7 @@ def _proofs(verify: bool, verify_with: Sequence[str] | None) -> tuple[str, ...]:
 def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:
     """Refuse options that contradict each other."""
     if proofs:
-        from gpucheck.core.memlimit.proof import check_frameworks
+        from gpucheck.memlimit.proof import check_frameworks
 
         check_frameworks(proofs)
     together = [
@@ -157,9 +157,9 @@ def _run(
     watch: WatchAction,
     hook: bool,
 ) -> int:
-    from gpucheck.core.launch import supervise
-    from gpucheck.core.launch_environment import environment_before
-    from gpucheck.core.memlimit.run import limited_environment, new_mark, open_watch
+    from gpucheck.memlimit.run import limited_environment, new_mark, open_watch
+    from gpucheck.place.launch import supervise
+    from gpucheck.place.launch_environment import environment_before
 
     mark = new_mark()
     environment = limited_environment(plan, environment_before(), hook=hook, mark=mark)

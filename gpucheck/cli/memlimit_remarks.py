@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.memory import LimitedRun, MemoryLimit
-from gpucheck.models.report import Answer
-from gpucheck.render.base import printable
+from gpucheck.memlimit.model import LimitedRun, MemoryLimit
+from gpucheck.report.envelope import Answer
+from gpucheck.report.text import printable
 
 
 def warn(text: str) -> None:
@@ -17,7 +17,7 @@ def warn(text: str) -> None:
 
 def say_what_variables_miss(answer: Answer) -> None:
     """Name the frameworks that the exported variables alone do not limit."""
-    from gpucheck.render.holders import HOOK, holders
+    from gpucheck.memlimit.holders import HOOK, holders
 
     if not isinstance(answer.result, MemoryLimit):
         return
@@ -28,9 +28,9 @@ def say_what_variables_miss(answer: Answer) -> None:
 
 def say_before(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
-    from gpucheck.core.memlimit.hooking import outer_limit
-    from gpucheck.render.holders import HOOK, holders, together
-    from gpucheck.render.units import binary_bytes
+    from gpucheck.memlimit.holders import HOOK, holders, together
+    from gpucheck.memlimit.hooking import outer_limit
+    from gpucheck.report.unit_text import binary_bytes
 
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
@@ -62,7 +62,7 @@ def _remark(text: str) -> None:
 
 def say_after(run: LimitedRun) -> None:
     """Report the peak on each GPU, or why it is unknown."""
-    from gpucheck.render.limited_run import peak_lines
+    from gpucheck.memlimit.limited_run import peak_lines
 
     for line in peak_lines(run):
         _remark(line)

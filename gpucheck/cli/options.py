@@ -13,7 +13,7 @@ import typer
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.output import Answered
 from gpucheck.cli.shared import Shared
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 
 def _shared(

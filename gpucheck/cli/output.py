@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
 from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
-from gpucheck.models.errors import (
+from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.report.envelope import Answer, Failure, Notice, Report, status_of
+from gpucheck.report.errors import (
     ExitCode,
     GpucheckError,
     InconclusiveError,
@@ -21,14 +23,12 @@ from gpucheck.models.errors import (
     MissingError,
     WrongUseError,
 )
-from gpucheck.models.report import Answer, Failure, Notice, Report, status_of
-from gpucheck.probes.interrupts import REQUESTS
-from gpucheck.render import FORMATS, open_format
-from gpucheck.render.base import View, printable
+from gpucheck.report.formats import FORMATS, open_format
+from gpucheck.report.text import View, printable
 
 if TYPE_CHECKING:
     from gpucheck.cli.shared import Shared
-    from gpucheck.probes.interface import Probes
+    from gpucheck.drivers.interface import Probes
 
 COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
 ISSUES = "Please report it with the lines above and the output of: gpucheck snapshot --redact"
@@ -153,7 +153,7 @@ def deliver(
     `told_in_table`: the table already shows the warnings, so they are not repeated.
     `also` receives the report once it is on stdout.
     """
-    from gpucheck.probes import open_probes
+    from gpucheck.drivers import open_probes
 
     check_shared(shared, command, formats)
     probes = open_probes(shared.recording, deadline_s=shared.deadline_s)
@@ -199,7 +199,7 @@ def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) ->
     Raises:
         GpucheckError: there is no answer; nothing was started.
     """
-    from gpucheck.probes import open_probes
+    from gpucheck.drivers import open_probes
 
     check_shared(shared, command, ("table", "json"))
     if shared.format == "json" and shared.output is None and shared.verbosity >= 0:
@@ -241,7 +241,7 @@ def refuse_recording(shared: Shared) -> None:
 
 
 def _answer_of(error: GpucheckError) -> Answer:
-    from gpucheck.probes.environment import read_host
+    from gpucheck.drivers.host.environment import read_host
 
     failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
     host = error.host or read_host(Path("/"), os.environ)

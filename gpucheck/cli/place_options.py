@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpucheck.cli.output import COMMAND_AFTER_DASHES, Context
-from gpucheck.models.claim import MOST_SHARES
-from gpucheck.models.errors import WrongUseError
-from gpucheck.models.placement import Preference
+from gpucheck.place.claim_model import MOST_SHARES
+from gpucheck.place.model import Preference
+from gpucheck.report.errors import WrongUseError
 
 
 class PlaceOptions(NamedTuple):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.numbers import name_together
-from gpucheck.models.placement import Candidate, PlacedDevice, Placement
-from gpucheck.models.report import Answer
-from gpucheck.render.base import printable
+from gpucheck.place.model import Candidate, PlacedDevice, Placement
+from gpucheck.place.numbers import name_together
+from gpucheck.report.envelope import Answer
+from gpucheck.report.text import printable
 
 if TYPE_CHECKING:
-    from gpucheck.core.claims import Waiting
+    from gpucheck.place.claims import Waiting
 
 #: Interval of the line that we still wait, if nothing else has changed.
 _REMINDER_S = 60.0

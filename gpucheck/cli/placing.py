@@ -21,24 +21,24 @@ from gpucheck.cli.place_options import PlaceOptions, check, wrong
 from gpucheck.cli.place_remarks import explain, reporter, say_devices
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.errors import (
+from gpucheck.drivers.interface import Probes
+from gpucheck.place.model import ChoiceRequest, Placement, Preference
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
     LaunchError,
     MissingError,
     WrongUseError,
 )
-from gpucheck.models.placement import ChoiceRequest, Placement, Preference
-from gpucheck.models.report import Answer, Failure, Notice
-from gpucheck.probes.interface import Probes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpucheck.core.claims import Held
-    from gpucheck.core.picking import Picked, Wish
-    from gpucheck.models.device import Gpu
-    from gpucheck.models.graph import Graph
-    from gpucheck.models.units import Amount
+    from gpucheck.inventory.model import Gpu
+    from gpucheck.place.claims import Held
+    from gpucheck.place.graph_model import Graph
+    from gpucheck.place.picking import Picked, Wish
+    from gpucheck.report.units import Amount
 
 
 def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
@@ -59,8 +59,8 @@ def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
 
 def _show_claims(shared: Shared) -> int:
-    from gpucheck.core.claim_list import list_claims
-    from gpucheck.core.picking import open_claims
+    from gpucheck.place.claim_list import list_claims
+    from gpucheck.place.picking import open_claims
 
     if shared.recording is not None:
         raise wrong(
@@ -90,7 +90,7 @@ def _show_claims(shared: Shared) -> int:
 
 
 def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
-    from gpucheck.core.picking import pick_gpus
+    from gpucheck.place.picking import pick_gpus
 
     request = _request(options)
     wish = _wish(options, shared, context)
@@ -123,7 +123,7 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
 def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
     """Return the answer with what the format shows, or fail if that is not certain."""
-    from gpucheck.core.placement import check_nameable, environment_by_index
+    from gpucheck.place.placement import check_nameable, environment_by_index
 
     placement = answer.result
     if not isinstance(placement, Placement) or not placement.devices:
@@ -155,7 +155,7 @@ def _request(options: PlaceOptions) -> ChoiceRequest:
 
 
 def _amount(text: str) -> Amount:
-    from gpucheck.models.units import parse_amount
+    from gpucheck.report.units import parse_amount
 
     try:
         return parse_amount(text)
@@ -165,7 +165,7 @@ def _amount(text: str) -> Amount:
 
 
 def _wish(options: PlaceOptions, shared: Shared, context: Context) -> Wish:
-    from gpucheck.core.picking import Wish, own_command
+    from gpucheck.place.picking import Wish, own_command
 
     return Wish(
         share=options.share,
@@ -186,10 +186,10 @@ def _environment(shared: Shared, probes: Probes) -> Mapping[str, str]:
 
 
 def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int:
-    from gpucheck.core.device_strings import parse_device
-    from gpucheck.core.graph import towers
-    from gpucheck.core.picking import hold_named
-    from gpucheck.core.placement import place_devices, prohibited
+    from gpucheck.place.device_strings import parse_device
+    from gpucheck.place.graph import towers
+    from gpucheck.place.picking import hold_named
+    from gpucheck.place.placement import place_devices, prohibited
 
     for spec in options.specs:
         try:
@@ -241,9 +241,9 @@ def _look(probes: Probes) -> _Look:
 
     A machine without GPUs still has its CPU: the device string decides whether that is enough.
     """
-    from gpucheck.core.inventory import ListRequest, take_inventory
-    from gpucheck.core.placement import check_agreement
-    from gpucheck.models.device import Inventory
+    from gpucheck.inventory.inventory import ListRequest, take_inventory
+    from gpucheck.inventory.model import Inventory
+    from gpucheck.place.placement import check_agreement
 
     answer = take_inventory(ListRequest(ask_driver=True), probes)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
@@ -277,7 +277,7 @@ def _with_notice(answer: Answer, placement: Placement, lack: Failure | None) -> 
 
 
 def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
-    from gpucheck.core.graph_file import read_graph
+    from gpucheck.place.graph_file import read_graph
 
     graph = read_graph(path)
     _check_run(options, shared)
@@ -300,14 +300,14 @@ def _check_run(options: PlaceOptions, shared: Shared) -> None:
 
 def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Probes) -> Placement:
     """Place a graph, and run it with --run."""
-    from gpucheck.core.graph import describe, place_graph
+    from gpucheck.place.graph import describe, place_graph
 
     placed = place_graph(graph, gpus, soft=options.soft)
     placement = describe(placed)
     if not options.run:
         return placement
-    from gpucheck.core.graph_run import open_placed, run_graph
-    from gpucheck.probes.clock import MonotonicClock
+    from gpucheck.drivers.host.clock import MonotonicClock
+    from gpucheck.place.graph_run import open_placed, run_graph
 
     return run_graph(placed, placement, open_placed(probes), MonotonicClock())
 
@@ -326,8 +326,8 @@ def _find_for_command(shared: Shared, find: Callable[[Probes], Answer]) -> Answe
 
 def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoReturn:
     """Replace this process by the command, which inherits the claims."""
-    from gpucheck.core.launch import replace
-    from gpucheck.core.launch_environment import environment_before
+    from gpucheck.place.launch import replace
+    from gpucheck.place.launch_environment import environment_before
 
     placement = answer.result
     if not isinstance(placement, Placement):

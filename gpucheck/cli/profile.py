@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.shared import Shared
-from gpucheck.models.errors import ExitCode, GpucheckError, WrongUseError
-from gpucheck.models.profile import Limit, ProfileAction, ProfileFile, ProfileResult
-from gpucheck.models.report import Answer, Failure
+from gpucheck.report.envelope import Answer, Failure
+from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
 
 if TYPE_CHECKING:
-    from gpucheck.probes.interface import Probes
+    from gpucheck.drivers.interface import Probes
 
 
 @with_shared_options
@@ -117,7 +117,7 @@ def _answer(
 
 
 def _list() -> Answer:
-    from gpucheck.core.bench.profiles.store import describe, shipped
+    from gpucheck.bench.ci.profiles.store import describe, shipped
 
     files = tuple(describe(path) for path in shipped().values())
     return Answer(result=ProfileResult(action=ProfileAction.LIST, files=files))
@@ -125,7 +125,7 @@ def _list() -> Answer:
 
 def _lint(names: Sequence[str]) -> Answer:
     """Check every file, even if one before it cannot be read."""
-    from gpucheck.core.bench.profiles.store import describe, find_profile, unreadable, wrong
+    from gpucheck.bench.ci.profiles.store import describe, find_profile, unreadable, wrong
 
     files: list[ProfileFile] = []
     for name in names:
@@ -147,8 +147,8 @@ def _lint(names: Sequence[str]) -> Answer:
 
 
 def _explain(names: Sequence[str], board: str | None) -> Answer:
-    from gpucheck.core.bench.profiles.limits import explain
-    from gpucheck.core.bench.profiles.store import describe, find_profile, load_profile
+    from gpucheck.bench.ci.profiles.limits import explain
+    from gpucheck.bench.ci.profiles.store import describe, find_profile, load_profile
 
     files: list[ProfileFile] = []
     limits: list[Limit] = []
@@ -162,11 +162,11 @@ def _explain(names: Sequence[str], board: str | None) -> Answer:
 
 
 def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:
-    from gpucheck.core.bench.processes.run_file import read_saved_run
-    from gpucheck.core.bench.profiles.limits import explain
-    from gpucheck.core.bench.profiles.lint import lint_text
-    from gpucheck.core.bench.profiles.record import record_profile
-    from gpucheck.core.bench.profiles.store import describe, load_profile
+    from gpucheck.bench.ci.processes.run_file import read_saved_run
+    from gpucheck.bench.ci.profiles.limits import explain
+    from gpucheck.bench.ci.profiles.lint import lint_text
+    from gpucheck.bench.ci.profiles.record import record_profile
+    from gpucheck.bench.ci.profiles.store import describe, load_profile
 
     check_writable(path)
     if path.exists() and not replace:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucheck.core.bench.rounds import Progress
+    from gpucheck.bench.rounds import Progress
 
 
 #: Largest width of the bar, smallest label before the bar shrinks, and width of the time left.
@@ -28,7 +28,7 @@ def _time_left(seconds: float) -> str:
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
     """Show a bar while the block runs, or nothing if stderr is not a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        from gpucheck.core.bench.session import say_nothing
+        from gpucheck.bench.session import say_nothing
 
         yield say_nothing
         return

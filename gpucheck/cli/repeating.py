@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpucheck.models.report import Answer
-from gpucheck.probes.interface import Probes
+from gpucheck.drivers.interface import Probes
+from gpucheck.report.envelope import Answer
 
 if TYPE_CHECKING:
+    from gpucheck.bench.model import BenchRequest
     from gpucheck.cli.saving import Saving
     from gpucheck.cli.shared import Shared
-    from gpucheck.models.bench import BenchRequest
 
 
 def repeat(
@@ -23,11 +23,11 @@ def repeat(
     require_gpu: bool,
 ) -> Answer:
     """Measure in several processes, save the run if requested, and return the answer."""
+    from gpucheck.bench.ci.processes.repeated import PROCESSES, run_repeated, work_plan
+    from gpucheck.bench.workers import ProcessWorkers
     from gpucheck.cli.status import status_line
-    from gpucheck.core.bench.processes.repeated import PROCESSES, run_repeated, work_plan
-    from gpucheck.core.inventory import ListRequest, take_inventory
-    from gpucheck.models.device import Inventory
-    from gpucheck.probes.workers import ProcessWorkers
+    from gpucheck.inventory.inventory import ListRequest, take_inventory
+    from gpucheck.inventory.model import Inventory
 
     found = take_inventory(ListRequest(ask_driver=set(request.devices) != {"cpu"}), probes).result
     plan = work_plan(

@@ -19,10 +19,10 @@ import typer
 from gpucheck.cli.output import wrap
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.streams import write_stderr, write_workflow_command
-from gpucheck.models.errors import ExitCode, GpucheckError
-from gpucheck.models.report import Answer, Failure, Report
-from gpucheck.probes.interrupts import REQUESTS
-from gpucheck.render.base import View
+from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.report.envelope import Answer, Failure, Report
+from gpucheck.report.errors import ExitCode, GpucheckError
+from gpucheck.report.text import View
 
 Junit = Annotated[
     Path | None,
@@ -56,7 +56,7 @@ class Outlets:
         if self.github:
             self._announce(report)
         if self.junit is not None:
-            from gpucheck.render.junit import render
+            from gpucheck.report.formats.junit import render
 
             write_file(self.junit, render(report, View()))
 
@@ -76,7 +76,7 @@ class Outlets:
             raise
 
     def _announce(self, report: Report) -> None:
-        from gpucheck.render.github import render, workflow_commands
+        from gpucheck.report.formats.github import render, workflow_commands
 
         for line in workflow_commands(report):
             write_workflow_command(line)
@@ -110,7 +110,7 @@ def open_outlets(
 
 
 def _report_of(command: str, failure: Failure, code: ExitCode) -> Report:
-    from gpucheck.probes.environment import read_host
+    from gpucheck.drivers.host.environment import read_host
 
     host = read_host(Path("/"), os.environ)
     answer = Answer(result=None, exit_code=code, host=host, error=failure)

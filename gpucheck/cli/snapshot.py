@@ -12,8 +12,8 @@ from gpucheck.cli.output import deliver
 from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import write_stderr
-from gpucheck.core.snapshot import take_snapshot
-from gpucheck.models.errors import ExitCode, WrongUseError
+from gpucheck.inventory.snapshot import take_snapshot
+from gpucheck.report.errors import ExitCode, WrongUseError
 
 
 @with_shared_options

@@ -8,8 +8,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.models.errors import ExitCode, WrongUseError
-from gpucheck.render.base import View
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.text import View
 
 if TYPE_CHECKING:
     from typing import TextIO

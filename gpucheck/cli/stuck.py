@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpucheck.bench.model import BenchResult
 from gpucheck.cli.streams import write_stderr
-from gpucheck.models.bench import BenchResult
-from gpucheck.models.errors import ExitCode
+from gpucheck.report.errors import ExitCode
 
 #: Seconds after the first Ctrl-C until the second one is offered, and those that the program gets
 #: to end by itself after the second.

@@ -12,12 +12,12 @@ from typing import Any
 from gpucheck.cli import output
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import closed_pipe, view_for, write_stdout
-from gpucheck.models.errors import ExitCode, WrongUseError
-from gpucheck.models.report import Answer, Report
-from gpucheck.probes import open_probes
-from gpucheck.probes.interface import Probes
-from gpucheck.probes.interrupts import REQUESTS
-from gpucheck.render import open_format
+from gpucheck.drivers import open_probes
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.report.envelope import Answer, Report
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.formats import open_format
 
 #: More often than this, the readings would be a load themselves.
 SHORTEST_S = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpucheck.core.checks import CHECKS, Check
+from gpucheck.detect.checks import CHECKS, Check
 from tests.architecture.house import ROOT
 
 DOCUMENT = ROOT / "docs" / "checks.md"

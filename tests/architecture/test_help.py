@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
+from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
-from gpucheck.core.bench.formats import FORMATS
-from gpucheck.core.bench.kernels import KERNELS
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 #: What a command needs beside its options.

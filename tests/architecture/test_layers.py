@@ -1,4 +1,7 @@
-"""cli -> core | render -> probes -> models, and what runs in another interpreter stands alone."""
+"""Homes of the outside libraries, and files that run in another interpreter and stand alone.
+
+That imports go one way is import-linter's to hold (pyproject.toml).
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,25 @@ from pathlib import Path
 
 from tests.architecture.house import PACKAGE, imports, modules, offenders, top_imports
 
-#: What each layer may import of the others.
-ALLOWED = {
-    "models": set(),
-    "probes": {"models"},
-    "core": {"models", "probes"},
-    "render": {"models"},
-    "cli": {"models", "probes", "core", "render"},
-}
-
-#: Libraries that only some layers may know.
+#: Libraries that only some folders may know.
 HOMES = {
-    "cupy": {"core", "probes"},
-    "numpy": {"core", "probes"},
-    "psutil": {"probes"},
-    "pynvml": {"probes"},
-    "rich": {"cli", "render"},
-    "threadpoolctl": {"core", "probes"},
+    "cupy": {"drivers"},
+    "numpy": {"bench", "drivers", "place"},
+    "psutil": {"drivers"},
+    "pynvml": {"drivers"},
+    "rich": {"cli", "report"},
+    "threadpoolctl": {"drivers"},
     "typer": {"cli"},
 }
 
 
-def layer_of(path: Path) -> str:
-    """Return the layer a file of the package belongs to, or its own name at the top."""
+def folder_of(path: Path) -> str:
+    """Return the folder of the package that a file lies in, or its own name at the top."""
     return path.relative_to(PACKAGE).parts[0]
 
 
-def inside_layers() -> list[Path]:
-    return [path for path in modules() if layer_of(path) in ALLOWED]
+def is_view(path: Path) -> bool:
+    return path.stem == "view" or path.stem.endswith("_view")
 
 
 def single_files() -> list[Path]:
@@ -42,36 +36,51 @@ def single_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*_child.py"))
 
 
-def test_every_folder_is_a_layer() -> None:
-    folders = {layer_of(path) for path in modules() if path.parent != PACKAGE}
-
-    assert folders == set(ALLOWED)
-
-
-def strange_layers(path: Path) -> set[str]:
-    layer = layer_of(path)
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("gpucheck.")}
-    return (ours & set(ALLOWED)) - ALLOWED[layer] - {layer}
-
-
-def test_layer_imports_only_what_it_may() -> None:
-    assert offenders((path, strange_layers(path)) for path in inside_layers()) == {}
-
-
 def away_from_home(path: Path) -> set[str]:
-    libraries = top_imports(path) & set(HOMES)
-    return {name for name in libraries if layer_of(path) not in HOMES[name]}
+    strangers = {
+        name for name in top_imports(path) & set(HOMES) if folder_of(path) not in HOMES[name]
+    }
+    return strangers - {"rich"} if is_view(path) else strangers
 
 
 def test_library_is_imported_only_in_its_home() -> None:
-    assert offenders((path, away_from_home(path)) for path in inside_layers()) == {}
+    assert offenders((path, away_from_home(path)) for path in modules()) == {}
+
+
+def test_drivers_draw_nothing() -> None:
+    drivers = [path for path in modules() if folder_of(path) == "drivers"]
+
+    assert offenders((path, top_imports(path) & {"rich", "typer"}) for path in drivers) == {}
 
 
 def test_models_need_the_standard_library_only() -> None:
-    models = sorted(PACKAGE.glob("models/*.py"))
     known = sys.stdlib_module_names | {"gpucheck"}
+    models = sorted({*PACKAGE.rglob("model.py"), *PACKAGE.rglob("*_model.py")})
 
+    assert models
     assert offenders((path, top_imports(path) - known) for path in models) == {}
+
+
+def test_models_know_records_only() -> None:
+    records = ("gpucheck.report.", "gpucheck.drivers.")
+    models = sorted({*PACKAGE.rglob("model.py"), *PACKAGE.rglob("*_model.py")})
+
+    assert (
+        offenders(
+            (
+                path,
+                {
+                    name
+                    for name in imports(path)
+                    if name.startswith("gpucheck.")
+                    and not name.startswith(records)
+                    and "model" not in name
+                },
+            )
+            for path in models
+        )
+        == {}
+    )
 
 
 def test_single_file_needs_no_gpucheck() -> None:

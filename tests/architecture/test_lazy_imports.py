@@ -60,4 +60,4 @@ def test_public_names_are_loaded_when_asked_for() -> None:
         check=True,
     )
 
-    assert set(finished.stdout.split()) & {*HEAVY, "typer", "gpucheck.core"} == set()
+    assert set(finished.stdout.split()) & {*HEAVY, "typer", "gpucheck.drivers"} == set()

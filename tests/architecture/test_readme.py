@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpucheck.models.errors import ExitCode
+from gpucheck.report.errors import ExitCode
 from tests.architecture.house import ROOT, project_files
 
 #: A terminal of 80 by 50: what somebody sees before scrolling.

@@ -26,20 +26,20 @@ def modules_with(function: str, layer: str) -> set[str]:
 
 
 def test_checks() -> None:
-    from gpucheck.core.checks import CHECKS
+    from gpucheck.detect.checks import CHECKS
 
     registered = {check.ID: check.__name__ for check in CHECKS}
 
     assert len(registered) == len(CHECKS)
-    assert set(registered.values()) == modules_with("check", "core/checks")
+    assert set(registered.values()) == modules_with("check", "detect/checks")
     assert all(
-        module == f"gpucheck.core.checks.{name.replace('-', '_')}"
+        module == f"gpucheck.detect.checks.{name.replace('-', '_')}"
         for name, module in registered.items()
     )
 
 
 def test_checks_come_after_what_they_require() -> None:
-    from gpucheck.core.checks import CHECKS
+    from gpucheck.detect.checks import CHECKS
 
     seen: set[str] = set()
     for check in CHECKS:
@@ -48,16 +48,16 @@ def test_checks_come_after_what_they_require() -> None:
 
 
 def test_kernels() -> None:
-    from gpucheck.core.bench.kernels import KERNELS
+    from gpucheck.bench.kernels import KERNELS
 
-    assert set(KERNELS) == ids_in(PACKAGE / "core" / "bench" / "kernels")
+    assert set(KERNELS) == ids_in(PACKAGE / "bench" / "kernels")
     assert {kernel.id for kernel in KERNELS.values()} == set(KERNELS)
 
 
 def test_formats() -> None:
-    from gpucheck.render import FORMATS, open_format
+    from gpucheck.report.formats import FORMATS, open_format
 
-    assert set(FORMATS.values()) == modules_with("render", "render")
+    assert set(FORMATS.values()) == modules_with("render", "report/formats")
     assert all(callable(open_format(name)) for name in FORMATS)
 
 
@@ -71,7 +71,7 @@ def test_commands() -> None:
 
 def test_formats_of_the_commands_are_registered() -> None:
     from gpucheck.cli.commands import COMMANDS
-    from gpucheck.render import FORMATS
+    from gpucheck.report.formats import FORMATS
 
     assert {each for command in COMMANDS.values() for each in command.formats} <= set(FORMATS)
 
@@ -109,22 +109,22 @@ def keys_of(name: str, path: Path) -> set[str]:
 
 
 def test_frameworks_are_the_same_everywhere() -> None:
-    from gpucheck.core.checks import CHECKS
-    from gpucheck.core.checks.framework import NAMES
-    from gpucheck.models.finding import Layer
+    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.checks.framework import NAMES
+    from gpucheck.detect.model import Layer
 
-    probes = PACKAGE / "probes"
+    python = PACKAGE / "drivers" / "python"
 
-    assert keys_of("FRAMEWORKS", probes / "frameworks_child.py") == set(NAMES)
-    assert keys_of("DESCRIBE", probes / "builds_child.py") == set(NAMES)
-    assert keys_of("TRIALS", probes / "trial_child.py") == set(NAMES)
+    assert keys_of("FRAMEWORKS", python / "frameworks_child.py") == set(NAMES)
+    assert keys_of("DESCRIBE", python / "builds_child.py") == set(NAMES)
+    assert keys_of("TRIALS", python / "trial_child.py") == set(NAMES)
     assert {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK} == set(NAMES)
 
 
 def test_hooked_frameworks_are_the_hooks() -> None:
-    from gpucheck.core.memlimit.hooking import FRAMEWORKS
+    from gpucheck.memlimit.hooking import FRAMEWORKS
 
-    hook = PACKAGE / "probes" / "limit_hook" / "gpucheck_limit_hook.py"
+    hook = PACKAGE / "memlimit" / "hook" / "gpucheck_limit_hook.py"
     other_names = {"jaxlib.xla_client": "jax"}
 
     assert {other_names.get(name, name) for name in keys_of("HANDLERS", hook)} == set(FRAMEWORKS)

@@ -33,7 +33,7 @@ def test_without_a_compiler_the_run_says_what_was_left_out(tmp_path: Path) -> No
 
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider",
-         os.fspath(TESTS / "probes" / "test_cuda.py"), "-k", "test_no_libcuda"],
+         os.fspath(TESTS / "drivers" / "cuda" / "test_client.py"), "-k", "test_no_libcuda"],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ from benchmarks.card.report import (
     text_of,
 )
 from benchmarks.card.softmax import sampled_rows
-from gpucheck.models.errors import InconclusiveError
+from gpucheck.report.errors import InconclusiveError
 
 
 def figure(**changes: object) -> Figure:

@@ -12,7 +12,7 @@ import pytest
 
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 DEFAULT = Path(__file__).parents[2] / "configs" / "default.toml"
 

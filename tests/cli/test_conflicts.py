@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
-from gpucheck.models.bench import BenchMode, BenchRequest, Fill, SampleDetail
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 
 def test_a_plain_request_goes_beside_a_profile() -> None:

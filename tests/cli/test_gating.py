@@ -8,7 +8,7 @@ from gpucheck.cli.gating import run_with_profile
 from gpucheck.cli.reporting import Outlets
 from gpucheck.cli.saving import Saving
 from gpucheck.cli.shared import Shared
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 
 def test_a_profile_of_the_processor_needs_no_gpu() -> None:

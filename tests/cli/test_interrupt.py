@@ -73,10 +73,10 @@ def test_while_a_module_is_imported(module: str, tmp_path: Path) -> None:
 IN_EXEC = """
 import contextlib, io, os, signal, sys
 from gpucheck.cli import output
-from gpucheck.probes.interrupts import REQUESTS
+from gpucheck.drivers.interrupts import REQUESTS
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "gpucheck.probes.live":
+        if name == "gpucheck.drivers.live":
             with contextlib.redirect_stdout(io.StringIO()):
                 # Later text that runs would make Python forget what it remembers.
                 output.interrupted(output.Context(command="detect", json=True))

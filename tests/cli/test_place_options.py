@@ -6,7 +6,7 @@ import pytest
 
 from gpucheck.cli.output import Context
 from gpucheck.cli.place_options import PlaceOptions, check
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 ALONE = Context(command="place", json=False)
 WITH_COMMAND = ALONE._replace(child=("true",))

@@ -8,9 +8,9 @@ import pytest
 
 from gpucheck.cli.place_remarks import explain, reporter
 from gpucheck.cli.shared import Shared
-from gpucheck.core.claims import Waiting
-from gpucheck.models.placement import Candidate, PlacedDevice, Placement
-from gpucheck.models.report import Answer
+from gpucheck.place.claims import Waiting
+from gpucheck.place.model import Candidate, PlacedDevice, Placement
+from gpucheck.report.envelope import Answer
 
 REASON = "1 GPU was requested, but none fits."
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.bench.ci.profiles.test_lint import GOOD
+from tests.bench.ci.profiles.test_record import saved
 from tests.conftest import Finished
-from tests.core.bench.profiles.test_lint import GOOD
-from tests.core.bench.profiles.test_record import saved
-from tests.render.schemas import closed_validator, validator
+from tests.report.schemas import closed_validator, validator
 
 Command = Callable[..., Finished]
 
@@ -75,7 +75,7 @@ def test_explain_writes_every_limit_out(gpucheck_command: Command, good: Path) -
 
 
 def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path) -> None:
-    from gpucheck.core.bench.processes.baseline import to_text
+    from gpucheck.bench.ci.processes.baseline import to_text
 
     run, mine = tmp_path / "run.json", tmp_path / "mine.toml"
     run.write_text(to_text(saved()))

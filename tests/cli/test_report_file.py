@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.cli import report_file
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
-from gpucheck.models.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError
 
 
 def without_nameless_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.cli.reporting import open_outlets
-from gpucheck.models.errors import ExitCode, MissingError, WrongUseError
-from gpucheck.models.gate import GateClass, GateStatus
+from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
 from tests.fakes.verdicts import gate, of_every_kind, report, result
-from tests.render.junit_rules import violations
+from tests.report.formats.junit_rules import violations
 
 
 def test_actions_is_found_out(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.conftest import scrubbed_environment
 PROGRAM = """
 import json, time
 from gpucheck.cli.stuck import ending_when_stuck
-from gpucheck.probes.interrupts import REQUESTS, HeldBack
+from gpucheck.drivers.interrupts import REQUESTS, HeldBack
 REQUESTS.heed()
 def report(result):
     print(json.dumps({"reported": result}))

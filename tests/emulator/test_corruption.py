@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.core.bench.bits import ELEMENTS, differences, digest, read_found
+from gpucheck.bench.bits import ELEMENTS, differences, digest, read_found
 from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import SANITIZERS, Memory
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpucheck.core.bench.formats import FORMATS, decode, encode
-from gpucheck.core.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
 from tests.emulator.conftest import SOURCES, Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
 

@@ -15,7 +15,8 @@ import traceback
 # Before the forks, so that it is paid for once. The library is loaded after, in each of them.
 import pynvml  # noqa: F401
 
-from gpucheck.probes import cuda_child, launch_child, nvml_child
+from gpucheck.drivers.cuda import cuda_child, launch_child
+from gpucheck.drivers.nvml import nvml_child
 
 
 def run_child(request: dict) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from gpucheck.models.codec import from_plain
-from gpucheck.models.evidence import HealthReading, LaunchReading
-from gpucheck.models.snapshot import CudaReading, NvmlReading
-from gpucheck.probes.interface import NvmlQuestion
-from gpucheck.probes.nvml import assemble, assemble_health, take_failure
+from gpucheck.drivers.evidence import HealthReading, LaunchReading
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.nvml.client import assemble, assemble_health, take_failure
+from gpucheck.drivers.readings import CudaReading, NvmlReading
+from gpucheck.report.codec import from_plain
 from tests.conftest import scrubbed_environment
 from tests.fakes.libraries import flatten
 from tests.fakes.machine import Machine

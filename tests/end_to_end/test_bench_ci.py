@@ -20,8 +20,8 @@ import pytest
 from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.fakes.libraries import cupy_environment
 from tests.fakes.machine import Machine, load_machine
-from tests.render.junit_rules import violations
-from tests.render.schemas import validator
+from tests.report.formats.junit_rules import violations
+from tests.report.schemas import validator
 
 #: No product is measured, so that a fault of `gemm` meets the repeated products.
 PROFILE = """

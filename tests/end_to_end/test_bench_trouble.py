@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.probes.cpu import LinuxCpu
+from gpucheck.drivers.host.cpu import LinuxCpu
 from tests.end_to_end.conftest import Ended, Pretend, Program, end_session
 from tests.fakes.libraries import cupy_environment
 

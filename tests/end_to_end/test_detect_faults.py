@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.core.detect import detect
-from gpucheck.models.codec import to_plain
-from gpucheck.models.errors import ExitCode
-from gpucheck.models.evidence import HealthReading, LaunchReading
-from gpucheck.models.finding import CheckStatus, Detection, Finding, Verdict
-from gpucheck.models.snapshot import (
-    CudaReading,
-    KernelReading,
-    NvmlReading,
-    PciDeviceReading,
-)
-from gpucheck.probes.interface import NvmlQuestion
+from gpucheck.detect.model import Detection, Finding, Verdict
+from gpucheck.detect.run import detect
+from gpucheck.drivers.evidence import HealthReading, LaunchReading
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.readings import CudaReading, KernelReading, NvmlReading, PciDeviceReading
+from gpucheck.report.codec import to_plain
+from gpucheck.report.envelope import CheckStatus
+from gpucheck.report.errors import ExitCode
 from tests.end_to_end.conftest import ForkServers, Pretend, Program
 from tests.end_to_end.sweeping import NVML_CODES
 from tests.end_to_end.test_faults import CUDA_CODES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.core.checks import CHECKS
+from gpucheck.detect.checks import CHECKS
 from tests.end_to_end.conftest import Ended, Pretend, Program
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gpucheck.cli import output
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.models.snapshot import CudaReading, GpuReading, NvmlReading
-from gpucheck.probes.child import Child, ChildDiedError
-from gpucheck.probes.nvml import NvmlSession
-from gpucheck.probes.nvml_start import SCRIPT, binding_directory
-from gpucheck.render.json import document as as_document
+from gpucheck.drivers.child import Child, ChildDiedError
+from gpucheck.drivers.nvml.client import NvmlSession
+from gpucheck.drivers.nvml.start import SCRIPT, binding_directory
+from gpucheck.drivers.readings import CudaReading, GpuReading, NvmlReading
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.report.formats.json import document as as_document
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import ForkServers, Pretend, Program
 from tests.end_to_end.documents import assert_document
@@ -353,7 +353,7 @@ def test_every_nvml_function_hanging(
     def no_second_child() -> Child:
         raise ChildDiedError("could not be started")
 
-    monkeypatch.setattr("gpucheck.probes.nvml.take", no_second_child)
+    monkeypatch.setattr("gpucheck.drivers.nvml.client.take", no_second_child)
     machine = rich_machine()
     sound = forks.on(machine).nvml(machine)
     functions = nvml_functions(called[machine.name])

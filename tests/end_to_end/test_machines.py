@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.probes.live import LiveProbes
+from gpucheck.drivers.live import LiveProbes
 from tests.end_to_end.conftest import Pretend, Program, end_session
 from tests.end_to_end.documents import assert_document, only_document
 from tests.fakes.machine import Machine, Process, load_machine, machine_names
@@ -345,7 +345,7 @@ def test_no_hung_child_is_left_behind(
 UNKILLABLE = textwrap.dedent(
     f"""
     import sys
-    from gpucheck.probes import child
+    from gpucheck.drivers import child
     child.START = {str(Path(__file__).with_name("untied_child.py"))!r}
     child.Child._kill = staticmethod(lambda pid: None)
     from gpucheck.__main__ import main

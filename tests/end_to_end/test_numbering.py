@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.core.device_strings import parse_device
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.core.placement import check_agreement, resolve
-from gpucheck.core.visibility import digits_of
-from gpucheck.models.device import Gpu, Inventory
-from gpucheck.models.errors import BadAnswerError, GpucheckError
-from gpucheck.probes.live import LiveProbes
+from gpucheck.drivers.live import LiveProbes
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.model import Gpu, Inventory
+from gpucheck.inventory.visibility import digits_of
+from gpucheck.place.device_strings import parse_device
+from gpucheck.place.placement import check_agreement, resolve
+from gpucheck.report.errors import BadAnswerError, GpucheckError
 from tests.end_to_end.conftest import Pretend
 from tests.fakes.machine import Machine, load_machine, machine_names
 from tests.fakes.scenarios import load_scenario

@@ -272,9 +272,9 @@ def test_every_value_of_a_snapshot_damaged_in_turn(
     pretend: Pretend, program: Program, tmp_path: Path
 ) -> None:
     """Whatever one value becomes: a listing, or one sentence that says what is wrong."""
-    from gpucheck.core.inventory import ListRequest, take_inventory
-    from gpucheck.models.errors import WrongUseError
-    from gpucheck.probes.recorded import RecordedProbes, read_snapshot
+    from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
+    from gpucheck.inventory.inventory import ListRequest, take_inventory
+    from gpucheck.report.errors import WrongUseError
 
     document = recorded(program, pretend("a100-mig"))
     file = tmp_path / "damaged.json"

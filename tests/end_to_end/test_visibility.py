@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.core.visibility import apply_rules
+from gpucheck.inventory.visibility import apply_rules
 from tests.end_to_end.conftest import Ended, ForkServers, Pretend, Program
 from tests.fakes.machine import Machine, load_machine
 from tests.sampling import THOROUGH, sampled

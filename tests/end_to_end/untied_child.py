@@ -1,6 +1,6 @@
 """The start of a child that does not end with its parent: one that is stuck in the kernel.
 
-`python untied_child.py PARENT SCRIPT [ARGUMENTS]`, as gpucheck/probes/start_child.py.
+`python untied_child.py PARENT SCRIPT [ARGUMENTS]`, as gpucheck/drivers/start_child.py.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucheck.core.bench.data import HostData
-from gpucheck.core.bench.formats import FORMATS, decode, encode
-from gpucheck.core.bench.kernel import CacheFit, CaseLabel, CaseOrder, Work
-from gpucheck.models.bench import BenchGpu, BenchRequest, DtypeSpec, Fact, Verified
-from gpucheck.models.errors import GpucheckError
-from gpucheck.probes.blas import BlasFacts
-from gpucheck.probes.cpu import CpuFacts, CpuLoad
-from gpucheck.probes.gpu import GpuArray, GpuDevice, GpuFunction, Product, Span
+from gpucheck.bench.data import HostData
+from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.kernel import CacheFit, CaseLabel, CaseOrder, Work
+from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
+from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
+from gpucheck.drivers.host.blas import BlasFacts
+from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad
+from gpucheck.report.errors import GpucheckError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

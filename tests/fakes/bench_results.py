@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.models.bench import (
+from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.model import (
     BenchEnvironment,
-    BenchGpu,
     BenchMode,
     BenchResult,
-    Board,
     Doubt,
     DtypeSpec,
     Extent,
@@ -23,7 +22,7 @@ from gpucheck.models.bench import (
     Throughput,
     Verified,
 )
-from gpucheck.models.bench_run import ProcessRun
+from gpucheck.drivers.gpu import BenchGpu, Board
 
 FLOAT32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="fp32")
 BFLOAT16 = DtypeSpec(input="bfloat16", accumulate="float32", output="bfloat16", math_mode="bf16")

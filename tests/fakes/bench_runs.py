@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.core.bench.processes.workers import run_of, stations_of
-from gpucheck.models.bench import (
-    BenchGpu,
+from gpucheck.bench.ci.processes.workers import run_of, stations_of
+from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.model import (
     BenchResult,
     Doubt,
     DtypeSpec,
@@ -20,11 +20,11 @@ from gpucheck.models.bench import (
     Throughput,
     Verified,
 )
-from gpucheck.models.bench_run import ProcessRun
-from gpucheck.models.codec import to_plain
-from gpucheck.models.device import Gpu
-from gpucheck.models.report import Failure, Host
-from gpucheck.probes.workers import WorkerAnswer, WorkerOrder
+from gpucheck.bench.workers import WorkerAnswer, WorkerOrder
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.inventory.model import Gpu
+from gpucheck.report.codec import to_plain
+from gpucheck.report.envelope import Failure, Host
 from tests.fakes.verdicts import environment
 
 BF16 = DtypeSpec(input="bfloat16", accumulate="float32", output="bfloat16", math_mode="bf16")

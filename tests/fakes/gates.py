@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.core.bench.gates.facts import Facts, Node, NodeGpu
-from gpucheck.core.bench.gates.verdict import judge, series_of, verdict
-from gpucheck.core.bench.profiles.lint import lint_text
-from gpucheck.models.bench_run import Baseline, ProcessRun
-from gpucheck.models.device import Gpu, MigState, PcieLink
-from gpucheck.models.errors import ExitCode
-from gpucheck.models.gate import Gate
-from gpucheck.models.profile import Profile
+from gpucheck.bench.ci.gate_model import Gate
+from gpucheck.bench.ci.gates.facts import Facts, Node, NodeGpu
+from gpucheck.bench.ci.gates.verdict import judge, series_of, verdict
+from gpucheck.bench.ci.profile_model import Profile
+from gpucheck.bench.ci.profiles.lint import lint_text
+from gpucheck.bench.ci.run_model import Baseline, ProcessRun
+from gpucheck.inventory.model import Gpu, MigState, PcieLink
+from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of
 
 HEAD = '[profile]\nschema = 1\nname = "test"\nversion = 1\n'

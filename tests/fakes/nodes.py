@@ -7,17 +7,18 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from gpucheck.core.bench.gates.facts import Facts
-from gpucheck.core.bench.gates.verdict import judge, settled, verdict
-from gpucheck.core.bench.peaks import board_from, load_table
-from gpucheck.core.bench.profiles.limits import expected_of
-from gpucheck.core.bench.profiles.store import load_profile
-from gpucheck.core.bench.profiles.units import scale_of
-from gpucheck.models.bench import Board, Measurement, Telemetry, Throughput
-from gpucheck.models.bench_run import ProcessRun
-from gpucheck.models.corruption import Corruption
-from gpucheck.models.gate import Gate
-from gpucheck.models.profile import Check, Per, Profile
+from gpucheck.bench.ci.gate_model import Gate
+from gpucheck.bench.ci.gates.facts import Facts
+from gpucheck.bench.ci.gates.verdict import judge, settled, verdict
+from gpucheck.bench.ci.profile_model import Check, Per, Profile
+from gpucheck.bench.ci.profiles.limits import expected_of
+from gpucheck.bench.ci.profiles.store import load_profile
+from gpucheck.bench.ci.profiles.units import scale_of
+from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import Measurement, Telemetry, Throughput
+from gpucheck.bench.peaks import board_from, load_table
+from gpucheck.drivers.gpu import Board
 from tests.fakes.bench_results import (
     BFLOAT16,
     FLOAT32,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpucheck.models.evidence import (
+from gpucheck.drivers.evidence import (
     BuildsReading,
     GpuHealthReading,
     HealthReading,
@@ -17,8 +17,8 @@ from gpucheck.models.evidence import (
     SystemReading,
     TrialReading,
 )
-from gpucheck.models.report import Host
-from gpucheck.models.snapshot import (
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.readings import (
     CudaReading,
     GpuReading,
     KernelReading,
@@ -26,7 +26,7 @@ from gpucheck.models.snapshot import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.probes.interface import NvmlQuestion
+from gpucheck.report.envelope import Host
 
 
 @dataclass

@@ -7,23 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpucheck.cli import output
-from gpucheck.core.inventory import ListRequest, take_inventory
-from gpucheck.models.device import (
-    DecidedBy,
-    Gpu,
-    GpuProcess,
-    GpuState,
-    Inventory,
-    MigInstance,
-    MigState,
-    PcieLink,
-    Topology,
-    TopologyLink,
-    Visibility,
-)
-from gpucheck.models.errors import ExitCode
-from gpucheck.models.report import Answer, Host, Report
-from gpucheck.models.snapshot import (
+from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     KernelReading,
@@ -36,6 +20,22 @@ from gpucheck.models.snapshot import (
     ProcessReading,
     TopologyReading,
 )
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.model import (
+    DecidedBy,
+    Gpu,
+    GpuProcess,
+    GpuState,
+    Inventory,
+    MigInstance,
+    MigState,
+    PcieLink,
+    Topology,
+    TopologyLink,
+    Visibility,
+)
+from gpucheck.report.envelope import Answer, Host, Report
+from gpucheck.report.errors import ExitCode
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 GIB = 1 << 30

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.models.bench import BenchEnvironment, BenchMode, BenchResult
-from gpucheck.models.errors import ExitCode
-from gpucheck.models.finding import Evidence
-from gpucheck.models.gate import Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.models.report import Failure, Host, Notice, Report, status_of
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
+from gpucheck.bench.model import BenchEnvironment, BenchMode, BenchResult
+from gpucheck.report.envelope import Evidence, Failure, Host, Notice, Report, status_of
+from gpucheck.report.errors import ExitCode
 
 #: A name that tries to leave wherever it is put.
 HOSTILE = (

@@ -108,7 +108,7 @@ def test_bench_works_without_a_home_and_leaves_nothing_there(gpucheck_command) -
 
 def test_the_uuid_that_bench_finds_is_nvmls() -> None:
     pytest.importorskip("cupy")
-    from gpucheck.probes.cupy_device import open_gpus
+    from gpucheck.drivers.cupy.device import open_gpus
 
     nvml = pytest.importorskip("pynvml")
     opened = open_gpus((0,))

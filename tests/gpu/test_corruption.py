@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpucheck.core.bench.bits import ELEMENTS, differences, digest, read_found
-from gpucheck.core.bench.corruption import repetition_on
-from gpucheck.core.bench.repeaters import SOURCE
-from gpucheck.models.bench import BenchRequest
-from gpucheck.probes.blas import ThreadpoolBlas
-from gpucheck.probes.clock import MonotonicClock
-from gpucheck.probes.cpu import LinuxCpu
-from gpucheck.probes.cupy_device import GpuDevice, open_gpus
+from gpucheck.bench.bits import ELEMENTS, differences, digest, read_found
+from gpucheck.bench.corruption import repetition_on
+from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.repeaters import SOURCE
+from gpucheck.drivers.cupy.device import GpuDevice, open_gpus
+from gpucheck.drivers.host.blas import ThreadpoolBlas
+from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.cpu import LinuxCpu
 
 pytestmark = pytest.mark.gpu
 STORED = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "int32": "i4"}

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpucheck.core.bench.formats import FORMATS, decode, encode
-from gpucheck.core.bench.gpu_case import ResidentCase
-from gpucheck.core.bench.gpu_training import CopiedTraining, GpuTraining
-from gpucheck.core.bench.kernel import Case, CaseOrder
-from gpucheck.core.bench.kernels.copy import DriverCopy, KernelCopy
-from gpucheck.core.bench.kernels.matmul import Matmul, missing_format
-from gpucheck.core.bench.kernels.softmax import GpuSoftmax, launch_for, source_text
-from gpucheck.core.bench.kernels.transfer import TransferCase
-from gpucheck.core.bench.kernels.triad import GpuTriad
-from gpucheck.core.bench.softmax_launch import SoftmaxRows, choose_softmax
-from gpucheck.core.bench.training import Plan
-from gpucheck.models.bench import BenchMode, BenchRequest
-from gpucheck.probes.clock import MonotonicClock
-from gpucheck.probes.cupy_device import open_gpus
-from gpucheck.probes.gpu import GpuDevice
+from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
+from gpucheck.bench.kernel import Case, CaseOrder
+from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
+from gpucheck.bench.kernels.matmul import Matmul, missing_format
+from gpucheck.bench.kernels.softmax import GpuSoftmax, launch_for, source_text
+from gpucheck.bench.kernels.transfer import TransferCase
+from gpucheck.bench.kernels.triad import GpuTriad
+from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.softmax_launch import SoftmaxRows, choose_softmax
+from gpucheck.bench.training import Plan
+from gpucheck.drivers.cupy.device import open_gpus
+from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.drivers.host.clock import MonotonicClock
 from tests.fakes.bench import order
 
 pytestmark = pytest.mark.gpu

@@ -1,0 +1,1 @@
+"""Benchmarks: how fast the CPU and the GPUs are, held against the hardware and each other."""

@@ -1,0 +1,405 @@
+"""Burn: every device under full load, its products compared and its sensors read.
+
+A burn ends when its time is over, at a temperature limit, when no device is left, or by an
+interrupt. However it ends, every process is asked to stop, and killed if it does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpucheck.bench import worker
+from gpucheck.bench.burn_gates import burn_gates
+from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnGlance, BurnMoment, BurnResult
+from gpucheck.bench.burners import Burners, BurnNews, BurnOrder
+from gpucheck.bench.ci.processes.workers import Station
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchRequest, Telemetry
+from gpucheck.bench.telemetry import Observer, held_down
+from gpucheck.drivers.host.clock import Clock
+from gpucheck.drivers.nvml.telemetry import Sample, Telemeter, Window
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.envelope import Failure
+
+#: Limit for a card that reports no threshold: below the shutdown temperature of any card.
+TEMPERATURE_LIMIT_C = 90.0
+#: Time for opening a GPU and drawing the matrices, for silence, and for the last message.
+_START_S, _SILENT_S, _STOP_S = 180.0, 60.0, 10.0
+_LOOK_S = 0.5
+#: Clocks change when a burn begins; their limits count from here on.
+_SETTLING_S = 2.0
+#: Group of the observer's slices under steady load, and of all others.
+_LOADED, _ELSE = 1, 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnPlan:
+    """Devices, product and time of a burn; `limit_c` None takes each card's own threshold.
+
+    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
+    """
+
+    stations: tuple[Station, ...]
+    request: BenchRequest
+    seconds: float
+    limit_c: float | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Device:
+    """State of a device under load; `track` has (seconds since the start, products)."""
+
+    station: Station
+    check: Corruption
+    name: str | None = None
+    state: str = "opening"
+    failure: Failure | None = None
+    exit_code: int | None = None
+    notes: tuple[str, ...] = ()
+    heard_s: float = 0.0
+    track: list[tuple[float, int]] = field(default_factory=list)
+    sample: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether its process is still expected to report."""
+        return self.state in ("opening", "ready", "loaded")
+
+
+class _Overheard:
+    """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
+
+    def __init__(self, telemeter: Telemeter) -> None:
+        self._telemeter = telemeter
+        self.facts: Mapping[str, Mapping[str, Any]] = {}
+        self.last: dict[str, Sample] = {}
+
+    @property
+    def failure(self) -> str | None:
+        """Return why the sensors cannot be read."""
+        return self._telemeter.failure
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Begin to read, and keep the constant facts."""
+        self.facts = self._telemeter.start(uuids)
+        return self.facts
+
+    def window(self) -> Window:
+        """Return the readings, and keep the last one."""
+        window = self._telemeter.window()
+        self.last.update({sample.uuid: sample for sample in window.samples})
+        return window
+
+    def joules(self, uuid: str) -> float | None:
+        """Return a GPU's energy counter."""
+        return self._telemeter.joules(uuid)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._telemeter.close()
+
+
+def run_burn(
+    plan: BurnPlan,
+    burners: Burners,
+    telemeter: Telemeter,
+    clock: Clock,
+    tell: Callable[[BurnMoment], None],
+) -> BurnResult:
+    """Load the plan's devices and return the result; an interrupt is an ordinary end."""
+    burn = _Burn(plan, burners, telemeter, clock, tell)
+    try:
+        burn.open()
+        burn.load()
+    except KeyboardInterrupt:
+        burn.ended_by = BurnEnd.INTERRUPTED
+    finally:
+        burn.stop()
+    return burn.result()
+
+
+class _Burn:
+    """State of a running burn."""
+
+    def __init__(
+        self,
+        plan: BurnPlan,
+        burners: Burners,
+        telemeter: Telemeter,
+        clock: Clock,
+        tell: Callable[[BurnMoment], None],
+    ) -> None:
+        self._plan = plan
+        self._burners = burners
+        self._sensors = _Overheard(telemeter)
+        self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
+        self._clock = clock
+        self._tell = tell
+        self._devices = {station.device: _new(station) for station in plan.stations}
+        self._start_s = self._looked_s = clock.now_s()
+        self._ended_s: float | None = None
+        self._began = False
+        self.ended_by = BurnEnd.TIME
+
+    def open(self) -> None:
+        """Start the processes and wait until each is ready or has failed."""
+        request = self._plan.request
+        told = {"size": request.size, "seed": request.seed, "fill": request.fill.value}
+        holders = self._plan.holders
+        self._burners.start(
+            [
+                BurnOrder(
+                    device=station.device,
+                    request={**told, "held": holders.get(station.gpu_uuid or "")},
+                    cpus=station.cpus,
+                )
+                for station in self._plan.stations
+            ]
+        )
+        uuids = [station.gpu_uuid for station in self._plan.stations if station.gpu_uuid]
+        if uuids:
+            self._observer.start(uuids)
+        end_s = self._clock.now_s() + _START_S
+        while self._clock.now_s() < end_s and self._in_state("opening"):
+            self._hear()
+        for device in self._in_state("opening"):
+            self._give_up(device, f"was not ready within {_START_S:g} s")
+
+    def load(self) -> None:
+        """Start the load, and watch until something ends it."""
+        self._start_s = self._looked_s = self._clock.now_s()
+        for device in self._in_state("ready"):
+            device.state, device.heard_s = "loaded", self._start_s
+        self._burners.begin()
+        self._began = True
+        while self._elapsed_s() < self._plan.seconds:
+            if not self._in_state("loaded"):
+                self.ended_by = BurnEnd.LOST
+                return
+            self._hear()
+            if self._is_too_hot():
+                self.ended_by = BurnEnd.TEMPERATURE
+                return
+            for device in self._in_state("loaded"):
+                if self._clock.now_s() - device.heard_s > _SILENT_S:
+                    self._give_up(device, f"sent nothing for {_SILENT_S:g} s")
+
+    def stop(self) -> None:
+        """Stop the load, take the last messages, and leave no process behind."""
+        self._ended_s = self._elapsed_s()
+        try:
+            self._burners.stop()
+            end_s = self._clock.now_s() + _STOP_S
+            while self._clock.now_s() < end_s and any(
+                device.is_running for device in self._devices.values()
+            ):
+                self._hear()
+        except KeyboardInterrupt:  # a second Ctrl-C: skip the last messages
+            self.ended_by = BurnEnd.INTERRUPTED
+        finally:
+            self._burners.close()
+            self._sensors.close()
+
+    def result(self) -> BurnResult:
+        """Return the result."""
+        telemetry = self._observer.result()
+        devices = tuple(
+            replace(
+                _result(device, telemetry),
+                clock_limits=self._clock_limits(device, telemetry),
+                temperature_limit_c=self._limit_c(device),
+            )
+            for device in self._devices.values()
+        )
+        limits = [device.temperature_limit_c for device in devices]
+        result = BurnResult(
+            asked_s=self._plan.seconds,
+            duration_s=self._ended_s or 0.0,
+            ended_by=self.ended_by,
+            temperature_limit_c=min((limit for limit in limits if limit is not None), default=None),
+            devices=devices,
+            gates=(),
+            telemetry_unavailable=telemetry.unavailable,
+            notes=tuple(self._notes()),
+            variables=dict(self._plan.variables),
+        )
+        return replace(result, gates=tuple(burn_gates(result)))
+
+    def _clock_limits(self, device: _Device, telemetry: Telemetry) -> dict[str, float] | None:
+        """Return what limited a GPU's clock under load, or None if it was not read."""
+        uuid = device.station.gpu_uuid
+        sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
+        span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
+        state = self._observer.state(uuid, [span_s], _LOADED)
+        if sensors is None or state is None or not state.reading_count:
+            return None
+        if "reasons" in sensors.unavailable and not state.limited_share:
+            return None
+        return held_down(state)
+
+    def _notes(self) -> Iterator[str]:
+        """Yield notes for the user on each device: who shares it, and its product."""
+        for name, device in self._devices.items():
+            held = self._plan.holders.get(device.station.gpu_uuid or "")
+            if held is not None:
+                yield f"{name} was shared: {held}"
+            yield from (f"{name}: {note}" for note in device.notes)
+
+    # ------------------------------------------------------------------------------ listening
+
+    def _hear(self) -> None:
+        """Take the messages and the sensor readings, and report progress."""
+        for news in self._burners.news(_LOOK_S):
+            self._take(news)
+        now_s = self._clock.now_s()
+        if self._sensors.facts:
+            settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
+            group = _LOADED if settled and self._ended_s is None else _ELSE
+            self._observer.end_turns(group, now_s - self._looked_s)
+            self._looked_s = now_s
+        self._tell(self._moment())
+
+    def _take(self, news: BurnNews) -> None:
+        device = self._devices[news.device]
+        device.heard_s = self._clock.now_s()
+        document = news.document
+        if news.failure is not None or document is None:
+            device.state, device.failure = "failed", news.failure
+            return
+        part = document.get("part")
+        if part == "failure":
+            device.state, device.exit_code = "failed", document.get("exit_code")
+            device.failure = Failure(
+                code=str(document["code"]),
+                message=str(document["message"]),
+                remedy=tuple(map(str, document["remedy"])),
+            )
+            return
+        try:
+            check = from_plain(Corruption, document.get("check"))
+        except DecodeError as error:
+            self._give_up(device, f"sent an unreadable message: {error}")
+            return
+        device.check = replace(check, gpu_uuid=device.station.gpu_uuid)
+        device.name = document.get("name", device.name)
+        device.notes = (*device.notes, *map(str, document.get("notes", ())))
+        device.failure = check.failure
+        if part == "ready":
+            device.state = "ready"
+        elif part == "end":
+            device.state = "failed" if check.failure else "ended"
+        else:
+            device.track.append((self._elapsed_s(), check.products))
+
+    def _give_up(self, device: _Device, how: str) -> None:
+        message = f"the process that loads {device.station.device} {how}"
+        device.state, device.failure = "failed", Failure(code=worker.SILENT, message=message)
+        self._burners.drop(device.station.device)
+
+    # ------------------------------------------------------------------------------- watching
+
+    def _elapsed_s(self) -> float:
+        return self._clock.now_s() - self._start_s
+
+    def _in_state(self, state: str) -> list[_Device]:
+        return [device for device in self._devices.values() if device.state == state]
+
+    def _limit_c(self, device: _Device) -> float | None:
+        """Return the temperature at which a GPU is stopped; None if its margin or nothing decides.
+
+        The margin decides if a card reports its distance from the threshold instead of the
+        threshold itself, as nvml.h announces for Ada and later.
+        """
+        uuid = device.station.gpu_uuid
+        if uuid is None or uuid not in self._sensors.facts:
+            return None
+        own = self._sensors.facts[uuid].get("temperature_slowdown_c")
+        if self._plan.limit_c is not None:
+            return self._plan.limit_c
+        if own:
+            return float(own)
+        return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
+
+    def _margin_c(self, device: _Device) -> float | None:
+        """Return a GPU's last reading of its distance from slowing down, if it reports one."""
+        sample = self._sensors.last.get(device.station.gpu_uuid or "")
+        return sample.values.get("temperature_margin_c") if sample is not None else None
+
+    def _is_too_hot(self) -> bool:
+        for device in self._devices.values():
+            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            if sample is None:
+                continue
+            limit, now = self._limit_c(device), sample.values.get("temperature_c")
+            margin = self._margin_c(device)
+            if limit is None:
+                hot = margin is not None and margin <= 0
+            else:
+                hot = now is not None and now >= limit
+            if hot:
+                device.state = "too hot" if device.state == "loaded" else device.state
+                return True
+        return False
+
+    def _moment(self) -> BurnMoment:
+        glances = []
+        for name, device in self._devices.items():
+            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            values = sample.values if sample is not None else {}
+            milliwatts = values.get("power_mw")
+            glances.append(
+                BurnGlance(
+                    device=name,
+                    state=device.state,
+                    products=device.check.products,
+                    mismatches=device.check.mismatches,
+                    flops_per_s=_pace(device, device.track[-4:]),
+                    temperature_c=values.get("temperature_c"),
+                    power_w=None if milliwatts is None else milliwatts / 1000,
+                    clock_sm_mhz=values.get("clock_sm_mhz"),
+                )
+            )
+        loaded = any(device.state != "opening" for device in self._devices.values())
+        return BurnMoment(
+            elapsed_s=self._elapsed_s() if loaded else 0.0,
+            asked_s=self._plan.seconds,
+            devices=tuple(glances),
+            opening_s=0.0 if self._began else self._elapsed_s(),
+        )
+
+
+def _new(station: Station) -> _Device:
+    check = Corruption(device=station.device, gpu_uuid=station.gpu_uuid)
+    return _Device(station=station, check=check)
+
+
+def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
+    uuid = device.station.gpu_uuid
+    sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
+    tenth = max(2, len(device.track) // 10)
+    return BurnDevice(
+        device=device.station.device,
+        gpu_uuid=uuid,
+        name=device.name,
+        corruption=device.check,
+        flops_per_s=_pace(device, device.track),
+        first_flops_per_s=_pace(device, device.track[:tenth]),
+        last_flops_per_s=_pace(device, device.track[-tenth:]),
+        telemetry=sensors,
+        failure=device.failure,
+        exit_code=device.exit_code,
+    )
+
+
+def _pace(device: _Device, track: Sequence[tuple[float, int]]) -> float | None:
+    """Return the floating-point operations per second between two points: 2 m n k a product."""
+    if len(track) < 2 or track[-1][0] <= track[0][0] or len(device.check.shape) != 3:
+        return None
+    m, k, n = device.check.shape
+    products = track[-1][1] - track[0][1]
+    return 2.0 * m * n * k * products / (track[-1][0] - track[0][0])

@@ -1,0 +1,110 @@
+"""Burn worker: the process that keeps one device under full load.
+
+It reads its device from a line of JSON, reports `ready`, and waits for the common start. It then
+reports progress in a line every half second, until it is asked to stop or its parent has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.bench.model import BenchRequest, Fill
+from gpucheck.report.codec import to_plain
+from gpucheck.report.errors import GpucheckError
+
+if TYPE_CHECKING:
+    from gpucheck.bench.corruption import Repetition
+    from gpucheck.drivers.gpu import GpuDevice
+
+#: Seconds of load between two lines.
+_SLICE_S = 0.5
+
+
+def main() -> int:
+    """Serve one parent; return 0, since every failure has been reported."""
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    # Keep the output of libraries out of our lines.
+    os.dup2(2, 1)
+
+    def say(document: dict[str, Any]) -> None:
+        out.write(json.dumps(document) + "\n")
+        out.flush()
+
+    try:
+        order = json.loads(sys.stdin.readline())
+        repetition, name = _open(order)
+        _load(repetition, name, say)
+    except GpucheckError as error:
+        failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
+        say({"part": "failure", "exit_code": int(error.exit_code), **failure})
+    except BrokenPipeError:  # the parent has gone: that ends the load
+        os._exit(0)
+    return 0
+
+
+def _load(repetition: Repetition, name: str, say: Any) -> None:
+    from gpucheck.bench.turn import wait_for_turn
+
+    repetition.begin()
+    ready = {"name": name, "notes": repetition.notes, "check": to_plain(repetition.check)}
+    say({"part": "ready", **ready})
+    with wait_for_turn(os.environ):
+        while repetition.check.failure is None and not _told_to_stop():
+            repetition.run_for(_SLICE_S)
+            say({"part": "progress", "check": to_plain(repetition.check)})
+    say({"part": "end", "check": to_plain(repetition.end())})
+
+
+def _told_to_stop() -> bool:
+    """Return whether a message or the end of input has arrived: both mean stop."""
+    return bool(select.select([0], [], [], 0)[0])
+
+
+def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
+    from gpucheck.bench.corruption import repetition_on
+    from gpucheck.drivers.host.blas import ThreadpoolBlas
+    from gpucheck.drivers.host.clock import MonotonicClock
+    from gpucheck.drivers.host.cpu import LinuxCpu
+
+    request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
+    cpu = LinuxCpu().facts()
+    gpu = None if order["device"] == "cpu" else _gpu(order["device"])
+    repetition = repetition_on(
+        gpu,
+        request,
+        clock=MonotonicClock(),
+        cpu=cpu,
+        blas=ThreadpoolBlas(),
+        held=order["held"],
+    )
+    return repetition, (cpu.model or "cpu") if gpu is None else gpu.facts.name
+
+
+def _gpu(device: str) -> GpuDevice:
+    """Open a GPU; the parent knows its UUID.
+
+    Raises:
+        MissingError: it cannot be opened.
+        InconclusiveError: another process uses it exclusively.
+    """
+    from gpucheck.drivers.cupy.device import open_gpus
+    from gpucheck.drivers.cupy.errors import BUSY
+    from gpucheck.report.errors import InconclusiveError, MissingError
+
+    opened = open_gpus([int(device.removeprefix("gpu:"))])
+    if not opened.devices:
+        error = InconclusiveError if opened.busy else MissingError
+        raise error(
+            code=BUSY if opened.busy else "no-gpu",
+            message=opened.unavailable or f"there is no {device}",
+            remedy=opened.remedy or ("run gpucheck detect",),
+        )
+    return opened.devices[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

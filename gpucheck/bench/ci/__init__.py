@@ -1,0 +1,1 @@
+"""Profiles, gates and baselines: what decides whether a machine is as fast as it should be."""

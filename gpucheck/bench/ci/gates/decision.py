@@ -1,0 +1,328 @@
+"""Decision on a figure: the 90 % interval of a log ratio over per-process medians.
+
+The samples of one process are not independent, so each process counts once, with the logarithm of
+its median. Outlying processes are left out, at most one in five (Rosner's generalised extreme
+deviate, 1983). The interval of the rest is Welch's (1947) for the difference of two means, or
+Student's if the expectation is a number without noise. If a baseline has several sessions, the
+interval includes how much they differ (Satterthwaite, 1946). An interval wholly beyond the
+tolerance is a fail, one wholly within it a pass; otherwise more processes are needed. A fail also
+needs two thirds of the processes beyond the limit, so that a few disturbed ones cannot cause it. Of
+many figures some miss their limit by chance: Holm's correction (1979) holds the risk for all of
+them together. `python -m benchmarks.decision` counts how often the decisions are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
+
+from gpucheck.bench.ci.gate_model import Direction, GateStatus
+
+#: Two processes show how far they differ, but hardly how far others would.
+FEWEST_PROCESSES = 3
+#: Chance that a figure exactly at its limit fails, for all figures judged at once.
+RISK = 0.05
+#: Least standard deviation between processes: a few may agree better only by chance.
+LEAST_NOISE = 0.003
+#: One process in so many may be left out, if its value is this unlikely.
+_LEFT_OUT, _UNLIKELY = 5, 0.05
+#: Share of the processes that must be beyond the limit for a fail.
+_MOST = 2 / 3
+#: Standard deviations within which 19 of 20 normal differences are.
+_OF_95 = NormalDist().inv_cdf(0.975)
+#: exp() of more overflows.
+_LARGEST_LOGARITHM = 700.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The verdict, with the ratio to what is expected and its interval.
+
+    The ratio is measured / expected, whatever the direction; `measured` is the geometric mean of
+    the processes. `chance` is how likely a figure that lies just at the limit looks as bad as this
+    one. `one_of` is the number of figures of which one may look as bad by chance, where that alone
+    keeps this one from failing.
+    """
+
+    status: GateStatus
+    measured: float
+    expected: float
+    ratio: float
+    interval: tuple[float, float]
+    chance: float = 1.0
+    one_of: int | None = None
+
+    @property
+    def measured_interval(self) -> tuple[float, float]:
+        """Return the interval in the unit of the figure."""
+        return self.interval[0] * self.expected, self.interval[1] * self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A variance of a mean, and the degrees of freedom that it is known with."""
+
+    variance: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Logarithms of one side: their mean, all of them, and how sure the mean is by its processes.
+
+    `next_session` is how far another session's mean may be from this one by what sessions differ
+    by, None where one session alone says nothing of others.
+    """
+
+    mean: float
+    logs: tuple[float, ...]
+    parts: tuple[_Part, ...]
+    next_session: _Part | None = None
+
+
+def limit_of(expected: float, tolerance_percent: float, direction: Direction) -> float:
+    """Return the worst value that still counts as the expected one."""
+    share = tolerance_percent / 100
+    return expected * (1 - share if direction is Direction.HIGHER else 1 + share)
+
+
+def decide(
+    values: Sequence[float],
+    expected: Sequence[float],
+    tolerance_percent: float,
+    direction: Direction = Direction.HIGHER,
+    *,
+    sessions: Sequence[int] = (),
+) -> Decision:
+    """Compare the figures of several processes with an expectation.
+
+    `expected` is one number, taken as exact, or an earlier run's figures, one for each process;
+    `sessions` says how many of them are of each session, none that all are of one. Figures are
+    positive. A change for the better is a pass, however large.
+
+    Raises:
+        ValueError: no figures, or one that is not positive and finite.
+    """
+    if not values or not expected or not all(0 < x < math.inf for x in (*values, *expected)):
+        message = "figures must be positive numbers, and at least one of them"
+        raise ValueError(message)
+    now = _one_session([math.log(value) for value in values])
+    before = _expectation([math.log(value) for value in expected], sessions)
+    found = _decided(now, before, tolerance_percent, direction)
+    if len(values) < FEWEST_PROCESSES:
+        return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
+    return found
+
+
+def decide_between(
+    value: float,
+    expected: float,
+    repeat_factor: float,
+    tolerance_percent: float,
+    direction: Direction = Direction.HIGHER,
+) -> Decision:
+    """Compare one run's figure with another's, by how far apart two identical runs may be.
+
+    `repeat_factor` is that, above 1: 19 of 20 pairs of runs are nearer than it to each other.
+    """
+    reach = math.log(repeat_factor)
+    now, before = math.log(value), math.log(expected)
+    beyond = _line(tolerance_percent, direction) - _sign(direction) * (now - before)
+    chance = 1.0 if beyond <= 0 else 0.0
+    if reach > 0:
+        chance = 1 - NormalDist().cdf(_OF_95 * beyond / reach)
+    return _verdict(now, before, reach, beyond, chance, direction)
+
+
+def corrected(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Return the decisions of one run with the risk of a wrong fail held for all of them (Holm).
+
+    A fail that one of so many figures may be by chance is undecided.
+    """
+    believed = holm([one.chance for one in decisions], RISK)
+    return tuple(
+        replace(one, status=GateStatus.INCONCLUSIVE, one_of=len(decisions))
+        if one.status is GateStatus.FAIL and not sure
+        else one
+        for one, sure in zip(decisions, believed, strict=True)
+    )
+
+
+def holm(chances: Sequence[float], risk: float) -> list[bool]:
+    """Return which of several findings stand, if any of them may be chance with this risk.
+
+    From the least likely one on each is asked for less; the first that fails ends it (Holm, 1979).
+    """
+    stands = [False] * len(chances)
+    for rank, at in enumerate(sorted(range(len(chances)), key=lambda at: chances[at])):
+        if chances[at] > risk / (len(chances) - rank):
+            break
+        stands[at] = True
+    return stands
+
+
+def typical(values: Sequence[float]) -> float:
+    """Return the mean logarithm of several processes' figures, without strays."""
+    return _one_session([math.log(value) for value in values]).mean
+
+
+def student_tail(t: float, freedom: int) -> float:
+    """Return P(T > t) of Student's t, t at least 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (power + 1) / (power + 2)
+    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, (1 - within) / 2)
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(share: float, freedom: int) -> float:
+    """Return the t that a share of Student's distribution lies beyond; the share is below 0.5."""
+    low, high = 0.0, 1.0
+    while student_tail(high, freedom) > share:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > share else (low, middle)
+    return high
+
+
+def without_strays(logs: Sequence[float]) -> list[float]:
+    """Return the values without outliers, at most one in five.
+
+    Rosner's test: the farthest value from the mean is taken away, again and again; the last of
+    these that is too far from the rest to be one of them makes those before it strays as well.
+    """
+    kept = list(logs)
+    strays = kept
+    for _ in range(len(logs) // _LEFT_OUT):
+        mean = math.fsum(kept) / len(kept)
+        spread = max(_deviation(kept, mean), LEAST_NOISE)
+        farthest = max(range(len(kept)), key=lambda at: abs(kept[at] - mean))
+        apart = abs(kept[farthest] - mean) / spread
+        rest = kept[:farthest] + kept[farthest + 1 :]
+        if apart > _farthest(len(kept)):
+            strays = rest
+        kept = rest
+    return strays
+
+
+@lru_cache(maxsize=256)
+def _farthest(count: int) -> float:
+    """Return how far one of so many normal values may lie from their mean (Grubbs, 1950)."""
+    t = student_quantile(_UNLIKELY / (2 * count), count - 2)
+    return (count - 1) / math.sqrt(count) * math.sqrt(t * t / (count - 2 + t * t))
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
+
+
+def _one_session(logs: Sequence[float]) -> _Side:
+    """Return what the processes of one session say."""
+    kept = without_strays(logs)
+    mean = math.fsum(kept) / len(kept)
+    spread = max(_deviation(kept, mean), LEAST_NOISE)
+    part = _Part(spread * spread / len(kept), len(kept) - 1)
+    return _Side(mean, tuple(logs), (part,))
+
+
+def _expectation(logs: Sequence[float], sessions: Sequence[int]) -> _Side:
+    """Return what is expected: one number, one session, or the mean of several sessions."""
+    if len(logs) == 1:
+        return _Side(logs[0], tuple(logs), ())
+    if len(sessions) < 2:
+        return _one_session(logs)
+    ends = [sum(sessions[: at + 1]) for at in range(len(sessions))]
+    groups = [logs[end - count : end] for end, count in zip(ends, sessions, strict=True)]
+    sides = [_one_session(group) for group in groups]
+    count = len(sides)
+    mean = math.fsum(side.mean for side in sides) / count
+    parts = [part for side in sides for part in side.parts]
+    within = math.fsum(part.variance for part in parts) / count
+    between = max(0.0, _deviation([side.mean for side in sides], mean) ** 2 - within)
+    return _Side(
+        mean,
+        tuple(logs),
+        tuple(_Part(part.variance / count**2, part.freedom) for part in parts),
+        _Part(between * (1 + 1 / count), count - 1),
+    )
+
+
+def _decided(now: _Side, before: _Side, tolerance_percent: float, direction: Direction) -> Decision:
+    """Return the verdict on two sides."""
+    sessions = (before.next_session,) if before.next_session is not None else ()
+    variance, freedom = _together((*now.parts, *before.parts, *sessions))
+    line = _line(tolerance_percent, direction)
+    beyond = line - _sign(direction) * (now.mean - before.mean)
+    if freedom == 0:
+        return _verdict(now.mean, before.mean, math.inf, beyond, 1.0, direction)
+    deviation = math.sqrt(variance)
+    half = student_quantile(RISK, freedom) * deviation
+    tail = student_tail(abs(beyond) / deviation, freedom)
+    chance = tail if beyond > 0 else 1 - tail
+    found = _verdict(now.mean, before.mean, half, beyond, chance, direction)
+    slow = sum(_sign(direction) * (one - before.mean) < line for one in now.logs)
+    if found.status is GateStatus.FAIL and slow < _MOST * len(now.logs):
+        return replace(found, status=GateStatus.INCONCLUSIVE, chance=1.0)
+    return found
+
+
+def _together(parts: Sequence[_Part]) -> tuple[float, int]:
+    """Return the sum of variances and its degrees of freedom, 0 where one process says nothing.
+
+    Welch's and Satterthwaite's: fewer where one part has most of the variance.
+    """
+    known = [part for part in parts if part.variance > 0]
+    if any(part.freedom == 0 for part in known):
+        return math.inf, 0
+    variance = math.fsum(part.variance for part in known)
+    freedom = variance**2 / math.fsum(part.variance**2 / part.freedom for part in known)
+    return variance, int(freedom + 1e-9)
+
+
+def _sign(direction: Direction) -> int:
+    """Return 1 where more is better, else -1."""
+    return 1 if direction is Direction.HIGHER else -1
+
+
+def _line(tolerance_percent: float, direction: Direction) -> float:
+    """Return the least that a figure's logarithm may lie on the better side of what is expected."""
+    return _sign(direction) * math.log(limit_of(1.0, tolerance_percent, direction))
+
+
+def _verdict(
+    now: float, before: float, half: float, beyond: float, chance: float, direction: Direction
+) -> Decision:
+    """Return the verdict on a difference of logarithms that is known to within `half`.
+
+    `beyond` is how far it lies beyond the limit, negative on the good side.
+    """
+    status = GateStatus.INCONCLUSIVE
+    if beyond + half <= 0:
+        status = GateStatus.PASS
+    elif beyond - half > 0:
+        status = GateStatus.FAIL
+    difference = now - before
+    return Decision(
+        status=status,
+        measured=_exp(now),
+        expected=_exp(before),
+        ratio=_exp(difference),
+        interval=(_exp(difference - half), _exp(difference + half)),
+        chance=chance,
+    )
+
+
+def _exp(logarithm: float) -> float:
+    """Return the number of a logarithm, the largest there is for what lies beyond that."""
+    return math.exp(min(logarithm, _LARGEST_LOGARITHM))

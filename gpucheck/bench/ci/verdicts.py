@@ -1,0 +1,196 @@
+"""Verdicts of a report for CI systems: one for each device and check, with its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpucheck.bench.burn_model import BurnResult
+from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
+from gpucheck.bench.ci.saved_run_model import ComparedRow, RunComparison
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchResult, Measurement
+from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
+
+
+class Kind(StrEnum):
+    """Kind of a verdict for a CI system; a warning does not turn a job red."""
+
+    PASS = "pass"
+    WARNING = "warning"
+    FAILURE = "failure"
+    ERROR = "error"
+    SKIPPED = "skipped"
+
+
+#: Units of rows, which are shown with a prefix.
+PLAIN_UNITS = frozenset({"FLOP/s", "B/s", "image/s", "launch/s"})
+RED = (Kind.FAILURE, Kind.ERROR)
+
+
+class Verdict(NamedTuple):
+    """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
+
+    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for the whole run.
+    """
+
+    device: str
+    check: str
+    kind: Kind
+    message: str
+    gpu_uuid: str | None = None
+    class_: str | None = None
+    figures: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def verdicts_of(report: Report) -> tuple[Verdict, ...]:
+    """Return the verdicts of a report; red ones are among them whenever its exit code is not 0."""
+    result = report.result
+    found: list[Verdict] = []
+    if isinstance(result, BenchResult):
+        found = [_of_gate(gate) for gate in result.gates]
+        if not found:
+            found = [*_of_rows(result.measurements), *_of_corruption(result.corruption)]
+    elif isinstance(result, RunComparison):
+        found = [_of_compared(row) for row in result.rows]
+    elif isinstance(result, BurnResult):
+        found = [_of_gate(gate) for gate in result.gates]
+    if report.exit_code is not ExitCode.OK and not any(one.kind in RED for one in found):
+        found.append(_of_report(report))
+    return tuple(found)
+
+
+def _of_report(report: Report) -> Verdict:
+    """Return the verdict on the whole run, if no single check explains its exit code."""
+    failure = report.error
+    message = failure.message if failure else "; ".join(one.message for one in report.warnings)
+    kind = Kind.FAILURE if report.exit_code is ExitCode.BAD else Kind.ERROR
+    return Verdict(
+        device="run",
+        check=report.command,
+        kind=kind,
+        message=message or f"ended with code {int(report.exit_code)}",
+        class_=failure.code if failure else "warnings",
+        lines=failure.remedy if failure else (),
+    )
+
+
+def _of_gate(gate: Gate) -> Verdict:
+    figures = [(name, with_unit(value, gate.unit)) for name, value in _numbers(gate)]
+    if gate.interval is not None:
+        low, high = (with_unit(value, gate.unit) for value in gate.interval)
+        figures.append(("interval", f"{low} to {high}"))
+    return Verdict(
+        device=gate.device,
+        check=gate.id,
+        kind=_kind(gate),
+        message=gate.reason or gate.status.value,
+        gpu_uuid=gate.gpu_uuid,
+        class_=gate.class_.value if gate.class_ else None,
+        figures=tuple(figures),
+        lines=(*(f"{one.source}: {one.value}" for one in gate.evidence), *_steps(gate)),
+    )
+
+
+def _steps(gate: Gate) -> tuple[str, ...]:
+    """Return what to do about a failed or undecided gate."""
+    return gate.next if gate.status in (GateStatus.FAIL, GateStatus.INCONCLUSIVE) else ()
+
+
+def _numbers(gate: Gate) -> Iterator[tuple[str, float]]:
+    if gate.measured is not None:
+        yield "measured", gate.measured
+    if gate.limit is not None:
+        yield ("at least" if gate.direction.value == "higher" else "at most"), gate.limit
+
+
+def _kind(gate: Gate) -> Kind:
+    if gate.status is GateStatus.SKIP:
+        return Kind.SKIPPED
+    if gate.status is GateStatus.PASS:
+        return Kind.WARNING if gate.warning else Kind.PASS
+    if gate.severity is Severity.WARN:
+        return Kind.WARNING
+    return Kind.FAILURE if gate.status is GateStatus.FAIL else Kind.ERROR
+
+
+def _of_rows(rows: Sequence[Measurement]) -> Iterator[Verdict]:
+    """Yield a verdict for each row of a run without gates: correct, wrong or not measured."""
+    for row in rows:
+        shape = "x".join(str(edge) for edge in row.shape)
+        parts = (row.kernel, row.variant, row.dtype.math_mode, shape, row.scope.value)
+        check = " ".join(part for part in parts if part)
+        kind, message = Kind.PASS, "verified"
+        if row.error is not None:
+            wrong = row.verified is not None and not row.verified.ok
+            kind, message = (Kind.FAILURE if wrong else Kind.ERROR), row.error.message
+        elif row.median_s is None:
+            kind, message = Kind.ERROR, "interrupted before it was measured"
+        figures = []
+        if row.throughput is not None:
+            figures.append(("measured", with_unit(row.throughput.value, row.throughput.unit)))
+        yield Verdict(
+            device=row.device,
+            check=f"{check} threads={row.threads}" if row.threads else check,
+            kind=kind,
+            message=message,
+            gpu_uuid=row.gpu_uuid,
+            class_=row.error.code if row.error else None,
+            figures=tuple(figures),
+            lines=tuple(f"{doubt.code}: {doubt.message}" for doubt in row.doubts),
+        )
+
+
+def _of_corruption(checks: Sequence[Corruption]) -> Iterator[Verdict]:
+    for check in checks:
+        wrong = check.mismatches > 0 or check.reference_ok is False
+        kind = Kind.FAILURE if wrong else Kind.ERROR if check.failure else Kind.PASS
+        said = f"{check.products} products of {check.words} numbers, {check.mismatches} differ"
+        message = check.failure.message if check.failure and not wrong else said
+        yield Verdict(
+            device=check.device,
+            check="corruption",
+            kind=kind,
+            message=message,
+            gpu_uuid=check.gpu_uuid,
+            class_="hardware" if wrong else check.failure.code if check.failure else None,
+            figures=(("mismatches", str(check.mismatches)), ("digest", str(check.digest))),
+        )
+
+
+def _of_compared(row: ComparedRow) -> Verdict:
+    kinds = {GateStatus.PASS: Kind.PASS, GateStatus.FAIL: Kind.FAILURE}
+    figures = []
+    if row.first is not None:
+        figures.append(("before", with_unit(row.first, row.unit)))
+    if row.second is not None:
+        figures.append(("measured", with_unit(row.second, row.unit)))
+    if row.ratio is not None:
+        figures.append(("ratio", f"{row.ratio:.4f}"))
+    if row.interval is not None:
+        figures.append(("interval", f"{row.interval[0]:.4f} to {row.interval[1]:.4f}"))
+    return Verdict(
+        device=row.device,
+        check=row.id,
+        kind=kinds.get(row.status, Kind.ERROR),
+        message=row.reason,
+        class_=row.class_.value if row.class_ else None,
+        figures=tuple(figures),
+    )
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Return a figure with its unit, large ones with a prefix: 7.394e14 FLOP/s as 739 TFLOP/s."""
+    if unit in PLAIN_UNITS:
+        for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= scale:
+                return f"{value / scale:.4g} {prefix}{unit}"
+    return in_own_unit(value, unit)
+
+
+def in_own_unit(value: float, unit: str) -> str:
+    """Return a figure in its unit as it is: a profile's unit already has a prefix (GB/s)."""
+    return f"{value:.0f} {unit}" if 1000 <= abs(value) < 1e7 else f"{value:.4g} {unit}".strip()

@@ -1,0 +1,257 @@
+"""Comparison of CPU and GPU: resident, end-to-end and amortised speed-ups, and break-even."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpucheck.bench.limit_doubts import different_precision
+from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, Measurement, Scope
+
+#: How many operations on the same data the amortised speed-up assumes.
+REUSE_COUNT = 10
+#: The doubt of a comparison with a slowed-down side, and the doubts of rows that mean it.
+SIDE_IN_DOUBT = "side-in-doubt"
+_SLOWED = (
+    *("throttled", "gpu-shared", "gpu-claimed", "clock-low", "host-busy", "quota-reached"),
+    "blas-older-than-cpu",
+)
+#: The code for a side with too few rounds for an interval.
+_NO_INTERVAL = "no-interval"
+#: More GPUs than this share one sentence.
+_MOST_ALONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A row that can be compared, with its median."""
+
+    row: Measurement
+    median_s: float
+
+
+def compare(measurements: Sequence[Measurement]) -> tuple[Comparison, ...]:
+    """Return one comparison for each kernel, shape, format and GPU that has times on both sides.
+
+    Each side is its fastest row; the CPU's in the same format if there is one, else in float32.
+    Rows that failed or have no time are left out.
+    """
+    timed = [
+        _Timed(row, row.median_s)
+        for row in measurements
+        if row.median_s and row.error is None and row.verified and row.verified.ok
+    ]
+    found = []
+    for gpu in _fastest_gpu_rows(timed):
+        same = [other for other in timed if _same_problem(other.row, gpu.row)]
+        cpus = [other for other in same if other.row.device == "cpu"]
+        alike = [cpu for cpu in cpus if cpu.row.dtype == gpu.row.dtype]
+        plain = [cpu for cpu in cpus if cpu.row.dtype.math_mode == "fp32"]
+        if alike or plain:
+            cpu = min(alike or plain, key=lambda side: side.median_s)
+            found.append(_comparison(cpu, gpu, _end_to_end(same, gpu)))
+    return tuple(found)
+
+
+def _fastest_gpu_rows(timed: Sequence[_Timed]) -> list[_Timed]:
+    """Return the fastest resident row of each problem, format and GPU, in the rows' order."""
+    best: dict[tuple[object, ...], _Timed] = {}
+    for side in timed:
+        row = side.row
+        if row.device == "cpu" or row.scope is not Scope.RESIDENT:
+            continue
+        problem = (row.kernel, row.shape, tuple(row.parameters.items()), row.dtype, row.device)
+        if problem not in best or side.median_s < best[problem].median_s:
+            best[problem] = side
+    return list(best.values())
+
+
+def _same_problem(one: Measurement, other: Measurement) -> bool:
+    return (one.kernel, one.shape, one.parameters) == (other.kernel, other.shape, other.parameters)
+
+
+def _end_to_end(rows: Sequence[_Timed], gpu: _Timed) -> float | None:
+    """Return the same GPU's median in the same format with its transfers, if it was measured."""
+    wanted = (Scope.END_TO_END, gpu.row.device, gpu.row.dtype)
+    times = [
+        other.median_s
+        for other in rows
+        if (other.row.scope, other.row.device, other.row.dtype) == wanted
+    ]
+    return min(times, default=None)
+
+
+def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Comparison:
+    resident = cpu.median_s / gpu.median_s
+    moved = amortised = break_even = None
+    if end_to_end_s is not None:
+        # The end-to-end time may be the shorter one by noise: then the transfer cost nothing.
+        transfer_s = max(0.0, end_to_end_s - gpu.median_s)
+        moved = cpu.median_s / end_to_end_s
+        amortised = cpu.median_s / (gpu.median_s + transfer_s / REUSE_COUNT)
+        break_even = break_even_count(cpu.median_s, gpu.median_s, transfer_s)
+    return Comparison(
+        kernel=gpu.row.kernel,
+        dtype=gpu.row.dtype,
+        shape=gpu.row.shape,
+        cpu=_side(cpu),
+        gpu=_side(gpu),
+        speedup_resident=resident,
+        speedup_end_to_end=moved,
+        speedup_amortised=amortised,
+        reuse_count=REUSE_COUNT,
+        break_even=break_even,
+        sentence=sentence(resident, moved, break_even, _precisions(cpu.row, gpu.row)),
+        doubts=(
+            *different_precision(cpu.row.dtype, gpu.row.dtype),
+            *_sides_in_doubt(cpu.row, gpu.row),
+        ),
+    )
+
+
+def _precisions(cpu: Measurement, gpu: Measurement) -> tuple[str, str] | None:
+    """Return what each side computes in, None if it is the same."""
+    if cpu.dtype == gpu.dtype:
+        return None
+    return _precision(cpu), _precision(gpu)
+
+
+def _precision(row: Measurement) -> str:
+    return "tf32" if row.dtype.math_mode == "tf32" else row.dtype.input
+
+
+def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
+    """Return the doubt that something slowed one side down, or that its time has no interval."""
+    slowed = [
+        (
+            side,
+            [doubt.code for doubt in row.doubts if doubt.code in _SLOWED]
+            + ([_NO_INTERVAL] if row.ci95_s is None else []),
+        )
+        for side, row in (("cpu", cpu), ("gpu", gpu))
+    ]
+    told = [f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c]
+    if not told:
+        return ()
+    codes = dict.fromkeys(code for _, found in slowed for code in found)
+    return (
+        Doubt(
+            code=SIDE_IN_DOUBT,
+            message=" and ".join(told),
+            next="see the doubts of the rows, remove what slowed them down, and run it again",
+            facts={"codes": ", ".join(codes)},
+        ),
+    )
+
+
+def _side(timed: _Timed) -> ComparisonSide:
+    row = timed.row
+    return ComparisonSide(
+        device=row.device,
+        variant=row.variant,
+        threads=row.threads,
+        median_s=timed.median_s,
+        dtype=row.dtype,
+    )
+
+
+def break_even_count(cpu_s: float, gpu_s: float, transfer_s: float) -> int | None:
+    """Return the fewest operations on moved data from which the GPU is at least as fast.
+
+    The data moves once: n cpu_s >= transfer_s + n gpu_s. None if the GPU's kernel is not faster.
+    """
+    if gpu_s >= cpu_s:
+        return None
+    return max(1, math.ceil(transfer_s / (cpu_s - gpu_s)))
+
+
+def sentence(
+    resident: float,
+    end_to_end: float | None,
+    break_even: int | None,
+    precisions: tuple[str, str] | None = None,
+) -> str:
+    """Return the speed-ups in plain words; `precisions` are the CPU's and the GPU's if not one."""
+    first = f"for this size the GPU is {_times(resident)} if the data stays there"
+    if precisions is not None:
+        cpu, gpu = precisions
+        first = f"for this size the GPU in {gpu} is {_times(resident, f' in {cpu}')}"
+        first += " if the data stays there"
+    if end_to_end is None:
+        return f"{first}; transfers were not measured"
+    text = f"{first}, {_times(end_to_end)} if it moves every time"
+    if end_to_end < 1 and break_even is not None:
+        text += f"; moving pays from {break_even} operations on the same data"
+    return text
+
+
+def _times(factor: float, cpu: str = "") -> str:
+    """Return a speed-up in words, with two significant digits.
+
+    `cpu` qualifies the processor's side, which is then named.
+    """
+    if 0.95 <= factor < 1.05:
+        return f"as fast as the CPU{cpu}"
+    than = f" than the CPU{cpu}" if cpu else ""
+    if factor >= 1:
+        return f"{_digits(factor)} times faster{than}"
+    return f"{_digits(1 / factor)} times slower{than}"
+
+
+def _digits(factor: float) -> str:
+    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
+
+
+def headline(comparisons: Sequence[Comparison]) -> str | None:
+    """Return the speed-ups of all kernels in one sentence for each GPU, None if there are none.
+
+    Where kernels were compared in equal precision, only those count.
+    """
+    fair = [one for one in comparisons if not _in_other_precision(one)] or list(comparisons)
+    devices = list(dict.fromkeys(one.gpu.device for one in fair))
+    if len(devices) > _MOST_ALONE:
+        return _reached(f"each of {len(devices)} GPUs", fair)
+    said = [_reached(name, [one for one in fair if one.gpu.device == name]) for name in devices]
+    return "; ".join(said) or None
+
+
+def _reached(who: str, here: Sequence[Comparison]) -> str:
+    """Return what a device, or some of them, reach in these comparisons."""
+    where = f" in {_named(here[0])}" if len(here) == 1 else ""
+    text = f"{who} reaches {_range(here, lambda one: one.speedup_resident)} the CPU's speed"
+    text += f"{where} if the data stays there"
+    moved = [one for one in here if one.speedup_end_to_end is not None]
+    if moved:
+        text += f", {_range(moved, lambda one: one.speedup_end_to_end or 0.0)}"
+        text += " if it moves every time"
+    codes = dict.fromkeys(
+        code
+        for one in here
+        for doubt in one.doubts
+        if doubt.code == SIDE_IN_DOUBT
+        for code in str(doubt.facts["codes"]).split(", ")
+    )
+    return f"{text} (in doubt: {', '.join(codes)})" if codes else text
+
+
+def _in_other_precision(one: Comparison) -> bool:
+    return any(doubt.code == "different-precision" for doubt in one.doubts)
+
+
+def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -> str:
+    """Return the smallest and the largest speed-up, each with its kernel and format."""
+    low, high = min(here, key=speedup), max(here, key=speedup)
+    if len(here) == 1:
+        return f"{_factor(speedup(low))} times"
+    low_text = f"{_factor(speedup(low))} ({_named(low)})"
+    return f"{low_text} to {_factor(speedup(high))} ({_named(high)}) times"
+
+
+def _named(comparison: Comparison) -> str:
+    mode = comparison.dtype.math_mode
+    return f"{comparison.kernel} {'tf32' if mode == 'tf32' else comparison.dtype.input}"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2g}" if value < 0.995 else _digits(value)

@@ -1,0 +1,391 @@
+"""Doubts about a figure, each with its facts and a remedy.
+
+These come from the run environment. sample_doubts.py has those of the samples, limit_doubts.py
+those of the roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpucheck.bench import sample_doubts, stats
+from gpucheck.bench.gpu_case import ROTATION_IN_L2
+from gpucheck.bench.model import Doubt, Fill, Scope
+from gpucheck.bench.record import Record
+from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, GpuState, held_down
+
+#: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
+_OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
+#: Busy cores from which a row that uses every core slows down: it waits for the thread that shares.
+_OTHERS_CORES = 0.5
+#: Percentage of a cgroup's quota periods that may be used up before it matters.
+_QUOTA_PERCENT = 5.0
+#: The energy counter moves ten times a second; over this long that is 2 %.
+_ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
+#: Kernels that use the BLAS on the processor.
+_BY_BLAS = frozenset({"matmul", "batch", "train", "towers"})
+#: Below this share of its highest clock, something holds a GPU down.
+_LOW_CLOCK = 0.8
+#: Transfers per second on a lane, and the share of bits that are data: 8b/10b, 128b/130b from
+#: generation 3 on, and FLITs in generation 6 (PCI-SIG's specifications).
+_PCIE = {
+    1: (2.5e9, 0.8),
+    2: (5e9, 0.8),
+    3: (8e9, 128 / 130),
+    4: (16e9, 128 / 130),
+    5: (32e9, 128 / 130),
+    6: (64e9, 242 / 256),
+}
+#: Kernels whose end-to-end rows move exactly the bytes that they count.
+_WHOLE_TRANSFERS = ("transfer", "matmul", "softmax")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """Other load on the host while a group ran, in percent of its cores; None if unreadable.
+
+    `cores` is the number of cores that the percentages refer to. `quota_percent` is the share of
+    periods in which the cgroup used up its quota and this process waited; None without a quota.
+    """
+
+    others_percent: float | None
+    steal_percent: float | None
+    cores: int | None = None
+    quota_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Run environment of one row; `gpu` is None without sensors.
+
+    `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
+    host's memory. `chip_to_chip`: its link to the host is NVLink, not PCIe (Grace). `clock_max_mhz`
+    is the highest clock of its SMs. `old_blas` names the instructions that the BLAS uses if those
+    are older than the processor's.
+    """
+
+    host: HostState
+    gpu: GpuState | None = None
+    fill: Fill = Fill.NORMAL
+    far: bool = False
+    integrated: bool = False
+    chip_to_chip: bool = False
+    clock_max_mhz: float | None = None
+    old_blas: str | None = None
+
+
+_Question = Callable[[Record, Around], Doubt | None]
+
+
+def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
+    """Return every doubt about one row, most important first."""
+    if not record.samples_s:
+        return ()
+    found = [doubt(record, around) for doubt in _DOUBTS]
+    return tuple(doubt for doubt in found if doubt is not None)
+
+
+def _by_samples(doubt: Callable[[Record], Doubt | None]) -> _Question:
+    """Return a doubt about the samples, called like the others."""
+    return lambda record, _: doubt(record)
+
+
+def _cache_resident(record: Record, _: Around) -> Doubt | None:
+    fit = record.case.cache_fit
+    if fit is None or fit.walked_bytes >= ROTATION_IN_L2 * fit.cache_bytes:
+        return None
+    code = "l2-resident" if fit.cache == "L2" else "cache-resident"
+    return Doubt(
+        code=code,
+        message=f"the data may stay in the {fit.cache}, so this may not be the speed of the memory",
+        next="choose a larger --size to measure the memory",
+        facts={"walked_bytes": fit.walked_bytes, "cache_bytes": fit.cache_bytes},
+    )
+
+
+def _starved(record: Record, _: Around) -> Doubt | None:
+    share = record.case.starved_share
+    if share < 0.05:
+        return None
+    return Doubt(
+        code="starved",
+        message=f"in {share:.0%} of the runs the GPU may have waited for the host",
+        next="choose a larger --size, or reduce the load on the host",
+        facts={"starved_share": share},
+    )
+
+
+def _throttled(record: Record, around: Around) -> Doubt | None:
+    limits = _limits(around.gpu)
+    reasons = {name: share for name, share in limits.items() if name in TROUBLE}
+    if not reasons:
+        return None
+    worst = max(reasons, key=lambda name: reasons[name])
+    return Doubt(
+        code="throttled",
+        message=f"the GPU lowered its clock for {reasons[worst]:.0%} of the time: "
+        f"{', '.join(sorted(reasons))}",
+        next="check temperature, fans and power supply; run gpucheck detect for details",
+        facts={f"{name}_share": share for name, share in reasons.items()},
+    )
+
+
+def _power_capped(record: Record, around: Around) -> Doubt | None:
+    share = _limits(around.gpu).get("power-cap")
+    if share is None:
+        return None
+    return Doubt(
+        code="power-capped",
+        message=f"the GPU was at its power limit for {share:.0%} of the time, which is normal for "
+        "products of random numbers",
+        next="compare the percentage of peak at the measured clock (-v)",
+        facts={"power_cap_share": share},
+    )
+
+
+def _limits(gpu: GpuState | None) -> dict[str, float]:
+    """Return the reasons that held the clock down long enough, with their share of the time."""
+    return {} if gpu is None else held_down(gpu)
+
+
+def _clocks_locked(record: Record, around: Around) -> Doubt | None:
+    share = around.gpu.reasons.get("application-clocks", 0.0) if around.gpu is not None else 0.0
+    if share < LIMITED_READINGS:
+        return None
+    return Doubt(
+        code="clocks-locked",
+        message="a setting fixes the GPU's clocks: the GPU does not choose them",
+        next="see them: nvidia-smi -q -d CLOCK; compare only with runs at the same clocks",
+        facts={"application_clocks_share": share},
+    )
+
+
+def _clock_low(record: Record, around: Around) -> Doubt | None:
+    if not record.sm_clocks_mhz or around.clock_max_mhz is None:
+        return None
+    measured_mhz = stats.median(record.sm_clocks_mhz)
+    if measured_mhz >= _LOW_CLOCK * around.clock_max_mhz:
+        return None
+    explained = (_throttled, _power_capped, _clocks_locked)
+    if any(doubt(record, around) is not None for doubt in explained):
+        return None
+    named = sorted(set(_limits(around.gpu)) - {"idle"})
+    why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
+    return Doubt(
+        code="clock-low",
+        message=f"the SMs ran at {measured_mhz:.0f} MHz, below their highest clock of "
+        f"{around.clock_max_mhz:.0f} MHz, and {why}",
+        next="run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine, check its host; "
+        "compare the percentage of peak at the measured clock (-v)",
+        facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": around.clock_max_mhz},
+    )
+
+
+def _gpu_shared(record: Record, around: Around) -> Doubt | None:
+    if around.gpu is None or not around.gpu.other_processes:
+        return None
+    pids = around.gpu.other_processes
+    who = f"process {pids[0]} also uses" if len(pids) == 1 else f"{len(pids)} other processes use"
+    return Doubt(
+        code="gpu-shared",
+        message=f"{who} this GPU",
+        next="list them: gpucheck list --processes; run it again when they have ended",
+        facts={"processes": ", ".join(str(pid) for pid in pids)},
+    )
+
+
+def _claimed(record: Record, around: Around) -> Doubt | None:
+    if around.gpu is None or around.gpu.claimed_by is None:
+        return None
+    return Doubt(
+        code="gpu-claimed",
+        message=f"another process has claimed this GPU: it is {around.gpu.claimed_by}",
+        next="run it again when the claim is released: gpucheck place --claims",
+        facts={"claimed_by": around.gpu.claimed_by},
+    )
+
+
+def _new_errors(record: Record, around: Around) -> Doubt | None:
+    if around.gpu is None or not around.gpu.new_errors:
+        return None
+    errors = around.gpu.new_errors
+    counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in errors.items())
+    return Doubt(
+        code="new-errors",
+        message=f"the GPU counted new errors during the run: {counted}",
+        next="run gpucheck detect to see what they mean",
+        facts=dict(errors),
+    )
+
+
+def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
+    label = record.case.label
+    if not around.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
+        return None
+    return Doubt(
+        code="far-from-gpu",
+        message="this process is not allowed on any CPU near the GPU: its copies cross from one "
+        "processor to the other",
+        next="start it without a CPU mask, or with one that includes the CPUs near the GPU: "
+        "gpucheck list --topology",
+        facts={"near_cpus_allowed": 0},
+    )
+
+
+def _energy_window_short(record: Record, _: Around) -> Doubt | None:
+    window_s = record.energy_window_s
+    if record.joules_per_op is None or window_s is None or window_s >= _ENERGY_WINDOW_S:
+        return None
+    share = _ENERGY_STEP_S / window_s
+    return Doubt(
+        code="energy-window-short",
+        message=f"its energy was counted for {window_s:.1f} s by a counter that moves every "
+        f"{_ENERGY_STEP_S:g} s: it is known only to {share:.0%}",
+        next=f"give more time with --budget: {_ENERGY_WINDOW_S:.0f} s for each row is enough",
+        facts={"energy_window_s": window_s, "counter_step_s": _ENERGY_STEP_S},
+    )
+
+
+def _link_narrow(record: Record, around: Around) -> Doubt | None:
+    gpu, kernel = around.gpu, record.case.label.kernel
+    if around.integrated or gpu is None or kernel != "transfer":
+        return None
+    if gpu.link is None or gpu.link_max is None:
+        return None
+    if gpu.link >= gpu.link_max:
+        return None
+    (generation, width), (best, widest) = gpu.link, gpu.link_max
+    return Doubt(
+        code="pcie-narrow",
+        message=f"the PCIe link ran at generation {generation} x{width} under load, but can run at "
+        f"{best} x{widest}",
+        next="check the slot, the riser and the BIOS settings",
+        facts={"generation": generation, "width": width},
+    )
+
+
+def _above_link(record: Record, around: Around) -> Doubt | None:
+    """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
+    label, gpu = record.case.label, around.gpu
+    crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
+    if not crossing or label.kernel not in _WHOLE_TRANSFERS or gpu is None:
+        return None
+    links = [link for link in (gpu.link, gpu.link_max) if link is not None]
+    if not links or around.integrated or around.chip_to_chip:
+        return None
+    generation, width = max(links, key=lambda link: _lane_bytes_per_s(link[0]) * link[1])
+    ways = 2 if label.variant.startswith("both-ways") else 1
+    possible = ways * width * _lane_bytes_per_s(generation)
+    reached = record.case.work.bytes_moved / stats.median(record.medians_s)
+    if not possible or reached <= possible:
+        return None
+    return Doubt(
+        code="above-link",
+        message=f"{reached / 1e9:.3g} GB/s is more than PCIe generation {generation} x{width} can "
+        f"carry ({possible / 1e9:.3g} GB/s)",
+        next="check how it is timed: the copies cannot have ended when the clock was read",
+        facts={"bytes_per_s": reached, "link_bytes_per_s": possible},
+    )
+
+
+def _lane_bytes_per_s(generation: int) -> float:
+    """Return what a lane of PCIe carries one way: transfers a second times the share of data."""
+    transfers, share = _PCIE.get(generation, _PCIE[max(_PCIE)])
+    return transfers * share / 8
+
+
+def _zeros(record: Record, around: Around) -> Doubt | None:
+    if around.fill is Fill.NORMAL:
+        return None
+    return Doubt(
+        code="zeros",
+        message="the arrays hold zeros, which draw less power than real data",
+        next="omit --fill zeros for figures that can be compared",
+        facts={"fill": around.fill.value},
+    )
+
+
+def _host_busy(record: Record, around: Around) -> Doubt | None:
+    host = around.host
+    others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
+    crowded = others >= _OTHERS_PERCENT or _has_to_share(record, host)
+    if not _needs_host(record) or not (crowded or steal >= _STEAL_PERCENT):
+        return None
+    who = "other programs" if crowded else "other virtual machines"
+    share = others if crowded else steal
+    return Doubt(
+        code="host-busy",
+        message=f"{who} took {share:.0f} % of the processor during the run",
+        next="run it again when the machine is idle",
+        facts={"others_percent": others, "steal_percent": steal},
+    )
+
+
+def _needs_host(record: Record) -> bool:
+    """Return whether the host's speed is in a row's time, and not the GPU's alone."""
+    label = record.case.label
+    on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
+    return on_host or label.kernel in ("transfer", "launch") or "timed_by" in record.facts
+
+
+def _has_to_share(record: Record, host: HostState) -> bool:
+    """Return whether a row's threads and other programs are more than the cores."""
+    if host.cores is None or host.others_percent is None:
+        return False
+    others = host.others_percent / 100 * host.cores
+    return others >= _OTHERS_CORES and (record.case.label.threads or 1) + others > host.cores
+
+
+def _quota(record: Record, around: Around) -> Doubt | None:
+    reached = around.host.quota_percent
+    if reached is None or reached < _QUOTA_PERCENT or not _needs_host(record):
+        return None
+    return Doubt(
+        code="quota-reached",
+        message=f"this process's cgroup used up its CPU quota in {reached:.0f} % of its periods: "
+        "the threads had to wait",
+        next="raise the quota (cpu.max, docker --cpus), or end what else runs in the container",
+        facts={"quota_percent": reached},
+    )
+
+
+def _blas_older(record: Record, around: Around) -> Doubt | None:
+    label = record.case.label
+    if around.old_blas is None or label.device != "cpu" or label.kernel not in _BY_BLAS:
+        return None
+    return Doubt(
+        code="blas-older-than-cpu",
+        message=f"{around.old_blas}, but the processor has newer instructions: products may take "
+        "twice as long as necessary",
+        next="unset the variable that chooses the kernels (OPENBLAS_CORETYPE, "
+        "MKL_ENABLE_INSTRUCTIONS, ...), or use a newer NumPy",
+    )
+
+
+_DOUBTS: tuple[_Question, ...] = (
+    _by_samples(sample_doubts.too_few_samples),
+    _by_samples(sample_doubts.unconverged),
+    _throttled,
+    _gpu_shared,
+    _claimed,
+    _new_errors,
+    _clocks_locked,
+    _clock_low,
+    _host_busy,
+    _quota,
+    _blas_older,
+    _by_samples(sample_doubts.rounds_differ),
+    _by_samples(sample_doubts.bimodal),
+    _by_samples(sample_doubts.loops_missing),
+    _by_samples(sample_doubts.drifting),
+    _by_samples(sample_doubts.autocorrelated),
+    _starved,
+    _cache_resident,
+    _power_capped,
+    _link_narrow,
+    _above_link,
+    _far_from_gpu,
+    _energy_window_short,
+    _zeros,
+)

@@ -1,0 +1,263 @@
+"""Training cases on GPUs: one GPU, or several with one tower each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gpucheck.bench import regression
+from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.bench.gpu_towers import Tower
+from gpucheck.bench.kernel import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
+from gpucheck.bench.model import Fact, Scope, Verified
+from gpucheck.bench.regression import CLASSES, INPUTS, RATE, Dataset
+from gpucheck.bench.training import Plan, Training
+from gpucheck.drivers.gpu import GpuDevice
+
+_FLOAT32 = FORMATS["float32"].spec
+
+
+class _GpuTraining:
+    """Base of the cases on one GPU and on several."""
+
+    starved_share = 0.0
+    sm_clock_mhz: float | None = None
+    loop_step = 1
+    cache_fit: CacheFit | None = None
+
+    def __init__(
+        self,
+        order: CaseOrder,
+        plan: Plan,
+        gpus: Sequence[GpuDevice],
+        variant: str,
+        *,
+        fused: bool = False,
+    ) -> None:
+        self._fused = fused
+        self._order = order
+        self._plan = plan
+        self._gpus = gpus
+        self._training = Training(order, plan)
+        self._towers: list[Tower] = []
+        self._scale = RATE / plan.batch
+        self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0], _FLOAT32))
+        self.work = regression.step_work(plan.batch)
+        self._used_bytes = 0
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the source of the images, the memory, the accuracy and the towers."""
+        own: dict[str, Fact] = {"gpu_memory_used_bytes": self._used_bytes}
+        if self._plan.towers > 1:
+            own["simulated"] = "yes" if len(self._gpus) < self._plan.towers else "no"
+        return self._training.facts() | own
+
+    def prepare(self) -> None:
+        """Put each tower's images on its GPU; a single GPU holds all of them."""
+        dataset, plan = self._training.load(), self._plan
+        for place, gpu in enumerate(self._gpus):
+            numbers = range(plan.towers) if len(self._gpus) == 1 else (place,)
+            tower = Tower(
+                gpu, dataset, plan, numbers, fused=self._fused, batches=self._batches_held(dataset)
+            )
+            self._towers.append(tower)
+        self._used_bytes = self._gpus[0].memory_used_bytes()
+
+    def _batches_held(self, dataset: Dataset) -> int:
+        """Return how many batches stay on the GPU: all that the steps use."""
+        return regression.batch_count(dataset, self._plan.batch)
+
+    def poison(self) -> None:
+        """Start from zero, with NaN in the results of a step."""
+        for tower in self._towers:
+            tower.gpu.poison(tower.gradients)
+            tower.gpu.poison(tower.errors)
+        self._training.turn = 0
+        self._zero()
+
+    def _zero(self) -> None:
+        import numpy as np
+
+        zeros = np.zeros((INPUTS, CLASSES), dtype=np.float32)
+        for tower in self._towers:
+            tower.gpu.synchronize()
+            tower.gpu.send(zeros, tower.weights)
+            tower.gpu.synchronize()
+
+    def step(self) -> None:
+        """Enqueue one step."""
+        raise NotImplementedError
+
+    def check(self) -> Verified:
+        """Compare the weights after a few steps from zero with float64."""
+        lead = self._towers[0]
+
+        def walk(steps: int) -> None:
+            for _ in range(steps):
+                self.step()
+            lead.gpu.synchronize()
+
+        return self._training.check(self._zero, walk, lambda: lead.gpu.download(lead.weights))
+
+    def release(self) -> None:
+        """Release the GPUs' memory."""
+        self._towers.clear()
+        for gpu in self._gpus:
+            gpu.release()
+
+
+class GpuTraining(_GpuTraining):
+    """Steps on one GPU that holds all data, with a stream for each tower, timed by events.
+
+    Fused steps are replayed as one graph: the host does nothing between two steps.
+    """
+
+    shortest_span_s = EVENT_SPAN_S
+
+    def __init__(
+        self,
+        order: CaseOrder,
+        plan: Plan,
+        gpu: GpuDevice,
+        variant: str,
+        *,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(order, plan, [gpu], variant, fused=fused)
+        self._timer = GpuTimer(gpu)
+
+    @property
+    def starved_share(self) -> float:  # type: ignore[override]
+        """Return the share of the spans in which the GPU may have waited for the host."""
+        return self._timer.starved_share
+
+    @property
+    def sm_clock_mhz(self) -> float | None:  # type: ignore[override]
+        """Return the measured SM clock of the last run."""
+        return self._timer.sm_clock_mhz
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the common facts, and how the launches reached the GPU."""
+        return {**super().facts, "launched_as": "graph" if self._fused else "stream"}
+
+    @property
+    def loop_step(self) -> int:  # type: ignore[override]
+        """Return the number of batches if a graph replays the steps, so that one graph will do."""
+        if not self._fused:
+            return 1
+        return regression.batch_count(self._training.load(), self._plan.batch)
+
+    def step(self) -> None:
+        """Enqueue one step."""
+        turn = self._training.turn
+        self._training.turn += 1
+        self._enqueue(turn)
+
+    def _enqueue(self, turn: int) -> None:
+        plan, (tower,) = self._plan, self._towers
+        if plan.towers == 1:
+            tower.step(turn, self._scale)
+            return
+        works = [
+            partial(tower.compute, number, turn, tower.slot(number), self._scale)
+            for number in range(plan.towers)
+        ]
+        tower.gpu.side_by_side(works)
+        tower.merge(plan.towers)
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return their device time."""
+        first = self._training.turn % len(self._towers[0].batches[0])
+        self._training.turn += loops
+
+        def enqueue() -> None:
+            for turn in range(first, first + loops):
+                self._enqueue(turn)
+
+        return self._timer.seconds(enqueue, (first, loops) if self._fused else None)
+
+    def release(self) -> None:
+        """Drop the graphs and release the GPU's memory."""
+        self._timer.clear()
+        super().release()
+
+
+class CopiedTraining(_GpuTraining):
+    """Steps for which the host sends a batch each time and waits, as in tutorials.
+
+    Timed by the host's clock, since such a program waits for it. The arithmetic is the fused one,
+    so the loss against `GpuTraining` comes from the data transfers.
+    """
+
+    shortest_span_s = HOST_SPAN_S
+
+    def __init__(self, order: CaseOrder, plan: Plan, gpu: GpuDevice, variant: str) -> None:
+        super().__init__(order, plan, [gpu], variant, fused=True)
+        self.label = replace(self.label, scope=Scope.END_TO_END)
+
+    def _batches_held(self, dataset: Dataset) -> int:
+        """Return one: every batch is sent to the same place."""
+        return 1
+
+    def step(self) -> None:
+        """Send a batch from ordinary memory, train on it, and wait."""
+        (tower,), dataset, size = self._towers, self._training.load(), self._plan.batch
+        low = self._training.turn % regression.batch_count(dataset, size) * size
+        self._training.turn += 1
+        (held,) = tower.batches[0]
+        tower.gpu.send(dataset.images[low : low + size], held.images)
+        tower.gpu.send(dataset.targets[low : low + size], held.targets)
+        tower.step(0, self._scale)
+        tower.gpu.synchronize()
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return the time until the last has finished."""
+        self._gpus[0].synchronize()
+        start_s = self._order.clock.now_s()
+        for _ in range(loops):
+            self.step()
+        return self._order.clock.now_s() - start_s
+
+
+class MultiGpuTraining(_GpuTraining):
+    """Steps on several GPUs, each a tower, timed by the host until the last has finished.
+
+    One GPU is timed in the same way, as the reference for several.
+    """
+
+    shortest_span_s = HOST_SPAN_S
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the common facts, and that the host launches each step."""
+        return {**super().facts, "launched_as": "stream", "timed_by": "host"}
+
+    def step(self) -> None:
+        """Run one step: gradients in parallel; the first GPU merges them and sends weights back."""
+        turn = self._training.turn
+        self._training.turn += 1
+        lead, *others = self._towers
+        for number, tower in enumerate(self._towers):
+            tower.compute(0, turn, tower.slot(number), self._scale)
+        for number, tower in enumerate(others, start=1):
+            tower.gpu.synchronize()
+            lead.gpu.copy_from(tower.gpu, tower.slot(number), lead.slot(number))
+        lead.merge(self._plan.towers)
+        lead.gpu.synchronize()
+        for tower in others:
+            tower.gpu.copy_from(lead.gpu, lead.weights, tower.weights)
+        for tower in others:
+            tower.gpu.synchronize()
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return the time until the last GPU has finished."""
+        for tower in self._towers:
+            tower.gpu.synchronize()
+        start_s = self._order.clock.now_s()
+        for _ in range(loops):
+            self.step()
+        return self._order.clock.now_s() - start_s

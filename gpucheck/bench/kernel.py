@@ -1,0 +1,281 @@
+"""Kernels and their cases, as the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpucheck.bench.data import HostData
+from gpucheck.bench.model import (
+    BenchMode,
+    BenchRequest,
+    Conclusion,
+    DtypeSpec,
+    Fact,
+    Measurement,
+    Scope,
+    Verified,
+)
+from gpucheck.bench.peaks import format_of
+from gpucheck.drivers.gpu import BenchGpu, GpuDevice
+from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.clock import Clock
+from gpucheck.drivers.host.cpu import CpuFacts
+
+#: Shortest span on the host's clock. Reading it costs well under a microsecond, 0.1 % of this.
+HOST_SPAN_S = 1e-3
+#: Shortest span between CUDA events, which resolve about half a microsecond, on some boards one:
+#: 0.2 % of this. Longer spans of a short kernel would exceed the driver's queue (about a thousand).
+EVENT_SPAN_S = 500e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of one operation: floating-point operations, and the fewest bytes it must move.
+
+    `items` counts what `unit` names if that is neither, for example images.
+    """
+
+    flops: int
+    bytes_moved: int
+    unit: str
+    items: int = 1
+
+    @property
+    def amount(self) -> int:
+        """Return the amount that the throughput counts, in `unit` times seconds."""
+        return {"B/s": self.bytes_moved, "FLOP/s": self.flops}.get(self.unit, self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseLabel:
+    """Identity of a case's row; the fields are the row's."""
+
+    kernel: str
+    variant: str
+    device: str
+    shape: tuple[int, ...]
+    dtype: DtypeSpec
+    gpu_uuid: str | None = None
+    scope: Scope = Scope.RESIDENT
+    threads: int | None = None
+    parameters: dict[str, Fact] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Return the row's id without the device, stable across versions of gpucheck.
+
+        It holds kernel, variant, framework, form, number format, shape, scope. Framework and
+        form are hyphens in gpucheck's own rows.
+        """
+        shape = "x".join(str(edge) for edge in self.shape)
+        own = ("-", "-")
+        return "/".join(
+            (self.kernel, self.variant, *own, format_of(self.dtype), shape, self.scope.value)
+        )
+
+    @property
+    def text(self) -> str:
+        """Return a short name for the progress line."""
+        size = "x".join(str(edge) for edge in self.shape)
+        return " ".join(part for part in (self.kernel, size, self.variant) if part) + (
+            f" on {self.device}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFit:
+    """Memory that the timed loop walks through, and the cache that could hold it."""
+
+    walked_bytes: int
+    cache_bytes: int
+    cache: str
+
+
+class Case(Protocol):
+    """One kernel variant on one device at one shape, ready to measure.
+
+    The engine calls `prepare`, `poison`, `run(1)`, `check`, then `run(loops)` many times, then
+    `check` again, and `release` in every case. A case never warms up, averages or prints.
+    """
+
+    @property
+    def label(self) -> CaseLabel:
+        """Return the identity of this case's row."""
+        ...
+
+    @property
+    def work(self) -> Work:
+        """Return what one operation does."""
+        ...
+
+    @property
+    def shortest_span_s(self) -> float:
+        """Return the shortest span that this case's clock measures accurately."""
+        ...
+
+    @property
+    def loop_step(self) -> int:
+        """Return the number that a sample's operations should be a multiple of; 1 for any."""
+        ...
+
+    @property
+    def cache_fit(self) -> CacheFit | None:
+        """Return the walked memory and the cache, if the cache matters."""
+        ...
+
+    @property
+    def starved_share(self) -> float:
+        """Return the share of the runs in which the GPU may have waited for the host."""
+        ...
+
+    @property
+    def sm_clock_mhz(self) -> float | None:
+        """Return the real SM clock during the last run; None if there is none."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return further results of the last check, with the unit in the key."""
+        ...
+
+    def prepare(self) -> None:
+        """Allocate inputs and outputs and fill the inputs."""
+        ...
+
+    def poison(self) -> None:
+        """Fill the outputs with NaN, so that an old result cannot pass."""
+        ...
+
+    def run(self, loops: int) -> float:
+        """Run the operation `loops` times and return the elapsed seconds for all of them."""
+        ...
+
+    def check(self) -> Verified:
+        """Compare the output of the last run with float64."""
+        ...
+
+    def release(self) -> None:
+        """Free the memory; may be called even if `prepare` failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOrder:
+    """Everything that a kernel needs to make its cases. `gpus` are all that take part."""
+
+    request: BenchRequest
+    shape: tuple[int, ...]
+    dtype: str
+    data: HostData
+    cpu: CpuFacts
+    clock: Clock
+    blas: BlasDoor
+    gpus: Sequence[GpuDevice] = ()
+
+
+class Kernel(Protocol):
+    """One registered kernel: its shapes, its work, its memory, and its cases per device."""
+
+    @property
+    def id(self) -> str:
+        """Return the kernel's name, as on the command line and in the file name."""
+        ...
+
+    @property
+    def dtypes(self) -> Mapping[BenchMode, Sequence[str]]:
+        """Return the dtypes of each mode; `full` has all that the kernel supports."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[BenchMode, int]:
+        """Return the problem's size for each mode."""
+        ...
+
+    @property
+    def gpus_needed(self) -> int:
+        """Return how many GPUs a row needs; 0 if the processor can run one."""
+        ...
+
+    def validate(self, request: BenchRequest) -> None:
+        """Raise WrongUseError for a request that this kernel cannot answer."""
+        ...
+
+    def cpu_refusal(self, dtype: str) -> str | None:
+        """Return why the processor is not measured in this dtype, or None."""
+        ...
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Return why this GPU is not measured in this dtype, or None."""
+        ...
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
+        """Return why no GPU is measured at this size in this dtype, or None."""
+        ...
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return the shape for a problem of this size."""
+        ...
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return what one operation at this shape does."""
+        ...
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return the host memory of all cases at this shape together, checks included."""
+        ...
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return the least GPU memory of all cases at this shape together."""
+        ...
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return the cases for the processor."""
+        ...
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the cases for one GPU."""
+        ...
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return the conclusions from the good rows of this kernel."""
+        ...
+
+
+class KernelBase:
+    """Defaults of most kernels: float32 only, processor included, no conclusions."""
+
+    gpus_needed = 0
+
+    def validate(self, request: BenchRequest) -> None:
+        """Accept every request."""
+
+    def cpu_refusal(self, dtype: str) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return (rows, columns) for a square of edge `size`."""
+        return (size, size)
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return no cases."""
+        return ()
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return no conclusions."""
+        return ()
+
+
+def thread_counts(cpu: CpuFacts) -> tuple[int, ...]:
+    """Return the thread counts to measure: all that can run at once, and one."""
+    return (cpu.threads, 1) if cpu.threads > 1 else (1,)

@@ -1,0 +1,28 @@
+"""The registry of benchmark kernels: one file and one line each."""
+
+from __future__ import annotations
+
+from gpucheck.bench.kernel import Kernel
+from gpucheck.bench.kernels.batch import Batch
+from gpucheck.bench.kernels.copy import Copy
+from gpucheck.bench.kernels.launch import Launch
+from gpucheck.bench.kernels.matmul import Matmul
+from gpucheck.bench.kernels.p2p import PeerToPeer
+from gpucheck.bench.kernels.softmax import Softmax
+from gpucheck.bench.kernels.towers import Towers
+from gpucheck.bench.kernels.train import Train
+from gpucheck.bench.kernels.transfer import Transfer
+from gpucheck.bench.kernels.triad import Triad
+
+KERNELS: dict[str, Kernel] = {
+    "matmul": Matmul(),
+    "softmax": Softmax(),
+    "copy": Copy(),
+    "triad": Triad(),
+    "transfer": Transfer(),
+    "launch": Launch(),
+    "train": Train(),
+    "batch": Batch(),
+    "towers": Towers(),
+    "p2p": PeerToPeer(),
+}

@@ -1,0 +1,115 @@
+"""Throughput and memory of training against the batch size, and the knee of the curve.
+
+The steps are those of `train`, with batches from 1 to the given size. The knee is the smallest
+batch that reaches nine tenths of the best throughput. A larger batch costs memory and gains little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from gpucheck.bench import regression
+from gpucheck.bench.gpu_training import GpuTraining
+from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.kernels.train import DATA_BYTES
+from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.drivers.gpu import GpuDevice
+
+#: Share of the best throughput that a batch must reach to be the knee.
+KNEE_SHARE = 0.9
+_FACTORS = {BenchMode.QUICK: 16, BenchMode.DEFAULT: 8, BenchMode.FULL: 2}
+
+
+class Batch(KernelBase):
+    """The kernel `batch`."""
+
+    id = "batch"
+    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    #: Powers of the modes' factors.
+    sizes = MappingProxyType(
+        {BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 16384}
+    )
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a data file that cannot be used.
+
+        Raises:
+            WrongUseError: it cannot be read, or is not MNIST.
+        """
+        regression.check_data_file(request)
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return the largest batch."""
+        return (size,)
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return a step's work."""
+        return regression.step_work(shape[0])
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return a data set for each batch size, the reference's float64, and a step's arrays."""
+        batches = 16 * 8 * regression.INPUTS * shape[0]
+        return 2 * DATA_BYTES + batches + (1 + gpu_count) * regression.step_memory_bytes(shape[0])
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return the batches of every size, and the largest step's arrays."""
+        return 16 * (4 * regression.INPUTS * shape[0] * 2 + DATA_BYTES // 16)
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return NumPy with all threads at each batch size."""
+        return [
+            CpuTraining(order, Plan(kernel=self.id, batch=batch), order.cpu.threads, "numpy")
+            for batch in batch_sizes(order.shape[0], order.request.mode)
+        ]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the GPU's steps at each batch size."""
+        return [
+            GpuTraining(order, Plan(kernel=self.id, batch=batch), gpu, "cublas")
+            for batch in batch_sizes(order.shape[0], order.request.mode)
+        ]
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return each device's knee."""
+        found = []
+        for device in dict.fromkeys(row.device for row in rows):
+            points = {
+                row.shape[0]: row.throughput.value
+                for row in rows
+                if row.device == device and row.throughput is not None
+            }
+            if len(points) > 1:
+                found.append(_knee(device, points))
+        return found
+
+
+def batch_sizes(largest: int, mode: BenchMode) -> list[int]:
+    """Return the sweep's batch sizes, from 1 to the largest."""
+    sizes, size = [], 1
+    while size < largest:
+        sizes.append(size)
+        size *= _FACTORS[mode]
+    return [*sizes, largest]
+
+
+def _knee(device: str, points: dict[int, float]) -> Conclusion:
+    best = max(points.values())
+    knee = min(batch for batch, speed in points.items() if speed >= KNEE_SHARE * best)
+    memory = regression.step_memory_bytes(knee)
+    if knee == max(points):
+        sentence = f"{device}: throughput still grows at batch {knee}, the largest measured"
+    else:
+        share = 100 * points[knee] / best
+        sentence = (
+            f"{device}: batch {knee} reaches {share:.0f} % of the best throughput with "
+            f"{memory / 2**20:.2g} MiB; larger batches gain little"
+        )
+    return Conclusion(
+        kernel="batch",
+        device=device,
+        code="knee",
+        sentence=sentence,
+        facts={"batch": knee, "images_per_s": points[knee], "memory_bytes": memory},
+    )

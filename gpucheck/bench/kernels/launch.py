@@ -1,0 +1,136 @@
+"""Launch latency of an empty kernel: one by one, as a graph, and as a round trip.
+
+An operation is one launch; it moves no bytes and computes nothing. `stream` is the cost in a
+program that launches short kernels in a loop. `graph` replays the same launches as a CUDA graph.
+`round-trip` waits for each launch. The host's share of a launch is `stream` minus `graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.gpu_case import gpu_label
+from gpucheck.bench.kernel import HOST_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
+from gpucheck.drivers.gpu import GpuDevice
+
+#: Launches in one graph: so many that the cost of replaying it is negligible.
+_LAUNCHES_IN_A_GRAPH = 100
+
+
+class Launch(KernelBase):
+    """The kernel `launch`."""
+
+    id = "launch"
+    gpus_needed = 1
+    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    sizes = MappingProxyType(dict.fromkeys(BenchMode, 1))
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return no edges: an empty kernel has no size."""
+        return ()
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return one launch."""
+        return Work(flops=0, bytes_moved=0, unit="launch/s")
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return almost nothing."""
+        return 1024 * (1 + gpu_count)
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return almost nothing."""
+        return 1024
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the three ways to launch."""
+        return [LaunchCase(order, gpu, way) for way in ("stream", "graph", "round-trip")]
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return the host's share of each launch."""
+        found = []
+        for device in dict.fromkeys(row.device for row in rows):
+            times = {row.variant: row.median_s for row in rows if row.device == device}
+            stream_s, graph_s = times.get("stream"), times.get("graph")
+            if stream_s and graph_s:
+                added_us = 1e6 * (stream_s - graph_s)
+                found.append(
+                    Conclusion(
+                        kernel=self.id,
+                        device=device,
+                        code="launch-overhead",
+                        sentence=f"{device}: launching from Python adds {added_us:.1f} us to "
+                        "each kernel compared with a CUDA graph",
+                        facts={"overhead_s": stream_s - graph_s},
+                    )
+                )
+        return found
+
+
+class LaunchCase:
+    """Empty kernels, launched in one of three ways and timed by the host until all have run."""
+
+    shortest_span_s = HOST_SPAN_S
+    starved_share = 0.0
+    sm_clock_mhz: float | None = None
+    loop_step = 1
+    cache_fit: CacheFit | None = None
+
+    def __init__(self, order: CaseOrder, gpu: GpuDevice, way: str) -> None:
+        self._order = order
+        self._gpu = gpu
+        self._way = way
+        self._replay: Callable[[], None] | None = None
+        self._done = 0
+        self.label = gpu_label(order, "launch", way, gpu, FORMATS["float32"].spec)
+        self.work = Launch().work((), "float32")
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """Return no facts."""
+        return {}
+
+    def prepare(self) -> None:
+        """Compile, and capture the graph."""
+        self._gpu.launch_empty(1)
+        self._gpu.synchronize()
+        if self._way == "graph":
+            self._replay = self._gpu.capture(lambda: self._gpu.launch_empty(_LAUNCHES_IN_A_GRAPH))
+
+    def poison(self) -> None:
+        """Forget the launches so far."""
+        self._done = 0
+
+    def run(self, loops: int) -> float:
+        """Launch `loops` times and wait; a graph's time is scaled from its own launches."""
+        now_s, gpu, replay = self._order.clock.now_s, self._gpu, self._replay
+        gpu.synchronize()
+        start_s = now_s()
+        scale = 1.0
+        if replay is not None:
+            replays = -(-loops // _LAUNCHES_IN_A_GRAPH)
+            scale = loops / (replays * _LAUNCHES_IN_A_GRAPH)
+            for _ in range(replays):
+                replay()
+        else:
+            gpu.launch_empty(loops, waiting=self._way == "round-trip")
+        gpu.synchronize()
+        self._done = loops
+        return (now_s() - start_s) * scale
+
+    def check(self) -> Verified:
+        """Return success: an empty kernel leaves no output, and an error would have been raised."""
+        self._gpu.synchronize()
+        ok = self._done > 0
+        return Verified(
+            error=0.0 if ok else None,
+            bound=0.0,
+            ok=ok,
+            reference="every launch ended without error",
+        )
+
+    def release(self) -> None:
+        """Drop the graph."""
+        self._replay = None

@@ -1,0 +1,404 @@
+"""Softmax along rows with a temperature, y = exp(x / T) / sum(exp(x / T)).
+
+For (rows, columns): each element is read once and written once (8 bytes in float32). It costs 5
+floating-point operations: maximum, subtraction, exponential (counted as one), addition and product.
+
+The throughput is in bytes: memory limits a good softmax, not arithmetic.
+
+bench/softmax_rows.py has the CPU version, bench/softmax_launch.py the choice of the GPU
+launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpucheck.bench.block_sums import block_count, block_weights, block_width, sums_over_columns
+from gpucheck.bench.cpu_case import TeamCase, cpu_label, row_parts
+from gpucheck.bench.data import fresh_array
+from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
+from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
+from gpucheck.bench.model import BenchMode, BenchRequest, Verified
+from gpucheck.bench.softmax_launch import PACK_BYTES, SoftmaxLaunch, SoftmaxRows, choose_softmax
+from gpucheck.bench.softmax_rows import (
+    LOG2_E,
+    Scaling,
+    choose_scaling,
+    rows_per_block,
+    softmax_rows,
+)
+from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
+from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction
+from gpucheck.report.errors import GpucheckError, WrongUseError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Formats of softmax.cu, with its number for each.
+_ELEMENTS = {"float32": 0, "float16": 1, "bfloat16": 2}
+#: Our kernels are off by at most 3e-6 of each number; in a block a few errors may add up.
+_BOUND = 2e-5
+#: Numbers below this share of a row's typical number are compared with that share.
+_SMALLEST = 1e-3
+#: Outside these, 1 / T leaves the range of full float32 precision.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+_FLOAT16_HALF_STEP = 2.0**-25
+#: Rows checked at once, to bound the memory.
+_SUMMED_ROWS = 64
+
+
+class Softmax(KernelBase):
+    """The kernel `softmax`."""
+
+    id = "softmax"
+    dtypes = MappingProxyType(
+        {
+            BenchMode.QUICK: ("float32",),
+            BenchMode.DEFAULT: ("float32", "bfloat16"),
+            BenchMode.FULL: tuple(_ELEMENTS),
+        }
+    )
+    sizes = MappingProxyType({BenchMode.QUICK: 2048, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse a temperature that is not positive or not well inside float32's range.
+
+        Raises:
+            WrongUseError: it is zero, negative, not a number, or so extreme that 1 / T is inexact.
+        """
+        if not _COLDEST <= request.temperature <= _HOTTEST:
+            raise WrongUseError(
+                code="bad-temperature",
+                message="softmax needs a temperature between 1e-30 and 1e30, "
+                f"not {request.temperature:g}.",
+                remedy=("Choose a positive temperature; 1 gives the plain softmax.",),
+            )
+
+    def cpu_refusal(self, dtype: str) -> str | None:
+        """Refuse 16-bit formats, which NumPy converts one number at a time."""
+        if dtype == "float32":
+            return None
+        return f"NumPy converts each {dtype} number by itself, which is no fair comparison"
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        """Refuse nothing: the kernel handles 16-bit formats as bits on every GPU."""
+        return None
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return 5 operations for each element, and its bytes twice."""
+        elements = shape[0] * shape[1]
+        moved = 2 * FORMATS[dtype].itemsize * elements
+        return Work(flops=5 * elements, bytes_moved=moved, unit="B/s")
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return input, outputs, the naive version's temporaries, each GPU's pinned copies."""
+        rows, columns = shape
+        one = 4 * rows * columns
+        stored = FORMATS[dtype].itemsize * rows * columns
+        pinned = gpu_count * (2 * pinned_bytes(stored) + one)
+        checked = 4 * 8 * min(rows, _SUMMED_ROWS) * columns + 16 * rows * block_count(columns)
+        return (1 + 3 + 3) * one + pinned + checked
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return three sets of buffers, one for each case, and the plain version's temporaries."""
+        return 3 * self.work(shape, dtype).bytes_moved + 8 * shape[0] * shape[1]
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return the blocked version with all threads and with one, and the plain one."""
+        blocked = [BlockedSoftmax(order, threads) for threads in thread_counts(order.cpu)]
+        return [*blocked, NaiveSoftmax(order)]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return the fused kernel, resident and with pinned transfers, and CuPy's operations."""
+        operation = GpuSoftmax(order, gpu)
+        cases: list[Case] = [
+            ResidentCase(gpu, operation),
+            EndToEndCase(gpu, operation, order.clock),
+        ]
+        if order.dtype == "float32":
+            cases.append(ResidentCase(gpu, LibrarySoftmax(order, gpu)))
+        return cases
+
+
+class _CpuSoftmax(TeamCase):
+    """Base of the CPU versions: buffers and check."""
+
+    def __init__(self, order: CaseOrder, variant: str, threads: int) -> None:
+        label = cpu_label(order, "softmax", variant, threads, FORMATS["float32"].spec)
+        label = replace(label, parameters={"temperature": order.request.temperature})
+        super().__init__(order, label, Softmax().work(order.shape, "float32"))
+
+    def prepare(self) -> None:
+        """Draw the input and allocate the output."""
+
+        self._source = draw_input(self._order)
+        self._out = fresh_array(self._order.shape, "float32")
+
+    def poison(self) -> None:
+        """Fill the output with NaN."""
+        self._out.fill(math.nan)
+
+    def check(self) -> Verified:
+        """Compare the output with float64."""
+        return verify_order(self._order, self._out)
+
+    def release(self) -> None:
+        """Drop the output and end the threads; the input belongs to the group."""
+        import numpy as np
+
+        self._out = self._source = np.empty(0, dtype=np.float32)
+        super().release()
+
+
+class NaiveSoftmax(_CpuSoftmax):
+    """Plain softmax, as most people write it: whole arrays, four temporaries, one thread."""
+
+    def __init__(self, order: CaseOrder) -> None:
+        super().__init__(order, "naive", 1)
+        self.label = replace(self.label, variant="naive")
+
+    def prepare(self) -> None:
+        """Draw the input, allocate the output, and use the calling thread alone."""
+        super().prepare()
+        self.gather(self._compute, [()])
+
+    def _compute(self) -> None:
+        import numpy as np
+
+        scaled = self._source / np.float32(self._order.request.temperature)
+        raised = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        self._out = raised / raised.sum(axis=1, keepdims=True)
+
+
+class BlockedSoftmax(_CpuSoftmax):
+    """Softmax in blocks of rows that fit the cache, split among threads."""
+
+    def __init__(self, order: CaseOrder, threads: int) -> None:
+        super().__init__(order, "blocked", threads)
+        self._scaling: Scaling | None = None
+
+    def prepare(self) -> None:
+        """Draw the input, allocate the output, start the threads, choose the exponential once."""
+        super().prepare()
+        if self._scaling is None:
+            self._scaling = choose_scaling(self._order.clock, self._order.request.temperature)
+        rows, columns = self._order.shape
+        block = rows_per_block(columns, self._order.cpu.l2_bytes)
+        parts = [
+            (self._source[part], self._out[part], self._scaling, block)
+            for part in row_parts(rows, columns, self._threads)
+        ]
+        self.gather(softmax_rows, parts)
+
+
+class _GpuSoftmax:
+    """Base of the GPU versions: label, input and check."""
+
+    def __init__(self, order: CaseOrder, gpu: GpuDevice, variant: str) -> None:
+        self._order = order
+        self._gpu = gpu
+        form = FORMATS[order.dtype]
+        self.output_storage = form.storage
+        self.output_shape = order.shape
+        self.work = Softmax().work(order.shape, order.dtype)
+        spec = replace(form.spec, accumulate="float32", math_mode="fp32")
+        label = gpu_label(order, "softmax", variant, gpu, spec)
+        self.label = replace(label, parameters={"temperature": order.request.temperature})
+
+    def inputs(self) -> tuple[HostArray, ...]:
+        """Return the input on the host, as it is stored."""
+        return (draw_input(self._order),)
+
+    def verify(self, out: HostArray) -> Verified:
+        """Compare an output with float64."""
+        return verify_order(self._order, out)
+
+
+class GpuSoftmax(_GpuSoftmax):
+    """Fused CUDA kernel of softmax.cu, which reads and writes each row once.
+
+    Long rows are read twice where a part of a GPU cannot place the clusters for them. A given
+    `launch` is used unchanged.
+    """
+
+    captured = True
+
+    def __init__(
+        self, order: CaseOrder, gpu: GpuDevice, launch: SoftmaxLaunch | None = None
+    ) -> None:
+        super().__init__(order, gpu, "fused")
+        self._function: GpuFunction | None = None
+        self._chosen = launch is not None
+        self.launch = launch or launch_for(order, gpu)
+
+    def compile(self) -> None:
+        """Compile the kernel for this GPU, once."""
+        if self._function is not None:
+            return
+        self._function = self._compiled()
+        cluster = self.launch.defines.get("CLUSTER")
+        if cluster is None:
+            return
+        try:
+            self._try_one_row(cluster)
+        except GpucheckError as error:
+            if error.code != CLUSTER_NOT_PLACED or self._chosen:
+                raise
+            self.launch = launch_for(self._order, self._gpu, clusters=False)
+            self._function = self._compiled()
+
+    def _compiled(self) -> GpuFunction:
+        defines = {"ELEMENT": _ELEMENTS[self._order.dtype], **self.launch.defines}
+        return self._gpu.compile(source_text(), self.launch.name, defines)
+
+    def _try_one_row(self, cluster: int) -> None:
+        """Launch one cluster: only this shows whether this part of a GPU can place it.
+
+        It happens here because a graph records the later launches, and an error would end it.
+        """
+        shape = (1, self._order.shape[1])
+        source, out = (self._gpu.allocate(shape, self.output_storage) for _ in range(2))
+        self._gpu.poison(source)
+        assert self._function is not None
+        self._function(cluster, self.launch.block, (source, out, *self._sizes(1)))
+        self._gpu.synchronize()
+
+    def _sizes(self, rows: int) -> tuple[object, ...]:
+        """Return the arguments that follow the arrays."""
+        import numpy as np
+
+        factor = np.float32(LOG2_E / self._order.request.temperature)
+        columns = np.int64(self._order.shape[1])
+        return (np.int64(rows), columns, factor, columns, columns)
+
+    def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
+        """Enqueue one launch; `compile` comes first."""
+        assert self._function is not None
+        sizes = self._sizes(self._order.shape[0])
+        self._function(self.launch.grid, self.launch.block, (inputs[0], out, *sizes))
+
+
+class LibrarySoftmax(_GpuSoftmax):
+    """Softmax in CuPy's array operations, as most people write it; shows what fusing gains."""
+
+    captured = False
+
+    def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
+        super().__init__(order, gpu, "naive")
+
+    def compile(self) -> None:
+        """Do nothing: CuPy compiles its kernels at first use."""
+
+    def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
+        """Enqueue CuPy's kernels."""
+        self._gpu.softmax(inputs[0], out, self._order.request.temperature)
+
+
+def source_text() -> str:
+    """Return the CUDA source."""
+    return Path(__file__).with_name("softmax.cu").read_text(encoding="utf-8")
+
+
+def launch_for(order: CaseOrder, gpu: GpuDevice, *, clusters: bool = True) -> SoftmaxLaunch:
+    """Return the launch for an order's rows, contiguous in separate arrays."""
+    rows, columns = order.shape
+    itemsize = FORMATS[order.dtype].itemsize
+    # CUDA aligns allocations to 256 bytes, so the row length decides.
+    aligned = columns * itemsize % PACK_BYTES == 0
+    problem = SoftmaxRows(rows=rows, columns=columns, itemsize=itemsize, aligned=aligned)
+    major, _, minor = gpu.facts.compute_capability.partition(".")
+    capability = (int(major), int(minor))
+    return choose_softmax(problem, capability, gpu.facts.sm_count, clusters=clusters)
+
+
+def draw_input(order: CaseOrder) -> HostArray:
+    """Return the input as it is stored, the same array for every case of a group."""
+
+    def make() -> HostArray:
+        return encode(order.data.normal("softmax", order.shape), FORMATS[order.dtype])
+
+    size_bytes = math.prod(order.shape) * FORMATS[order.dtype].itemsize
+    return order.data.once(f"softmax-{order.shape}-{order.dtype}", make, size_bytes)
+
+
+def verify_order(order: CaseOrder, out: HostArray) -> Verified:
+    """Compare an order's output with float64; the right sums are computed once for all cases."""
+    source, temperature = draw_input(order), order.request.temperature
+    name = f"softmax-reference-{order.shape}-{order.dtype}-{temperature}"
+    right = order.data.keep(name, lambda: right_sums(source, temperature, order.dtype))
+    return verify_softmax(source, out, temperature, order.dtype, right=right)
+
+
+class SoftmaxSums(NamedTuple):
+    """Weighted sums of the right result by block, and the size of each block.
+
+    A size is the root of the block's sum of squares, and at least a thousandth of the size of a
+    typical block of the row. Smaller numbers are compared with this floor.
+    """
+
+    sums: HostArray
+    sizes: HostArray
+
+
+def right_sums(source: HostArray, temperature: float, dtype: str = "float32") -> SoftmaxSums:
+    """Return the sums over blocks of the softmax in float64, a few rows at a time."""
+    import numpy as np
+
+    columns = source.shape[1]
+    weights, ones, width = block_weights(columns), np.ones(columns), block_width(columns)
+    sums, sizes = [], []
+    for low in range(0, len(source), _SUMMED_ROWS):
+        raised = decode(source[low : low + _SUMMED_ROWS], dtype).astype(np.float64) / temperature
+        raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+        raised /= raised.sum(axis=1, keepdims=True)
+        sums.append(sums_over_columns(raised, weights, width))
+        squares = sums_over_columns(np.square(raised), ones, width)
+        even = squares.sum(axis=1, keepdims=True) * width / columns
+        sizes.append(np.sqrt(np.maximum(squares, _SMALLEST**2 * even)))
+    return SoftmaxSums(np.concatenate(sums), np.concatenate(sizes))
+
+
+def verify_softmax(
+    source: HostArray,
+    out: HostArray,
+    temperature: float,
+    dtype: str = "float32",
+    *,
+    right: SoftmaxSums | None = None,
+) -> Verified:
+    """Compare every number of every row with float64, by weighted sums over blocks of columns.
+
+    The error is the largest deviation of a block's sum, relative to the block's size. `right` is
+    the result of `right_sums` for this source, if the caller has it.
+    """
+    import numpy as np
+
+    right = right or right_sums(source, temperature, dtype)
+    weights, width = block_weights(source.shape[1]), block_width(source.shape[1])
+    parts = (out[low : low + _SUMMED_ROWS] for low in range(0, len(out), _SUMMED_ROWS))
+    found = np.concatenate(
+        [
+            sums_over_columns(decode(part, dtype).astype(np.float64), weights, width)
+            for part in parts
+        ]
+    )
+    bound = _BOUND + 3 * FORMATS[dtype].roundoff * (dtype != "float32")
+    # Below its normal numbers float16 has a fixed step; numbers of long rows lie there.
+    step = _FLOAT16_HALF_STEP if dtype == "float16" else 0.0
+    least = 3 * step * math.sqrt(width) / bound
+    worst = float(np.max(np.abs(found - right.sums) / (right.sizes + least)))
+    finite = math.isfinite(worst)
+    return Verified(
+        error=worst if finite else None,
+        bound=bound,
+        ok=finite and worst <= bound,
+        reference="float64, weighted sums over blocks of every row",
+    )

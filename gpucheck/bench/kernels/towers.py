@@ -1,0 +1,141 @@
+"""Data-parallel training: towers share a batch, and their gradients are merged into one step.
+
+The steps are those of `train`, with the size as each tower's batch. With several GPUs, each is a
+tower, measured alone and then all at once. Both are launched step by step and timed by the host, so
+that their ratio shows the scaling and not the method. A single GPU or the CPU simulates the towers
+one after the other, and the result says so. The result must equal that of one tower on the whole
+batch, and is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from gpucheck.bench import regression
+from gpucheck.bench.gpu_training import GpuTraining, MultiGpuTraining
+from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.kernels.train import DATA_BYTES
+from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.report.errors import WrongUseError
+
+_MOST_TOWERS = 64
+
+
+class Towers(KernelBase):
+    """The kernel `towers`."""
+
+    id = "towers"
+    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    sizes = MappingProxyType({BenchMode.QUICK: 512, BenchMode.DEFAULT: 1024, BenchMode.FULL: 4096})
+
+    def validate(self, request: BenchRequest) -> None:
+        """Refuse an invalid number of towers, and an unusable data file.
+
+        Raises:
+            WrongUseError: fewer than two, more than any machine has GPUs for, or an unusable file.
+        """
+        regression.check_data_file(request)
+        if not 2 <= request.towers <= _MOST_TOWERS:
+            raise WrongUseError(
+                code="bad-towers",
+                message=f"Towers must be 2 to {_MOST_TOWERS}, not {request.towers}.",
+                remedy=("Give the number to simulate, for example --towers 4.",),
+            )
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return one tower's batch."""
+        return (size,)
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return the work of one tower's step."""
+        return regression.step_work(shape[0])
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return two data sets, the reference's float64, and a step's arrays."""
+        batches = 4 * 8 * regression.INPUTS * shape[0]
+        step = regression.step_memory_bytes(shape[0])
+        return 3 * DATA_BYTES + batches + (2 + gpu_count) * step
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return the batches of both cases, and their steps' arrays."""
+        return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
+
+    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
+        """Return one tower, and the simulated towers."""
+        threads = order.cpu.threads
+        return [
+            CpuTraining(order, plan, threads, _name(plan.towers))
+            for plan in self._plans(order, order.request.towers)
+        ]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return this GPU alone; for the first GPU also all at once, or the simulated towers."""
+        count = len(order.gpus)
+        both = one, many = self._plans(order, count if count > 1 else order.request.towers)
+        if count == 1:
+            return [GpuTraining(order, plan, gpu, _name(plan.towers), fused=True) for plan in both]
+        cases = [MultiGpuTraining(order, one, [gpu], _name(1), fused=True)]
+        if gpu is order.gpus[0]:
+            cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers), fused=True))
+        return cases
+
+    def _plans(self, order: CaseOrder, towers: int) -> tuple[Plan, Plan]:
+        batch = order.shape[0]
+        return (
+            Plan(kernel=self.id, batch=batch),
+            Plan(kernel=self.id, batch=batch * towers, towers=towers),
+        )
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        """Return the scaling efficiency of each group of towers."""
+        alone = {
+            row.device: row.throughput.value
+            for row in rows
+            if row.throughput is not None and row.parameters.get("towers") == 1
+        }
+        return [
+            _scaling(row, alone)
+            for row in rows
+            if row.throughput is not None
+            and row.parameters.get("towers") != 1
+            and row.device in alone
+        ]
+
+
+def _name(towers: int) -> str:
+    return "1-tower" if towers == 1 else f"{towers}-towers"
+
+
+def _scaling(row: Measurement, alone: dict[str, float]) -> Conclusion:
+    """Compare towers with the throughput of their devices alone.
+
+    For towers on separate GPUs: T(N) / sum of T_i(alone). Simulated towers share a device, so the
+    ideal is that device's own throughput. The missing part is the cost of merging.
+    """
+    speed = row.throughput.value if row.throughput is not None else 0.0
+    towers = int(row.parameters["towers"])
+    if row.facts.get("simulated") == "yes":
+        share = speed / alone[row.device]
+        why = "the larger batch outweighs" if share > 1 else "the rest is"
+        sentence = (
+            f"{row.device}: {towers} towers simulated on one device reach {share:.0%} of one "
+            f"tower's throughput; {why} the cost of merging, and this is not scaling"
+        )
+    else:
+        gpus = {name: value for name, value in alone.items() if name.startswith("gpu:")}
+        share = speed / sum(gpus.values())
+        slowest = min(gpus, key=lambda name: gpus[name])
+        sentence = (
+            f"{towers} towers at once reach {share:.0%} of the GPUs' throughput alone; "
+            f"the slowest alone is {slowest}"
+        )
+    return Conclusion(
+        kernel="towers",
+        device=row.device,
+        code="scaling",
+        sentence=sentence,
+        facts={"towers": towers, "efficiency": share, "simulated": str(row.facts.get("simulated"))},
+    )

@@ -1,0 +1,352 @@
+"""Records of the bench document (bench/1): request, rows, comparisons, doubts.
+
+Times are seconds for one operation. A row keeps every sample, so that readers can recompute median,
+interval and summary. A missing figure is None; the row's `unavailable` or `error` has the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpucheck.bench.ci.gate_model import Gate, ProfileUse
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.report.envelope import Failure
+
+Fact = str | int | float
+
+
+class Scope(StrEnum):
+    """Scope of a time: data already in place, or pinned transfer in, kernel, transfer out."""
+
+    RESIDENT = "resident"
+    END_TO_END = "end-to-end"
+
+
+class BenchMode(StrEnum):
+    """Thoroughness: about 10 seconds, about a minute, or about 5 minutes."""
+
+    QUICK = "quick"
+    DEFAULT = "default"
+    FULL = "full"
+
+
+class SampleDetail(StrEnum):
+    """Amount of samples in a document: all of them or only a summary."""
+
+    ALL = "all"
+    SUMMARY = "summary"
+
+
+class Fill(StrEnum):
+    """Content of the arrays: random normal numbers, or zeros, which draw less power."""
+
+    NORMAL = "normal"
+    ZEROS = "zeros"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    """Benchmark request.
+
+    `kernels` empty means every registered kernel, `dtypes` empty each kernel's own for the mode.
+    `devices` holds `cpu`, `gpu`, `gpu:<cuda_index>` or `all`. `size` is the edge of the square
+    problem (of the training kernels: the batch size), None for the mode's own. `budget_s` is the
+    time for all of it, None for the mode's own. `temperature` is softmax's, `towers` the number of
+    simulated towers, `data_file` the path of real MNIST for the training kernels.
+    """
+
+    kernels: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ("all",)
+    size: int | None = None
+    dtypes: tuple[str, ...] = ()
+    mode: BenchMode = BenchMode.DEFAULT
+    budget_s: float | None = None
+    seed: int = 0
+    samples: SampleDetail = SampleDetail.ALL
+    fill: Fill = Fill.NORMAL
+    temperature: float = 0.7
+    towers: int = 2
+    data_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DtypeSpec:
+    """Precision that really ran: input, sums, output, and arithmetic."""
+
+    input: str
+    accumulate: str
+    output: str
+    math_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Work per second at the median time; `unit` is `FLOP/s`, `B/s`, `image/s` or `launch/s`."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """Deviation of a result from float64; `error` None means that it contained NaN or infinity."""
+
+    error: float | None
+    bound: float
+    ok: bool
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Reason to distrust a figure, with its facts and a remedy."""
+
+    code: str
+    message: str
+    next: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSummary:
+    """Summary of samples; `outlier_count` uses Tukey's fences, and nothing is dropped."""
+
+    count: int
+    min_s: float
+    p10_s: float
+    median_s: float
+    p90_s: float
+    max_s: float
+    iqr_s: float
+    outlier_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Result row: one kernel variant on one device at one shape.
+
+    `id` names the measurement without the device and is stable across versions. `framework` is
+    None for gpucheck's own code. `samples_s` holds the samples of all rounds in order, and
+    `round_sizes` their number per round. `median_s` and `ci95_s` come from `round_medians_s`.
+    `ci95_s` is how well this run knows its median. The wider `repeat95_s` is where 19 of 20 further
+    runs on the same machine are expected to have theirs. `cold_s` is the first run, with
+    compilation and handle creation. `loops` is the number of operations in a sample. `limits` names
+    the limits that the percentages refer to. `percent_of_peak_at_clock` refers to the peak at the
+    SMs' real clock. `facts` are further results, such as accuracy, with the unit in the key.
+    `error` is why a row has no figures or ended early; `interrupted`: the user ended it.
+    """
+
+    kernel: str
+    variant: str
+    device: str
+    gpu_uuid: str | None
+    dtype: DtypeSpec
+    shape: tuple[int, ...]
+    scope: Scope
+    id: str = ""
+    framework: dict[str, str] | None = None
+    threads: int | None = None
+    parameters: dict[str, Fact] = field(default_factory=dict)
+    flops: int | None = None
+    bytes_moved: int | None = None
+    loops: int | None = None
+    samples_s: tuple[float, ...] = ()
+    round_sizes: tuple[int, ...] = ()
+    round_medians_s: tuple[float, ...] = ()
+    warmup_s: tuple[float, ...] = ()
+    cold_s: float | None = None
+    summary: SampleSummary | None = None
+    median_s: float | None = None
+    ci95_s: tuple[float, float] | None = None
+    repeat95_s: tuple[float, float] | None = None
+    converged: bool = False
+    throughput: Throughput | None = None
+    percent_of_peak: float | None = None
+    percent_of_peak_at_clock: float | None = None
+    percent_of_copy: float | None = None
+    limits: dict[str, str] = field(default_factory=dict)
+    sm_clock_mhz: float | None = None
+    joules_per_op: float | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    verified: Verified | None = None
+    doubts: tuple[Doubt, ...] = ()
+    error: Failure | None = None
+    interrupted: bool = False
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSide:
+    """Row behind one side of a comparison."""
+
+    device: str
+    variant: str
+    threads: int | None
+    median_s: float
+    dtype: DtypeSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Comparison of CPU and GPU for one kernel and shape: always three speed-ups.
+
+    `speedup_amortised` moves the data once for `reuse_count` operations. `break_even` is the
+    smallest number of operations on moved data from which the GPU is faster, None if it never is
+    or if the transfer was not measured.
+    """
+
+    kernel: str
+    dtype: DtypeSpec
+    shape: tuple[int, ...]
+    cpu: ComparisonSide
+    gpu: ComparisonSide
+    speedup_resident: float
+    speedup_end_to_end: float | None
+    speedup_amortised: float | None
+    reuse_count: int
+    break_even: int | None
+    sentence: str
+    doubts: tuple[Doubt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """Conclusion from several rows of one kernel on one device, such as a knee or a fit.
+
+    `facts` carry the numbers, with the unit in the key.
+    """
+
+    kernel: str
+    device: str
+    code: str
+    sentence: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Limits that this run measured on one device: the best copy and the best matrix product.
+
+    `threads` is None for a GPU. The product is in `gemm_dtype`. The best sample counts, not the
+    median, because a limit only has to be reached once. A copy that may have stayed in a cache is
+    no limit: then `unavailable` says so.
+    """
+
+    device: str
+    threads: int | None
+    copy_bytes_per_s: float | None
+    gemm_flops_per_s: float | None
+    gemm_dtype: str
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Readings of one sensor during the run: smallest, median and largest."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTelemetry:
+    """NVML readings of one GPU while it was measured.
+
+    `reasons` is the share of readings in which each reason held the clock down; several can at
+    once. `limited_s` is the driver's count of seconds for each, which misses nothing between two
+    readings. `new_errors` are counters that grew. The PCIe link is the best seen under load.
+    `temperature_margin_c` is the distance to the slowdown temperature, on cards that report it.
+    """
+
+    uuid: str
+    reading_count: int
+    period_s: float
+    clock_sm_mhz: Extent | None = None
+    clock_memory_mhz: Extent | None = None
+    power_w: Extent | None = None
+    temperature_c: Extent | None = None
+    temperature_memory_c: float | None = None
+    temperature_margin_c: Extent | None = None
+    clock_sm_max_mhz: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    temperature_slowdown_c: float | None = None
+    vbios_version: str | None = None
+    ecc_mode: bool | None = None
+    energy_j: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    reasons: dict[str, float] = field(default_factory=dict)
+    limited_s: dict[str, float] = field(default_factory=dict)
+    new_errors: dict[str, int] = field(default_factory=dict)
+    other_processes: tuple[int, ...] = ()
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Sensors of the GPUs during the run, or why they were not read."""
+
+    gpus: tuple[GpuTelemetry, ...] = ()
+    unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchEnvironment:
+    """Run environment of the figures: processor, libraries, load, and reasons for missing parts.
+
+    `variables` are environment variables that change arithmetic, memory or threads. `gpu_silent`:
+    it is unknown whether a missing GPU works, because the driver did not answer or another process
+    has exclusive use of it.
+    """
+
+    cpu_model: str | None
+    logical_cores: int | None
+    usable_cores: int
+    cpu_quota_cores: float | None
+    blas_name: str | None
+    blas_version: str | None
+    blas_architecture: str | None
+    blas_threads: int | None
+    numpy_version: str
+    cupy_version: str | None
+    gpus: tuple[BenchGpu, ...]
+    gpu_unavailable: str | None
+    load_average_1m: float | None
+    other_load_percent: float | None
+    steal_percent: float | None
+    parallel_efficiency: float | None
+    peak_memory_bytes: int | None
+    duration_s: float
+    seed: int
+    data: str
+    mode: BenchMode
+    budget_s: float
+    cublas_version: str | None = None
+    gpu_silent: bool = False
+    rooflines: tuple[Roofline, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """Result of a benchmark; `notes` are statements about the run, such as a reduced size.
+
+    `headline` is the overall speed-up in one sentence, if there is one.
+    """
+
+    measurements: tuple[Measurement, ...]
+    comparisons: tuple[Comparison, ...]
+    environment: BenchEnvironment
+    conclusions: tuple[Conclusion, ...] = ()
+    corruption: tuple[Corruption, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    telemetry: Telemetry | None = None
+    profile: ProfileUse | None = None
+    notes: tuple[str, ...] = ()
+    headline: str | None = None
+    interrupted: bool = False

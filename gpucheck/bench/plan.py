@@ -1,0 +1,338 @@
+"""Plan of a benchmark: kernels, number formats, shapes that fit into memory, and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+from gpucheck.bench.formats import FORMATS, canonical
+from gpucheck.bench.kernel import Kernel
+from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.room import (
+    Machine,
+    beyond_cache,
+    check_fits,
+    largest_fitting,
+    long_enough,
+    power_of_two,
+    reduced_size,
+    taken_by_others,
+)
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.report.envelope import Failure
+from gpucheck.report.errors import MissingError, WrongUseError
+
+#: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+
+#: Seconds for all groups; start-up and checks take the rest of the promised 10 and 60 seconds.
+BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
+#: Rounds that the time is divided into: a row needs eight to converge (bench/rounds.py).
+ROUNDS = {BenchMode.QUICK: 9, BenchMode.DEFAULT: 12, BenchMode.FULL: 20}
+#: Target half-width of each row's interval, as a share of the median: "15 ms, give or take 10 %" is
+#: an answer. Rows continue to 1 % while there is time (bench/stats.py).
+PRECISIONS = {BenchMode.QUICK: 0.1, BenchMode.DEFAULT: 0.1, BenchMode.FULL: 0.03}
+#: Longest warm-up of one case: a chip needs seconds to reach its steady clock and temperature.
+WARMUPS_S = {BenchMode.QUICK: 0.2, BenchMode.DEFAULT: 1.0, BenchMode.FULL: 3.0}
+#: Seconds that an operation repeats for its energy: the counter moves every tenth of a second.
+ENERGY_S = {BenchMode.QUICK: 0.0, BenchMode.DEFAULT: 0.0, BenchMode.FULL: 5.0}
+
+#: Kernels that show a device's limits; measured briefly even if not requested.
+_LIMITS = {"copy": None, "matmul": "float32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Cases of one kernel in one format at one shape, measured alternately.
+
+    `limit` marks a group that was not requested: it only shows the devices' limits. `taken` are
+    GPUs whose memory others hold, with the error of their rows.
+    """
+
+    kernel: Kernel
+    dtype: str
+    shape: tuple[int, ...]
+    request: BenchRequest
+    with_cpu: bool = True
+    gpus: frozenset[int] = field(default_factory=frozenset)
+    limit: bool = False
+    taken: Mapping[int, Failure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Groups in order, notes on the choice, and the budget."""
+
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]
+    budget_s: float
+
+
+def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Machine) -> Plan:
+    """Choose kernels, formats, shapes and times.
+
+    Raises:
+        WrongUseError: an unknown kernel or dtype, an invalid size or budget, or an explicit size
+            that does not fit into memory.
+        MissingError: nothing requested can run on the devices that take part.
+        InconclusiveError: the host has too little memory for the smallest size.
+    """
+    planning = _Planning(request, kernels, machine)
+    budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
+    groups = planning.groups()
+    notes = tuple(dict.fromkeys(planning.notes))
+    # Groups that were not requested must not take time from requested ones.
+    limits = planning.limits(groups)
+    return Plan(groups=(*groups, *limits), notes=notes, budget_s=budget_s)
+
+
+class _Planning:
+    """Plan in progress, with its notes."""
+
+    def __init__(
+        self, request: BenchRequest, kernels: Mapping[str, Kernel], machine: Machine
+    ) -> None:
+        self._request = request
+        self._kernels = kernels
+        self._machine = machine
+        self._dtypes = _asked_dtypes(request, kernels)
+        self.notes: list[str] = []
+
+    def groups(self) -> list[Group]:
+        """Return the requested groups that can be measured."""
+        request = self._request
+        chosen = _chosen_kernels(request, self._kernels)
+        check_numbers(request)
+        lacking: list[str] = []
+        found: list[Group] = []
+        for kernel in chosen:
+            kernel.validate(request)
+            if kernel.gpus_needed > len(self._machine.gpus):
+                lacking.append(kernel.id)
+                continue
+            for dtype in self._dtypes_of(kernel):
+                group = self._group(kernel, dtype, request)
+                found.extend([] if group is None else [group])
+        if lacking:
+            self.notes.append(_lacking_note(lacking, self._kernels))
+        if not found:
+            raise MissingError(
+                code="nothing-to-measure",
+                message=f"Nothing requested can be measured here: {'; '.join(self.notes)}.",
+                remedy=("Run: gpucheck detect", "Choose another --dtype or kernel."),
+            )
+        return found
+
+    def limits(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the short groups that show the devices' limits if no requested group does."""
+        found: list[Group] = []
+        for name, dtype in _LIMITS.items():
+            kernel = self._kernels.get(name)
+            if kernel is None:
+                continue
+            same = [
+                group
+                for group in groups
+                if group.kernel.id == name and dtype in (None, group.dtype)
+            ]
+            if name == "copy":
+                found.extend(self._copy_limit(kernel, same))
+            elif not any(_is_as_large(group, kernel) for group in same):
+                found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
+        return [group for group in found if group.with_cpu or group.gpus]
+
+    def _copy_limit(self, kernel: Kernel, asked: Sequence[Group]) -> Sequence[Group]:
+        """Return the copy for devices without a requested copy larger than their cache."""
+        edge = kernel.sizes[BenchMode.QUICK]
+        beyond = beyond_cache(kernel, edge, self._machine.cache_bytes)
+        gpus = [
+            gpu
+            for gpu in self._machine.gpus
+            if self._taken(kernel, "float32", gpu, edge) is None
+            and not self._shown(asked, kernel, edge, gpu)
+        ]
+        cpu = self._machine.with_cpu and not self._shown(asked, kernel, beyond, None)
+        return self._limit(kernel, beyond if cpu else edge, gpus, cpu=cpu)
+
+    def _shown(
+        self, asked: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
+    ) -> bool:
+        """Return whether a group measures this device (None: the processor) at this size."""
+        there = (gpu,) if gpu is not None else ()
+        size = power_of_two(largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
+        return any(
+            math.prod(group.shape) >= math.prod(kernel.shape(size))
+            and (group.with_cpu if gpu is None else gpu.cuda_index in group.gpus)
+            for group in asked
+        )
+
+    def _limit(
+        self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
+    ) -> Sequence[Group]:
+        size = largest_fitting(kernel, "float32", edge, self._machine, gpus)
+        if not size:
+            return ()
+        return (
+            Group(
+                kernel=kernel,
+                dtype="float32",
+                shape=kernel.shape(power_of_two(size)),
+                request=replace(self._request, mode=BenchMode.QUICK, size=None),
+                with_cpu=self._machine.with_cpu and cpu,
+                gpus=frozenset(gpu.cuda_index for gpu in gpus),
+                limit=True,
+            ),
+        )
+
+    def _dtypes_of(self, kernel: Kernel) -> Sequence[str]:
+        if not self._dtypes:
+            return kernel.dtypes[self._request.mode]
+        known = [name for name in self._dtypes if name in kernel.dtypes[BenchMode.FULL]]
+        if not known and kernel.id in self._request.kernels:
+            raise WrongUseError(
+                code="unknown-dtype",
+                message=f"bench cannot measure {kernel.id} in dtype {', '.join(self._dtypes)}.",
+                remedy=(f"Choose from: {', '.join(kernel.dtypes[BenchMode.FULL])}.",),
+            )
+        return known
+
+    def _group(self, kernel: Kernel, dtype: str, request: BenchRequest) -> Group | None:
+        """Return the group with the devices that support the format, None if none does."""
+        refusals = {}
+        cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
+        with_cpu = self._machine.with_cpu and kernel.gpus_needed == 0 and cpu is None
+        if cpu is not None and self._machine.with_cpu and self._dtypes:
+            refusals["cpu"] = cpu
+        size = request.size or kernel.sizes[request.mode]
+        gpus: list[BenchGpu] = []
+        taken: dict[int, Failure] = {}
+        for gpu in self._machine.gpus:
+            refusal = self._forbidden(dtype) or kernel.gpu_refusal(dtype, gpu)
+            refusal = refusal or kernel.size_refusal(dtype, size)
+            full = self._taken(kernel, dtype, gpu, size)
+            if refusal is not None:
+                refusals[f"gpu:{gpu.cuda_index}"] = refusal
+            elif full is not None:
+                taken[gpu.cuda_index] = full
+            else:
+                gpus.append(gpu)
+        self.notes.extend(f"{kernel.id}: {refusal}" for refusal in refusals.values())
+        self.notes.extend(failure.message for failure in taken.values())
+        if not with_cpu and not gpus and not taken:
+            return None
+        if with_cpu or gpus:
+            size = self._size(kernel, dtype, gpus)
+        return Group(
+            kernel=kernel,
+            dtype=dtype,
+            shape=kernel.shape(size),
+            request=request,
+            with_cpu=with_cpu,
+            gpus=frozenset(gpu.cuda_index for gpu in gpus),
+            taken=taken,
+        )
+
+    def _forbidden(self, dtype: str) -> str | None:
+        """Return why the environment prevents a format's arithmetic, or None."""
+        if dtype != "tf32" or self._machine.variables.get(TF32_OVERRIDE) != "0":
+            return None
+        return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
+
+    def _taken(self, kernel: Kernel, dtype: str, gpu: BenchGpu, size: int) -> Failure | None:
+        exact = self._request.size is not None
+        return taken_by_others(kernel, dtype, gpu, size, self._machine, exact=exact)
+
+    def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
+        """Return the size to measure, and note it if it is smaller than the mode's."""
+        request = self._request
+        if request.size is not None:
+            check_fits(kernel, dtype, request.size, gpus, self._machine)
+            return request.size
+        size = long_enough(kernel, dtype, request.mode, gpus)
+        reduced = reduced_size(kernel, dtype, size, gpus, self._machine)
+        if reduced != size:
+            self.notes.append(
+                f"{kernel.id}: size {size} does not fit into the free memory; measured at {reduced}"
+            )
+        return reduced
+
+
+def _is_as_large(group: Group, kernel: Kernel) -> bool:
+    """Return whether a group is large enough to show a device's limit."""
+    return math.prod(group.shape) >= math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
+
+
+def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
+    """Return the canonical names of the requested formats.
+
+    Raises:
+        WrongUseError: no kernel supports a name.
+    """
+    asked = tuple(dict.fromkeys(canonical(name) for name in request.dtypes))
+    for name in asked:
+        if not any(name in kernel.dtypes[BenchMode.FULL] for kernel in kernels.values()):
+            raise WrongUseError(
+                code="unknown-dtype",
+                message=f"No kernel can be measured in dtype {name!r}.",
+                remedy=(f"Choose from: {', '.join(FORMATS)}.",),
+            )
+    return asked
+
+
+def _lacking_note(lacking: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
+    """Return a note on the kernels that need more GPUs than there are."""
+    by_need: dict[int, list[str]] = {}
+    for name in lacking:
+        by_need.setdefault(kernels[name].gpus_needed, []).append(name)
+    said = [
+        f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} "
+        f"{'a GPU' if count == 1 else f'{count} GPUs'}"
+        for count, names in by_need.items()
+    ]
+    return f"{'; '.join(said)}: not measured"
+
+
+def _chosen_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
+    for name in request.kernels:
+        if name not in kernels:
+            raise WrongUseError(
+                code="unknown-kernel",
+                message=f"There is no kernel called {name!r}.{_meant(name, kernels)}",
+                remedy=(f"Choose from: {', '.join(kernels)}.",),
+            )
+    # dict.fromkeys keeps the order and drops duplicates.
+    return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
+
+
+def _meant(name: str, kernels: Iterable[str]) -> str:
+    """Return a question with the most similar kernel, if there is one."""
+    near = get_close_matches(name.lower(), kernels, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def check_numbers(request: BenchRequest) -> None:
+    """Check size, budget and seed.
+
+    Raises:
+        WrongUseError: one of them is invalid.
+    """
+    if request.size is not None and request.size < 1:
+        raise WrongUseError(
+            code="bad-size",
+            message=f"A size must be at least 1, not {request.size}.",
+            remedy=("Give the edge of the square problem, for example --size 4096.",),
+        )
+    if request.budget_s is not None and not 0 < request.budget_s < float("inf"):
+        raise WrongUseError(
+            code="bad-budget",
+            message=f"A budget must be a positive number of seconds, not {request.budget_s:g}.",
+            remedy=("Give seconds, for example --budget 30.",),
+        )
+    if request.seed < 0:
+        raise WrongUseError(
+            code="bad-seed",
+            message=f"A seed must be zero or greater, not {request.seed}.",
+            remedy=("Give a whole number, for example --seed 1.",),
+        )

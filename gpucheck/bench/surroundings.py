@@ -1,0 +1,301 @@
+"""Run environment of a benchmark: other load on the host, and the measured machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpucheck.bench.doubts import HostState
+from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
+from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
+from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, CpuProbe
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Telemeter
+from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
+from gpucheck.inventory.visibility import gpu_uuid
+from gpucheck.place.choice_rank import cpus_in
+
+#: Variables that silently change arithmetic, memory or threads.
+VARIABLES = (
+    "NVIDIA_TF32_OVERRIDE",
+    "CUPY_TF32",
+    "CUPY_GPU_MEMORY_LIMIT",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_THREAD_TIMEOUT",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "BLIS_NUM_THREADS",
+    "BLIS_ARCH_TYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
+)
+_UNREADABLE = "/proc/stat cannot be read"
+#: Number of processes holding a GPU's memory that are named.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Facts about the GPUs beyond those of CUDA, by UUID.
+
+    `pci_device_ids` are NVML's. `processes` used a GPU before this one opened it, and `holders`
+    names those that held its memory then. `claims` names the claims of other processes. `near_cpus`
+    are the CPUs near a GPU, if this process may run on others too; `far` are the GPUs near which it
+    may not run at all. `integrated`: the GPU shares the host's memory. `variables` are the set ones
+    of VARIABLES. `notes` go into the report.
+    """
+
+    telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
+    pci_device_ids: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    near_cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    far: frozenset[str] = frozenset()
+    holders: Mapping[str, str] = field(default_factory=dict)
+    integrated: Mapping[str, bool] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def surroundings_of(
+    probes: Probes,
+    reading: NvmlReading,
+    cuda: CudaReading | None,
+    environment: Mapping[str, str],
+    allowed: frozenset[int],
+) -> Surroundings:
+    """Return the facts about the GPUs before CUDA opens them, with a reader of their sensors.
+
+    `cuda` is None if no GPU is requested; `allowed` are the CPUs that this process may run on.
+    """
+    variables = variables_of(environment)
+    if cuda is None:
+        return Surroundings(variables=variables)
+    known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
+    devices = probes.kernel().pci_devices or ()
+    affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in devices}
+    next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
+    near, far = nearness(next_to, allowed)
+    failure = reading.failure
+    return Surroundings(
+        telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
+        pci_device_ids={
+            uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
+        },
+        processes={
+            uuid: frozenset(process.pid for process in gpu.processes) for uuid, gpu in known.items()
+        },
+        near_cpus=near,
+        far=far,
+        holders=memory_holders(probes, reading),
+        integrated={
+            gpu_uuid(item.uuid_hex): item.integrated
+            for item in cuda.devices
+            if item.uuid_hex and item.integrated is not None
+        },
+        variables=variables,
+    )
+
+
+def memory_holders(probes: Probes, reading: NvmlReading) -> dict[str, str]:
+    """Return the holders of each GPU's memory, by UUID."""
+    known = {gpu.uuid: gpu.processes for gpu in reading.gpus if gpu.uuid is not None}
+    owners = probes.identify({one.pid for processes in known.values() for one in processes})
+    holders = {uuid: holders_of(processes, owners) for uuid, processes in known.items()}
+    return {uuid: text for uuid, text in holders.items() if text is not None}
+
+
+def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of VARIABLES that are set."""
+    return {name: environment[name] for name in VARIABLES if name in environment}
+
+
+def holders_of(
+    processes: Sequence[ProcessReading], known: Mapping[int, ProcessIdentity]
+) -> str | None:
+    """Return who holds a GPU's memory, largest first; None if the driver lists no process."""
+    # A process may be in several of NVML's lists.
+    largest: dict[int, ProcessReading] = {}
+    for one in sorted(processes, key=lambda one: one.memory_used_bytes or 0, reverse=True):
+        largest.setdefault(one.pid, one)
+    named = []
+    for one in largest.values():
+        name = known[one.pid].name if one.pid in known else None
+        size = one.memory_used_bytes
+        held = "memory" if size is None else f"{size / 2**30:.1f} GiB"
+        named.append(f"process {one.pid}{f' ({name})' if name else ''} holds {held}")
+    rest = len(named) - _MOST_NAMED
+    more = [f"and {rest} more"] if rest > 0 else []
+    return ", ".join([*named[:_MOST_NAMED], *more]) or None
+
+
+def unified_notes(gpus: Sequence[BenchGpu]) -> tuple[str, ...]:
+    """Return a note on the transfers of each GPU that shares the host's memory."""
+    return tuple(
+        f"gpu:{gpu.cuda_index} shares the host's memory: its transfers are copies within that "
+        "memory, not over PCIe"
+        for gpu in gpus
+        if gpu.integrated
+    )
+
+
+def nearness(
+    next_to: Mapping[str, frozenset[int]], allowed: frozenset[int]
+) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
+    """Return the CPUs to use for each GPU, and the GPUs that this process is far from.
+
+    `next_to` are the CPUs near each GPU, empty if the kernel does not report them. A GPU near all
+    allowed CPUs needs no choice.
+    """
+    near = {
+        uuid: cpus & allowed
+        for uuid, cpus in next_to.items()
+        if cpus & allowed and not allowed <= cpus
+    }
+    far = frozenset(uuid for uuid, cpus in next_to.items() if cpus and not cpus & allowed)
+    return near, far
+
+
+@dataclass(slots=True)
+class HostShare:
+    """Other processes' use of the host, summed over periods of time."""
+
+    facts: CpuFacts
+    seconds: float = 0.0
+    others_s: float = 0.0
+    steal_s: float = 0.0
+    quota_periods: int = 0
+    quota_reached: int = 0
+    unreadable: bool = False
+
+    def add(self, before: CpuLoad, after: CpuLoad, seconds: float) -> None:
+        """Add one period, from the counters at its start and end."""
+        self.quota_periods += (after.quota_periods or 0) - (before.quota_periods or 0)
+        self.quota_reached += (after.quota_reached or 0) - (before.quota_reached or 0)
+        if before.busy_s is None or after.busy_s is None:
+            self.unreadable = True
+            return
+        own_s = after.own_s - before.own_s
+        self.seconds += seconds
+        # Not clipped at zero here: the kernel counts in ticks, too coarse for one short period.
+        self.others_s += after.busy_s - before.busy_s - own_s
+        self.steal_s += (after.steal_s or 0.0) - (before.steal_s or 0.0)
+
+    def state(self) -> HostState:
+        """Return the use in percent of the host's cores.
+
+        The kernel counts all processors, even those that this process may not use, and so do
+        the percentages.
+        """
+        cores = self.facts.logical_cores or self.facts.usable_cores
+        periods, capacity_s = self.quota_periods, self.seconds * cores
+        quota_percent = 100 * self.quota_reached / periods if periods > 0 else None
+        if self.unreadable or capacity_s <= 0:
+            return HostState(others_percent=None, steal_percent=None, quota_percent=quota_percent)
+        return HostState(
+            others_percent=100 * min(1.0, max(0.0, self.others_s / capacity_s)),
+            steal_percent=100 * min(1.0, max(0.0, self.steal_s / capacity_s)),
+            cores=cores,
+            quota_percent=quota_percent,
+        )
+
+
+def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
+    """Return the best product's speed-up by threads, divided by the threads (1 is ideal)."""
+    speeds = {
+        roofline.threads: roofline.gemm_flops_per_s
+        for roofline in rooflines
+        if roofline.device == "cpu" and roofline.threads and roofline.gemm_flops_per_s
+    }
+    most = max(speeds, default=1)
+    if most == 1 or 1 not in speeds:
+        return None
+    return speeds[most] / speeds[1] / most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Duration and budget of the run, the host's other load, and the load average at its start."""
+
+    seconds: float
+    budget_s: float
+    host: HostState
+    load_average_1m: float | None
+
+
+def environment_of(
+    request: BenchRequest,
+    span: Span,
+    cpu: CpuProbe,
+    facts: CpuFacts,
+    blas: BlasDoor,
+    opened: OpenedGpus,
+    boards: tuple[BenchGpu, ...],
+    rooflines: tuple[Roofline, ...],
+    variables: Mapping[str, str],
+) -> BenchEnvironment:
+    """Return the run environment of the figures, with reasons for missing parts."""
+    import numpy as np
+
+    from gpucheck.bench.data import DESCRIPTIONS
+
+    library = blas.read()
+    found = BenchEnvironment(
+        cpu_model=facts.model,
+        logical_cores=facts.logical_cores,
+        usable_cores=facts.usable_cores,
+        cpu_quota_cores=facts.quota_cores,
+        blas_name=library.name if library else None,
+        blas_version=library.version if library else None,
+        blas_architecture=library.architecture if library else None,
+        blas_threads=facts.threads if library else None,
+        numpy_version=np.__version__,
+        cupy_version=opened.cupy_version,
+        cublas_version=opened.cublas_version,
+        gpus=boards,
+        gpu_unavailable=opened.unavailable or _refusals(opened),
+        load_average_1m=span.load_average_1m,
+        other_load_percent=span.host.others_percent,
+        steal_percent=span.host.steal_percent,
+        parallel_efficiency=parallel_efficiency(rooflines),
+        peak_memory_bytes=cpu.peak_memory_bytes(),
+        duration_s=span.seconds,
+        seed=request.seed,
+        data=DESCRIPTIONS[request.fill],
+        mode=request.mode,
+        budget_s=span.budget_s,
+        rooflines=rooflines,
+        variables=dict(variables),
+    )
+    reasons = _reasons(opened)
+    return replace(
+        found,
+        gpu_silent=opened.silent or opened.busy,
+        unavailable={name: why for name, why in reasons.items() if getattr(found, name) is None},
+    )
+
+
+def _reasons(opened: OpenedGpus) -> dict[str, str]:
+    """Return the reason for each part of the environment that may be missing."""
+    found = {
+        "cupy_version": opened.unavailable or "no GPU was requested",
+        "blas_name": "threadpoolctl knows no BLAS in this process",
+        "cpu_model": "/proc/cpuinfo does not name it",
+        "load_average_1m": "/proc/loadavg cannot be read",
+        "other_load_percent": _UNREADABLE,
+        "steal_percent": _UNREADABLE,
+        "parallel_efficiency": "matmul was not measured at one and at all threads",
+    }
+    return found | ({"cublas_version": "CuPy does not report it"} if opened.devices else {})
+
+
+def _refusals(opened: OpenedGpus) -> str | None:
+    """Return why some of the GPUs could not be opened, None if all could."""
+    reasons = [f"gpu:{index}: {reason}" for index, reason in opened.refused.items()]
+    return "; ".join(reasons) or None

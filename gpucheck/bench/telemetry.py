@@ -1,0 +1,351 @@
+"""Sensor readings of each row and of the whole run, with throttle reasons and extents."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gpucheck.bench import stats
+from gpucheck.bench.model import Extent, GpuTelemetry, Telemetry
+from gpucheck.drivers.nvml.telemetry import PERIOD_S, Sample, Telemeter
+
+#: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
+REASONS = {
+    0x1: "idle",
+    0x2: "application-clocks",
+    0x4: "power-cap",
+    0x8: "hardware-slowdown",
+    0x10: "sync-boost",
+    0x20: "software-thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+    0x100: "display",
+    0x200: "board-limit",
+    0x400: "reliability",
+}
+#: Reasons that mean trouble. A power cap is normal under a product of random numbers, idling is no
+#: trouble, and locked clocks are a choice.
+TROUBLE = frozenset(
+    {"hardware-slowdown", "software-thermal", "hardware-thermal", "power-brake", "board-limit"}
+)
+#: Bits 0x20, 0x40 and 0x80: with one of them `hardware-slowdown` is trouble. Alone it "may be
+#: also reported during PState or clock change" (nvml.h, nvmlClocksEventReasonHwSlowdown).
+_BESIDE_SLOWDOWN = frozenset({"software-thermal", "hardware-thermal", "power-brake"})
+#: Share of the readings, and of the time that the driver counts, from which a limit matters.
+LIMITED_READINGS, LIMITED_TIME = 0.05, 0.01
+#: Counters of the driver, by the reason that they count.
+_COUNTED = {
+    "power": "power-cap",
+    "thermal": "software-thermal",
+    "sync-boost": "sync-boost",
+    "board-limit": "board-limit",
+    "reliability": "reliability",
+    "sw-thermal": "software-thermal",
+    "hw-thermal": "hardware-thermal",
+    "hw-power-brake": "power-brake",
+}
+#: Fields of the document whose unit differs from the driver's, with the driver's key.
+_KEYS = {
+    "power_w": "power_mw",
+    "power_limit_w": "power_limit_mw",
+    "power_limit_default_w": "power_limit_default_mw",
+    "energy_j": "energy_mj",
+}
+_ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """Sensor readings of one GPU while a group, or one of its rows, was measured.
+
+    `reasons` is the share of readings for each reason, `limited_share` the driver's count as a
+    share of the time. `claimed_by` names the process that holds the card.
+    `clock_sm_max_mhz` is the highest clock that the driver allows.
+    """
+
+    reading_count: int = 0
+    reasons: Mapping[str, float] = field(default_factory=dict)
+    limited_share: Mapping[str, float] = field(default_factory=dict)
+    new_errors: Mapping[str, int] = field(default_factory=dict)
+    other_processes: tuple[int, ...] = ()
+    link: tuple[int, int] | None = None
+    link_max: tuple[int, int] | None = None
+    claimed_by: str | None = None
+    clock_sm_max_mhz: float | None = None
+
+
+def held_down(gpu: GpuState) -> dict[str, float]:
+    """Return the reasons that held the clock down long enough, with their share of the time."""
+    seen = {name: share for name, share in gpu.reasons.items() if share >= LIMITED_READINGS}
+    counted = {
+        name: min(1.0, share) for name, share in gpu.limited_share.items() if share >= LIMITED_TIME
+    }
+    return counted | seen
+
+
+def why_unread(gpu: GpuTelemetry, reason: str) -> str | None:
+    """Return why it is unknown whether a reason held the clock down, None if it is known."""
+    key = f"limited_s.{reason}"
+    counted = reason in _COUNTED.values() and key not in gpu.unavailable
+    if counted or ("reasons" not in gpu.unavailable and gpu.reading_count):
+        return None
+    return gpu.unavailable.get("reasons") or gpu.unavailable.get(key) or "it was never read"
+
+
+def is_clock_change(reasons: Iterable[str]) -> bool:
+    """Return whether a hardware slowdown stands alone: a change of clocks explains it."""
+    names = set(reasons)
+    return "hardware-slowdown" in names and not names & _BESIDE_SLOWDOWN
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Driver's counts on one GPU, summed over the slices of one group."""
+
+    seconds: float = 0.0
+    limited_s: Counter[str] = field(default_factory=Counter)
+    new_errors: Counter[str] = field(default_factory=Counter)
+    others: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """Readings of one GPU so far."""
+
+    facts: Mapping[str, Any]
+    first: Mapping[str, Any]
+    last: Mapping[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    others: set[int] = field(default_factory=set)
+    groups: dict[int, _Counted] = field(default_factory=dict)
+
+
+class Observer:
+    """Collector of a run's sensor readings, by group and as a whole.
+
+    `before` are the processes that used each GPU before this program opened it, `claims` those
+    that hold it.
+    """
+
+    def __init__(
+        self,
+        telemeter: Telemeter,
+        *,
+        own_pid: int,
+        before: Mapping[str, frozenset[int]],
+        claims: Mapping[str, str],
+    ) -> None:
+        self._telemeter = telemeter
+        self._own_pid = own_pid
+        self._before = before
+        self._claims = claims
+        self._gpus: dict[str, _Gpu] = {}
+
+    def start(self, uuids: Iterable[str]) -> None:
+        """Begin to watch these GPUs."""
+        for uuid, facts in self._telemeter.start(list(uuids)).items():
+            counters = facts["counters"]
+            self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
+
+    def end_turns(self, group: int, seconds: float) -> None:
+        """Store the readings since the last slices, as those of a group, with their duration."""
+        window = self._telemeter.window()
+        for uuid, gpu in self._gpus.items():
+            before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
+            gpu.unavailable = window.unavailable.get(uuid, gpu.unavailable)
+            others = self._others(uuid, gpu.last)
+            gpu.others |= others
+            counted = gpu.groups.setdefault(group, _Counted())
+            counted.seconds += seconds
+            counted.others |= others
+            counted.limited_s.update(limited_s(before, gpu.last))
+            counted.new_errors.update(grown(before, gpu.last))
+        for sample in window.samples:
+            self._gpus[sample.uuid].samples.append(sample)
+
+    def _others(self, uuid: str, counters: Mapping[str, Any]) -> set[int]:
+        return other_processes(
+            self._before.get(uuid, frozenset()),
+            frozenset(counters.get("processes", ())),
+            self._own_pid,
+        )
+
+    def state(
+        self, uuid: str | None, turns_s: Sequence[tuple[float, float]], group: int
+    ) -> GpuState | None:
+        """Return the readings of a group's row during these slices, None without sensors."""
+        gpu = self._gpus.get(uuid or "")
+        if uuid is None or gpu is None:
+            claimed = self._claims.get(uuid or "")
+            return GpuState(claimed_by=claimed) if claimed else None
+        samples = samples_within(gpu.samples, turns_s)
+        counted = gpu.groups.get(group, _Counted())
+        seconds = max(counted.seconds, 1e-9)
+        return GpuState(
+            reading_count=len(samples),
+            reasons=reason_shares(samples, gpu.facts),
+            limited_share={name: value / seconds for name, value in counted.limited_s.items()},
+            new_errors=dict(counted.new_errors),
+            other_processes=tuple(sorted(counted.others)),
+            link=best_link(samples),
+            link_max=_link_max(gpu.facts),
+            claimed_by=self._claims.get(uuid),
+            clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
+        )
+
+    def result(self) -> Telemetry:
+        """Return the whole run's sensors."""
+        gpus = tuple(_summary(uuid, gpu) for uuid, gpu in self._gpus.items())
+        return Telemetry(gpus=gpus, unavailable=self._telemeter.failure)
+
+
+def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -> set[int]:
+    """Return the other processes that use a GPU.
+
+    In a container the driver may use the host's process ids, so that this process is not found.
+    Then a single new process is assumed to be this one.
+    """
+    if own_pid in now:
+        return set(now - {own_pid})
+    newcomers = now - before
+    return set(now - newcomers) if len(newcomers) == 1 else set(now)
+
+
+def samples_within(
+    samples: Sequence[Sample], turns_s: Sequence[tuple[float, float]]
+) -> list[Sample]:
+    """Return the readings taken during these periods; both are in order of time."""
+    starts = [low for low, _ in turns_s]
+    found = []
+    for sample in samples:
+        place = bisect_right(starts, sample.time_s) - 1
+        if place >= 0 and sample.time_s <= turns_s[place][1]:
+            found.append(sample)
+    return found
+
+
+def reason_shares(samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of readings in which each reason was set.
+
+    Data-centre cards come with application clocks; at their default the user has not set them.
+    """
+    masks = [int(sample.values["reasons"]) for sample in samples if "reasons" in sample.values]
+    shares = {
+        name: sum(1 for mask in masks if mask & bit) / len(masks)
+        for bit, name in REASONS.items()
+        if masks
+    }
+    application_mhz = facts.get("clock_application_mhz")
+    if application_mhz is not None and application_mhz == facts.get(
+        "clock_application_default_mhz"
+    ):
+        shares.pop("application-clocks", None)
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def limited_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds that the driver counted for each reason between two readings."""
+    found: dict[str, float] = {}
+    first, last = before.get("limited_ns", {}), after.get("limited_ns", {})
+    for name in first.keys() & last.keys():
+        seconds = (last[name] - first[name]) / 1e9
+        if seconds > 0:
+            # Two counters may count one reason: the larger one is complete.
+            reason = _COUNTED[name]
+            found[reason] = max(found.get(reason, 0.0), seconds)
+    return found
+
+
+def grown(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """Return the growth of each error counter that grew."""
+    both = [name for name in _ERRORS if name in before and name in after]
+    return {name: after[name] - before[name] for name in both if after[name] > before[name]}
+
+
+def best_link(samples: Sequence[Sample]) -> tuple[int, int] | None:
+    """Return the fastest PCIe link seen, as generation and width: an idle link trains down."""
+    links = [
+        (int(sample.values["pcie_generation"]), int(sample.values["pcie_width"]))
+        for sample in samples
+        if "pcie_generation" in sample.values and "pcie_width" in sample.values
+    ]
+    return max(links, key=lambda link: link[1] * 2 ** link[0], default=None)
+
+
+def _link_max(facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    generation, width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
+    return (int(generation), int(width)) if generation and width else None
+
+
+def extent(samples: Sequence[Sample], key: str, scale: float = 1.0) -> Extent | None:
+    """Return the smallest, middle and largest of one sensor's readings."""
+    values = [float(sample.values[key]) * scale for sample in samples if key in sample.values]
+    if not values:
+        return None
+    return Extent(low=min(values), median=stats.median(values), high=max(values))
+
+
+def _current_mode(modes: Sequence[int] | None) -> bool | None:
+    """Return the first of NVML's pair: the current mode, not the one after the next start."""
+    return None if modes is None else bool(modes[0])
+
+
+def _watts(milliwatts: float | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _summary(uuid: str, gpu: _Gpu) -> GpuTelemetry:
+    link = best_link(gpu.samples)
+    energy = None
+    if "energy_mj" in gpu.first and "energy_mj" in gpu.last:
+        energy = (gpu.last["energy_mj"] - gpu.first["energy_mj"]) / 1000
+    memory_c = gpu.last.get("temperature_memory_c")
+    found = GpuTelemetry(
+        uuid=uuid,
+        reading_count=len(gpu.samples),
+        period_s=PERIOD_S,
+        clock_sm_mhz=extent(gpu.samples, "clock_sm_mhz"),
+        clock_memory_mhz=extent(gpu.samples, "clock_memory_mhz"),
+        power_w=extent(gpu.samples, "power_mw", 1e-3),
+        temperature_c=extent(gpu.samples, "temperature_c"),
+        temperature_memory_c=memory_c,
+        temperature_margin_c=extent(gpu.samples, "temperature_margin_c"),
+        clock_sm_max_mhz=gpu.facts.get("clock_sm_max_mhz"),
+        power_limit_w=_watts(gpu.facts.get("power_limit_mw")),
+        power_limit_default_w=_watts(gpu.facts.get("power_limit_default_mw")),
+        temperature_slowdown_c=gpu.facts.get("temperature_slowdown_c"),
+        vbios_version=gpu.facts.get("vbios_version"),
+        ecc_mode=_current_mode(gpu.facts.get("ecc_mode")),
+        energy_j=energy,
+        pcie_generation=link[0] if link else None,
+        pcie_width=link[1] if link else None,
+        reasons=reason_shares(gpu.samples, gpu.facts),
+        limited_s=limited_s(gpu.first, gpu.last),
+        new_errors=grown(gpu.first, gpu.last),
+        other_processes=tuple(sorted(gpu.others)),
+    )
+    return replace(found, unavailable=reasons_for(found, gpu.unavailable))
+
+
+def reasons_for(found: GpuTelemetry, refused: Mapping[str, str]) -> dict[str, str]:
+    """Return the driver's reasons for missing readings, by the document's names.
+
+    Counters in a shared field get names like `new_errors.pcie_replays`. Of two counters for one
+    reason either is enough.
+    """
+    fallback = refused.get("gpu", "it was not read before the run ended")
+    empty = [item.name for item in fields(found) if getattr(found, item.name) is None]
+    missing = {name: refused.get(_KEYS.get(name, name), fallback) for name in empty}
+    for name, key in {"reasons": "reasons", "other_processes": "processes"}.items():
+        if key in refused:
+            missing[name] = refused[key]
+    missing |= {f"new_errors.{key}": refused[key] for key in _ERRORS if key in refused}
+    for reason in dict.fromkeys(_COUNTED.values()):
+        keys = [f"limited-{name}" for name, means in _COUNTED.items() if means == reason]
+        if all(key in refused for key in keys):
+            missing[f"limited_s.{reason}"] = refused[keys[0]]
+    return missing

@@ -1,0 +1,116 @@
+"""Registry of the checks, in the order in which they run: lowest layer first.
+
+A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
+`check(machine)`, which returns a finding, or a list of them if it is about several GPUs. Its
+docstring is its question. It looks at readings, never prints, and never raises for a broken
+machine. Its remedies are written for a plain host; advice.py adapts them to the machine at hand.
+PCI, module and node evidence comes before NVML and CUDA, which may load modules.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpucheck.detect.checks import (
+    clock_throttling,
+    compute_mode,
+    cuda_driver,
+    cupy,
+    device_nodes,
+    ecc_errors,
+    environment,
+    fabric,
+    fan,
+    gpu_count,
+    gpu_lost,
+    inforom,
+    jax,
+    kernel_module,
+    launch,
+    memory_repair,
+    mig_mode,
+    numba,
+    nvlink,
+    nvlink_errors,
+    nvml,
+    onnxruntime,
+    pci_device,
+    pcie_generation,
+    pcie_replays,
+    pcie_width,
+    persistence_mode,
+    power_limit,
+    pytorch,
+    recovery_action,
+    retired_pages,
+    row_remapping,
+    temperature,
+    tensorflow,
+    throttled_time,
+    toolkit_libraries,
+    uvm_node,
+    variables,
+    vbios_versions,
+    visibility,
+    xid,
+)
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.model import About, Finding, Layer
+
+
+class Check(Protocol):
+    """Interface of a check's module."""
+
+    ID: str
+    LAYER: Layer
+    REQUIRES: tuple[str, ...]
+    ABOUT: About
+
+    def check(self, machine: Machine) -> Finding | list[Finding]:
+        """Return what was found."""
+        ...
+
+
+CHECKS: tuple[Check, ...] = (
+    environment,
+    pci_device,
+    kernel_module,
+    device_nodes,
+    uvm_node,
+    nvml,
+    mig_mode,
+    compute_mode,
+    cuda_driver,
+    visibility,
+    variables,
+    toolkit_libraries,
+    pytorch,
+    tensorflow,
+    jax,
+    cupy,
+    numba,
+    onnxruntime,
+    launch,
+    gpu_lost,
+    gpu_count,
+    recovery_action,
+    ecc_errors,
+    row_remapping,
+    retired_pages,
+    memory_repair,
+    clock_throttling,
+    throttled_time,
+    temperature,
+    fan,
+    power_limit,
+    pcie_width,
+    pcie_generation,
+    pcie_replays,
+    nvlink,
+    nvlink_errors,
+    fabric,
+    inforom,
+    xid,
+    persistence_mode,
+    vbios_versions,
+)

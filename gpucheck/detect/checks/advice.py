@@ -1,0 +1,225 @@
+"""Remedies adapted to the machine: to its distribution, and to containers, VMs and WSL2.
+
+Checks write their remedies for a plain host. A step that begins with one of the places below is for
+such machines only. In a container or a virtual machine, a step that must be taken outside says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
+from gpucheck.detect.checks.module_trouble import is_older_than_turing
+
+#: Steps with this beginning are for such machines only.
+IN_A_CONTAINER = "In a container: "
+ON_A_HOST = "On a host: "
+IN_A_VM = "In a virtual machine: "
+
+#: Steps on the machine itself, which cannot be taken in a container. Patterns are compiled only
+#: when something is wrong: that takes longer than importing most checks.
+_OF_THE_HOST = (
+    r"(?i)\bsudo\b|\breboot\b|power the machine|\bBIOS\b|firmware|initramfs|modprobe|reseat"
+    r"|attach the|power supply|air ?flow|install the (nvidia )?driver|upgrade the driver|reinstall"
+)
+#: Steps on the checked Python, wherever it is.
+_OF_A_PYTHON = r"\bpip (un)?install\b"
+#: Steps on the hardware, which cannot be taken in a virtual machine.
+_OF_THE_HARDWARE = (
+    r"(?i)power the machine|\bBIOS\b|cable|reseat|riser|air ?flow|\bdust\b|power supply"
+)
+#: Steps that already say where to take them.
+_PLACED = r"(?i)(on the host|in windows|in a|on a|if docker|docker|kubernetes|podman|lxc)\b"
+#: Steps that differ in WSL2.
+_IN_WSL: Mapping[str, str] = {
+    KERNEL_LOG: "Read the kernel messages of WSL2: sudo dmesg | grep -i dxg",
+    REBOOT: "In Windows: wsl --shutdown; if that does not help, reboot Windows.",
+    UPGRADE: "In Windows: update the NVIDIA driver; then: wsl --shutdown",
+}
+
+#: Words in the name of a distribution -> how it installs the driver, a kernel's headers, and
+#: rebuilds the initramfs. Sources: NVIDIA Driver Installation Guide; the Debian and Ubuntu wikis;
+#: RPM Fusion, Howto/NVIDIA; the Arch wiki.
+_UBUNTU = ("sudo ubuntu-drivers install", "sudo apt install linux-headers-{}",
+           "sudo update-initramfs -u")  # fmt: skip
+_RED_HAT = ("sudo dnf install nvidia-open (from NVIDIA's repository)",
+            "sudo dnf install kernel-devel-{}", "sudo dracut --force")  # fmt: skip
+_DISTRIBUTIONS: Mapping[str, tuple[str, str, str]] = {
+    "Ubuntu": _UBUNTU,
+    "Pop!_OS": _UBUNTU,
+    "Linux Mint": _UBUNTU,
+    "Debian": (
+        "sudo apt install nvidia-driver (from contrib and non-free)",
+        "sudo apt install linux-headers-{}",
+        "sudo update-initramfs -u",
+    ),
+    "Fedora": (
+        "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda (from RPM Fusion)",
+        "sudo dnf install kernel-devel-{}",
+        "sudo dracut --force",
+    ),
+    "Red Hat": _RED_HAT,
+    "Rocky": _RED_HAT,
+    "AlmaLinux": _RED_HAT,
+    "Oracle Linux": _RED_HAT,
+    "CentOS": _RED_HAT,
+    "Amazon Linux": _RED_HAT,
+    "SUSE": (
+        "sudo zypper install nvidia-open (from NVIDIA's repository)",
+        "sudo zypper install kernel-default-devel",
+        "sudo dracut --force",
+    ),
+    "Arch Linux": ("sudo pacman -S nvidia-open", "sudo pacman -S linux-headers",
+                   "sudo mkinitcpio -P"),
+}  # fmt: skip
+_ELSEWHERE = (
+    "your distribution's package",
+    "your distribution's package for kernel {}",
+    "sudo update-initramfs -u, or sudo dracut --force",
+)
+
+
+#: The key by which a distribution signs modules that it builds on the machine itself.
+_KEYS: Mapping[str, str] = {
+    "Ubuntu": "/var/lib/shim-signed/mok/MOK.der",
+    "Linux Mint": "/var/lib/shim-signed/mok/MOK.der",
+    "Debian": "/var/lib/dkms/mok.pub",
+    "Fedora": "/etc/pki/akmods/certs/public_key.der",
+}
+#: By engine: how to give a container GPUs, and what to do if that fails.
+_START: Mapping[str, tuple[str, ...]] = {
+    "docker": (
+        "Docker: docker run --gpus all …; Compose: deploy.resources.reservations.devices.",
+        "If Docker refuses: install nvidia-container-toolkit on the host, then:"
+        " sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker",
+    ),
+    "kubernetes": (
+        "Kubernetes: request them in the container's resources.limits (nvidia.com/gpu: 1).",
+        "If the pod then stays pending, see whether the node offers any: kubectl describe node"
+        " (NVIDIA's device plugin adds them)",
+    ),
+    "podman": (
+        "Podman: podman run --device nvidia.com/gpu=all …",
+        "If Podman does not find this device, on the host:"
+        " sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    "lxc": (
+        "LXC: pass /dev/nvidia* through (lxc.cgroup2.devices.allow, lxc.mount.entry). In the"
+        " container, install the libraries of exactly the host's driver version, without a kernel"
+        " module.",
+    ),
+}
+_SAME_ENGINE = {"kubepods": "kubernetes"}
+
+
+def _known(machine: Machine) -> tuple[str, str, str]:
+    name = machine.host.os or ""
+    return next((told for word, told in _DISTRIBUTIONS.items() if word in name), _ELSEWHERE)
+
+
+def install_driver(machine: Machine) -> str:
+    """Return how to install the driver on this machine."""
+    if is_older_than_turing(machine.kernel.pci_devices or ()):
+        return (
+            "Install driver branch 580 or an older one, in the proprietary flavour (newer branches"
+            " do not support this GPU); then reboot."
+        )
+    return f"Install the driver: {_known(machine)[0]}; then reboot."
+
+
+def build_module(machine: Machine) -> tuple[str, ...]:
+    """Return how to build the module of an installed driver for the running kernel."""
+    kernel = machine.host.kernel or "$(uname -r)"
+    told = _known(machine)
+    headers = f"Install this kernel's headers: {told[1].format(kernel)}"
+    if machine.system.module.dkms_versions:
+        return (headers, "Build the module: sudo dkms autoinstall; then reboot.")
+    if told is _UBUNTU:
+        package = f"linux-modules-nvidia-…-{kernel}"
+        return (f"Install this kernel's module ({package}): sudo ubuntu-drivers install; reboot.",)
+    if "Fedora" in (machine.host.os or ""):
+        return (headers, "Build the module: sudo akmods --force; then reboot.")
+    return (headers, "Reinstall the driver, so that its module is built; then reboot.")
+
+
+def sign_module(machine: Machine) -> tuple[str, ...]:
+    """Return how to load the module under Secure Boot."""
+    name = machine.host.os or ""
+    key = next((path for word, path in _KEYS.items() if word in name), "KEY.der")
+    return (
+        f"Enroll the key that signed it: sudo mokutil --import {key}; reboot and confirm.",
+        "Or install the driver that your distribution signs.",
+        "Or turn off Secure Boot in the firmware.",
+    )
+
+
+def rebuild_initramfs(machine: Machine) -> str:
+    """Return how to rebuild the initramfs on this machine."""
+    return f"Rebuild the initramfs ({_known(machine)[2]}) and reboot."
+
+
+def start_with_gpus(machine: Machine) -> tuple[str, ...]:
+    """Return how to give GPUs to a container of this kind."""
+    engine = machine.host.container or ""
+    own = _START.get(_SAME_ENGINE.get(engine, engine))
+    return own or tuple(steps[0] for steps in _START.values())
+
+
+def install_libraries(machine: Machine) -> str:
+    """Return how to install the driver's libraries for a module that is already loaded."""
+    version = machine.kernel.module_version
+    major = (version or "NNN").partition(".")[0]
+    name = machine.host.os or ""
+    how = {
+        "Ubuntu": f"sudo apt install libnvidia-compute-{major} nvidia-utils-{major} (or their"
+        " -server packages)",
+        "Debian": "sudo apt install libcuda1 libnvidia-ml1 nvidia-smi",
+        "Fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda",
+    }
+    packages = next((told for word, told in how.items() if word in name), None)
+    wanted = f"Install the driver's libraries, exactly version {version or '(the module)'}"
+    return f"{wanted}: {packages}" if packages else f"{wanted}."
+
+
+def for_gpu(index: int, steps: Iterable[str]) -> tuple[str, ...]:
+    """Return the steps with the GPU named, so that a reset does not hit all GPUs."""
+    reset = "nvidia-smi --gpu-reset"
+    return tuple(step.replace(reset, f"nvidia-smi -i {index} --gpu-reset") for step in steps)
+
+
+def fit(machine: Machine, steps: Iterable[str]) -> tuple[str, ...]:
+    """Return the steps that apply to this machine, in their order."""
+    given = tuple(steps)
+    if not given:
+        return ()
+    if machine.system.unavailable is not None and machine.host.os is None:
+        return given  # the kind of machine is unknown
+    return tuple(dict.fromkeys(_fitting(machine, given))) or given
+
+
+def _fitting(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
+    places = {
+        IN_A_CONTAINER: machine.is_container,
+        ON_A_HOST: not machine.is_container and not machine.is_wsl,
+        IN_A_VM: bool(machine.system.platform.hypervisor) and not machine.is_wsl,
+    }
+    for step in steps:
+        place = next((place for place in places if step.startswith(place)), None)
+        if place is not None:
+            if places[place]:
+                rest = step if place == IN_A_VM else step.removeprefix(place)
+                yield f"{rest[0].upper()}{rest[1:]}"
+        elif machine.is_wsl and not machine.is_container:
+            yield _IN_WSL.get(step, step)
+        elif machine.is_container and _is(step, _OF_THE_HOST):
+            yield f"On the host: {step[0].lower()}{step[1:]}"
+        elif places[IN_A_VM] and _is(step, _OF_THE_HARDWARE):
+            yield f"Outside the virtual machine: {step[0].lower()}{step[1:]}"
+        else:
+            yield step
+
+
+def _is(step: str, kind: str) -> bool:
+    elsewhere = re.match(_PLACED, step) or re.search(_OF_A_PYTHON, step)
+    return re.search(kind, step) is not None and elsewhere is None

@@ -1,0 +1,407 @@
+"""Does the CUDA driver start in this environment, and does it see a GPU?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpucheck.detect.checks.advice import for_gpu, install_libraries, start_with_gpus
+from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
+from gpucheck.detect.checks.nvml import (
+    CGROUP_LOST,
+    CGROUP_LOST_SUMMARY,
+    OLD_CONTAINER,
+    SLURM,
+    WSL_PATH,
+    has_capability,
+)
+from gpucheck.detect.checks.reason import Reason
+from gpucheck.detect.checks.system_not_ready import HMM_UNSEEN, hmm_bug, may_be_hmm, not_ready
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import NodeReading
+from gpucheck.drivers.readings import CudaReading, ProbeFailure
+from gpucheck.inventory.inventory import cuda_version
+from gpucheck.inventory.visibility import digits_of
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "cuda-driver"
+LAYER = Layer.CUDA_DRIVER
+REQUIRES: tuple[str, ...] = (
+    "pci-device", "kernel-module", "device-nodes", "uvm-node", "nvml", "mig-mode",
+)  # fmt: skip
+
+LIBRARY = "libcuda.so.1"
+
+#: The loader's message for a missing file, as opposed to a broken one.
+MISSING = "cannot open shared object file"
+SYSTEM_FOLDERS = ("/usr/lib", "/lib")
+MPS = (
+    "Restart the MPS daemon: echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d",
+    "Or stop it: echo quit | nvidia-cuda-mps-control (programs also run without the daemon)",
+)
+#: Source: CUDA Compatibility, forward compatibility: data centre GPUs on Linux alone.
+COMPAT = "On data centre GPUs: the package cuda-compat lets an older driver run newer CUDA."
+#: Remedies by the failure's code.
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "library-not-found": (
+        "On a host: install the NVIDIA driver with its CUDA library.",
+        "In a container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+    ),
+    "stub-library": ("Remove the directory .../lib64/stubs from LD_LIBRARY_PATH.",),
+    "insufficient-driver": (
+        UPGRADE,
+        "Or use a build for an older CUDA.",
+        COMPAT,
+    ),
+    "newer-driver-needed": (
+        UPGRADE,
+        "Or use a build for an older CUDA.",
+    ),
+    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
+    "devices-unavailable": (
+        "See which program holds it, then wait or ask: gpucheck list --processes",
+        "Set the compute mode to default: sudo nvidia-smi -c 0",
+        KERNEL_LOG,
+    ),
+    "no-device": (
+        KERNEL_LOG,
+        "In a virtual machine: a vGPU needs a profile with CUDA (series C or Q) and a licence.",
+        REBOOT,
+    ),
+    "not-licensed": ("Check the licence server of the virtual GPU (nvidia-gridd).",),
+    "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "library-broken": ("Reinstall the driver's libraries, all of one version.",),
+    "not-permitted": ("Check the permissions of /dev/nvidia*; in a container, its devices.",),
+    "system-not-ready": (KERNEL_LOG,),
+    "driver-mismatch": ("Reboot, so that the kernel module of the installed driver is loaded.",),
+    "compat-not-supported": ("Remove the cuda-compat directory from LD_LIBRARY_PATH.",),
+    "mps-connection-failed": MPS,
+    "mps-rpc-failure": MPS,
+    "mps-not-ready": (
+        "Wait and try again: the server is starting, recovering, or ending another user's client.",
+        *MPS,
+    ),
+    "mps-client-terminated": MPS,
+    "mps-too-many-clients": ("End programs that use MPS, then try again.",),
+    "mps-no-connections": ("End programs that use MPS, then try again.",),
+    "unknown": (
+        "Load the memory module: sudo nvidia-modprobe -c0 -u",
+        "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
+    ),
+    "not-initialized": (KERNEL_LOG, REBOOT),
+    "invalid-device": (f"Check {VISIBLE}: gpucheck list",),
+    "operating-system": ("Check the permissions of /dev/nvidia* and the limits (ulimit -a).",),
+    "function-not-found": ("Install the libcuda.so.1 of the driver's own version.",),
+    "driver-not-answering": (KERNEL_LOG, REBOOT),
+    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
+}
+#: Failures that leave it open whether CUDA works.
+UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
+#: Source: cuda.h (CUDA_ERROR_MPS_*).
+MPS_CODES = range(805, 811)
+
+ABOUT = About(
+    looks_at=(
+        f"{LIBRARY}: cuDriverGetVersion, cuInit, cuDeviceGetCount, in a child with a deadline",
+        "the file that the loader took for it (/proc/self/maps of the child)",
+        f"once more without {VISIBLE}, if that is set and no GPU is seen",
+    ),
+    why="Every CUDA program begins with these calls, in the same environment.",
+    rules=(
+        "fail: it cannot be loaded, refuses to start, or sees no GPU though nothing hides them",
+        "warn: it leaves out a GPU that NVML lists and that nothing hides",
+        "unknown: no answer within the deadline",
+    ),
+    sources=(
+        "CUDA Driver API: CUresult",
+        "CUDA Toolkit Release Notes 12.9 to 13.x, known issues (KASLR and HMM)",
+        "NVIDIA Fabric Manager User Guide (802)",
+    ),
+    causes=(
+        *REMEDIES,
+        "container-without-compute",
+        "container-without-gpus",
+        "wsl-library-path",
+        "device-cgroup-lost",
+        "slurm-without-gpus",
+        "mig-not-permitted",
+        "no-driver",
+        "fabric-not-ready",
+        "hmm-and-address-randomisation",
+        "gpu-left-out",
+        "error",
+        "cuda-child-died",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge libcuda's answer in a fresh process with this environment."""
+    reading = machine.cuda
+    failure = reading.failure
+    if failure is None and not reading.device_count:
+        failure = ProbeFailure(code="no-device", message="CUDA starts, but sees no GPU")
+    if failure is None:
+        return _left_out(machine) or _works(reading)
+    if failure.code == "no-device" and VISIBLE in machine.environment:
+        without = machine.cuda_unrestricted
+        if without.failure is None and without.device_count:
+            return _works(without, f" without {VISIBLE}")
+    return _failed(failure, machine)
+
+
+def _works(reading: CudaReading, where: str = "") -> Finding:
+    version = "?" if reading.driver_version is None else cuda_version(reading.driver_version)
+    count = reading.device_count or 0
+    evidence = [Evidence(source="cuDeviceGetCount", value=str(count))]
+    if reading.library_path is not None:
+        evidence.append(Evidence(source=LIBRARY, value=reading.library_path))
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.OK,
+        summary=f"CUDA {version} starts and sees {count_of(count)}{where}",
+        evidence=tuple(evidence),
+    )
+
+
+def _left_out(machine: Machine) -> Finding | None:
+    """Name the GPUs that by the rules should be visible, and are not.
+
+    Not judged: MIG (CUDA counts instances), a lost GPU and one with a prohibiting compute mode,
+    which have checks of their own; and devices that CUDA does not name.
+    """
+    visible = machine.visible_by_the_rules
+    seen = {device.uuid_hex for device in machine.cuda.devices}
+    if visible is None or None in seen:
+        return None
+    gpus = [
+        gpu
+        for gpu in machine.nvml.gpus
+        if gpu.uuid in visible
+        and digits_of(gpu.uuid or "") not in seen
+        and gpu.index not in machine.lost
+        and gpu.compute_mode != "prohibited"
+    ]
+    # A device with another UUID in NVML may be one of them.
+    strangers = seen - {digits_of(gpu.uuid) for gpu in machine.nvml.gpus if gpu.uuid}
+    if len(gpus) <= len(strangers):
+        return None
+    names = ", ".join(f"GPU {gpu.index} ({gpu.pci_bus_id})" for gpu in gpus)
+    if strangers:
+        names = f"{len(gpus) - len(strangers)} of {names}"
+    works = _works(machine.cuda)
+    total = len(machine.nvml.gpus)
+    return works._replace(
+        status=CheckStatus.WARN,
+        summary=f"{works.summary} of {total}: it leaves out {names}, and nothing hides"
+        f" {'it' if len(gpus) == 1 else 'them'}",
+        evidence=(
+            *works.evidence,
+            Evidence(source="nvmlDeviceGetCount", value=str(total)),
+            *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in gpus),
+        ),
+        remedy=(
+            f"Check it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
+            KERNEL_LOG,
+            *for_gpu(gpus[0].index, ("Reset it: sudo nvidia-smi --gpu-reset",)),
+        ),
+        cause="gpu-left-out",
+    )
+
+
+def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
+    code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
+    evidence = [Evidence(source=failure.function or "libcuda", value=code or failure.code)]
+    if machine.cuda.library_path is not None:
+        evidence.append(Evidence(source=LIBRARY, value=machine.cuda.library_path))
+    explain = EXPLAIN.get(failure.code, _plain)
+    cause, summary, more, remedy = explain(machine, failure)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        summary=summary,
+        evidence=(*evidence, *more),
+        remedy=remedy,
+        cause=cause,
+    )
+
+
+# ------------------------------------------------------------------------------ explanations
+
+
+def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
+    if failure.library_code in MPS_CODES:
+        remedy = REMEDIES.get(failure.code, MPS)
+        name = "CUDA_MPS_PIPE_DIRECTORY"
+        told = _told(machine, name) or (Evidence(source=name, value="unset"),)
+        return Reason(failure.code, failure.message, told, remedy)
+    return Reason(failure.code, failure.message, (), remedy)
+
+
+def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
+    text = machine.environment.get(name)
+    return () if text is None else (Evidence(source=name, value=repr(text)),)
+
+
+def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
+    name = "NVIDIA_DRIVER_CAPABILITIES"
+    capabilities = machine.environment.get(name)
+    if machine.is_wsl and not machine.is_container:
+        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
+        return Reason("wsl-library-path", summary, (), WSL_PATH)
+    if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
+        return Reason(
+            "container-without-compute",
+            f"{LIBRARY} is missing: the container was started without the `compute` capability",
+            _told(machine, name),
+            (f"Start the container with {name}=compute,utility",),
+        )
+    if machine.is_container and machine.nvml.failure is not None:
+        summary = f"{LIBRARY} is missing in this container"
+        return Reason("container-without-gpus", summary, (), start_with_gpus(machine))
+    if machine.kernel.module_loaded and not machine.is_container and MISSING in failure.message:
+        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
+        return Reason(failure.code, summary, (), (install_libraries(machine),))
+    return _plain(machine, failure)
+
+
+def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
+    plain = _plain(machine, failure)
+    told = _told(machine, VISIBLE)
+    if told:
+        first = f"Unset {VISIBLE}, or name a GPU that exists: gpucheck list"
+        return plain._replace(evidence=told, remedy=(first, *plain.remedy))
+    closed = [cap for cap in machine.system.nodes.caps if cap.accessible is False]
+    if closed and any(gpu.mig_instances for gpu in machine.nvml.gpus):
+        return _mig_denied(closed)
+    if "SLURM_JOB_ID" in machine.environment:
+        return plain._replace(
+            cause="slurm-without-gpus", evidence=_refused(machine), remedy=(*SLURM, *plain.remedy)
+        )
+    refused = _refused(machine)
+    if any(item.value == "EPERM" for item in refused) and machine.is_container:
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+    return plain._replace(evidence=refused)
+
+
+def _mig_denied(closed: Sequence[NodeReading]) -> Reason:
+    return Reason(
+        "mig-not-permitted",
+        "this user may not use the MIG instances: no permission for their access files",
+        tuple(
+            Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed
+        ),
+        (
+            "Ask the administrator for access: /proc/driver/nvidia-caps/mig-minors lists the files"
+            " of each instance",
+            "In a container: pass the instance (docker run --gpus 'device=0:0', or its UUID).",
+        ),
+    )
+
+
+def _refused(machine: Machine) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(source=f"open {opening.path}", value=opening.error)
+        for opening in machine.openings
+        if opening.error is not None
+    )
+
+
+def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Explain error 35, which means a driver that is too old, or none at all."""
+    plain = _plain(machine, failure)
+    version = machine.cuda.driver_version
+    said = Evidence(source="cuDriverGetVersion", value="?" if version is None else str(version))
+    if version != 0:
+        without = tuple(step for step in plain.remedy if step != COMPAT)
+        possible = not machine.is_wsl and not any(
+            "GeForce" in (gpu.name or "") for gpu in machine.nvml.gpus
+        )
+        return plain._replace(evidence=(said,), remedy=plain.remedy if possible else without)
+    return Reason(
+        "no-driver",
+        f"there is no driver behind {LIBRARY} (its version reads as 0)",
+        (said,),
+        REMEDIES["library-not-found"],
+    )
+
+
+def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Explain error 46: a program has the GPU to itself, or no program may have it."""
+    plain = _plain(machine, failure)
+    modes = [gpu for gpu in machine.nvml.gpus if gpu.compute_mode not in (None, "default")]
+    evidence = tuple(
+        Evidence(source=f"nvmlDeviceGetComputeMode, GPU {gpu.index}", value=str(gpu.compute_mode))
+        for gpu in modes
+    )
+    known = [gpu.compute_mode for gpu in machine.nvml.gpus]
+    if modes or not known or None in known:
+        return plain._replace(evidence=evidence)
+    # The modes are not the reason.
+    return plain._replace(
+        evidence=(Evidence(source="nvmlDeviceGetComputeMode", value="default on every GPU"),),
+        remedy=tuple(step for step in plain.remedy if "compute mode" not in step),
+    )
+
+
+def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Explain errors 34, 803 and 804: another libcuda comes before the driver's own."""
+    path = machine.cuda.library_path
+    folder = (path or "").rpartition("/")[0]
+    own = next(
+        (
+            lib
+            for lib in machine.system.libraries.found
+            if lib.name == LIBRARY and lib.kind in ("driver", "wsl") and lib.path != path
+        ),
+        None,
+    )
+    evidence = list(_told(machine, "LD_LIBRARY_PATH"))
+    if machine.kernel.module_version is not None:
+        loaded = Evidence(source="/sys/module/nvidia/version", value=machine.kernel.module_version)
+        evidence.append(loaded)
+    if own is not None:
+        evidence.append(Evidence(source="the driver's own", value=own.path))
+    remedy = REMEDIES[failure.code]
+    # The system's own folders hold the driver's library: there the module is old.
+    if folder and not folder.startswith(SYSTEM_FOLDERS):
+        remedy = (f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d).",)
+    elif failure.code == "driver-mismatch" and machine.is_container:
+        return Reason(failure.code, failure.message, tuple(evidence), OLD_CONTAINER)
+    if failure.code == "driver-mismatch":
+        remedy = (*dict.fromkeys((*remedy, *REMEDIES[failure.code])),)
+    if failure.code == "compat-not-supported":
+        remedy = (*remedy, "Or upgrade the driver: then no compatibility library is needed.")
+    return Reason(failure.code, failure.message, tuple(evidence), remedy)
+
+
+def _unknown(machine: Machine, failure: ProbeFailure) -> Reason:
+    bug = hmm_bug(machine)
+    if bug is not None:
+        return bug
+    refused = _refused(machine)
+    if any(item.value == "EPERM" for item in refused) and machine.is_container:
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+    remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * may_be_hmm(machine))
+    return Reason(failure.code, failure.message, refused, remedy)
+
+
+def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Reason:
+    return _plain(machine, failure)._replace(evidence=_refused(machine))
+
+
+EXPLAIN = {
+    "library-not-found": _no_library,
+    "no-device": _no_device,
+    "insufficient-driver": _too_old,
+    "devices-unavailable": _unavailable,
+    "stub-library": _wrong_library,
+    "driver-mismatch": _wrong_library,
+    "compat-not-supported": _wrong_library,
+    "system-not-ready": not_ready,
+    "unknown": _unknown,
+    "operating-system": _refused_by_system,
+    "not-permitted": _refused_by_system,
+}

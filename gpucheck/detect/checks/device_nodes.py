@@ -1,0 +1,200 @@
+"""Do the driver's device files exist, and may this user open them?"""
+
+from __future__ import annotations
+
+import re
+
+from gpucheck.detect.checks.advice import start_with_gpus
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import NodeReading, NodesReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "device-nodes"
+LAYER = Layer.DEVICE_NODES
+REQUIRES: tuple[str, ...] = ("kernel-module",)
+
+_finding = Teller(ID, LAYER)
+
+CONTROL = "/dev/nvidiactl"
+#: Source: NVIDIA driver README, device files.
+CONTROL_MINOR = "255"
+GPU_NODE = "/dev/nvidia"
+#: The causes for device files that do not exist.
+MISSING = ("container-without-gpus", "nodes-missing")
+ABOUT = About(
+    looks_at=(
+        f"{CONTROL} and /dev/nvidia<minor>, minors from /proc/driver/nvidia/gpus/*/information",
+        "on WSL2: /dev/dxg",
+        "whether this user may read and write them (nothing is opened)",
+    ),
+    why="NVML and CUDA reach the driver through these files; containers and jobs get GPUs by them.",
+    rules=(
+        "fail: the control node or every GPU's node is missing or not permitted",
+        "warn: outside containers, the same for some GPUs' nodes",
+        "ok: NVML works after all, since the driver creates the nodes on its first call",
+    ),
+    sources=(
+        "NVIDIA driver README, chapter on device files and nvidia-modprobe",
+        "NVIDIA Container Toolkit, environment variables",
+    ),
+    causes=(
+        "no-dxg",
+        *MISSING,
+        "nodes-not-permitted",
+        "nodes-not-readable",
+    ),
+)
+_GPU = re.compile(r"/dev/nvidia[0-9]+")
+
+#: Values of NVIDIA_VISIBLE_DEVICES that mean no GPU.
+NO_GPU_WORDS = ("", "none", "void")
+
+
+def check(machine: Machine) -> Finding:
+    """Compare the existing nodes with the expected ones."""
+    if machine.is_jetson:
+        return _finding(CheckStatus.SKIP, "Jetson: its GPU has device files with other names")
+    if machine.is_wsl:
+        return _wsl(machine)
+    nodes = machine.system.nodes
+    unreadable = machine.system.unavailable or nodes.unavailable
+    if unreadable is not None:
+        return _finding(
+            CheckStatus.UNKNOWN,
+            "the device files could not be read",
+            Evidence(source="/dev", value=unreadable),
+            remedy=("Run gpucheck where /dev can be read.",),
+            cause="nodes-not-readable",
+        )
+    gpus = [node for node in nodes.nodes if _GPU.fullmatch(node.path)]
+    control = next((node for node in nodes.nodes if node.path == CONTROL), None)
+    if control is None or not gpus:
+        return _missing(machine, nodes)
+    denied = [node for node in (control, *gpus) if node.accessible is False]
+    if denied:
+        return _denied(machine, denied, len(gpus) + 1)
+    return _some_missing(machine, nodes, gpus) or _finding(
+        CheckStatus.OK,
+        f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} exist",
+        *(Evidence(source=node.path, value=f"mode {node.mode}") for node in (control, *gpus)),
+    )
+
+
+def has_control_node(machine: Machine) -> bool:
+    """Return whether the control node exists, made by the driver or a container runtime."""
+    return any(node.path == CONTROL for node in machine.system.nodes.nodes)
+
+
+def _wsl(machine: Machine) -> Finding:
+    if machine.system.platform.dxg or machine.system.unavailable is not None:
+        return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
+    if machine.is_container:
+        return _without_gpus(machine, [Evidence(source="/dev/dxg", value="absent")])
+    return _finding(
+        CheckStatus.FAIL,
+        "WSL2 has no /dev/dxg: Windows offers no GPU to this system",
+        Evidence(source="/dev/dxg", value="absent"),
+        remedy=(
+            "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
+            "Check in .wslconfig that gpuSupport is not false.",
+        ),
+        cause="no-dxg",
+    )
+
+
+def _missing(machine: Machine, nodes: NodesReading) -> Finding:
+    present = {node.path for node in nodes.nodes}
+    absent = [path for path in nodes.expected if path not in present and path != "/dev/nvidia-uvm"]
+    if not any(_GPU.fullmatch(path) for path in (*present, *absent)):
+        absent.append(f"{GPU_NODE}<minor>")
+    evidence = [Evidence(source=path, value="absent") for path in absent]
+    if machine.is_container:
+        return _without_gpus(machine, evidence)
+    if "SLURM_JOB_ID" in machine.environment:
+        evidence += _told(machine, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+    return _finding(
+        CheckStatus.FAIL,
+        f"device files are missing: {', '.join(absent)}",
+        *evidence,
+        remedy=(
+            f"Create them: sudo nvidia-modprobe {_minors(absent)} -u",
+            "At every boot: sudo systemctl enable --now nvidia-persistenced",
+        ),
+        cause="nodes-missing",
+    )
+
+
+def _told(machine: Machine, *names: str) -> list[Evidence]:
+    known = machine.environment
+    return [
+        Evidence(source=name, value=repr(known[name]) if name in known else "unset")
+        for name in names
+    ]
+
+
+def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
+    name = "NVIDIA_VISIBLE_DEVICES"
+    asked = machine.environment.get(name)
+    evidence += _told(machine, name)
+    if asked in NO_GPU_WORDS:
+        summary = f"the container was started without GPUs: {name}={asked!r} requests none"
+    else:
+        summary = "the container was started without GPUs"
+    return _finding(
+        CheckStatus.FAIL,
+        summary,
+        *evidence,
+        remedy=start_with_gpus(machine),
+        cause="container-without-gpus",
+    )
+
+
+def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
+    slurm = "SLURM_JOB_ID" in machine.environment
+    evidence = [
+        Evidence(
+            source=node.path, value=f"mode {node.mode}, owner {node.owner}, group {node.group}"
+        )
+        for node in denied
+    ]
+    remedy = [
+        "Join the group that owns them (often `video` or `render`), then log in again.",
+        "Or allow all users: NVreg_DeviceFileMode=0666 in modprobe.d.",
+    ]
+    if machine.is_container:
+        remedy.append("With SELinux: start the container with --security-opt=label=disable.")
+    if slurm:
+        remedy.insert(0, "Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).")
+    # Without the control node nothing works; without one GPU's node the others do.
+    every = len(denied) == count or any(node.path == CONTROL for node in denied)
+    every = every or len(denied) == count - 1
+    return _finding(
+        CheckStatus.FAIL if every else CheckStatus.WARN,
+        f"this user may not open {', '.join(node.path for node in denied)}",
+        *evidence,
+        remedy=tuple(remedy),
+        cause="nodes-not-permitted",
+    )
+
+
+def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]) -> Finding | None:
+    """Report missing nodes of some GPUs; a container with some of the GPUs is normal."""
+    present = {node.path for node in gpus}
+    absent = [path for path in nodes.expected if _GPU.fullmatch(path) and path not in present]
+    if not absent or machine.is_container:
+        return None
+    return _finding(
+        CheckStatus.WARN,
+        f"device files are missing: {', '.join(absent)}",
+        *(Evidence(source=path, value="absent") for path in absent),
+        remedy=(f"Create them: sudo nvidia-modprobe {_minors(absent)}",),
+        cause="nodes-missing",
+    )
+
+
+def _minors(absent: list[str]) -> str:
+    """Return the options with which nvidia-modprobe creates these; an unknown minor is 0."""
+    minors = {CONTROL: CONTROL_MINOR, f"{GPU_NODE}<minor>": "0"}
+    return " ".join(f"-c {minors.get(path) or path.removeprefix(GPU_NODE)}" for path in absent)

@@ -1,0 +1,73 @@
+"""What kind of machine is this: bare metal, virtual, a container, WSL2, a Slurm job, a Jetson?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "environment"
+LAYER = Layer.ENVIRONMENT
+REQUIRES: tuple[str, ...] = ()
+
+ABOUT = About(
+    looks_at=(
+        "/proc/sys/kernel/osrelease, /dev/dxg",
+        "/.dockerenv, /run/.containerenv, /proc/1/cgroup, KUBERNETES_SERVICE_HOST",
+        "SLURM_JOB_ID, SLURM_JOB_GPUS",
+        "/etc/nv_tegra_release, /proc/device-tree/compatible",
+        "the `hypervisor` flag in /proc/cpuinfo",
+    ),
+    why="It decides which rules apply: a container has no modules of its own, WSL2 no PCI device.",
+)
+
+#: Variables that give a container or a job its GPUs.
+TOLD_BY = (
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Name the platform; nothing here is wrong by itself."""
+    if machine.system.unavailable is not None and machine.host.os is None:
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.UNKNOWN,
+            summary="the kind of machine is unknown",
+            evidence=(Evidence(source="snapshot", value=machine.system.unavailable),),
+            remedy=("Record the machine again: gpucheck snapshot FILE",),
+            cause="not-recorded",
+        )
+    names = list(_kinds(machine)) or ["bare metal"]
+    words = ", ".join(names)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.OK,
+        summary=f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
+        evidence=tuple(
+            Evidence(source=name, value=repr(machine.environment[name]))
+            for name in TOLD_BY
+            if name in machine.environment
+        ),
+    )
+
+
+def _kinds(machine: Machine) -> Iterator[str]:
+    if machine.is_wsl:
+        yield "WSL2"
+    if machine.is_jetson:
+        yield "Jetson"
+    if machine.host.container is not None:
+        yield f"container ({machine.host.container})"
+    if machine.system.platform.hypervisor and not machine.is_wsl:
+        yield "virtual machine"
+    if "SLURM_JOB_ID" in machine.environment:
+        yield "Slurm job"

@@ -1,0 +1,81 @@
+"""Is the NVLink fabric of NVSwitch machines ready and healthy?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, Unread, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "fabric"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+COMPLETED = 3
+#: Source: nvml.h (NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
+HEALTH = {2: "unhealthy", 3: "of limited capacity"}
+ABOUT = About(
+    looks_at=("nvmlDeviceGetGpuFabricInfoV: state, status, health summary",),
+    why="Until the fabric manager has set it up, CUDA fails with 802 (system not ready).",
+    rules=(
+        "fail: not completed, or with an error status; warn if a kernel runs anyway",
+        "warn: unhealthy or limited",
+    ),
+    sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
+    causes=(
+        "fabric-not-ready",
+        "fabric-unhealthy",
+    ),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers.
+
+    CUDA does not start before the fabric that it needs is set up: if a kernel runs, no program
+    here needs that fabric.
+    """
+    found = over_gpus(machine, ID, "the NVLink fabric is ready", judge)
+    if not machine.has_run_a_kernel:
+        return found
+    return [
+        each._replace(status=CheckStatus.WARN, summary=f"{each.summary}, yet a kernel runs")
+        if each.status is CheckStatus.FAIL
+        else each
+        for each in found
+    ]
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Judge the state, the status and the health; state 0 means that there is no fabric."""
+    missing = unread(health, "fabric_state")
+    if missing is not None:
+        return missing
+    state, status = health.fabric_state or 0, health.fabric_status or 0
+    if state == 0:
+        return Unread("not supported by this GPU")
+    evidence = (
+        Evidence(
+            source="nvmlDeviceGetGpuFabricInfoV",
+            value=f"state {state}, status {status}, health {health.fabric_health or 0}",
+        ),
+    )
+    if state != COMPLETED or status != 0:
+        return Trouble(
+            CheckStatus.FAIL,
+            "the NVLink fabric is not set up",
+            evidence,
+            (
+                "Start it: sudo systemctl start nvidia-fabricmanager",
+                "Its version must be exactly the driver's.",
+            ),
+            cause="fabric-not-ready",
+        )
+    said = HEALTH.get(health.fabric_health or 0)
+    if said is None:
+        return None
+    step = "Read the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
+    summary = f"the NVLink fabric is {said}"
+    return Trouble(CheckStatus.WARN, summary, evidence, (step,), cause="fabric-unhealthy")

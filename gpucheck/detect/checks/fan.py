@@ -1,0 +1,47 @@
+"""Do the fans of hot GPUs turn?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, Unread, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "fan"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Below it a card may stop its fans.
+WARM_C = 75
+ABOUT = About(
+    looks_at=("nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed, nvmlDeviceGetTemperature",),
+    why="Many cards stop their fans while they are cool; a hot card with stopped fans is broken.",
+    rules=("warn: fan speed 0 % at 75 C or more",),
+    sources=("gpucheck's own rule: the other tools do not judge fans",),
+    causes=("fans-stand-still",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "no hot GPU has stopped fans", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Judge only cards that have fans."""
+    if health.fan_count == 0:
+        return Unread("the card has no fan")
+    missing = unread(gpu, "fan_percent", "temperature_c")
+    if missing is not None:
+        return missing
+    if gpu.fan_percent or (gpu.temperature_c or 0) < WARM_C:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        f"its fans are stopped at {gpu.temperature_c} C",
+        (Evidence(source="nvmlDeviceGetFanSpeed", value="0 %"),),
+        ("Check that the fans can turn, and their settings (nvidia-settings).",),
+        cause="fans-stand-still",
+    )

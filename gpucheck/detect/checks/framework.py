@@ -1,0 +1,469 @@
+"""Common part of the framework checks: from files and smoke tests to one finding each.
+
+A problem with a build never decides whether the GPU is usable: it is a warning, and a failure only
+if --framework names this framework.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpucheck.detect.checks.machine import Machine, count_of
+from gpucheck.detect.checks.reason import Reason
+from gpucheck.detect.cuda_versions import (
+    MINIMUM_DRIVER,
+    MINIMUM_WINDOWS_DRIVER,
+    Version,
+    has_only_ptx,
+    holds_code_for,
+    is_driver_too_old,
+    minimum_driver,
+    parse_version,
+    show_version,
+    too_new_for,
+    too_old_for,
+)
+from gpucheck.detect.model import About, Finding, Framework, Layer
+from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+#: The frameworks, and other names in use.
+NAMES = ("pytorch", "tensorflow", "jax", "cupy", "numba", "onnxruntime")
+ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
+
+RULES = (
+    "warn: the installation is broken, is built for CPUs only, lacks libraries, needs a newer"
+    " driver, or has no code for a GPU of this machine",
+    "with --framework: fail instead, also if it is not installed",
+    "a correct computation on a GPU (--deep) overrides all of these",
+)
+
+
+CAUSES = (
+    "built-for-cpus",
+    "built-for-amd",
+    "twice-installed",
+    "parts-do-not-fit",
+    "installation-broken",
+    "libraries-missing",
+    "driver-too-old",
+    "no-code-for-the-gpu",
+    "lists-no-gpu",
+    "fails-on-the-gpu",
+    "not-installed",
+    "not-tried",
+    "build-not-known",
+    "interpreter-silent",
+    "trial-died",
+    "import-not-finished",
+    "compile-not-finished",
+)
+
+
+#: The most broken files to name; the others are counted.
+MOST_NAMED = 3
+
+
+class Advice(NamedTuple):
+    """Remedies for a framework: a build for GPUs, or the libraries that this one lacks."""
+
+    title: str
+    gpu_build: Callable[[Machine, BuildReading | None], tuple[str, ...]]
+    libraries: Callable[[BuildReading], tuple[str, ...]]
+    #: Where builds with a local version (2.13.0+cu126) come from.
+    wheels_at: str = ""
+
+
+def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
+    """Describe a framework's check: what it looks at, and what all of them look at."""
+    common = (
+        "whether the libraries that its packages recorded exist",
+        "its build against the driver's version and the GPUs' compute capabilities",
+        "with --deep or --framework: an import in a child process and an operation on the GPU",
+    )
+    return About(
+        looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources, causes=CAUSES
+    )
+
+
+def judge(machine: Machine, name: str, advice: Advice) -> Finding:
+    """Judge one framework; its smoke test counts for more than its files."""
+    finding = _judge(machine, name, advice)
+    builds = machine.builds
+    by = named_by(builds)
+    looked_at = (
+        (Evidence(source="checked in", value=", ".join(filter(None, (builds.python, by)))),)
+        if builds.python is not None and machine.build(name) is not None
+        else ()
+    )
+    return finding._replace(
+        evidence=tuple(dict.fromkeys((*finding.evidence, *looked_at))),
+        remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
+    )
+
+
+def named_by(builds: BuildsReading) -> str:
+    """Return what selected the Python, empty if unknown."""
+    if builds.named_by is None:
+        return ""
+    return "gpucheck's own" if builds.named_by == "gpucheck" else f"by {builds.named_by}"
+
+
+def _in_that_python(builds: BuildsReading, step: str) -> str:
+    """Return a step with the pip of the checked Python, if the shell's may be another."""
+    if builds.python is None or builds.named_by not in ("--python", "gpucheck"):
+        return step
+    own = f"{shlex.quote(builds.python)} -m pip "
+    return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
+
+
+def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
+    builds = machine.builds
+    if builds.builds is None:
+        said = builds.unavailable or "the interpreter gave no answer"
+        asked = machine.wish.framework == name or machine.wish.python is not None
+        status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
+        return _finding(
+            name,
+            status,
+            f"not checked: {said}",
+            cause="interpreter-silent" if asked else None,
+        )
+    build = machine.build(name)
+    if build is None:
+        return _not_installed(machine, name, advice)
+    shown = _shown(advice, build)
+    trial = machine.trials.get(name)
+    if trial is not None and trial.computed:
+        return _finding(
+            name,
+            CheckStatus.OK,
+            f"{shown} sees {count_of(len(trial.devices))} and computes on it",
+            *_said(trial),
+        )
+    problems = list(_problems(machine, build, trial, advice))
+    if trial is not None:
+        return _tried(machine, name, shown, trial, problems)
+    if problems:
+        return _wrong(machine, name, shown, problems)
+    return _not_tried(machine, name, shown, build)
+
+
+def _shown(advice: Advice, build: BuildReading) -> str:
+    """Return its name and version, and those of a package that decides its GPU support."""
+    target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
+    beside = f" with {target}" if target else ""
+    return f"{advice.title} {build.version or '?'}{beside}"
+
+
+def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
+    """Return what the files show; whether it works stays open."""
+    untried = name in machine.wish.tried
+    why = "not tried: the driver does not answer" if untried else "--deep tries it"
+    if build.gpu_build is None:
+        summary = f"whether {shown} is a GPU build is unknown ({why})"
+        return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
+    cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
+    if build.unchecked is not None:
+        summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
+        evidence = (Evidence(source="libraries", value=build.unchecked), *_files(build))
+        return _finding(
+            name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
+        )
+    remarks = "".join(f"; {remark}" for remark in build.remarks)
+    return _finding(
+        name,
+        CheckStatus.UNKNOWN if untried else CheckStatus.OK,
+        f"{shown} is a GPU build{cuda}{_compiled_later(machine, build)}{remarks} ({why})",
+        *_files(build),
+        cause="not-tried" if untried else None,
+    )
+
+
+def _compiled_later(machine: Machine, build: BuildReading) -> str:
+    """Note the GPUs for which the driver compiles every kernel at its first use."""
+    capabilities = {gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability}
+    late = sorted(each for each in capabilities if has_only_ptx(build.architectures, each))
+    if not late:
+        return ""
+    return (
+        f", without native code for compute capability {late[0]}: its kernels are compiled at their"
+        " first use, which can take half an hour"
+    )
+
+
+def _finding(
+    name: str,
+    status: CheckStatus,
+    summary: str,
+    *evidence: Evidence,
+    remedy: tuple[str, ...] = (),
+    cause: str | None = None,
+) -> Finding:
+    return Finding(
+        id=name,
+        layer=Layer.FRAMEWORK,
+        status=status,
+        summary=summary,
+        evidence=evidence,
+        remedy=remedy,
+        cause=cause,
+    )
+
+
+def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
+    where = machine.builds.python or "this Python"
+    by = named_by(machine.builds)
+    if machine.wish.framework != name:
+        return _finding(name, CheckStatus.SKIP, f"{advice.title} is not installed")
+    return _finding(
+        name,
+        CheckStatus.FAIL,
+        f"{advice.title} is not installed in {where}{f' ({by})' if by else ''}",
+        Evidence(source=where, value="no such package"),
+        remedy=("Select the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
+        cause="not-installed",
+    )
+
+
+def _files(build: BuildReading) -> tuple[Evidence, ...]:
+    if not build.distributions:
+        return ()
+    return (Evidence(source="installed", value=", ".join(build.distributions)),)
+
+
+def _said(trial: TrialReading) -> tuple[Evidence, ...]:
+    found = []
+    if trial.devices:
+        found.append(Evidence(source="devices that it lists", value=", ".join(trial.devices)))
+    if trial.import_s is not None:
+        found.append(Evidence(source="import", value=f"{trial.import_s:.1f} s"))
+    return tuple(found)
+
+
+def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> Finding:
+    status = CheckStatus.FAIL if machine.wish.framework == name else CheckStatus.WARN
+    return _finding(
+        name,
+        status,
+        f"{shown} cannot use a GPU: {'; '.join(problem.summary for problem in problems)}",
+        *(evidence for problem in problems for evidence in problem.evidence),
+        remedy=tuple(dict.fromkeys(step for problem in problems for step in problem.remedy)),
+        cause=problems[0].cause,
+    )
+
+
+def _tried(
+    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Reason]
+) -> Finding:
+    """Return the finding of a smoke test that failed."""
+    if trial.failure is not None:
+        return _finding(
+            name,
+            CheckStatus.UNKNOWN,
+            f"{shown} could not be tried: {trial.failure.message}",
+            *(evidence for problem in problems for evidence in problem.evidence),
+            remedy=tuple(step for problem in problems for step in problem.remedy),
+            cause=trial.failure.code,
+        )
+    source, value = f"devices that {name} lists", ", ".join(trial.devices) or "none"
+    if trial.error is not None:
+        source, value = f"{name} itself", trial.error
+    own = Evidence(source=source, value=value)
+    driver = machine.cuda.failure
+    if driver is not None:
+        # Some frameworks call a missing driver an insufficient one.
+        missing = driver.code == "library-not-found"
+        said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
+        below = ("Fix the driver first: gpucheck detect",)
+        problems = [*problems, Reason(driver.code, f"CUDA does not start: {said}", (), below)]
+    if not problems:
+        cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"
+        summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
+        problems = [Reason(cause, summary, (), _last_resort(name))]
+    first, *rest = problems
+    return _wrong(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
+
+
+def _last_resort(name: str) -> tuple[str, ...]:
+    """Return the last remedies, if nothing else explains a failure."""
+    return (
+        f"Read the error of {name}, here and with its own logging turned on.",
+        "Check its environment: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
+    )
+
+
+# ------------------------------------------------------------------------------ reasons
+
+
+def _problems(
+    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+) -> Iterator[Reason]:
+    if build.broken:
+        said = "; ".join(build.broken[:MOST_NAMED])
+        more = len(build.broken) - MOST_NAMED
+        summary = f"its installation is broken: {said}" + (f"; and {more} more" * (more > 0))
+        yield Reason("installation-broken", summary, _files(build), (reinstall(build, advice),))
+        if build.path is None:
+            return
+    amd = next((note for note in build.notes if "AMD" in note), None)
+    for note in build.notes:
+        if note is not amd:
+            cause = "twice-installed" if "overwrite" in note else "parts-do-not-fit"
+            yield Reason(cause, note, _files(build), advice.gpu_build(machine, build))
+    if build.gpu_build is False:
+        cause = "built-for-cpus" if amd is None else "built-for-amd"
+        summary = amd or "it is built for CPUs only"
+        yield Reason(cause, summary, _files(build), advice.gpu_build(machine, build))
+        return
+    if build.missing_libraries:
+        names = ", ".join(build.missing_libraries)
+        evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
+        summary = f"libraries are missing: {names}"
+        steps = advice.libraries(build)
+        for folder in build.not_searched:
+            summary += f" (some are in {folder}, which the loader does not search)"
+            steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
+        yield Reason("libraries-missing", summary, evidence, steps)
+    yield from _against_driver(machine, build, advice)
+    yield from _against_gpus(machine, build, trial, advice)
+
+
+def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Reason]:
+    driver = machine.nvml.driver_version
+    if is_driver_too_old(build.cuda_build, driver, windows=machine.is_wsl):
+        least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
+        yield Reason(
+            "driver-too-old",
+            f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
+            (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
+            ("Upgrade the driver.", *advice.gpu_build(machine, build)),
+        )
+
+
+def _against_gpus(
+    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+) -> Iterator[Reason]:
+    """Compare with every kind of GPU of this machine: a build needs code for it."""
+    architectures = (trial.architectures if trial else ()) or build.architectures
+    capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
+    for capability in capabilities:
+        known = holds_code_for(architectures, capability)
+        if known is False:
+            said = f"this build has code only for {', '.join(architectures)}"
+        elif known is None and too_old_for(build.cuda_build, capability):
+            said = f"CUDA {build.cuda_build} has no code for GPUs this old"
+        elif known is None and too_new_for(build.cuda_build, capability):
+            said = f"CUDA {build.cuda_build} is older than this architecture"
+        else:
+            continue
+        yield Reason(
+            "no-code-for-the-gpu",
+            f"the GPU has compute capability {capability}, but {said}",
+            (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
+            advice.gpu_build(machine, build),
+        )
+
+
+class Wheel(NamedTuple):
+    """Build that can be installed: its CUDA, and the compute capabilities that it has code for.
+
+    `newest` is the first one without code; null if the build compiles for later GPUs by itself.
+    """
+
+    name: str
+    cuda: int
+    oldest: Version
+    newest: Version | None = None
+
+    def serves(self, capability: Version) -> bool:
+        """Return whether it has code for a GPU."""
+        return self.oldest <= capability and (self.newest is None or capability < self.newest)
+
+
+def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None, str]:
+    """Return the newest build that runs with the driver and serves every GPU, and a note.
+
+    If none serves all, return the one for the most of them; the note names the others. If the
+    driver or the GPUs could not be read, return None instead of a guess.
+    """
+    driver = parse_version(machine.nvml.driver_version)
+    read = [parse_version(gpu.compute_capability) for gpu in machine.nvml.gpus]
+    own = sorted({capability for capability in read if capability is not None})
+    if driver is None or not own:
+        return None, "the choice depends on the driver and the GPU, which could not be read"
+    least = MINIMUM_WINDOWS_DRIVER if machine.is_wsl else MINIMUM_DRIVER
+    runs = [w for w in wheels if w.cuda in least and least[w.cuda] <= driver]
+    if not runs:
+        return None, f"none runs with driver {machine.nvml.driver_version}: upgrade it first"
+    best = max(runs, key=lambda w: (sum(map(w.serves, own)), w.cuda, w.oldest))
+    left = [capability for capability in own if not best.serves(capability)]
+    if not left:
+        return best.name, ""
+    return best.name, "; ".join(_left_out(capability, best, own, runs) for capability in left)
+
+
+def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
+    """Return that a build lacks code for a GPU, and which other build has it."""
+    said = f"it has no code for compute capability {show_capability(left)}"
+    other = next((wheel for wheel in runs if wheel.serves(left)), None)
+    if other is None:
+        return f"{said}, nor has any other build"
+    lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
+    return f"{said}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
+
+
+def show_capability(capability: Version) -> str:
+    """Return (12, 0) as "12.0"."""
+    return ".".join(map(str, capability))
+
+
+def reinstall(build: BuildReading, advice: Advice) -> str:
+    """Return the step that reinstalls exactly these packages."""
+    packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
+    local = next((name.partition("+")[2] for name in packages if "+" in name), "")
+    index = f" --index-url {advice.wheels_at}{local}" if local and advice.wheels_at else ""
+    command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
+    return f"Reinstall it: {command}"
+
+
+def without(packages: Iterable[str]) -> str:
+    """Return the command that removes packages before an installation.
+
+    Two packages that own the same files must both go: removing one takes files of the other, which
+    pip still believes installed.
+    """
+    names = " ".join(dict.fromkeys(name.partition(" ")[0] for name in packages))
+    return f"pip uninstall -y {names}; " if names else ""
+
+
+# ------------------------------------------------------------------------------ the document
+
+
+def describe(machine: Machine, findings: Mapping[str, Finding]) -> tuple[Framework, ...]:
+    """Return the frameworks that are installed, as the document lists them."""
+    return tuple(
+        _document(machine, build, findings[build.name])
+        for build in machine.builds.builds or ()
+        if build.name in findings
+    )
+
+
+def _document(machine: Machine, build: BuildReading, finding: Finding) -> Framework:
+    trial = machine.trials.get(build.name)
+    sees: bool | None = None
+    if trial is not None and trial.failure is None:
+        sees = bool(trial.computed)
+    elif build.gpu_build is False:
+        sees = False
+    well = finding.status is CheckStatus.OK
+    return Framework(
+        name=build.name,
+        version=(trial.version if trial else None) or build.version,
+        cuda_build=(trial.cuda_build if trial else None) or build.cuda_build,
+        sees_gpu=sees,
+        reason=None if well else finding.summary,
+    )

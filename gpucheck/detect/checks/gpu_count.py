@@ -1,0 +1,96 @@
+"""Can programs use as many GPUs as expected?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.cuda_driver import UNDECIDED
+from gpucheck.detect.checks.machine import VISIBLE, Machine, count_of
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.readings import GpuReading, ProbeFailure
+from gpucheck.inventory.visibility import digits_of, is_mig
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "gpu-count"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("cuda-driver",)
+
+_finding = Teller(ID, LAYER)
+
+ABOUT = About(
+    looks_at=("libcuda: the devices that a program sees", "NVML: the GPUs that answer",
+              "--expect-gpus N"),
+    why="A machine whose GPU fell off the bus goes on working, with one GPU less.",
+    rules=(
+        "fail: the number of GPUs that CUDA sees, less those that NVML calls lost, is not that of"
+        " --expect-gpus",
+        "with MIG, whose instances CUDA counts, and if only NVML answers: the GPUs that answer",
+    ),
+    sources=("NVSentinel issue 684: GPUs that vanish without a message in the log",),
+    causes=("other-gpu-count",),
+)  # fmt: skip
+
+
+def check(machine: Machine) -> Finding:
+    """Count the GPUs that a program can use."""
+    expected = machine.wish.expect_gpus
+    if expected is None:
+        return _finding(CheckStatus.SKIP, "no number of GPUs was given (--expect-gpus)")
+    answering = _answering(machine)
+    cuda, nvml = machine.cuda, machine.nvml
+    evidence = [Evidence(source="NVML: GPUs that answer", value=str(len(answering)))]
+    recorded = cuda.failure is None or cuda.failure.code != "not-recorded"
+    if recorded and not any(is_mig(gpu) for gpu in answering):
+        if cuda.failure is not None and cuda.failure.code in UNDECIDED:
+            return _not_counted(cuda.failure)
+        count, what = _usable(machine, answering), "can be used"
+        evidence.append(Evidence(source="cuDeviceGetCount", value=str(cuda.device_count or 0)))
+        if VISIBLE in machine.environment:
+            evidence.append(Evidence(source=VISIBLE, value=repr(machine.environment[VISIBLE])))
+    elif nvml.failure is not None:
+        return _not_counted(nvml.failure)
+    else:
+        count, what = len(answering), "answer"
+    if count == expected:
+        return _finding(CheckStatus.OK, f"{count_of(count)}, as expected")
+    on_bus = machine.kernel.pci_devices
+    if on_bus is not None:
+        evidence.append(Evidence(source="/sys/bus/pci/devices", value=str(len(on_bus))))
+    return _finding(
+        CheckStatus.FAIL,
+        f"{count_of(expected)} expected, {count} {what}",
+        *evidence,
+        remedy=_steps(machine, len(answering), expected),
+        cause="other-gpu-count",
+    )
+
+
+def _not_counted(failure: ProbeFailure) -> Finding:
+    return _finding(CheckStatus.UNKNOWN, f"not counted: {failure.message}", cause="not-read")
+
+
+def _answering(machine: Machine) -> list[GpuReading]:
+    return [g for g in machine.nvml.gpus if g.failure is None and g.index not in machine.lost]
+
+
+def _usable(machine: Machine, answering: list[GpuReading]) -> int:
+    """Count CUDA's devices without lost GPUs, which CUDA goes on counting."""
+    lost = {
+        digits_of(gpu.uuid)
+        for gpu in machine.nvml.gpus
+        if gpu.uuid is not None and gpu.index in machine.lost
+    }
+    left = sum(device.uuid_hex not in lost for device in machine.cuda.devices)
+    return min(left, len(answering)) if machine.nvml.gpus else left
+
+
+def _steps(machine: Machine, answering: int, expected: int) -> tuple[str, ...]:
+    # Plain `list` does not start CUDA, and shows as visible what CUDA leaves out.
+    first = "See which ones CUDA sees: gpucheck list --ask-driver"
+    if VISIBLE in machine.environment and answering >= expected:
+        return (first, f"Unset {VISIBLE}, or expect as many as it names.")
+    if answering >= expected:
+        return (first,)
+    return (
+        "See which one is missing: gpucheck list",
+        "Power the machine off and on again; check seating and cables.",
+    )

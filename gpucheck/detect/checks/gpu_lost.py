@@ -1,0 +1,125 @@
+"""Is every GPU still present, after its readings and after a kernel?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpucheck.detect.checks.advice import for_gpu
+from gpucheck.detect.checks.machine import Machine, count_of
+from gpucheck.detect.checks.nvml import REMEDIES
+from gpucheck.detect.checks.pci_device import gone_from
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.inventory.inventory import HUNG
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "gpu-lost"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Source of the evidence that counts the remaining GPUs.
+LEFT = "GPUs that can be used"
+#: What happened to it, by the failure's code.
+WORDS = {"gpu-is-lost": "fell off the bus", "reset-required": "must be reset before it can be used"}
+ABOUT = About(
+    looks_at=(
+        "NVML's codes 15 (lost) and 16 (reset required): while GPUs are listed, while their health"
+        " is read, and once more after a kernel has run",
+        "the first bytes of the device's `config`, if NVML does not list it: all ones means gone",
+    ),
+    why="A GPU can drop out under its first work: the others go on, and a job that needs all of"
+    " them fails.",
+    rules=(
+        "fail: a GPU is lost or needs a reset, though others work",
+        "unknown: NVML did not answer whether all GPUs are present",
+    ),
+    sources=("nvml.h: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED",),
+    causes=tuple(WORDS),
+)
+
+
+class LostGpu(NamedTuple):
+    """GPU that is gone; without a number, NVML no longer lists it."""
+
+    name: str
+    code: str
+    sign: Evidence
+    number: int | None = None
+    uuid: str | None = None
+
+
+def check(machine: Machine) -> Finding:
+    """Name the GPUs that are lost, and how many are left."""
+    lost = [*_by_nvml(machine), *_by_the_bus(machine)]
+    count = max(machine.nvml.gpu_count or 0, len(machine.nvml.gpus))
+    if lost:
+        return _lost(lost, count + sum(gpu.number is None for gpu in lost))
+    readings = (machine.nvml, machine.health, machine.after_launch)
+    failure = next((reading.failure for reading in readings if reading.failure), None)
+    if failure is not None:
+        cause = HUNG if failure.code == HUNG else "not-read"
+        return _finding(CheckStatus.UNKNOWN, f"not checked: {failure.message}", cause=cause)
+    if not count:
+        return _finding(CheckStatus.SKIP, "no GPU answers")
+    return _finding(CheckStatus.OK, f"no GPU is lost ({count_of(count)})")
+
+
+def _finding(status: CheckStatus, summary: str, *, cause: str | None = None) -> Finding:
+    return Finding(id=ID, layer=LAYER, status=status, summary=summary, cause=cause)
+
+
+def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
+    rows = {gpu.index: gpu for gpu in machine.nvml.gpus}
+    for index, failure in machine.lost.items():
+        row = rows.get(index)
+        bus_id = (row.pci_bus_id if row else None) or _only_bus_id_left(machine)
+        code = "" if failure.library_code is None else f" (NVML {failure.library_code})"
+        yield LostGpu(
+            name=f"GPU {index} ({bus_id})" if bus_id else f"GPU {index}",
+            code=failure.code,
+            sign=Evidence(source=f"NVML, GPU {index}", value=f"{failure.message}{code}"),
+            number=index,
+            uuid=row.uuid if row else None,
+        )
+
+
+def _only_bus_id_left(machine: Machine) -> str | None:
+    """Return the bus id that no GPU of NVML has, if there is exactly one for one GPU."""
+    named = {gpu.pci_bus_id for gpu in machine.nvml.gpus}
+    left = [d.pci_bus_id for d in machine.kernel.pci_devices or () if d.pci_bus_id not in named]
+    nameless = [gpu for gpu in machine.nvml.gpus if gpu.pci_bus_id is None]
+    return left[0] if len(left) == len(nameless) == 1 else None
+
+
+def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
+    """Yield lost GPUs that NVML does not list; a container also sees GPUs of others."""
+    rows = machine.nvml.gpus
+    if machine.is_container or any(gpu.pci_bus_id is None for gpu in rows):
+        return
+    listed = {gpu.pci_bus_id for gpu in rows}
+    for bus_id in gone_from(machine):
+        if bus_id not in listed:
+            sign = Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
+            yield LostGpu(name=bus_id, code="gpu-is-lost", sign=sign)
+
+
+def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
+    codes = dict.fromkeys(gpu.code for gpu in lost)
+    said = [f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes]
+    steps = [step for gpu in lost for step in for_gpu(gpu.number or 0, REMEDIES[gpu.code])]
+    left = Evidence(source=LEFT, value=f"{count - len(lost)} of {count}")
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL,
+        summary="; ".join(said),
+        evidence=(left, *(gpu.sign for gpu in lost)),
+        remedy=tuple(dict.fromkeys(steps)),
+        gpu=lost[0].uuid if len(lost) == 1 else None,
+        cause=lost[0].code,
+    )
+
+
+def left_of(finding: Finding) -> str | None:
+    """Return how many GPUs are left according to this check's finding: "3 of 4"."""
+    return next((each.value for each in finding.evidence if each.source == LEFT), None)

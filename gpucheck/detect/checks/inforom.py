@@ -1,0 +1,43 @@
+"""Is the InfoROM intact, the card's record of its identity and history?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "inforom"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceValidateInforom",),
+    why="With a corrupted InfoROM the card forgets errors and remapped rows, or does not start.",
+    rules=("warn: corrupted",),
+    sources=("NVML API Reference: NVML_ERROR_CORRUPTED_INFOROM", "DCGM diagnostics check it"),
+    causes=("inforom-corrupted",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "the InfoROMs are valid", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Judge by the driver's own validation."""
+    missing = unread(health, "inforom_valid")
+    if missing is not None:
+        return missing
+    if health.inforom_valid:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        "its InfoROM is corrupted",
+        (Evidence(source="nvmlDeviceValidateInforom", value="NVML 14"),),
+        ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
+        cause="inforom-corrupted",
+    )

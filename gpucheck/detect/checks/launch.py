@@ -1,0 +1,161 @@
+"""Can a program run a kernel: allocate, launch, synchronise, compare?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine, count_of
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
+from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "launch"
+LAYER = Layer.LAUNCH
+REQUIRES: tuple[str, ...] = ("cuda-driver", "visibility", "compute-mode")
+
+#: Source of the evidence that names what ran the kernel.
+THROUGH = "through"
+#: What ran the kernel, in a sentence.
+WORDS = {"cupy": "libcuda and CuPy", "libcuda": "libcuda", None: "libcuda"}
+
+_finding = Teller(ID, LAYER)
+
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
+    "devices-unavailable": (
+        "See which program holds it, then wait or ask: gpucheck list --processes",
+        "If it is set to `exclusive`: sudo nvidia-smi -c 0",
+    ),
+    "no-kernel-image": ("Install a build with code for this GPU's architecture.",),
+    "ptx-too-new": (UPGRADE,),
+    "jit-compiler-missing": (
+        "In a container: NVIDIA_DRIVER_CAPABILITIES must have `compute`.",
+        "On a host: reinstall the driver's libraries.",
+    ),
+    "ecc-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "nvlink-uncorrectable": ("Reset the GPU: sudo nvidia-smi --gpu-reset", KERNEL_LOG),
+    "launch-failed": (KERNEL_LOG, "Reset the GPU: sudo nvidia-smi --gpu-reset"),
+    "unknown": (
+        "After suspend: sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
+        KERNEL_LOG,
+    ),
+    "driver-not-answering": (KERNEL_LOG, REBOOT),
+}
+UNDECIDED = frozenset({"driver-not-answering", "launch-died", "cuda-child-died"})
+
+ABOUT = About(
+    looks_at=(
+        "x -> 3x + 7 on 4096 numbers, in a child process with a deadline: through libcuda with a"
+        " built-in kernel, which is what is judged",
+        "then through CuPy, if installed, with deadlines of its own for the import and the"
+        " compiler: a delay or an error there is a finding about CuPy",
+        "the first GPU that a program sees, or the next if that fails; with --deep all of them",
+        "the time of the first launch, which compiles the kernel, and that of the second",
+    ),
+    why="A driver may count its GPUs and still be unable to use them.",
+    rules=(
+        "fail: no GPU ran it, or the result is wrong; warn: some did not, or only CuPy did",
+        "unknown: no result within the deadline",
+    ),
+    sources=("CUDA Driver API: cuModuleLoadData, cuLaunchKernel, CUresult", "PTX ISA"),
+    causes=(
+        *REMEDIES,
+        "wrong-result",
+        "no-device",
+        "library-not-found",
+        "function-not-found",
+        "insufficient-driver",
+        "system-not-ready",
+        "invalid-image",
+        "invalid-ptx",
+        "illegal-address",
+        "launch-timeout",
+        "launch-died",
+        "error",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the result of the CUDA kernel self-test."""
+    reading = machine.launch
+    if reading.failure is not None:
+        return _failed(reading.failure, reading)
+    bad = [launch for launch in reading.launches if not launch.right]
+    if not reading.launches:
+        return _failed(ProbeFailure(code="no-device", message="no GPU to run it on"), reading)
+    if bad:
+        return _some_failed(bad, reading)
+    first = reading.launches[0]
+    said = (
+        f"a kernel runs on {count_of(len(reading.launches))} through {WORDS[reading.through]} and"
+        f" its result is right (first launch {_time(first.first_launch_s)})"
+    )
+    alone = reading.libcuda_failure
+    if alone is None:
+        return _finding(CheckStatus.OK, said, *_evidence(reading))
+    return _finding(
+        CheckStatus.WARN,
+        f"a kernel runs only through CuPy; through libcuda: {alone.message}",
+        Evidence(source=alone.function or "libcuda", value=alone.code),
+        *_evidence(reading),
+        remedy=REMEDIES.get(alone.code, (KERNEL_LOG,)),
+        cause=alone.code,
+    )
+
+
+def went_through(finding: Finding) -> str | None:
+    """Return what ran the kernel of this check's finding: cupy, libcuda, or None for nothing."""
+    return next((each.value for each in finding.evidence if each.source == THROUGH), None)
+
+
+def _time(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds * 1000:.3g} ms"
+
+
+def _evidence(reading: LaunchReading) -> list[Evidence]:
+    found = []
+    if reading.cupy_failure is not None:
+        found.append(Evidence(source="CuPy", value=reading.cupy_failure.message))
+    for launch in reading.launches:
+        if launch.failure is not None:
+            value = f"{launch.failure.function}: {launch.failure.message}"
+        elif launch.right is False:
+            value = "the result is wrong"
+        else:
+            value = f"{_time(launch.first_launch_s)}, then {_time(launch.second_launch_s)}"
+        found.append(Evidence(source=f"launch on CUDA device {launch.ordinal}", value=value))
+    if reading.launches and reading.through is not None:
+        found.append(Evidence(source=THROUGH, value=reading.through))
+    return found
+
+
+def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
+    if failure.code == "not-recorded":
+        return _finding(CheckStatus.SKIP, "not checked: a snapshot cannot run a kernel")
+    code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
+    return _finding(
+        CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        f"no kernel could be run: {failure.message}",
+        Evidence(source=failure.function or "launch", value=code or failure.code),
+        *_evidence(reading),
+        remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
+        cause=failure.code,
+    )
+
+
+def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
+    count = len(reading.launches)
+    first = bad[0].failure
+    said = "the result is wrong" if first is None else first.message
+    remedy = REMEDIES.get(first.code if first else "launch-failed", (KERNEL_LOG,))
+    if len(bad) == count:
+        where = "" if count == 1 else f" on any of {count_of(count)}"
+        summary = f"no kernel could be run{where}: {said}"
+        status = CheckStatus.FAIL
+    else:
+        names = ", ".join(str(launch.ordinal) for launch in bad)
+        summary = f"a kernel cannot be run on CUDA device {names}: {said}"
+        status = CheckStatus.WARN
+    cause = first.code if first else "wrong-result"
+    return _finding(status, summary, *_evidence(reading), remedy=remedy, cause=cause)

@@ -1,0 +1,240 @@
+"""Readings for the checks, each taken at most once and only when a check needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from gpucheck.drivers.evidence import (
+    BuildReading,
+    BuildsReading,
+    GpuHealthReading,
+    HealthReading,
+    LaunchReading,
+    NodeOpening,
+    SystemReading,
+    TrialReading,
+)
+from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.readings import (
+    CudaReading,
+    GpuReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+)
+from gpucheck.inventory.condition import GONE
+from gpucheck.inventory.inventory import HUNG, see_visibility
+from gpucheck.inventory.model import Visibility
+from gpucheck.inventory.visibility import apply_rules, is_mig
+from gpucheck.report.envelope import Host
+
+#: Remedies if nothing more exact is known: the driver logs there what it met.
+KERNEL_LOG = "Read the driver's messages in the kernel log: sudo dmesg | grep -i nvrm"
+REBOOT = "Reboot."
+UPGRADE = "Upgrade the driver."
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Wish(NamedTuple):
+    """Options of the checks.
+
+    `framework` is the one that must be able to use a GPU, `tried` are those to import, `python` is
+    the interpreter that has them (None: the active one).
+    """
+
+    expect_gpus: int | None = None
+    framework: str | None = None
+    tried: tuple[str, ...] = ()
+    every_gpu: bool = False
+    python: str | None = None
+
+
+def say_nothing(text: str) -> None:
+    """Ignore a report of progress."""
+
+
+class Machine:
+    """Lazy readings over the probes."""
+
+    def __init__(
+        self,
+        probes: Probes,
+        wish: Wish | None = None,
+        tell: Callable[[str], None] = say_nothing,
+    ) -> None:
+        self._probes = probes
+        self.wish = wish or Wish()
+        self.tell = tell
+
+    @cached_property
+    def host(self) -> Host:
+        """The operating system."""
+        return self._probes.host()
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """The GPU-related environment variables."""
+        return self._probes.environment()
+
+    @cached_property
+    def kernel(self) -> KernelReading:
+        """PCI devices and kernel modules."""
+        return self._probes.kernel()
+
+    @cached_property
+    def system(self) -> SystemReading:
+        """What files show about the driver."""
+        return self._probes.system()
+
+    @cached_property
+    def openings(self) -> tuple[NodeOpening, ...]:
+        """The results of opening the device nodes, read only after a failure."""
+        return self._probes.open_nodes([node.path for node in self.system.nodes.nodes])
+
+    @cached_property
+    def nvml(self) -> NvmlReading:
+        """The GPUs, as NVML reports them."""
+        self.tell("asking NVML")
+        return self._probes.nvml(NvmlQuestion())
+
+    @cached_property
+    def health(self) -> HealthReading:
+        """The health of each GPU, as NVML reports it."""
+        self.tell("reading each GPU's health")
+        return self._probes.health()
+
+    @cached_property
+    def cuda(self) -> CudaReading:
+        """The answer of libcuda in a fresh process with this environment."""
+        self.tell("starting CUDA")
+        return self._probes.cuda()
+
+    @cached_property
+    def cuda_unrestricted(self) -> CudaReading:
+        """The answer of libcuda in a fresh process without CUDA_VISIBLE_DEVICES."""
+        self.tell(f"starting CUDA without {VISIBLE}")
+        return self._probes.cuda_unrestricted()
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """What the variables leave visible; the driver decides where the rules do not."""
+        return see_visibility(
+            self.nvml.gpus,
+            self.environment,
+            self._probes,
+            ask_driver=False,
+            driver_version=self.nvml.driver_version,
+        )
+
+    @cached_property
+    def visible_by_the_rules(self) -> tuple[str, ...] | None:
+        """The UUIDs that a program should see; None if only the driver knows."""
+        gpus = [gpu for gpu in self.nvml.gpus if gpu.failure is None]
+        if self.nvml.failure is not None or any(is_mig(gpu) for gpu in gpus):
+            return None
+        text = self.environment.get(VISIBLE)
+        if text is None:
+            # All of them, in whatever order.
+            return tuple(gpu.uuid for gpu in gpus if gpu.uuid)
+        order = self.environment.get("CUDA_DEVICE_ORDER")
+        return apply_rules(text, order, gpus, driver_version=self.nvml.driver_version).visible
+
+    @cached_property
+    def builds(self) -> BuildsReading:
+        """The frameworks of the checked interpreter."""
+        return self._probes.builds(self.wish.python)
+
+    def build(self, name: str) -> BuildReading | None:
+        """Return one framework's build, or None if it is not installed."""
+        return next((build for build in self.builds.builds or () if build.name == name), None)
+
+    @cached_property
+    def trials(self) -> Mapping[str, TrialReading]:
+        """The results of the frameworks' smoke tests, by name."""
+        present = [name for name in self.wish.tried if self.build(name) is not None]
+        if not present or self.is_hung:
+            return {}
+        tried = self._probes.try_frameworks(present, self.builds.python, self.tell)
+        return {trial.name: trial for trial in tried}
+
+    @cached_property
+    def launch(self) -> LaunchReading:
+        """The result of the CUDA kernel self-test."""
+        self.tell("running a kernel")
+        return self._probes.launch(
+            self.builds.python,
+            through_cupy=self.build("cupy") is not None,
+            every_gpu=self.wish.every_gpu,
+            tell=self.tell,
+        )
+
+    @property
+    def has_run_a_kernel(self) -> bool:
+        """Whether a kernel has been launched, with the right result."""
+        return "launch" in vars(self) and any(each.right for each in self.launch.launches)
+
+    @property
+    def after_launch(self) -> NvmlReading:
+        """The GPUs that answered, as NVML reports them after a kernel has run; empty before."""
+        # Only a launch by another check counts: a run without that check starts no kernel.
+        return self._asked_again if "launch" in vars(self) else NvmlReading()
+
+    @cached_property
+    def _asked_again(self) -> NvmlReading:
+        answered = tuple(gpu.index for gpu in self.nvml.gpus if gpu.failure is None)
+        failed = self.nvml.failure or self.health.failure
+        if failed or not answered or not self.launch.launches:
+            return NvmlReading()
+        self.tell("checking that every GPU is still present")
+        # The processes on each of them: that takes few calls, and a lost GPU answers none.
+        return self._probes.nvml(NvmlQuestion(processes_of=answered))
+
+    @property
+    def lost(self) -> Mapping[int, ProbeFailure]:
+        """The GPUs that NVML has called lost so far, by index, with its first error."""
+        listed = ((gpu.index, gpu.failure) for gpu in self.nvml.gpus)
+        looked = ((gpu.index, gpu.failure) for gpu in self.health.gpus)
+        later = ((gpu.index, gpu.failure) for gpu in self.after_launch.gpus)
+        lost: dict[int, ProbeFailure] = {}
+        for index, failure in (*listed, *looked, *later):
+            if failure is not None and failure.library_code in GONE:
+                lost.setdefault(index, failure)
+        return lost
+
+    @property
+    def gpus(self) -> tuple[tuple[GpuReading, GpuHealthReading], ...]:
+        """The GPUs that answer, each with its health."""
+        health = {gpu.index: gpu for gpu in self.health.gpus}
+        return tuple(
+            (gpu, health[gpu.index])
+            for gpu in self.nvml.gpus
+            if gpu.failure is None and gpu.index in health
+        )
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether a library of the driver did not answer, and should not be called again."""
+        failures = (self.nvml.failure, self.cuda.failure if not self.nvml.failure else None)
+        return any(failure is not None and failure.code == HUNG for failure in failures)
+
+    @property
+    def is_wsl(self) -> bool:
+        """Whether this is WSL2, where the Windows driver owns the GPU."""
+        return (self.host.os or "").endswith("(WSL2)")
+
+    @property
+    def is_jetson(self) -> bool:
+        """Whether the GPU is part of the processor, and not on a PCI bus."""
+        return self.system.platform.tegra is not None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether the kernel and its modules belong to a container's host."""
+        return self.host.container is not None
+
+
+def count_of(number: int, noun: str = "GPU") -> str:
+    """Return "1 GPU" or "8 GPUs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

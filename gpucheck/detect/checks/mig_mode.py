@@ -1,0 +1,94 @@
+"""Does every GPU in MIG mode have an instance, and is no change of the mode pending?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine, count_of
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.visibility import is_mig
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "mig-mode"
+LAYER = Layer.NVML
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = Teller(ID, LAYER)
+
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetMigMode: current and pending",
+        "nvmlDeviceGetMigDeviceHandleByIndex for every slot",
+    ),
+    why="CUDA sees the instances of a split GPU instead of the GPU: without one it sees nothing.",
+    rules=(
+        "fail: MIG is enabled, and no GPU has anything that CUDA can see",
+        "warn: a GPU is split and has no instance, or the next reset changes the mode",
+    ),
+    sources=("NVIDIA MIG User Guide",),
+    causes=(
+        "mig-without-instance",
+        "mig-change-pending",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the modes and the instances."""
+    gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
+    if not gpus:
+        return _finding(CheckStatus.SKIP, "no GPU answers")
+    empty = [gpu for gpu in gpus if is_mig(gpu) and _has_none(gpu)]
+    if empty:
+        return _empty(empty, len(gpus))
+    changing = _changing(machine)
+    if changing:
+        return changing
+    split = [gpu for gpu in gpus if is_mig(gpu)]
+    if not split:
+        return _finding(CheckStatus.OK, "no GPU is split by MIG")
+    instances = sum(len(gpu.mig_instances) for gpu in split)
+    where = f"{len(split)} of {count_of(len(gpus))}"
+    return _finding(CheckStatus.OK, f"MIG: {count_of(instances, 'instance')} on {where}")
+
+
+def _changing(machine: Machine) -> Finding | None:
+    pending = [
+        (gpu, health.mig_mode_pending)
+        for gpu, health in machine.gpus
+        if health.mig_mode_pending is not None and health.mig_mode_pending != gpu.mig_enabled
+    ]
+    if not pending:
+        return None
+    gpu, wanted = pending[0]
+    return _finding(
+        CheckStatus.WARN,
+        f"the next reset of GPU {gpu.index} turns MIG {'on' if wanted else 'off'}",
+        Evidence(
+            source="nvmlDeviceGetMigMode", value=f"current {gpu.mig_enabled}, pending {wanted}"
+        ),
+        remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
+        cause="mig-change-pending",
+    )
+
+
+def _has_none(gpu: GpuReading) -> bool:
+    return not gpu.mig_instances and "mig_instances" not in gpu.unavailable
+
+
+def _empty(empty: list[GpuReading], count: int) -> Finding:
+    names = ", ".join(str(gpu.index) for gpu in empty)
+    return _finding(
+        CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
+        f"MIG is enabled on GPU {names}, but there is no instance: CUDA sees nothing there",
+        *(
+            Evidence(source=f"nvmlDeviceGetMigMode, GPU {gpu.index}", value="enabled, 0 instances")
+            for gpu in empty
+        ),
+        remedy=(
+            f"Create instances: sudo nvidia-smi mig -i {empty[0].index} -cgi <profile> -C"
+            " (nvidia-smi mig -lgip lists the profiles)",
+            f"Or turn MIG off: sudo nvidia-smi -i {empty[0].index} -mig 0",
+        ),
+        cause="mig-without-instance",
+    )

@@ -1,0 +1,57 @@
+"""Are all NVLinks up?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, Unread, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "nvlink"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetNvLinkState for every link of every GPU",),
+    why="A link that is down halves the speed at which two GPUs exchange data, or worse.",
+    rules=(
+        "warn: a link is down while another one, of this GPU or any other, is up",
+        "cards without a bridge have all their links down by design: not judged",
+    ),
+    sources=(
+        "NVIDIA Health Validation: max_inactive_nvlinks 0",
+        "AzNHC and DCGM fail on any inactive link",
+    ),
+    causes=("nvlink-down",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU, if any link on this machine is up."""
+    used = any(health.nvlinks_active for _, health in machine.gpus)
+
+    def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+        missing = unread(health, "nvlinks", "nvlinks_active")
+        if missing is not None:
+            return missing
+        links, active = health.nvlinks or 0, health.nvlinks_active or 0
+        if not links:
+            return Unread("not supported by this GPU")
+        if not used:
+            return Unread("no link is up between these GPUs")
+        if active == links:
+            return None
+        return Trouble(
+            CheckStatus.WARN,
+            f"{links - active} of {links} NVLinks are down",
+            (Evidence(source="nvmlDeviceGetNvLinkState", value=f"{active} of {links} active"),),
+            (
+                "Show the links: nvidia-smi nvlink --status",
+                "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",
+            ),
+            cause="nvlink-down",
+        )
+
+    return over_gpus(machine, ID, "all NVLinks are up", judge)

@@ -1,0 +1,378 @@
+"""Does the driver answer through NVML, and for every GPU?"""
+
+from __future__ import annotations
+
+import re
+
+from gpucheck.detect.checks.advice import (
+    IN_A_CONTAINER,
+    for_gpu,
+    install_libraries,
+    start_with_gpus,
+)
+from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, Machine, count_of
+from gpucheck.detect.checks.module_trouble import (
+    COLD_START,
+    TOLD_CAUSES,
+    told_by_log,
+    wrong_flavour,
+)
+from gpucheck.detect.checks.reason import Reason
+from gpucheck.detect.cuda_versions import parse_version
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
+from gpucheck.inventory.inventory import UNDECIDED
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "nvml"
+LAYER = Layer.NVML
+REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
+
+LIBRARY = "libnvidia-ml.so.1"
+
+#: The libraries were upgraded, and the module in the kernel was not.
+RELOAD = (
+    "Reboot, so that the kernel module of the installed driver is loaded.",
+    "Or stop everything that uses the GPU, then: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
+    " nvidia; sudo modprobe nvidia",
+    "To prevent this: exclude the driver's packages from unattended upgrades.",
+)
+#: Remedies by the failure's code.
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "library-not-found": (
+        "On a host: install the NVIDIA driver.",
+        "In a container: start it with GPUs (docker run --gpus all) and the `utility` capability.",
+    ),
+    "driver-not-loaded": ("Load the module: sudo modprobe nvidia",),
+    "version-mismatch": RELOAD,
+    "no-permission": ("Join the group that owns /dev/nvidia* (often `video` or `render`).",),
+    "operating-system": (
+        "In a container: the device cgroup may block the GPU; recreate the container.",
+        "On a host: a cgroup or a security module may block /dev/nvidia*: read the system log"
+        " (SELinux, AppArmor).",
+        KERNEL_LOG,
+    ),
+    "unknown": (KERNEL_LOG, REBOOT),
+    "insufficient-power": ("Attach the GPU's external power cables.",),
+    "gpu-is-lost": COLD_START,
+    "reset-required": ("Stop what runs on the GPU, then: sudo nvidia-smi --gpu-reset",),
+    "corrupted-inforom": ("Ask the GPU's vendor to repair its InfoROM or to replace the GPU.",),
+    "driver-not-answering": (KERNEL_LOG, REBOOT),
+    "timeout": (KERNEL_LOG, REBOOT),
+    "irq-issue": (KERNEL_LOG, REBOOT),
+    "binding-missing": ("Install the Python package nvidia-ml-py.",),
+    "binding-too-old": ("Upgrade the Python package nvidia-ml-py.",),
+    "no-gpu": (f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).", KERNEL_LOG, REBOOT),
+    "gpu-not-found": (
+        f"{IN_A_CONTAINER}start it with GPUs (docker run --gpus all).",
+        KERNEL_LOG,
+        REBOOT,
+    ),
+    "not-recorded": ("Record the machine again: gpucheck snapshot FILE",),
+}
+CGROUP_LOST_SUMMARY = (
+    "the container may no longer open the GPU's device files: its device cgroup lost them"
+)
+SLURM = ("Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).",)
+WSL_PATH = (
+    "Add /usr/lib/wsl/lib to it: unset LD_LIBRARY_PATH, or add the folder to that variable.",
+    "If the folder is empty: update the NVIDIA driver in Windows, then: wsl --shutdown",
+)
+#: The host's driver was upgraded, and the container still has the libraries of the one before.
+OLD_CONTAINER = (
+    "Recreate the container: it holds libraries of a driver that its host no longer runs.",
+    "If that does not help, the image has them: remove the driver's libraries from the image.",
+)
+CGROUP_LOST = (
+    "Recreate the container (a systemd reload on the host removed its devices).",
+    "To prevent this: use CDI (--device nvidia.com/gpu=all), or the host's Docker with"
+    " native.cgroupdriver=cgroupfs.",
+)
+_VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)")
+
+ABOUT = About(
+    looks_at=(
+        f"{LIBRARY}: nvmlInit and every GPU's readings, in a child process with a deadline",
+        "if it refuses: the library's file, /sys/module/nvidia/version, and whether the device"
+        " files can be opened",
+    ),
+    why="Every tool reads the GPUs through it; its error codes tell most broken drivers apart.",
+    rules=(
+        "fail: it cannot be loaded or refuses, or no GPU answers",
+        "warn: some GPUs do not answer, it lists fewer than the PCI bus, or two share a UUID",
+        "unknown: no answer within the deadline",
+    ),
+    sources=("NVML API Reference: nvmlReturn_t", "NVIDIA Container Toolkit, Troubleshooting"),
+    causes=(
+        *REMEDIES,
+        "container-without-utility",
+        "container-without-gpus",
+        "library-not-in-the-path",
+        "wsl-library-path",
+        "windows-blocks",
+        "device-cgroup-lost",
+        "device-cgroup",
+        "slurm-without-gpus",
+        "gpus-missing",
+        "same-uuid",
+        *TOLD_CAUSES,
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the NVML reading."""
+    reading = machine.nvml
+    failure = reading.failure
+    if failure is None and not reading.gpu_count:
+        failure = ProbeFailure(code="no-gpu", message="NVML answers, but lists no GPU")
+    if failure is None:
+        return _answered(machine, reading)
+    if machine.is_jetson and failure.code == "library-not-found":
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.SKIP,
+            summary="Jetson: its driver comes without NVML",
+        )
+    return _failed(machine, failure)
+
+
+# ------------------------------------------------------------------------------ refused
+
+
+def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
+    undecided = failure.code in UNDECIDED
+    code = "" if failure.library_code is None else f"NVML {failure.library_code}"
+    said = Evidence(source=failure.function or "NVML", value=code or failure.code)
+    explain = EXPLAIN.get(failure.code, _plain)
+    cause, summary, more, remedy = explain(machine, failure)
+    answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
+    if answering:
+        more = (*more, Evidence(source="GPUs that answer", value=", ".join(answering)))
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
+        summary=summary,
+        evidence=(said, *more),
+        remedy=remedy,
+        cause=cause,
+    )
+
+
+def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+    remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
+    return Reason(failure.code, failure.message, (), remedy)
+
+
+def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
+    found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
+    evidence = tuple(Evidence(source=lib.path, value="present, not loaded") for lib in found)
+    if machine.is_container:
+        return _no_library_in_container(machine, evidence)
+    if machine.is_wsl:
+        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
+        return Reason("wsl-library-path", summary, evidence, WSL_PATH)
+    if found:
+        return Reason(
+            "library-not-in-the-path",
+            f"{LIBRARY} is on disk, but the loader does not find or accept it",
+            evidence,
+            ("Refresh the loader's cache: sudo ldconfig", "Reinstall the driver's libraries."),
+        )
+    if machine.kernel.module_loaded:
+        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
+        return Reason(failure.code, summary, (), (install_libraries(machine),))
+    return _plain(machine, failure)
+
+
+def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -> Reason:
+    name = "NVIDIA_DRIVER_CAPABILITIES"
+    capabilities = machine.environment.get(name)
+    if capabilities is not None and not has_capability(capabilities, "utility"):
+        return Reason(
+            "container-without-utility",
+            f"{LIBRARY} is missing: the container was started without the `utility` capability",
+            (*evidence, Evidence(source=name, value=repr(capabilities))),
+            (f"Start the container with {name}=compute,utility",),
+        )
+    summary = f"{LIBRARY} is missing: the container was started without GPUs"
+    return Reason("container-without-gpus", summary, evidence, start_with_gpus(machine))
+
+
+def has_capability(capabilities: str, wanted: str) -> bool:
+    """Return whether NVIDIA_DRIVER_CAPABILITIES contains this capability."""
+    words = {word.strip() for word in capabilities.split(",")}
+    return bool(words & {wanted, "all"})
+
+
+def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
+    loaded = machine.kernel.module_version
+    path = machine.nvml.library_path or next(
+        (
+            f"{LIBRARY}.{lib.version}"
+            for lib in machine.system.libraries.found
+            if lib.name == LIBRARY and lib.version
+        ),
+        None,
+    )
+    version = _VERSION.search(path or "")
+    summary = failure.message
+    if version is not None or loaded is not None:
+        mine = version[1] if version else "unknown"
+        summary = (
+            f"the driver's library is version {mine}, but the loaded kernel module is"
+            f" version {loaded or 'unknown'}"
+        )
+    if version is not None and loaded == version[1]:
+        summary = (
+            "NVML reports that the driver's library and the loaded kernel module differ in version,"
+            f" but both read as {loaded}"
+        )
+    evidence = [Evidence(source="/sys/module/nvidia/version", value=loaded or "unreadable")]
+    if path is not None:
+        evidence.append(Evidence(source=LIBRARY, value=path))
+    remedy = REMEDIES[failure.code]
+    if machine.is_container and _is_older(version[1] if version else None, loaded):
+        remedy = OLD_CONTAINER
+    return Reason(failure.code, summary, tuple(evidence), remedy)
+
+
+def _is_older(library: str | None, module: str | None) -> bool:
+    """Return whether the library is from an older driver; True if either is unknown."""
+    mine, theirs = parse_version(library), parse_version(module)
+    return mine is None or theirs is None or mine < theirs
+
+
+def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
+    if not machine.is_wsl:
+        return _perhaps_refused(machine, failure)
+    return Reason(
+        "windows-blocks",
+        "Windows blocks access to the GPU",
+        (),
+        (
+            "In Windows: update the NVIDIA driver; then: wsl --update; wsl --shutdown",
+            "Do not install a Linux NVIDIA driver in WSL2; remove one that is there.",
+            "The GPU must be in WDDM mode, not TCC (in Windows: nvidia-smi -dm 0).",
+        ),
+    )
+
+
+def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Explain a running driver without a GPU: it could not start them, or may not show them."""
+    refused = _perhaps_refused(machine, failure)
+    if refused.cause != failure.code:
+        return refused
+    if "SLURM_JOB_ID" in machine.environment:
+        return refused._replace(remedy=(*SLURM, *refused.remedy))
+    devices = machine.kernel.pci_devices or ()
+    trouble = wrong_flavour(machine, devices) or told_by_log(machine)
+    if trouble is None:
+        return refused
+    return trouble._replace(summary=f"{failure.message}: {trouble.summary}")
+
+
+def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Open the device files: only that shows a refusing cgroup."""
+    refused = [opening for opening in machine.openings if opening.error is not None]
+    evidence = tuple(
+        Evidence(source=f"open {opening.path}", value=opening.error or "") for opening in refused
+    )
+    plain = _plain(machine, failure)._replace(evidence=evidence)
+    if failure.code == "no-permission":
+        plain = plain._replace(summary="NVML refuses this user (no permission)")
+    if failure.code == "unknown" and machine.is_container:
+        before = f"If it worked before: {CGROUP_LOST[0][0].lower()}{CGROUP_LOST[0][1:]}"
+        plain = plain._replace(remedy=(before, *CGROUP_LOST[1:], *plain.remedy))
+    if not any(opening.error == "EPERM" for opening in refused):
+        return plain
+    if machine.is_container:
+        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, evidence, CGROUP_LOST)
+    if "SLURM_JOB_ID" in machine.environment:
+        summary = "this Slurm job may not open the GPU's device files"
+        return Reason("slurm-without-gpus", summary, evidence, SLURM)
+    summary = "the system refuses to open the GPU's device files"
+    return plain._replace(cause="device-cgroup", summary=summary)
+
+
+EXPLAIN = {
+    "library-not-found": _no_library,
+    "version-mismatch": _two_versions,
+    "operating-system": _blocked,
+    "unknown": _perhaps_refused,
+    "no-permission": _perhaps_refused,
+    "no-gpu": _no_gpu,
+    "gpu-not-found": _no_gpu,
+}
+
+
+# ------------------------------------------------------------------------------ answered
+
+
+def _answered(machine: Machine, reading: NvmlReading) -> Finding:
+    silent = [gpu for gpu in reading.gpus if gpu.failure is not None]
+    count = reading.gpu_count or 0
+    first = silent[0].failure if silent else None
+    # GPUs of another driver belong to kernel-module; a container sees its host's bus.
+    on_bus = [d for d in machine.kernel.pci_devices or () if d.driver in (None, "nvidia")]
+    if first is not None:
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
+            summary=f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
+            evidence=tuple(
+                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
+                for gpu in silent
+                if gpu.failure is not None
+            ),
+            remedy=for_gpu(silent[0].index, REMEDIES.get(first.code, (KERNEL_LOG,))),
+            cause=first.code,
+        )
+    if len(on_bus) > count and not machine.is_container:
+        return _fewer(machine, count, len(on_bus))
+    uuids = [gpu.uuid for gpu in reading.gpus if gpu.uuid]
+    same = [gpu for gpu in reading.gpus if uuids.count(gpu.uuid or "") > 1]
+    if same:
+        names = " and ".join(str(gpu.index) for gpu in same)
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.WARN,
+            summary=f"GPUs {names} report the same UUID: no program can name one of them",
+            evidence=tuple(
+                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same
+            ),
+            remedy=("Ask the vendor: a UUID is made from the serial number.",),
+            cause="same-uuid",
+        )
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.OK,
+        summary=f"driver {reading.driver_version or '?'} answers for {count_of(count)}",
+    )
+
+
+def _do(silent: list[GpuReading]) -> str:
+    return "does" if len(silent) == 1 else "do"
+
+
+def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
+    trouble = told_by_log(machine)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.WARN,
+        summary=f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
+        + (f": {trouble.summary}" if trouble else ""),
+        evidence=(
+            Evidence(source="nvmlDeviceGetCount", value=str(count)),
+            Evidence(source="/sys/bus/pci/devices", value=str(on_bus)),
+            *(trouble.evidence if trouble else ()),
+        ),
+        remedy=trouble.remedy if trouble else (KERNEL_LOG, "Power the machine off and on again."),
+        cause=trouble.cause if trouble else "gpus-missing",
+    )

@@ -1,0 +1,52 @@
+"""Can ONNX Runtime, as it is installed, use the GPUs?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks import framework
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.model import Finding, Layer
+from gpucheck.drivers.evidence import BuildReading
+
+ID = "onnxruntime"
+LAYER = Layer.FRAMEWORK
+REQUIRES: tuple[str, ...] = ()
+
+ABOUT = framework.about(
+    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
+    " and cuFFT, with the dynamic loader in list mode",
+    "whether onnxruntime and onnxruntime-gpu are both installed",
+    why="Both packages write the same folder: the one installed last decides.",
+    sources=("ONNX Runtime, CUDA Execution Provider",),
+)
+
+
+#: Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
+WHEELS = (framework.Wheel("onnxruntime-gpu", 13, (7, 5)),)
+
+
+def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    remove = framework.without(build.distributions if build else ())
+    if wheel is None or remark:
+        return (
+            "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
+            f" CUDA 13 and compute capability 7.5 or newer ({remark}):"
+            " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html",
+        )
+    return (f"Install a build for GPUs: {remove}pip install {wheel}",)
+
+
+def _libraries(build: BuildReading) -> tuple[str, ...]:
+    return ("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",)
+
+
+ADVICE = framework.Advice(
+    title="ONNX Runtime",
+    gpu_build=_gpu_build,
+    libraries=_libraries,
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the build by its files, and by its smoke test if there was one."""
+    return framework.judge(machine, ID, ADVICE)

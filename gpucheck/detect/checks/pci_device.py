@@ -1,0 +1,151 @@
+"""Does the kernel see an NVIDIA GPU on the PCI bus, without any driver?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine, count_of
+from gpucheck.detect.checks.module_trouble import COLD_START
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import PciDetailReading
+from gpucheck.drivers.readings import PciDeviceReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "pci-device"
+LAYER = Layer.PCI
+REQUIRES: tuple[str, ...] = ()
+
+#: Values of a laptop's graphics switch that turn the NVIDIA GPU off.
+OFF = ("intel", "off")
+SOURCE = "/sys/bus/pci/devices/*/vendor"
+SUSPENDED = "suspended"
+NO_GPU = "no-gpu-on-the-bus"
+FELL_OFF = "fell-off-the-bus"
+NONE = "no NVIDIA GPU is on the PCI bus"
+SWITCH_ON = ("Turn it on: sudo prime-select on-demand; reboot.",)
+#: Remedies in a virtual machine, and on real hardware.
+VIRTUAL = (
+    "In the cloud: choose an instance type with a GPU.",
+    "In a virtual machine of your own: pass the GPU through to it.",
+)
+REAL = (
+    "On your own hardware: check seating, power cables, and in the BIOS the slot and"
+    " `Above 4G Decoding`.",
+)
+ABOUT = About(
+    looks_at=(
+        f"{SOURCE} = 0x10de with class 0x0300 or 0x0302",
+        "the first bytes of the device's `config`: all ones if it is gone",
+        "`power/runtime_status`: a suspended GPU wakes when it is used",
+    ),
+    why="No driver can use a GPU that the bus does not show.",
+    rules=(
+        "fail: no GPU, or none whose registers can be read; warn: some cannot be read",
+        "a suspended GPU is not judged: its registers may read as all ones while it sleeps",
+    ),
+    sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
+    causes=(
+        NO_GPU,
+        "gpu-switched-off",
+        FELL_OFF,
+        "bus-not-readable",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Find the display controllers of vendor 0x10de, and whether they still answer."""
+    devices = machine.kernel.pci_devices
+    if machine.is_wsl:
+        return _skip("WSL2: the GPU belongs to Windows and is not on this PCI bus")
+    if machine.is_jetson:
+        return _skip("Jetson: the GPU is part of the processor and on no PCI bus")
+    if devices is None:
+        reason = machine.kernel.pci_unavailable or "unreadable"
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.UNKNOWN,
+            summary="the PCI bus could not be read",
+            evidence=(Evidence(source=SOURCE, value=reason),),
+            remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
+            cause="bus-not-readable",
+        )
+    return _found(machine, devices) if devices else _none(machine)
+
+
+def _skip(summary: str) -> Finding:
+    return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+
+
+def _none(machine: Machine) -> Finding:
+    evidence = [Evidence(source=SOURCE, value="no 0x10de display controller")]
+    profile = machine.system.platform.prime_profile
+    if profile in OFF:
+        evidence.append(Evidence(source="/etc/prime-discrete", value=profile))
+        summary = f"{NONE}: the laptop's graphics switch has turned it off"
+        return _absent("gpu-switched-off", summary, evidence, SWITCH_ON)
+    steps = {True: VIRTUAL, False: REAL, None: (*VIRTUAL, *REAL)}
+    return _absent(NO_GPU, NONE, evidence, steps[machine.system.platform.hypervisor])
+
+
+def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str, ...]) -> Finding:
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL,
+        summary=summary,
+        evidence=tuple(evidence),
+        remedy=steps,
+        cause=cause,
+    )
+
+
+def gone_from(machine: Machine) -> list[str]:
+    """Return the bus ids of the GPUs whose registers read as all ones, though they do not sleep."""
+    on_bus = {device.pci_bus_id for device in machine.kernel.pci_devices or ()}
+    return [
+        detail.pci_bus_id
+        for detail in machine.system.pci
+        if detail.pci_bus_id in on_bus and detail.answers is False and not _sleeps(detail)
+    ]
+
+
+def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
+    details = {detail.pci_bus_id: detail for detail in machine.system.pci}
+    gone = gone_from(machine)
+    if gone:
+        return _gone(gone, len(devices))
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.OK,
+        summary=f"{count_of(len(devices), 'NVIDIA GPU')} on the PCI bus",
+        evidence=tuple(
+            Evidence(
+                source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
+                value=f"device {device.device_id or 'of unknown id'}"
+                + f", {SUSPENDED}" * _sleeps(details.get(device.pci_bus_id)),
+            )
+            for device in devices
+        ),
+    )
+
+
+def _sleeps(detail: PciDetailReading | None) -> bool:
+    return detail is not None and detail.runtime_status == SUSPENDED
+
+
+def _gone(gone: list[str], count: int) -> Finding:
+    every = len(gone) == count
+    words = ", ".join(gone)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.FAIL if every else CheckStatus.WARN,
+        summary=f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
+        evidence=tuple(
+            Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
+            for bus_id in gone
+        ),
+        remedy=COLD_START,
+        cause=FELL_OFF,
+    )

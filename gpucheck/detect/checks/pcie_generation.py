@@ -1,0 +1,59 @@
+"""Does every GPU under load use the PCIe generation that its slot supports?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "pcie-generation"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Links slow down at idle; from this load on they should not.
+BUSY_PERCENT = 50
+ABOUT = About(
+    looks_at=(
+        "nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration,"
+        " nvmlDeviceGetGpuMaxPcieLinkGeneration",
+        "nvmlDeviceGetUtilizationRates",
+    ),
+    why="Each generation doubles the transfer rate.",
+    rules=(
+        "warn: below what slot and card support, at 50 % load or more; idle GPUs are not judged",
+        "a slot that is slower than the card is only noted",
+    ),
+    sources=("gpumedic: generation only from 50 % load", "PCIe links save power at idle"),
+    causes=("pcie-slow",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "PCIe generations are as expected", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Judge the generation only under load."""
+    missing = unread(gpu, "pcie_generation", "pcie_generation_max")
+    if missing is not None:
+        return missing
+    now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
+    evidence = (Evidence(source="PCIe generation now, maximum", value=f"{now}, {most}"),)
+    if now < most and (gpu.utilization_gpu_percent or 0) >= BUSY_PERCENT:
+        return Trouble(
+            CheckStatus.WARN,
+            f"PCIe generation {now} of {most} under load",
+            evidence,
+            ("Reseat the GPU or its riser.", "Set the slot's speed in the BIOS to automatic."),
+            cause="pcie-slow",
+        )
+    card = health.pcie_generation_gpu_max
+    if card is not None and card > most:
+        return Trouble(
+            CheckStatus.OK, f"the slot supports PCIe generation {most}, the card {card}", evidence
+        )
+    return None

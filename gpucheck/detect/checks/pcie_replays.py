@@ -1,0 +1,56 @@
+"""Are PCIe transfers repeated?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "pcie-replays"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Transfer rate of a lane in GT/s, by generation.
+LANE_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+#: Fewer in so short a time may be chance.
+LEAST_GROWTH = 2
+ABOUT = About(
+    looks_at=("nvmlDeviceGetFieldValues 94 (replay counter), twice, 0.1 s apart",),
+    why="Repeated transfers mean a bad contact, riser or slot, and cost bandwidth.",
+    rules=(
+        "warn: more replays a minute than GT/s x 60 / 1000 x lanes, and 2 or more in the check",
+    ),
+    sources=("DCGM health: the same rate (Gen3 x16: 8, Gen4 x16: 16, Gen5 x16: 31 a minute)",),
+    causes=("pcie-replays",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "no PCIe transfer was repeated during the check", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Compare the rate with DCGM's."""
+    missing = unread(health, "pcie_replays_grown")
+    if missing is not None:
+        return missing
+    grown, seconds = health.pcie_replays_grown or 0, health.sample_s or 0.1
+    rate = grown * 60 / seconds
+    lanes = (gpu.pcie_width or 16) * LANE_GT_PER_S.get(gpu.pcie_generation or 3, 8.0)
+    limit = lanes * 60 / 1000
+    if grown < LEAST_GROWTH or rate <= limit:
+        return None
+    return Trouble(
+        CheckStatus.WARN,
+        f"PCIe transfers are repeated: {grown} in {seconds * 1000:.0f} ms",
+        (
+            Evidence(source="replays a minute", value=f"{rate:.0f}, limit {limit:.0f}"),
+            Evidence(source="replays since the driver started", value=str(health.pcie_replays)),
+        ),
+        ("Reseat the GPU or its riser, and clean the contacts.",),
+        cause="pcie-replays",
+    )

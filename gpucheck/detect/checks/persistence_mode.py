@@ -1,0 +1,40 @@
+"""Is persistence mode on for every GPU without a display?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "persistence-mode"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetDisplayActive"),
+    why="Without it the driver releases an idle GPU, and the next program waits 1 to 3 s for it.",
+    rules=("only noted, on GPUs without a display; gpucheck never turns it on",),
+    sources=("NVIDIA Driver Persistence", "DCGM diagnostics warn about it"),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "persistence mode is on", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Note where it is off; a desktop does not need it."""
+    missing = unread(gpu, "persistence_mode")
+    if missing is not None:
+        return missing
+    if gpu.persistence_mode or health.display_active:
+        return None
+    return Trouble(
+        CheckStatus.OK,
+        "persistence mode is off: the first program waits while the GPU wakes",
+        (Evidence(source="nvmlDeviceGetPersistenceMode", value="0"),),
+    )

@@ -1,0 +1,51 @@
+"""Were the clocks lowered during the check?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "throttled-time"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+#: Counters that may grow without trouble.
+HARMLESS = ("power cap",)
+ABOUT = About(
+    looks_at=("nvmlDeviceGetFieldValues 74, 269, 270, 271, twice, 0.1 s apart",),
+    why="A single reading of the reasons misses short slowdowns; these counters do not.",
+    rules=("warn: a thermal or power brake counter grew; the power cap's is only noted",),
+    sources=("DCGM health: growth of thermal and power violations within its window",),
+    causes=("time-throttled",),
+)
+
+
+def check(machine: Machine) -> list[Finding]:
+    """Judge every GPU that answers."""
+    return over_gpus(machine, ID, "no time was lost to heat or the power brake", judge)
+
+
+def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
+    """Compare the two readings."""
+    missing = unread(health, "throttled_ns")
+    if missing is not None:
+        return missing
+    grown = {name: ns for name, ns in (health.throttled_ns or {}).items() if ns > 0}
+    bad = {name: ns for name, ns in grown.items() if name not in HARMLESS}
+    if not bad:
+        return None
+    window_ms = (health.sample_s or 0) * 1000
+    return Trouble(
+        CheckStatus.WARN,
+        f"clocks were lowered by {' and '.join(bad)} during the check",
+        tuple(
+            Evidence(source=f"{name} counter", value=f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
+            for name, ns in bad.items()
+        ),
+        ("Check airflow, fans, dust and the power supply.",),
+        cause="time-throttled",
+    )

@@ -1,0 +1,221 @@
+"""Do the CUDA toolkits and libraries in the loader's path fit the driver and the GPUs?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpucheck.detect.checks.machine import UPGRADE, Machine
+from gpucheck.detect.checks.reason import Reason
+from gpucheck.detect.cuda_versions import (
+    MATCHING_DRIVER,
+    is_driver_too_old,
+    minimum_driver,
+    parse_version,
+    show_version,
+    too_old_for,
+)
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.drivers.evidence import LibraryReading, ToolkitReading
+from gpucheck.inventory.inventory import cuda_version
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "toolkit-libraries"
+LAYER = Layer.TOOLKIT
+REQUIRES: tuple[str, ...] = ()
+
+#: The usual path of the toolkit in use.
+LINK = "/usr/local/cuda"
+REQUIRE = "NVIDIA_REQUIRE_CUDA"
+_REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
+#: Kind of library -> the cause, and what it is.
+IN_FRONT = {
+    "stub": ("stub-in-front", "the toolkit's stub"),
+    "compat": ("compat-in-front", "a compatibility library"),
+}
+ABOUT = About(
+    looks_at=(
+        "LD_LIBRARY_PATH, /etc/ld.so.conf.d and the system's folders: every libcuda.so.1 in them",
+        "/usr/local/cuda*/version.json",
+        f"{REQUIRE}: the CUDA that a container's image was made for",
+    ),
+    why="A stub or compatibility libcuda in front of the driver's own breaks CUDA; a toolkit newer"
+    " than the driver builds programs that do not run. Frameworks bring their own libraries.",
+    rules=(
+        "warn: a stub libcuda comes first, or a compatibility one with which CUDA does not work",
+        "warn: WSL2 has the libraries of a Linux driver",
+        "warn: a toolkit that a variable names (LD_LIBRARY_PATH, CUDA_HOME), or a container's"
+        " image, needs a newer driver (CUDA 11: 450.80.02, 12: 525.60.13, 13: 580; Windows drivers"
+        " 11: 452.39, 12: 528.33)",
+        "warn: such a toolkit has no code for a GPU of this machine (CUDA 13: below 7.5)",
+    ),
+    sources=(
+        "NVIDIA, CUDA Compatibility: minimum driver versions",
+        "CUDA Toolkit Release Notes: toolkit and driver versions; CUDA 13.0: dropped architectures",
+    ),
+    causes=(
+        "stub-in-front",
+        "compat-in-front",
+        "linux-driver-in-wsl",
+        "toolkit-newer-than-driver",
+        "toolkit-without-architecture",
+        "image-newer-than-driver",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the loader's path and the toolkits; what works outweighs the tables."""
+    if machine.system.unavailable is not None:
+        summary = f"not checked: {machine.system.unavailable}"
+        return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+    troubles = [*_in_front(machine), *_of_linux(machine), *_toolkits(machine), *_image(machine)]
+    if troubles:
+        return Finding(
+            id=ID,
+            layer=LAYER,
+            status=CheckStatus.WARN,
+            summary="; ".join(trouble.summary for trouble in troubles),
+            evidence=tuple(item for trouble in troubles for item in trouble.evidence),
+            remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
+            cause=troubles[0].cause,
+        )
+    return Finding(
+        id=ID, layer=LAYER, status=CheckStatus.OK, summary=_summary(machine),
+        evidence=tuple(_remarks(machine)),
+    )  # fmt: skip
+
+
+def _in_front(machine: Machine) -> Iterator[Reason]:
+    """Find a stub or a compatibility library before the driver's own libcuda."""
+    for library in machine.system.libraries.found:
+        if not library.name.startswith("libcuda.so"):
+            continue
+        if library.kind in IN_FRONT and not _is_wanted(machine, library):
+            cause, what = IN_FRONT[library.kind]
+            folder = library.path.rpartition("/")[0]
+            yield Reason(
+                cause,
+                f"the first libcuda in the loader's path is {what}",
+                (Evidence(source=library.name, value=library.path),),
+                (f"Remove {folder} from LD_LIBRARY_PATH.",),
+            )
+        return
+
+
+def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
+    """Return whether it is a compatibility library with which CUDA works, as intended."""
+    return library.kind == "compat" and bool(machine.cuda.device_count)
+
+
+def _of_linux(machine: Machine) -> Iterator[Reason]:
+    """On WSL2, find the libraries of a Linux driver, which may hide those of Windows."""
+    found = [
+        library
+        for library in machine.system.libraries.found
+        if library.kind == "driver" and library.path.startswith("/usr/lib")
+    ]
+    if machine.is_wsl and found:
+        yield Reason(
+            "linux-driver-in-wsl",
+            "a Linux NVIDIA driver is installed in WSL2, which uses the Windows driver",
+            tuple(Evidence(source=library.name, value=library.path) for library in found),
+            (
+                "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
+                " installed); then, in Windows: wsl --shutdown",
+            ),
+        )
+
+
+def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
+    """Return the variable that leads programs to a toolkit; an unused toolkit is no problem.
+
+    `/usr/local/cuda` is a link to one of them; the reading does not have its target.
+    """
+    for name, text in machine.environment.items():
+        for entry in text.split(":"):
+            folder = entry.rstrip("/")
+            if any(
+                folder == path or folder.startswith(f"{path}/") for path in (toolkit.path, LINK)
+            ):
+                return Evidence(source=name, value=repr(text))
+    return None
+
+
+def _toolkits(machine: Machine) -> Iterator[Reason]:
+    driver = machine.nvml.driver_version
+    oldest = min(
+        (gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability),
+        key=lambda text: parse_version(text) or (),
+        default=None,
+    )
+    for toolkit in machine.system.libraries.toolkits:
+        used_by = _used_by(machine, toolkit)
+        if used_by is None:
+            continue
+        evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"), used_by)
+        if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
+            least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+            yield Reason(
+                "toolkit-newer-than-driver",
+                f"CUDA {toolkit.version} needs driver {least} or newer, but this is {driver}",
+                evidence,
+                (UPGRADE, "Or build with an older toolkit."),
+            )
+        elif too_old_for(toolkit.version, oldest):
+            yield Reason(
+                "toolkit-without-architecture",
+                f"CUDA {toolkit.version} has no code for compute capability {oldest}",
+                evidence,
+                ("Build for this GPU with a CUDA 12 toolkit.",),
+            )
+
+
+def _image(machine: Machine) -> Iterator[Reason]:
+    """Compare the CUDA of the container's image with what the driver offers."""
+    asked = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
+    if asked is None or machine.nvml.failure is not None:
+        return
+    # Not NVML's version: with a compatibility library the driver offers a newer CUDA.
+    offered = machine.cuda.driver_version
+    if not offered:
+        return
+    wanted = (int(asked[1]), int(asked[2]))
+    if wanted > (offered // 1000, offered % 1000 // 10):
+        yield Reason(
+            "image-newer-than-driver",
+            f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
+            f" but the driver offers {cuda_version(offered)}",
+            (Evidence(source=REQUIRE, value=repr(machine.environment[REQUIRE])),),
+            ("Upgrade the host's driver, or use an image for an older CUDA.",),
+        )
+
+
+def _summary(machine: Machine) -> str:
+    toolkits = machine.system.libraries.toolkits
+    if not toolkits:
+        return "no CUDA toolkit is installed; frameworks bring their own libraries"
+    return "CUDA toolkit " + ", ".join(each.version or f"in {each.path}" for each in toolkits)
+
+
+def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
+    """Return a toolkit's version, and the driver that its programs need."""
+    value = toolkit.version or "?"
+    driver = machine.nvml.driver_version
+    if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
+        least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
+        return f"{value}; not in use: its programs need driver {least} or newer"
+    mine = None if machine.is_wsl else parse_version(driver)
+    version = parse_version(toolkit.version)
+    matching = MATCHING_DRIVER.get(version[:2]) if version else None
+    if mine and matching and mine < matching:
+        value += f"; came with driver {show_version(matching)}: newer code may not compile (222)"
+    return value
+
+
+def _remarks(machine: Machine) -> Iterator[Evidence]:
+    first = next(iter(machine.system.libraries.found), None)
+    if first is not None and first.kind == "compat":
+        yield Evidence(source=first.path, value="a compatibility library with which CUDA works")
+    for toolkit in machine.system.libraries.toolkits:
+        yield Evidence(source=toolkit.path, value=_remark(machine, toolkit))

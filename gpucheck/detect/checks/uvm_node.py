@@ -1,0 +1,89 @@
+"""Is nvidia-uvm present, which CUDA needs and NVML does not?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "uvm-node"
+LAYER = Layer.DEVICE_NODES
+REQUIRES: tuple[str, ...] = ("kernel-module", "device-nodes")
+
+_finding = Teller(ID, LAYER)
+
+NODE = "/dev/nvidia-uvm"
+MODULE = "/sys/module/nvidia_uvm"
+ABOUT = About(
+    looks_at=(NODE, MODULE),
+    why="Without it nvidia-smi works, but CUDA fails with 999 (unknown error).",
+    rules=(
+        "fail: the node or the module is missing, or the node is not permitted",
+        "warn instead: NVML fails or hangs, which is then the cause",
+        "ok: CUDA works after all, since the driver creates the node on its first call",
+    ),
+    sources=(
+        "NVIDIA driver README, chapter on device files",
+        "open-gpu-kernel-modules issue 689, pytorch issue 49081",
+    ),
+    causes=(
+        "uvm-module-missing",
+        "uvm-node-missing",
+        "uvm-not-permitted",
+        "nodes-not-readable",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Judge the node, the module, and the permission."""
+    if machine.is_wsl or machine.is_jetson:
+        return _finding(CheckStatus.SKIP, "not needed on this kind of machine")
+    nodes = machine.system.nodes
+    unreadable = machine.system.unavailable or nodes.unavailable
+    if unreadable is not None:
+        evidence = Evidence(source=NODE, value=unreadable)
+        return _finding(
+            CheckStatus.UNKNOWN,
+            f"{NODE} could not be read",
+            evidence,
+            cause="nodes-not-readable",
+        )
+    node = next((node for node in nodes.nodes if node.path == NODE), None)
+    if node is not None and node.accessible is False:
+        return _finding(
+            CheckStatus.FAIL,
+            f"this user may not open {NODE}",
+            Evidence(source=NODE, value=f"mode {node.mode}, owner {node.owner}"),
+            remedy=("Join the group that owns it, then log in again.",),
+            cause="uvm-not-permitted",
+        )
+    if node is not None:
+        return _finding(
+            CheckStatus.OK, f"{NODE} exists", Evidence(source=NODE, value=f"mode {node.mode}")
+        )
+    return _missing(machine)
+
+
+def _missing(machine: Machine) -> Finding:
+    loaded = machine.kernel.uvm_loaded
+    evidence = (
+        Evidence(source=NODE, value="absent"),
+        Evidence(source=MODULE, value="loaded" if loaded else "absent"),
+    )
+    if machine.is_container:
+        remedy: tuple[str, ...] = (
+            "Start the container through the NVIDIA runtime (docker run --gpus all …), or pass the"
+            f" node: --device {NODE}",
+            "On the host: sudo nvidia-modprobe -c0 -u",
+        )
+    else:
+        remedy = (
+            "Load it and create its node: sudo nvidia-modprobe -c0 -u",
+            "Or: sudo modprobe nvidia_uvm",
+        )
+    what = NODE if loaded else "the module nvidia_uvm"
+    summary = f"{what} is missing, which CUDA needs and NVML does not"
+    cause = "uvm-node-missing" if loaded else "uvm-module-missing"
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)

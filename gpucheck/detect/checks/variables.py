@@ -1,0 +1,67 @@
+"""Do environment variables slow GPU programs down, or turn GPUs off for some?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "variables"
+LAYER = Layer.VISIBILITY
+REQUIRES: tuple[str, ...] = ()
+
+#: Variables with side effects, and what each does.
+MEANING: dict[str, str] = {
+    "CUDA_LAUNCH_BLOCKING": "every launch waits until its kernel has ended",
+    "CUDA_FORCE_PTX_JIT": "every kernel is compiled anew; TensorFlow fails to load",
+    "CUDA_DISABLE_PTX_JIT": "code for an older architecture is refused",
+    "CUDA_PROFILE": "profiling slows programs down",
+    "COMPUTE_PROFILE": "profiling slows programs down",
+    "OPENCL_PROFILE": "profiling slows programs down",
+    "NSIGHT_CUDA_DEBUGGER": "a debugger slows programs down",
+    "CUDA_INJECTION32_PATH": "a library is loaded into every CUDA program",
+    "CUDA_INJECTION64_PATH": "a library is loaded into every CUDA program",
+    "CUDA_AUTO_BOOST": "the clocks are not the default ones",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "programs write core dumps of the GPU",
+    "CUDA_COREDUMP_FILE": "programs write core dumps of the GPU",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "programs stop for a debugger",
+    "NUMBA_DISABLE_CUDA": "Numba uses no GPU",
+    "NUMBA_ENABLE_CUDASIM": "Numba simulates the GPU on the CPU",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "PyTorch trusts NVML and does not ask CUDA",
+}
+#: Values that turn a switch off.
+OFF = ("", "0", "false", "False")
+
+ABOUT = About(
+    looks_at=(*MEANING, "JAX_PLATFORMS without a GPU platform"),
+    why="They are set once for debugging, and forgotten.",
+    rules=("warn: one of them is set to anything but 0",),
+    sources=("DCGM diagnostics, the variables that its software test warns about",),
+    causes=("variables-set",),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Name those that are set."""
+    found = [
+        (name, meaning)
+        for name, meaning in MEANING.items()
+        if machine.environment.get(name, "") not in OFF
+    ]
+    platforms = machine.environment.get("JAX_PLATFORMS", "")
+    if platforms and not set(platforms.split(",")) & {"cuda", "gpu", "rocm"}:
+        found.append(("JAX_PLATFORMS", "JAX uses no GPU"))
+    if not found:
+        summary = "no variable that slows GPU programs down is set"
+        return Finding(id=ID, layer=LAYER, status=CheckStatus.OK, summary=summary)
+    return Finding(
+        id=ID,
+        layer=LAYER,
+        status=CheckStatus.WARN,
+        summary="; ".join(f"{name} is set: {meaning}" for name, meaning in found),
+        evidence=tuple(
+            Evidence(source=name, value=repr(machine.environment[name])) for name, _ in found
+        ),
+        remedy=(f"If you do not need it: unset {' '.join(name for name, _ in found)}",),
+        cause="variables-set",
+    )

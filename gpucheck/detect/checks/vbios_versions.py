@@ -1,0 +1,41 @@
+"""Do GPUs of the same model have the same firmware?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "vbios-versions"
+LAYER = Layer.HEALTH
+REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = Teller(ID, LAYER)
+
+ABOUT = About(
+    looks_at=("nvmlDeviceGetVbiosVersion, by model",),
+    why="Different firmware may mean different clocks and limits, and one slower GPU.",
+    rules=("only noted: GPUs of one model differ",),
+    sources=("AzNHC and Meta GCM compare them with a list",),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Compare within each model."""
+    models: dict[str, dict[str, list[int]]] = {}
+    for gpu, health in machine.gpus:
+        if health.vbios_version is not None and gpu.name is not None:
+            versions = models.setdefault(gpu.name, {})
+            versions.setdefault(health.vbios_version, []).append(gpu.index)
+    if not models:
+        return _finding(CheckStatus.SKIP, "not available: no GPU reports its firmware version")
+    mixed = {name: versions for name, versions in models.items() if len(versions) > 1}
+    if not mixed:
+        return _finding(CheckStatus.OK, "GPUs of one model have the same firmware")
+    evidence = [
+        Evidence(source=f"{name}: {version}", value="GPU " + ", ".join(map(str, indices)))
+        for name, versions in mixed.items()
+        for version, indices in versions.items()
+    ]
+    return _finding(CheckStatus.OK, "GPUs of one model have different firmware", *evidence)

@@ -1,0 +1,118 @@
+"""Which GPUs do the visibility variables leave to a program, entry by entry?"""
+
+from __future__ import annotations
+
+from gpucheck.detect.checks.machine import VISIBLE, Machine, count_of
+from gpucheck.detect.checks.nvml import SLURM
+from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.inventory.advice import hides_on_purpose
+from gpucheck.inventory.model import EntryStatus, Visibility
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+ID = "visibility"
+LAYER = Layer.VISIBILITY
+REQUIRES: tuple[str, ...] = ("cuda-driver",)
+
+_finding = Teller(ID, LAYER)
+
+ORDER = "CUDA_DEVICE_ORDER"
+#: Values whose meaning is hard to guess.
+ODD = {
+    "NoDevFiles": "Slurm sets this for a job without GPUs",
+    '""': "these are two quotation marks, which name no GPU; an empty value has none",
+}
+ABOUT = About(
+    looks_at=(VISIBLE, ORDER, "what CUDA sees with them and without"),
+    why="One wrong entry hides every GPU after it, and an empty value all of them.",
+    rules=(
+        "fail: CUDA sees GPUs without the variable and none with it",
+        "warn: some of its entries are dropped",
+    ),
+    sources=(
+        "CUDA Programming Guide, CUDA Environment Variables",
+        "MIG User Guide, CUDA Device Enumeration",
+    ),
+    causes=(
+        "hidden-by-variable",
+        "entries-dropped",
+    ),
+)
+
+
+def check(machine: Machine) -> Finding:
+    """Explain the variable's entries by what CUDA sees."""
+    text = machine.environment.get(VISIBLE)
+    seen = machine.cuda.device_count or 0
+    if text is None:
+        summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
+        return _finding(CheckStatus.OK, summary, *_order(machine))
+    visibility = machine.visibility
+    told = Evidence(source=VISIBLE, value=repr(text))
+    evidence = (told, *_entries(visibility), *_order(machine))
+    if not seen:
+        return _finding(
+            CheckStatus.FAIL,
+            f"{VISIBLE}={text!r} hides every GPU: {_why(text, visibility)}",
+            *evidence,
+            remedy=_show_one(machine, visibility, text),
+            cause="hidden-by-variable",
+        )
+    dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
+    if dropped:
+        return _finding(
+            CheckStatus.WARN,
+            f"{VISIBLE}={text!r}: {len(dropped)} of its entries dropped,"
+            f" programs see {_of(machine, seen)}",
+            *evidence,
+            remedy=(f"Correct the entry {dropped[0].text!r}: gpucheck list shows the GPUs",),
+            cause="entries-dropped",
+        )
+    summary = f"{VISIBLE}={text!r}: programs see {_of(machine, seen)}"
+    return _finding(CheckStatus.OK, summary, *evidence)
+
+
+def _of(machine: Machine, seen: int) -> str:
+    if any(gpu.mig_instances for gpu in machine.nvml.gpus):
+        return f"{count_of(seen, 'device')} (each MIG instance is one)"
+    total = machine.nvml.gpu_count
+    return count_of(seen) if total in (None, 0, seen) else f"{seen} of {count_of(total or 0)}"
+
+
+def _entries(visibility: Visibility) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(source=f"{VISIBLE} entry {entry.text!r}", value=f"{entry.status}: {entry.reason}")
+        for entry in visibility.entries
+    )
+
+
+def _order(machine: Machine) -> tuple[Evidence, ...]:
+    if ORDER not in machine.environment:
+        return ()
+    return (Evidence(source=ORDER, value=repr(machine.environment[ORDER])),)
+
+
+def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str, ...]:
+    unset = f"Unset it (unset {VISIBLE}), or name a GPU that exists: gpucheck list"
+    if text == "NoDevFiles" or "SLURM_JOB_ID" in machine.environment:
+        return (*SLURM, unset)
+    if hides_on_purpose(visibility):
+        return (f"To use a GPU after all: unset {VISIBLE}",)
+    if any(entry.reason.startswith("no MIG instance") for entry in visibility.entries):
+        return (unset, "Recreated MIG instances have new UUIDs.")
+    if not text:
+        return (unset, "A scheduler that set it gave this job no GPU: request one.")
+    return (unset,)
+
+
+def _why(text: str, visibility: Visibility) -> str:
+    if text == "":
+        return "an empty value means none"
+    if text in ODD:
+        return ODD[text]
+    if hides_on_purpose(visibility):
+        return "this value is used to hide every GPU"
+    dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
+    if dropped:
+        return f"{dropped[0].text!r}: {dropped[0].reason}"
+    return "no entry names a GPU that CUDA sees"

@@ -1,0 +1,245 @@
+"""Blame for a failure: observations outweigh signs, and consequences are not causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpucheck.detect.checks import (
+    CHECKS,
+    cuda_driver,
+    cupy,
+    device_nodes,
+    gpu_lost,
+    kernel_module,
+    launch,
+    module_absence,
+    nvml,
+    pci_device,
+    uvm_node,
+)
+from gpucheck.detect.checks.machine import KERNEL_LOG
+from gpucheck.detect.model import Finding, Layer
+from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.inventory.inventory import HUNG
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+#: Layers whose failure means that no program can use a GPU.
+CHAIN = frozenset(
+    {
+        Layer.ENVIRONMENT,
+        Layer.PCI,
+        Layer.KERNEL,
+        Layer.DEVICE_NODES,
+        Layer.NVML,
+        Layer.CUDA_DRIVER,
+        Layer.VISIBILITY,
+        Layer.LAUNCH,
+    }
+)
+#: Layers that the driver itself may repair on its first call.
+MADE_ON_DEMAND = frozenset({Layer.DEVICE_NODES})
+#: Layers that are known only by signs, which a sandbox may hide.
+KNOWN_BY_SIGNS = frozenset({Layer.PCI, Layer.KERNEL})
+#: Error codes of NVML that only a running driver returns: power supply, interrupts, InfoROM, a lost
+#: GPU, version, memory. The first set means that the driver was opened; 4 and 17 (no permission,
+#: refused by the system) may come from the device files alone.
+OPENED = frozenset({f"NVML {code}" for code in (8, 11, 14, 15, 16, 18, 20, 27)})
+RUNS = OPENED | {"NVML 4", "NVML 17"}
+MISMATCH = frozenset({"CUDA 803", "CUDA 804"})
+NOT_LOADED = "NVML 9"
+YET_A_DRIVER = "yet a driver is present"
+UNREACHED = "not reached: "
+GOOD = (CheckStatus.OK, CheckStatus.WARN)
+
+
+def is_hung(finding: Finding) -> bool:
+    """Return whether a library was called and did not answer."""
+    return any(evidence.value == HUNG for evidence in finding.evidence)
+
+
+def not_reached(cause: Finding) -> str:
+    """Return the summary of a check that another finding kept from running, with that one's id.
+
+    The problem is described there, and not repeated for every check above it.
+    """
+    if cause.summary.startswith(UNREACHED):
+        return cause.summary
+    if is_hung(cause):
+        return f"{UNREACHED}{cause.id} got no answer"
+    return (
+        f"{UNREACHED}{cause.id} {'failed' if cause.status is CheckStatus.FAIL else 'was skipped'}"
+    )
+
+
+def is_unreached(finding: Finding) -> bool:
+    """Return whether a finding was skipped because of another one."""
+    return finding.status is CheckStatus.SKIP and finding.summary.startswith(UNREACHED)
+
+
+def judge(
+    findings: Sequence[Finding],
+    *,
+    has_control_node: bool = False,
+    cupy_failure: ProbeFailure | None = None,
+) -> tuple[Finding, ...]:
+    """Blame the first broken layer; let observations outweigh signs.
+
+    If a kernel runs, or CUDA starts and sees a GPU, a failure below it is a misread sign: a sandbox
+    may mask the PCI bus. It becomes unknown. The same holds below NVML, if NVML answers or hangs.
+    A check that went wrong above a failure that remains is its consequence: it becomes a skip.
+
+    A bus that looks empty and a module that looks absent are signs, too. An error that only a
+    running driver returns outweighs them, and so does its control node (`has_control_node`).
+    `cupy_failure` is why CuPy could not run the kernel that libcuda ran.
+    """
+    # Only these are required by others, and each has one finding.
+    chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
+    names, said = _observation(chain)
+    for name in set(names) & set(chain):
+        chain[name] = _outweighed(chain[name], said)
+    for name, said in _witnesses(chain, has_control_node):
+        chain[name] = _outweighed(chain[name], said)
+    judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
+    proven = _proven_by_launch(judged, chain.get(launch.ID))
+    if cupy_failure is not None:
+        proven = [cupy.after_launch(f, cupy_failure) if f.id == cupy.ID else f for f in proven]
+    return tuple(_said_once(_lost_once(_without_uvm(proven))))
+
+
+def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
+    """Mark a framework that ran the kernel as ok, whatever its files look like."""
+    through = launch.went_through(launched) if launched and launched.status in GOOD else None
+    return [
+        finding._replace(
+            status=CheckStatus.OK,
+            summary=f"{finding.summary}, yet a kernel runs through it",
+            remedy=(),
+            cause=None,
+        )
+        if finding.id == through and finding.status in (CheckStatus.WARN, CheckStatus.UNKNOWN)
+        else finding
+        for finding in findings
+    ]
+
+
+def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Keep the remedy for a lost GPU in the finding that names it, not in each sign of it."""
+    told = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
+    causes = (pci_device.FELL_OFF, *gpu_lost.WORDS)
+    return [
+        finding._replace(remedy=(f"See {gpu_lost.ID}.",))
+        if told and finding.layer in CHAIN and finding.cause in causes
+        else finding
+        for finding in findings
+    ]
+
+
+def _said_once(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Warn once about a driver that stopped answering while the health was read."""
+    first: Finding | None = None
+    for finding in findings:
+        if finding.layer is not Layer.HEALTH or finding.cause != HUNG:
+            yield finding
+        elif first is None:
+            first = finding._replace(
+                status=CheckStatus.WARN,
+                evidence=(Evidence(source="NVML", value=HUNG),),
+                remedy=(KERNEL_LOG, "Reboot when nothing runs on the GPUs."),
+            )
+            yield first
+        else:
+            yield finding._replace(status=CheckStatus.SKIP, summary=not_reached(first), cause=None)
+
+
+def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
+    """Return the signs that are outweighed, and the observation that outweighs them."""
+    for witness, said in ((launch.ID, "yet a kernel runs"), (cuda_driver.ID, "yet CUDA works")):
+        found = chain.get(witness)
+        if found is not None and found.status in GOOD:
+            return tuple(_below(witness)), said
+    found = chain.get(nvml.ID)
+    if found is not None and found.status in GOOD:
+        return nvml.REQUIRES, "yet NVML answers"
+    if found is not None and is_hung(found):
+        return nvml.REQUIRES, "yet a driver is present, and does not answer"
+    return (), ""
+
+
+def _witnesses(chain: Mapping[str, Finding], has_control_node: bool) -> Iterator[tuple[str, str]]:
+    """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
+    said = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
+    code = next(iter(sorted(said & (RUNS | MISMATCH))), None)
+    bus, module, nodes = (
+        chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
+    )
+    node = f"yet {device_nodes.CONTROL} exists"
+    if bus is not None and bus.cause == pci_device.NO_GPU and (code or has_control_node):
+        yield bus.id, f"{YET_A_DRIVER} ({code})" if code else node
+    if module is not None and module.cause in module_absence.CAUSES:
+        # Outside containers, the files of an unloaded driver stay behind.
+        stale = NOT_LOADED in said or module.cause != module_absence.OF_THE_HOST
+        if code or (has_control_node and not stale):
+            yield module.id, f"{YET_A_DRIVER} ({code})" if code else node
+    if nodes is not None and nodes.cause in device_nodes.MISSING and said & OPENED:
+        yield nodes.id, YET_A_DRIVER
+
+
+def _evidence_of(chain: Mapping[str, Finding], name: str) -> tuple[Evidence, ...]:
+    return chain[name].evidence if name in chain else ()
+
+
+def _without_uvm(findings: Sequence[Finding]) -> list[Finding]:
+    """Only warn of a missing nvidia-uvm where NVML, which does not need it, fails or hangs."""
+    found = next((finding for finding in findings if finding.id == nvml.ID), None)
+    broken = found is not None and (found.status is CheckStatus.FAIL or is_hung(found))
+    return [
+        finding._replace(status=CheckStatus.WARN)
+        if broken and finding.id == uvm_node.ID and finding.status is CheckStatus.FAIL
+        else finding
+        for finding in findings
+    ]
+
+
+def _outweighed(finding: Finding, observation: str) -> Finding:
+    if finding.status is not CheckStatus.FAIL:
+        return finding
+    if finding.id == nvml.ID and finding.cause in gpu_lost.WORDS:
+        return finding  # every GPU is lost, whatever a program saw before
+    if finding.layer in MADE_ON_DEMAND:
+        summary = f"{finding.summary} as far as could be seen at first, {observation}"
+        return finding._replace(status=CheckStatus.OK, summary=summary, remedy=(), cause=None)
+    if finding.layer in KNOWN_BY_SIGNS:
+        # The remedy of a misread sign would mislead, and what works needs no warning.
+        summary = f"{finding.summary} as far as can be seen here, {observation}"
+        return finding._replace(status=CheckStatus.UNKNOWN, summary=summary, remedy=(), cause=None)
+    # NVML matters by itself, even where CUDA works.
+    summary = f"{finding.summary}, {observation}"
+    return finding._replace(status=CheckStatus.WARN, summary=summary)
+
+
+def _consequence(finding: Finding, chain: Mapping[str, Finding]) -> Finding:
+    """Return the finding, or a skip if it went wrong above the first broken layer."""
+    cause = next((chain[name] for name in _below(finding.id) if _has_failed(chain, name)), None)
+    wrong = finding.status in (CheckStatus.FAIL, CheckStatus.UNKNOWN) or is_unreached(finding)
+    if cause is None or not wrong:
+        return finding
+    return finding._replace(
+        status=CheckStatus.SKIP, summary=not_reached(cause), remedy=(), cause=None
+    )
+
+
+def _has_failed(chain: Mapping[str, Finding], name: str) -> bool:
+    return name in chain and chain[name].status is CheckStatus.FAIL
+
+
+def _below(name: str) -> list[str]:
+    """Return what a check requires, and what that requires, the lowest first."""
+    requires = {check.ID: check.REQUIRES for check in CHECKS}
+    found: set[str] = set()
+    waiting = list(requires[name])
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting.extend(requires[each])
+    return [check.ID for check in CHECKS if check.ID in found]

@@ -1,0 +1,116 @@
+"""Findings of the checks, and the verdict over all of them (contract: detect/1)."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+
+class Layer(StrEnum):
+    """The layers between a program and a running kernel, lowest first, and health."""
+
+    ENVIRONMENT = "environment"
+    PCI = "pci"
+    KERNEL = "kernel"
+    DEVICE_NODES = "device-nodes"
+    NVML = "nvml"
+    CUDA_DRIVER = "cuda-driver"
+    VISIBILITY = "visibility"
+    TOOLKIT = "toolkit"
+    FRAMEWORK = "framework"
+    LAUNCH = "launch"
+    HEALTH = "health"
+
+
+class Verdict(StrEnum):
+    """Whether a program started now can use a GPU."""
+
+    USABLE = "usable"
+    DEGRADED = "degraded"
+    UNUSABLE = "unusable"
+    UNKNOWN = "unknown"
+
+
+class Finding(NamedTuple):
+    """Result of one check; `gpu` is the UUID it is about, null for the whole machine.
+
+    `cause` is a stable name of the problem, null if there is none.
+    """
+
+    id: str
+    layer: Layer
+    status: CheckStatus
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+    gpu: str | None = None
+    cause: str | None = None
+
+
+class LayerSummary(NamedTuple):
+    """One layer in one line: the worst finding in it."""
+
+    layer: Layer
+    status: CheckStatus
+    summary: str
+
+
+class Framework(NamedTuple):
+    """Build of one framework; `sees_gpu` null means that it was not tried."""
+
+    name: str
+    version: str | None = None
+    cuda_build: str | None = None
+    sees_gpu: bool | None = None
+    reason: str | None = None
+
+
+class Detection(NamedTuple):
+    """Result of `gpucheck detect`: the verdict, its sentence, remedies, and evidence.
+
+    `cause` belongs to the finding that the sentence is about. `interpreter` is the Python whose
+    frameworks were checked, `interpreter_named_by` what selected it: --python, VIRTUAL_ENV,
+    CONDA_PREFIX, PATH, or gpucheck for the one it runs in; null if none was checked.
+    """
+
+    usable: bool | None
+    verdict: Verdict
+    conclusion: str
+    first_failure: str | None
+    checks: tuple[Finding, ...]
+    remedy: tuple[str, ...] = ()
+    frameworks: tuple[Framework, ...] = ()
+    layers: tuple[LayerSummary, ...] = ()
+    cause: str | None = None
+    interpreter: str | None = None
+    interpreter_named_by: str | None = None
+
+
+class About(NamedTuple):
+    """Description of a check: what it looks at, why, its rules, and their sources.
+
+    `causes` are the names of the problems it can find.
+    """
+
+    looks_at: tuple[str, ...]
+    why: str
+    rules: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+
+
+class CheckDescription(NamedTuple):
+    """One check as --list-checks and --explain show it."""
+
+    id: str
+    layer: Layer
+    question: str
+    requires: tuple[str, ...]
+    about: About
+
+
+class Catalogue(NamedTuple):
+    """List of checks; `explained` asks for their full descriptions."""
+
+    catalogue: tuple[CheckDescription, ...]
+    explained: bool = False

@@ -1,0 +1,278 @@
+"""Child processes that answer in JSON lines, with a deadline, and that may be abandoned.
+
+A call into a broken driver can sleep uninterruptibly in the kernel, where not even SIGKILL ends
+it. So nothing here waits for a child without a bound: its pipes are closed and it is abandoned.
+Built on posix_spawn, which starts a child before `subprocess` could even be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+from gpucheck.drivers.interrupts import HeldBack
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+#: Runs every script, and ends with us.
+START = os.path.join(os.path.dirname(__file__), "start_child.py")  # noqa: PTH118, PTH120 - pathlib is slow to import
+_CHUNK_BYTES = 1 << 16
+#: A child that is not stuck in the kernel ends this soon after SIGKILL.
+_REAP_S = 0.05
+#: A driver that has missed a deadline gets this share of it from then on: several hangs in one
+#: command take little longer than one.
+SHARE_AFTER_A_HANG = 0.25
+
+
+class ChildSilentError(Exception):
+    """The child did not finish its answer before the deadline (seconds)."""
+
+    def __init__(self, deadline_s: float) -> None:
+        super().__init__(f"no answer within {deadline_s:g} s")
+        self.deadline_s = deadline_s
+
+
+class ChildDiedError(Exception):
+    """The child ended before its answer was complete; `how` names the signal or exit code."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class Child:
+    """One script of this package, run by path in an isolated interpreter of the same Python.
+
+    The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
+    current directory, and it writes nothing to our terminal. With `interpreter` (a Python and its
+    options) the script runs there instead, with that Python's own packages; after `-m` it is the
+    name of a module.
+
+    It ends with this process, however that ends, and with the thread that started it, which the
+    kernel takes for its parent. So a thread that starts a child must outlive it.
+
+    Raises:
+        ChildDiedError: it could not be started at all.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        interpreter: tuple[str, ...] = (),
+    ) -> None:
+        self._requests = self._answers = -1
+        self._pid: int | None = None
+        self._owner = os.getpid()
+        #: Another Python may write more than our script does, from its user's site hooks.
+        self._foreign = bool(interpreter)
+        self._buffer = b""
+        python = list(interpreter or (sys.executable, "-I", "-S"))
+        module = python.pop() if python[-1] == "-m" else None
+        words = [START, str(self._owner), *filter(None, [module]), script, *arguments]
+        try:
+            with HeldBack():
+                self._start(
+                    [*python, *words], dict(os.environ if environment is None else environment)
+                )
+        except (OSError, ValueError) as error:
+            self._close_pipes()
+            how = f"could not be started: {error}"
+            raise ChildDiedError(how) from None
+        except BaseException:  # a deferred interrupt: nobody will use this child
+            self.abandon()
+            raise
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> None:
+        ends: list[int] = []
+        try:
+            request_end, self._requests = os.pipe()
+            ends.append(request_end)
+            self._answers, answer_end = os.pipe()
+            ends.append(answer_end)
+            self._pid = os.posix_spawn(
+                command[0],
+                command,
+                environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, request_end, 0),
+                    (os.POSIX_SPAWN_DUP2, answer_end, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in _inherited_descriptors()),
+                ],
+                # Python ignores SIGPIPE; a child must not inherit that.
+                setsigdef=(signal.SIGPIPE,),
+                # Ctrl-C reaches the whole foreground group. We answer it, or a command that we
+                # run does, and we end the child.
+                setsigmask=(signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
+            )
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def __del__(self) -> None:
+        """End a child whose owner was interrupted."""
+        if self._owner == os.getpid():  # and not a copy in a fork of this process
+            self.abandon()
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Send one request; if the child has already ended, reading the answer reports it."""
+        import json
+
+        try:
+            os.write(self._requests, json.dumps(request).encode("ascii") + b"\n")
+        except BrokenPipeError:
+            return
+
+    def documents(self, deadline_s: float) -> Iterator[dict[str, Any]]:
+        """Yield the child's lines as they come.
+
+        Raises:
+            ChildSilentError: a line did not come before `deadline_s` seconds from now.
+            ChildDiedError: the child ended, or wrote something that is not a JSON object.
+        """
+        end = time.monotonic() + deadline_s
+        while True:
+            document = self.next_document(end - time.monotonic())
+            if document is None:
+                self.abandon()
+                raise ChildSilentError(deadline_s)
+            yield document
+
+    def next_document(self, wait_s: float) -> dict[str, Any] | None:
+        """Return the child's next line, None if it does not come within `wait_s` seconds.
+
+        Raises:
+            ChildDiedError: the child ended, or (in our own Python) wrote something that is not a
+                JSON object.
+        """
+        import json
+
+        end = time.monotonic() + wait_s
+        while True:
+            line, separator, rest = self._buffer.partition(b"\n")
+            if separator:
+                self._buffer = rest
+                try:
+                    return _object(json, line)
+                except ChildDiedError:
+                    if not self._foreign:
+                        raise
+                continue
+            chunk = self._read_chunk(end - time.monotonic())
+            if chunk is None:
+                return None
+            if not chunk:
+                raise ChildDiedError(self._how_it_ended())
+            self._buffer += chunk
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when the child writes something."""
+        return self._answers
+
+    def _read_chunk(self, wait_s: float) -> bytes | None:
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        if not poll.poll(max(0.0, wait_s) * 1000):
+            return None
+        return os.read(self._answers, _CHUNK_BYTES)
+
+    def _how_it_ended(self) -> str:
+        # End of file comes a moment before the exit status.
+        status = self._reap(1.0)
+        if status is None:
+            return "closed its output"
+        code = os.waitstatus_to_exitcode(status)
+        return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
+
+    def _reap(self, wait_s: float) -> int | None:
+        """Collect the exit status if it comes within `wait_s`; None if it does not."""
+        end = time.monotonic() + wait_s
+        while self._pid is not None:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:  # something else collected it
+                self._pid = None
+                return None
+            if pid:
+                self._pid = None
+                return status
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.001)
+        return None
+
+    def finish(self, wait_s: float) -> None:
+        """Let a child that has finished end by itself; abandon it after `wait_s` seconds."""
+        self._close_pipes()
+        if self._reap(wait_s) is None:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Kill the child without waiting for a death that may never come."""
+        self._close_pipes()
+        if self._pid is None:
+            return
+        self._kill(self._pid)
+        self._reap(_REAP_S)
+        self._pid = None
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self._requests, self._answers):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._requests = self._answers = -1
+
+    @staticmethod
+    def _kill(pid: int) -> None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            return
+
+    #: A child only reads, so killing one that has answered loses nothing.
+    close = abandon
+
+
+def _inherited_descriptors() -> list[int]:
+    """Return the descriptors that our caller left open besides the standard streams.
+
+    A reader of such a pipe must not have to wait for a child that cannot be killed.
+    """
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    except OSError:
+        return []
+    return [number for number in numbers if number > 2 and _is_inheritable(number)]
+
+
+def _is_inheritable(number: int) -> bool:
+    try:
+        return os.get_inheritable(number)
+    except OSError:  # the one used for listing is already closed
+        return False
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have no name
+        return f"signal {number}"
+
+
+def _object(json: Any, line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        how = "gave an unreadable answer"
+        raise ChildDiedError(how)
+    return document

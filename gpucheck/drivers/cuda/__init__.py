@@ -1,0 +1,1 @@
+"""CUDA driver (libcuda), in child processes with a deadline."""

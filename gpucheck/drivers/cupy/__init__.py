@@ -1,0 +1,1 @@
+"""CuPy: GPU arrays, products, kernels and times for the benchmarks."""

@@ -1,0 +1,159 @@
+"""Translation of CuPy's errors into ours, by name and text: they have no common base class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpucheck.drivers.cupy.cache import FOLDER_VARIABLE
+from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
+
+INSTALL_CUPY = (
+    "In the checkout: pip install '.[cuda12]', or '.[cuda13]' with a driver from 580 on"
+    " (gpucheck list names yours)."
+)
+
+#: CUDA errors after which no call on the device can succeed in this process: names of the runtime,
+#: then the driver, then cuBLAS (driver_types.h, cuda.h, cublas_api.h).
+_LOST = (
+    "cudaErrorECCUncorrectable",
+    "cudaErrorHardwareStackError",
+    "cudaErrorIllegalAddress",
+    "cudaErrorIllegalInstruction",
+    "cudaErrorInvalidAddressSpace",
+    "cudaErrorInvalidPc",
+    "cudaErrorLaunchFailure",
+    "cudaErrorLaunchTimeout",
+    "cudaErrorMisalignedAddress",
+    "cudaErrorNvlinkUncorrectable",
+    "cudaErrorUnknown",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_UNKNOWN",
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+)
+
+#: The device has no memory left: names of the CUDA runtime, the driver (modules, graphs, launches)
+#: and cuBLAS. A new cuBLAS handle needs memory, and reports only the last name without it.
+_OUT_OF_MEMORY = (
+    "cudaErrorMemoryAllocation",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+)
+#: Another process uses the device exclusively, or its compute mode forbids use (driver_types.h).
+_BUSY = (
+    "cudaErrorDeviceAlreadyInUse",
+    "cudaErrorDevicesUnavailable",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE",
+)
+#: CuPy's exceptions for code that NVRTC or nvcc could not compile.
+_COMPILERS = ("CompileException", "NVRTCError", "NVCCException")
+#: NVRTC's words for a missing CUDA header: a library is missing, the code is not wrong.
+_NO_HEADER = ("cannot open source file", "cannot find", "file not found")
+
+#: The launch needs more adjacent blocks than this part of a GPU can place.
+_NO_CLUSTER = ("cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE")
+
+#: Codes of a GPU that refuses another process, and of a cluster that it cannot place.
+BUSY, CLUSTER_NOT_PLACED = "gpu-busy", "cluster-not-placed"
+
+
+def as_failure(error: Exception, doing: str) -> GpucheckError:
+    """Return our error for one of CuPy's, by its class and CUDA's name for it."""
+    kind, text = type(error).__name__, str(error).strip().split("\n")[0]
+    if any(name in text for name in _BUSY):
+        return InconclusiveError(
+            code=BUSY,
+            message=f"the GPU refused another process while {doing}: one uses it exclusively, "
+            f"or its compute mode forbids use: {text}",
+            remedy=(
+                "see who uses it: gpucheck list --processes",
+                "see its compute mode: nvidia-smi -q -d COMPUTE",
+            ),
+        )
+    if isinstance(error, MemoryError) or any(name in text for name in _OUT_OF_MEMORY):
+        return InconclusiveError(
+            code="gpu-out-of-memory",
+            message=f"the GPU does not have enough free memory for {doing}: {text}",
+            remedy=("choose a smaller --size", "see who uses it: gpucheck list --processes"),
+        )
+    if any(name in text for name in _LOST):
+        return InconclusiveError(
+            code="gpu-lost",
+            message=f"the GPU stopped answering while {doing}: {text}",
+            remedy=("run gpucheck detect", "look for Xid messages in the kernel log (dmesg)"),
+        )
+    if any(name in text for name in _NO_CLUSTER):
+        return MissingError(
+            code=CLUSTER_NOT_PLACED,
+            message=f"the GPU, or this part of it, cannot place a cluster while {doing}: {text}",
+            remedy=("run it on the whole GPU, or on a larger MIG instance",),
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        return _file_failure(error, doing)
+    if kind in _COMPILERS and not any(words in str(error) for words in _NO_HEADER):
+        return MissingError(
+            code="kernel-not-compiled",
+            message=f"a kernel did not compile for this GPU while {doing}: {_first_error(error)}",
+            remedy=(f"Use a CUDA version that supports this GPU. {INSTALL_CUPY}",),
+        )
+    if isinstance(error, ImportError | OSError) or kind in _COMPILERS:
+        return MissingError(
+            code="cuda-library-missing",
+            message=f"CuPy failed while {doing}: {kind}: {text}",
+            remedy=(INSTALL_CUPY,),
+        )
+    return InconclusiveError(
+        code="gpu-error",
+        message=f"the GPU failed while {doing}: {kind}: {text}",
+        remedy=("run gpucheck detect",),
+    )
+
+
+def _file_failure(error: OSError, doing: str) -> MissingError:
+    """Return the error for a refused file; a library that cannot be loaded has no errno."""
+    where = f" ({error.filename})" if error.filename is not None else ""
+    return MissingError(
+        code="file-refused",
+        message=f"CuPy could not read or write a file while {doing}: {error.strerror}{where}",
+        remedy=(
+            f"Set {FOLDER_VARIABLE} to a writable folder for CuPy's kernels.",
+            "Check free space and quotas there and in the temporary folder: df -h",
+        ),
+    )
+
+
+def _first_error(error: Exception) -> str:
+    """Return the compiler's first complaint, which warnings may precede."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), next(iter(lines), "no reason"))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress CuPy's advice about its installation: `detect` gives it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn CuPy's errors into ours.
+
+    CuPy has no common base class for errors, so every error except ours counts as its own.
+    """
+    try:
+        yield
+    except GpucheckError:
+        raise
+    except Exception as error:
+        raise as_failure(error, doing) from error

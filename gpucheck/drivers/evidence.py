@@ -1,0 +1,268 @@
+"""Readings that only `detect` and recordings need: the driver's files, frameworks and health.
+
+Separate from snapshot.py, which every listing loads. A null reading was absent or could not be
+read; where that makes a difference, another field gives the reason.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.report.envelope import NOTHING
+
+
+class PlatformReading(NamedTuple):
+    """The platform, from files alone.
+
+    `boot_parameters` are those of the kernel's command line that affect GPU drivers;
+    `prime_profile` is the setting of a laptop's graphics switch.
+    """
+
+    dxg: bool = False
+    tegra: str | None = None
+    hypervisor: bool | None = None
+    secure_boot: bool | None = None
+    boot_parameters: tuple[str, ...] = ()
+    prime_profile: str | None = None
+
+
+class PciDetailReading(NamedTuple):
+    """Further PCI facts of one GPU: `answers` is false if its registers read all ones."""
+
+    pci_bus_id: str
+    answers: bool | None = None
+    runtime_status: str | None = None
+
+
+class ModuleReading(NamedTuple):
+    """The driver's kernel module on disk and in the kernel.
+
+    `installed` are its files for the running kernel (null: that folder cannot be read).
+    `other_kernels` are the kernels that have a module, if the running one has none. `blocked_by`
+    are the lines of modprobe.d that block it. `driver_gpus` and `excluded_gpus` are bus ids.
+    """
+
+    installed: tuple[str, ...] | None = None
+    other_kernels: tuple[str, ...] = ()
+    dkms_versions: tuple[str, ...] = ()
+    blocked_by: tuple[str, ...] = ()
+    flavour: str | None = None
+    driver_gpus: tuple[str, ...] | None = None
+    excluded_gpus: tuple[str, ...] = ()
+    hmm_disabled: bool | None = None
+
+
+class NodeReading(NamedTuple):
+    """A device file and this user's access to it."""
+
+    path: str
+    mode: str | None = None
+    owner: int | None = None
+    group: int | None = None
+    accessible: bool | None = None
+
+
+class NodesReading(NamedTuple):
+    """The driver's device files; `expected` are those in its own lists.
+
+    `caps` are the files that give access to MIG instances.
+    """
+
+    nodes: tuple[NodeReading, ...] = ()
+    expected: tuple[str, ...] = ()
+    unavailable: str | None = None
+    caps: tuple[NodeReading, ...] = ()
+
+
+class NodeOpening(NamedTuple):
+    """The result of opening a device file; `error` is the system's text, null on success."""
+
+    path: str
+    error: str | None = None
+
+
+class LibraryReading(NamedTuple):
+    """A library file in the loader's path; `kind` is driver, stub, compat, wsl or toolkit."""
+
+    name: str
+    path: str
+    version: str | None = None
+    kind: str = "driver"
+
+
+class ToolkitReading(NamedTuple):
+    """A CUDA toolkit's folder and its stated version."""
+
+    path: str
+    version: str | None = None
+
+
+class LibrariesReading(NamedTuple):
+    """Driver and toolkit libraries in the loader's order."""
+
+    found: tuple[LibraryReading, ...] = ()
+    toolkits: tuple[ToolkitReading, ...] = ()
+
+
+class KernelLogReading(NamedTuple):
+    """The kernel log's lines about NVIDIA GPUs; null `lines` could not be read, with the reason."""
+
+    lines: tuple[str, ...] | None = None
+    source: str = "kernel log"
+    unavailable: str | None = None
+
+
+class SystemReading(NamedTuple):
+    """Everything in files about the driver, read before any of its libraries is called."""
+
+    platform: PlatformReading = PlatformReading()
+    pci: tuple[PciDetailReading, ...] = ()
+    nvswitches: int = 0
+    module: ModuleReading = ModuleReading()
+    nodes: NodesReading = NodesReading()
+    libraries: LibrariesReading = LibrariesReading()
+    log: KernelLogReading = KernelLogReading()
+    unavailable: str | None = None
+
+
+class GpuHealthReading(NamedTuple):
+    """NVML's readings of one GPU's health; every null has its reason in `unavailable`.
+
+    `throttled_ns` is the growth of each clock slowdown counter within `sample_s`,
+    `pcie_replays_grown` that of the replay counter, `nvlink_errors_grown` that of the NVLinks'
+    errors by kind. `temperature_margin_c` is the distance to the GPU's next slowdown. Numbers
+    without a unit are NVML's own enumerations.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    clock_event_reasons: int | None = None
+    throttled_ns: Mapping[str, int] | None = None
+    sample_s: float | None = None
+    temperature_memory_c: int | None = None
+    temperature_slowdown_c: int | None = None
+    temperature_margin_c: int | None = None
+    temperature_gpu_max_c: int | None = None
+    temperature_memory_max_c: int | None = None
+    fan_count: int | None = None
+    pcie_generation_gpu_max: int | None = None
+    pcie_replays: int | None = None
+    pcie_replays_grown: int | None = None
+    nvlink_errors_grown: Mapping[str, int] | None = None
+    ecc_mode_pending: bool | None = None
+    ecc_uncorrected_volatile: int | None = None
+    ecc_corrected_volatile: int | None = None
+    ecc_sram_threshold_exceeded: bool | None = None
+    remapped_rows_uncorrected: int | None = None
+    remapped_rows_pending: bool | None = None
+    remapped_rows_failed: bool | None = None
+    retired_pages_single_bit: int | None = None
+    retired_pages_double_bit: int | None = None
+    retired_pages_pending: bool | None = None
+    memory_unrepairable: bool | None = None
+    repair_pending: bool | None = None
+    recovery_action: int | None = None
+    nvlinks: int | None = None
+    nvlinks_active: int | None = None
+    fabric_state: int | None = None
+    fabric_status: int | None = None
+    fabric_health: int | None = None
+    power_limit_default_w: float | None = None
+    power_source: int | None = None
+    inforom_valid: bool | None = None
+    vbios_version: str | None = None
+    mig_mode_pending: bool | None = None
+    display_active: bool | None = None
+    unavailable: Mapping[str, str] = NOTHING
+    failure: ProbeFailure | None = None
+
+
+class HealthReading(NamedTuple):
+    """The health of every GPU that answers; `failure` says why others are missing."""
+
+    gpus: tuple[GpuHealthReading, ...] = ()
+    failure: ProbeFailure | None = None
+
+
+class BuildReading(NamedTuple):
+    """One framework, described by its files without importing it.
+
+    `distributions` are the installed packages that provide it, `cuda_build` the CUDA it was built
+    for (null if it states none), `gpu_build` whether it can use NVIDIA GPUs at all,
+    `architectures` the targets of its code (`sm_90`, `compute_90`), `missing_libraries` the
+    libraries that it needs and that cannot be found, `notes` further facts. `broken` are its own
+    missing or damaged files, `remarks` what a program that uses it has to do, `not_searched` the
+    folders with missing libraries that the loader does not search, `unchecked` the reason why its
+    libraries could not be checked.
+    """
+
+    name: str
+    distributions: tuple[str, ...] = ()
+    version: str | None = None
+    cuda_build: str | None = None
+    gpu_build: bool | None = None
+    architectures: tuple[str, ...] = ()
+    missing_libraries: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    path: str | None = None
+    broken: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    not_searched: tuple[str, ...] = ()
+    unchecked: str | None = None
+
+
+class BuildsReading(NamedTuple):
+    """The frameworks of one interpreter; `unavailable` says why they are unknown.
+
+    `named_by` is the reason for its choice: --python, VIRTUAL_ENV, CONDA_PREFIX, PATH, or gpucheck
+    if it is gpucheck's own.
+    """
+
+    python: str | None = None
+    python_version: str | None = None
+    builds: tuple[BuildReading, ...] | None = None
+    unavailable: str | None = None
+    named_by: str | None = None
+
+
+class TrialReading(NamedTuple):
+    """The result of a framework smoke test: its import, and a computation on a GPU.
+
+    `computed` is whether a real operation on the GPU gave the right result; `error` is the
+    framework's own text.
+    """
+
+    name: str
+    version: str | None = None
+    cuda_build: str | None = None
+    devices: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    sees_gpu: bool | None = None
+    computed: bool | None = None
+    error: str | None = None
+    import_s: float | None = None
+    work_s: float | None = None
+    failure: ProbeFailure | None = None
+
+
+class LaunchedReading(NamedTuple):
+    """One GPU's attempt to run a kernel: allocate, launch, synchronise, compare."""
+
+    ordinal: int
+    right: bool | None = None
+    first_launch_s: float | None = None
+    second_launch_s: float | None = None
+    failure: ProbeFailure | None = None
+
+
+class LaunchReading(NamedTuple):
+    """The result of the CUDA kernel self-test; `through` is cupy if CuPy ran it, else libcuda.
+
+    `cupy_failure` is the reason why an installed CuPy failed; `libcuda_failure` the reason why
+    libcuda failed where CuPy succeeded.
+    """
+
+    through: str | None = None
+    launches: tuple[LaunchedReading, ...] = ()
+    cupy_failure: ProbeFailure | None = None
+    libcuda_failure: ProbeFailure | None = None
+    failure: ProbeFailure | None = None

@@ -1,0 +1,1 @@
+"""Host: what the kernel, the loader, the environment and the processor show without a driver."""

@@ -1,0 +1,153 @@
+"""Process tree: the descendants of one process, found in /proc and signalled safely.
+
+Process ids are reused, so a process is identified by its id and its start time together. One that
+left the tree between two readings (a daemon's double fork) is identified by a mark in its
+environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpucheck.drivers.host.processes import INITIAL_PID_NAMESPACE
+
+
+class Stat(NamedTuple):
+    """One process: its parent, its start (clock ticks since boot) and whether it has ended."""
+
+    parent: int
+    started: int
+    name: str
+    zombie: bool
+
+
+def is_contained(root: Path = Path("/")) -> bool:
+    """Return whether this is a separate PID namespace, where ids differ from the host's."""
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+class ProcessTree:
+    """Process and all its descendants, including those that have lost their parent since.
+
+    `mark` is a text that only its environment and its descendants' contain.
+    """
+
+    def __init__(self, pid: int, root: Path = Path("/"), *, mark: str | None = None) -> None:
+        self._pid = pid
+        self._proc = root / "proc"
+        self._mark = None if mark is None else mark.encode()
+        self._known: dict[int, Stat] = {}
+
+    def refresh(self, suspects: Iterable[int] = ()) -> Mapping[int, Stat]:
+        """Read /proc and return the living members by process id.
+
+        A descendant stays one: a daemon is reparented to init when its parent ends. `suspects`
+        are processes whose environment is searched for the mark.
+        """
+        table = self._read_all()
+        marked = {pid for pid in suspects if pid in table and self._bears_mark(pid)}
+        members = {
+            pid: stat
+            for pid, stat in table.items()
+            if pid == self._pid or pid in marked or _is_same(self._known.get(pid), stat)
+        }
+        grown = True
+        while grown:
+            children = {
+                pid: stat
+                for pid, stat in table.items()
+                if stat.parent in members and pid not in members
+            }
+            members |= children
+            grown = bool(children)
+        self._known = {pid: stat for pid, stat in members.items() if not stat.zombie}
+        return dict(self._known)
+
+    def send(self, number: signal.Signals) -> tuple[list[int], list[int]]:
+        """Send a signal to every living member; return whom it reached and who refused it."""
+        reached, refused = [], []
+        for pid, stat in self.refresh().items():
+            try:
+                if self._send(pid, stat, number):
+                    reached.append(pid)
+            except PermissionError:
+                refused.append(pid)
+        return reached, refused
+
+    def _send(self, pid: int, stat: Stat, number: signal.Signals) -> bool:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        except OSError:  # a kernel before 5.3, or a container that forbids the call
+            return self._is_still(pid, stat) and _deliver(number, lambda n: os.kill(pid, n))
+        try:
+            # The descriptor pins the process: if it is still ours now, it stays ours.
+            return self._is_still(pid, stat) and _deliver(
+                number, lambda n: signal.pidfd_send_signal(descriptor, n)
+            )
+        finally:
+            os.close(descriptor)
+
+    def _bears_mark(self, pid: int) -> bool:
+        """Return whether it inherited our mark; False if its environment cannot be read."""
+        if self._mark is None or pid in self._known:
+            return False
+        try:
+            return self._mark in (self._proc / str(pid) / "environ").read_bytes()
+        except OSError:
+            return False
+
+    def _is_still(self, pid: int, stat: Stat) -> bool:
+        return _is_same(_read_stat(self._proc / str(pid)), stat)
+
+    def _read_all(self) -> dict[int, Stat]:
+        found = {}
+        for entry in self._proc.iterdir():
+            if entry.name.isdigit():
+                stat = _read_stat(entry)
+                if stat is not None:
+                    found[int(entry.name)] = stat
+        return found
+
+
+def _deliver(number: signal.Signals, send: Callable[[int], None]) -> bool:
+    """Send a signal, and wake a stopped process to take it; return whether it existed."""
+    try:
+        send(number)
+        if number != signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError):
+                send(signal.SIGCONT)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_same(one: Stat | None, other: Stat | None) -> bool:
+    return one is not None and other is not None and one.started == other.started
+
+
+def _read_stat(directory: Path) -> Stat | None:
+    """Read /proc/PID/stat; the name in it may contain blanks and brackets (man 5 proc)."""
+    try:
+        text = (directory / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return Stat(
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        name=head.partition("(")[2],
+        zombie=fields[0] in ("Z", "X"),
+    )

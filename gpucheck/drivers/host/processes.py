@@ -1,0 +1,137 @@
+"""Identity of the processes on a GPU. NVML gives process ids of the host's PID namespace.
+
+Inside a container such an id may name no process, or worse, another one: the driver knows nothing
+of PID namespaces. There an id is trusted only if that process holds an NVIDIA device open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpucheck.drivers.host.sysfs import read_text
+from gpucheck.drivers.readings import ProcessIdentity
+
+#: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+
+MASK = "***"
+_SECRET_NAME = re.compile(
+    r"(?:.*[-_])?(?:pass(?:word|wd|phrase|code)?|pwd|pat|token|secret|credentials?|bearer|auth"
+    r"|api-?key|key)(?:[-_].*)?",
+    re.I | re.S,
+)
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
+
+#: From a user id to its name; KeyError if it has none.
+Users = Callable[[int], str]
+
+
+def identify(pids: Iterable[int], root: Path) -> dict[int, ProcessIdentity]:
+    """Return each process's name, user and command, null where we may not read them."""
+    initial = _in_initial_namespace(root)
+    users = _users(root)
+    return {pid: _identify(root / "proc" / str(pid), pid, initial, users) for pid in pids}
+
+
+def _in_initial_namespace(root: Path) -> bool | None:
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE
+    except OSError:
+        return None
+
+
+def _identify(directory: Path, pid: int, initial: bool | None, users: Users) -> ProcessIdentity:
+    name = read_text(directory / "comm")
+    namespace = _namespace(directory, exists=name is not None, initial=initial)
+    if namespace != "own":
+        return ProcessIdentity(pid=pid, namespace=namespace)
+    return ProcessIdentity(
+        pid=pid,
+        name=name,
+        user=_user(directory, users),
+        command=_command(directory),
+        namespace="own",
+    )
+
+
+def _namespace(directory: Path, *, exists: bool, initial: bool | None) -> str:
+    if initial is not False:
+        return "own"
+    if not exists:
+        return "other"
+    holds = _holds_nvidia_device(directory / "fd")
+    if holds is None:
+        return "unknown"
+    return "own" if holds else "other"
+
+
+def _holds_nvidia_device(directory: Path) -> bool | None:
+    """Return whether the process has /dev/nvidia* open; None if we may not look."""
+    try:
+        links = list(directory.iterdir())
+    except OSError:
+        return None
+    return any(_target(link).startswith("/dev/nvidia") for link in links)
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def _users(root: Path) -> Users:
+    """Return the lookup of user names: this system's directory services, or the root's own file."""
+    if root == Path("/"):
+        import pwd
+
+        return lambda number: pwd.getpwuid(number).pw_name
+    rows = (line.split(":") for line in (read_text(root / "etc/passwd") or "").splitlines())
+    names = {row[2]: row[0] for row in rows if len(row) > 2}
+    return lambda number: names[str(number)]
+
+
+def _user(directory: Path, users: Users) -> str | None:
+    """Return the name of the real user id, or the id if it has no name."""
+    for line in (read_text(directory / "status") or "").splitlines():
+        key, _, values = line.partition(":")
+        if key == "Uid" and values.split():
+            number = values.split()[0]
+            try:
+                return users(int(number))
+            except (KeyError, ValueError, OverflowError):
+                return number
+    return None
+
+
+def _command(directory: Path) -> str | None:
+    """Return the command line, quoted for a shell; kernel threads and zombies have none."""
+    import shlex
+
+    # Programs that set their own title pad it with zeros.
+    words = (read_text(directory / "cmdline") or "").rstrip("\0")
+    return shlex.join(without_secrets(words.split("\0"))) if words else None
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line, with everything that looks like a secret masked.
+
+    That is the value of an option or variable named like a password, token, key or secret, and a
+    URL's password. Any user may read another's command line, but a report must not spread it.
+    """
+    shown: list[str] = []
+    masks_next = False
+    for word in words:
+        if masks_next and not word.startswith("-"):
+            shown.append(MASK)
+            masks_next = False
+            continue
+        name, equals, _ = word.partition("=")
+        secret = _SECRET_NAME.fullmatch(name) is not None
+        masks_next = secret and not equals and name.startswith("-")
+        hidden = f"{name}={MASK}" if secret and equals else word
+        shown.append(_URL_PASSWORD.sub(rf"\g<1>{MASK}@", hidden))
+    return shown

@@ -1,0 +1,90 @@
+"""Kernel view of the GPUs, from sysfs and procfs below a root; no driver is woken."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpucheck.drivers.host.files import MIB, read_file
+from gpucheck.drivers.readings import KernelReading, PciDeviceReading
+
+NVIDIA_VENDOR_ID = "0x10de"
+#: PCI class codes of display controllers: VGA 0300, 3D controller 0302.
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+#: The longest files of this kind, lists of modules and of users, have some hundred kilobytes.
+_MOST_BYTES = 8 * MIB
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def read_text(path: Path) -> str | None:
+    """Return a small file's text without its line end, or None if it cannot be read."""
+    try:
+        # Not read_text: it would turn a carriage return in a process's name into a line end.
+        return read_file(path, _MOST_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def _pci_directories(root: Path) -> list[Path]:
+    """Return the directories of NVIDIA display controllers in bus order; raises OSError."""
+    return [
+        entry
+        for entry in sorted((root / "sys/bus/pci/devices").iterdir())
+        if read_text(entry / "vendor") == NVIDIA_VENDOR_ID
+        and (read_text(entry / "class") or "").startswith(DISPLAY_CLASSES)
+    ]
+
+
+def count_gpus(root: Path) -> int:
+    """Return the number of NVIDIA GPUs on the PCI bus, at least 1, to scale a deadline."""
+    try:
+        return max(1, len(_pci_directories(root)))
+    except OSError:
+        return 1
+
+
+def _read_pci_device(entry: Path) -> PciDeviceReading:
+    node = read_text(entry / "numa_node")
+    driver = entry / "driver"
+    return PciDeviceReading(
+        pci_bus_id=entry.name.lower(),
+        vendor_id=NVIDIA_VENDOR_ID,
+        device_id=read_text(entry / "device"),
+        class_id=read_text(entry / "class"),
+        driver=driver.readlink().name if driver.is_symlink() else None,
+        # The kernel writes -1 if the firmware gives no node.
+        numa_node=int(node) if node is not None and _NUMBER.fullmatch(node) else None,
+        cpu_affinity=read_text(entry / "local_cpulist") or None,
+    )
+
+
+def read_kernel(root: Path) -> KernelReading:
+    """Read PCI devices and the state of the nvidia modules."""
+    modules = root / "sys/module"
+    can_tell = modules.is_dir()
+    loaded = (modules / "nvidia").is_dir() if can_tell else None
+    try:
+        devices = tuple(_read_pci_device(entry) for entry in _pci_directories(root))
+        unavailable = None
+    except OSError as error:
+        devices = None
+        unavailable = f"{error.filename}: {error.strerror}"
+    return KernelReading(
+        pci_devices=devices,
+        pci_unavailable=unavailable,
+        module_loaded=loaded,
+        module_version=read_text(modules / "nvidia/version"),
+        uvm_loaded=(modules / "nvidia_uvm").is_dir() if can_tell else None,
+        **_read_memory(root),
+    )
+
+
+def _read_memory(root: Path) -> dict[str, int]:
+    """Read the system's memory; proc(5): in units of 1024 bytes."""
+    names = {"MemTotal:": "memory_total_bytes", "MemAvailable:": "memory_available_bytes"}
+    found = {}
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] in names and words[1].isdecimal() and len(words[1]) < 16:
+            found[names[words[0]]] = int(words[1]) << 10
+    return found

@@ -1,0 +1,107 @@
+"""Protocol of the probes, implemented for this machine and for a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gpucheck.drivers.readings import CudaReading, KernelReading, NvmlReading, ProcessIdentity
+from gpucheck.report.envelope import Host
+
+if TYPE_CHECKING:  # a listing does not load what only detect needs
+    from gpucheck.drivers.evidence import (
+        BuildsReading,
+        HealthReading,
+        LaunchReading,
+        NodeOpening,
+        SystemReading,
+        TrialReading,
+    )
+
+
+class NvmlQuestion(NamedTuple):
+    """What to read through NVML beyond the usual reading of every GPU.
+
+    With `processes_of`, only the processes of these GPUs (by index) are read.
+    """
+
+    topology: bool = False
+    process_utilization: bool = False
+    processes_of: tuple[int, ...] | None = None
+
+
+class Probes(Protocol):
+    """The machine as the core sees it. A broken machine is a reading, never an exception."""
+
+    def time(self) -> str:
+        """Return the time of the readings, UTC, as `2026-11-21T03:32:00Z`."""
+        ...
+
+    def host(self) -> Host:
+        """Return the facts about the operating system; the driver's fields are null."""
+        ...
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment variables that matter to GPU programs."""
+        ...
+
+    def kernel(self) -> KernelReading:
+        """Read the PCI bus and the kernel modules without waking any driver."""
+        ...
+
+    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+        """Read every GPU through NVML, within a deadline."""
+        ...
+
+    def cuda(self) -> CudaReading:
+        """Ask libcuda in a fresh process which GPUs a program started now would see."""
+        ...
+
+    def system(self) -> SystemReading:
+        """Read everything in files about the driver, without waking it."""
+        ...
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open device files in a child; this may wake the driver."""
+        ...
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Ask libcuda which GPUs a program without CUDA_VISIBLE_DEVICES would see."""
+        ...
+
+    def health(self) -> HealthReading:
+        """Read every GPU's health through NVML."""
+        ...
+
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Read only what decides whether these GPUs (by index) are fit for work."""
+        ...
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Read for what an interpreter's frameworks (default: this one's) were built."""
+        ...
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Import frameworks in children and let each use a GPU."""
+        ...
+
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
+        """Run a kernel in a child and compare its result, then through CuPy if installed."""
+        ...
+
+    def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
+        """Identify the processes, and tell whether their ids are of this PID namespace."""
+        ...
+
+    def close(self) -> None:
+        """End the helper processes."""
+        ...

@@ -1,0 +1,204 @@
+"""Live probes: this machine, or a system mounted under another root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpucheck.drivers.child import SHARE_AFTER_A_HANG
+from gpucheck.drivers.host.environment import gpu_variables, read_host
+from gpucheck.drivers.host.sysfs import count_gpus, read_kernel
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.nvml.client import NOT_ANSWERING, NvmlSession
+from gpucheck.drivers.readings import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+)
+from gpucheck.report.envelope import Host
+
+if TYPE_CHECKING:  # a listing does not load what only detect needs
+    from gpucheck.drivers.evidence import (
+        BuildsReading,
+        HealthReading,
+        LaunchReading,
+        NodeOpening,
+        SystemReading,
+        TrialReading,
+    )
+
+#: Files are read below this directory instead of `/`: a host mounted in a container, or a test.
+ROOT_VARIABLE = "GPUCHECK_ROOT"
+
+#: A healthy driver answers in milliseconds, but with persistence mode off the first client wakes
+#: every GPU, 1 to 3 s each (NVIDIA's driver persistence documentation).
+DEADLINE_BASE_S = 10.0
+DEADLINE_PER_GPU_S = 3.0
+#: The minimum, even after a hang.
+LEAST_S = 1.0
+
+
+class LiveProbes:
+    """Probes of the running system; one NVML child serves all questions until `close`."""
+
+    def __init__(self, *, root: Path | None = None, deadline_s: float | None = None) -> None:
+        self._root = root or Path(os.environ.get(ROOT_VARIABLE) or "/")
+        self._deadline_s = deadline_s
+        self._session: NvmlSession | None = None
+        self._hung = False
+
+    def time(self) -> str:
+        """Return the current time in UTC to the second."""
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def host(self) -> Host:
+        """Read the facts about the operating system."""
+        return read_host(self._root, os.environ)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the GPU-related variables of this process."""
+        return gpu_variables(os.environ)
+
+    def kernel(self) -> KernelReading:
+        """Read sysfs."""
+        return read_kernel(self._root)
+
+    def deadline_s(self) -> float:
+        """Return the driver's deadline in seconds, by the number of GPUs on the bus."""
+        if self._deadline_s is not None:
+            return self._deadline_s
+        return DEADLINE_BASE_S + DEADLINE_PER_GPU_S * count_gpus(self._root)
+
+    def patience_s(self) -> float:
+        """Return the deadline of the driver's next answer, in seconds."""
+        whole_s = self.deadline_s()
+        return min(whole_s, max(LEAST_S, SHARE_AFTER_A_HANG * whole_s)) if self._hung else whole_s
+
+    def _heed(self, failure: ProbeFailure | None) -> None:
+        """Remember that the driver has missed a deadline."""
+        if failure is not None and failure.code == NOT_ANSWERING:
+            self._hung = True
+
+    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+        """Ask the NVML child; after a failure the next question starts a new one."""
+        if self._session is None:
+            self._session = NvmlSession()
+        sysfs = str(self._root / "sys/bus/pci/devices")
+        reading = self._session.read(question, deadline_s=self.patience_s(), sysfs=sysfs)
+        if reading.failure is not None:
+            self.close()
+        # With --watch, a driver that recovers gets its whole deadline back.
+        self._hung = False
+        self._heed(reading.failure)
+        return reading
+
+    def cuda(self) -> CudaReading:
+        """Ask libcuda in a child with this process's environment."""
+        return self._cuda(os.environ)
+
+    def system(self) -> SystemReading:
+        """Read the driver's files."""
+        from gpucheck.drivers.host.system import read_system
+
+        return read_system(self._root, os.environ)
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open device files in a child."""
+        from gpucheck.drivers.host.devices import open_nodes
+
+        opened = open_nodes(paths, self._root, deadline_s=self.patience_s())
+        self._hung |= len(opened) < len(paths)
+        return opened
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Ask libcuda in a child without CUDA_VISIBLE_DEVICES."""
+        unset = "CUDA_VISIBLE_DEVICES"
+        return self._cuda({name: text for name, text in os.environ.items() if name != unset})
+
+    def _cuda(self, environment: Mapping[str, str]) -> CudaReading:
+        from gpucheck.drivers.cuda.client import read_cuda
+
+        reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
+        self._heed(reading.failure)
+        return reading
+
+    def health(self) -> HealthReading:
+        """Read through NVML what only detect needs."""
+        if self._session is None:
+            self._session = NvmlSession()
+        reading = self._session.read_health(deadline_s=self.patience_s())
+        if reading.failure is not None:
+            self.close()
+        self._heed(reading.failure)
+        return reading
+
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Read through NVML whether these GPUs are fit for work."""
+        if self._session is None:
+            self._session = NvmlSession()
+        reading = self._session.read_condition(gpus, deadline_s=self.patience_s())
+        if reading.failure is not None:
+            self.close()
+        self._heed(reading.failure)
+        return reading
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Read the metadata of an interpreter's frameworks."""
+        from gpucheck.drivers.python.builds import read_builds
+
+        return read_builds(python, os.environ)
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Import frameworks in children."""
+        from gpucheck.drivers.python.trials import run_trials
+
+        patience_s = self.patience_s()
+        trials = run_trials(names, python, os.environ, deadline_s=patience_s, tell=tell)
+        for trial in trials:
+            self._heed(trial.failure)
+        return trials
+
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
+        """Run a kernel in a child."""
+        from gpucheck.drivers.cuda.kernel_test import run_kernel
+
+        reading = run_kernel(
+            python,
+            os.environ,
+            through_cupy=through_cupy,
+            every_gpu=every_gpu,
+            deadline_s=self.patience_s(),
+            tell=tell,
+        )
+        # A late CuPy is not the driver's fault: the driver has already run a kernel.
+        self._heed(reading.failure)
+        return reading
+
+    def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
+        """Identify the processes through /proc."""
+        wanted = sorted(set(pids))
+        if not wanted:
+            return {}
+        from gpucheck.drivers.host.processes import identify
+
+        return identify(wanted, self._root)
+
+    def close(self) -> None:
+        """End the NVML child."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None

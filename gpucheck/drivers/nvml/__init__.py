@@ -1,0 +1,1 @@
+"""NVML, in child processes with a deadline."""

@@ -1,0 +1,216 @@
+"""Client of the NVML child: starts it, asks within a deadline, assembles its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.nvml.start import take
+from gpucheck.drivers.readings import (
+    GpuReading,
+    MigReading,
+    NvlinkReading,
+    NvmlReading,
+    PairReading,
+    ProbeFailure,
+    ProcessReading,
+    TopologyReading,
+)
+
+if TYPE_CHECKING:
+    from gpucheck.drivers.evidence import HealthReading
+
+#: Between the two samples of the growing counters.
+SAMPLE_S = 0.1
+NOT_ANSWERING = "driver-not-answering"
+#: At most so many GPUs are given up, each with a child that may never end; then the driver is.
+MOST_GIVEN_UP = 3
+
+
+class NvmlSession:
+    """One NVML child: it initialises NVML once and answers any number of requests.
+
+    `child` is one that has already been started; by default the first request starts it.
+    """
+
+    def __init__(self, child: Child | None = None) -> None:
+        self._child = child
+
+    def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
+        """Read every GPU. A failure says why there are no more answers; those before it are kept.
+
+        A GPU that takes half of the remaining time, while others wait behind it, is given up: a
+        new child reads those in the time that is left. With `sysfs`, the kernel's folder of PCI
+        devices, facts that it lacks are read from the driver.
+        """
+        request = {**question._asdict(), "sysfs": sysfs}
+        end = time.monotonic() + deadline_s
+        parts, failure = self._ask(request, end, deadline_s)
+        hung: list[int] = []
+        while failure is not None and failure.code == NOT_ANSWERING and len(hung) < MOST_GIVEN_UP:
+            index = _first_without(parts, hung)
+            if index is None:
+                break
+            hung.append(index)
+            if _first_without(parts, hung) is None and not question.topology:
+                break
+            rest = {**request, "first": index + 1, "silent": hung}
+            more, failure = self._ask(rest, end, deadline_s)
+            parts += more
+            if not more:  # now the driver itself does not answer
+                break
+        if hung:
+            parts += [_silent(index, deadline_s) for index in hung]
+            reached = _first_without(parts) is None
+            failure = _given_up(hung, deadline_s, None if reached else failure)
+        return assemble(parts, failure)
+
+    def read_health(self, *, deadline_s: float) -> HealthReading:
+        """Read the health of every GPU."""
+        request = {"health": True, "sample_s": SAMPLE_S}
+        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
+
+    def read_condition(self, gpus: Sequence[int], *, deadline_s: float) -> HealthReading:
+        """Read only what decides whether these GPUs are fit for work."""
+        request = {"health": True, "gpus": list(gpus)}
+        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
+
+    def _ask(
+        self, request: Mapping[str, Any], end: float, deadline_s: float
+    ) -> tuple[list[dict[str, Any]], ProbeFailure | None]:
+        """Return the documents received until `end`, and the failure that stopped them."""
+        parts: list[dict[str, Any]] = []
+        failure: ProbeFailure | None = None
+        try:
+            if self._child is None:
+                self._child = take()
+            self._child.ask(request)
+            for document in _answers(self._child, request, end):
+                parts.append(document)  # noqa: PERF402 - answers before a failure are kept
+            failure = take_failure(parts)
+        except ChildSilentError:
+            message = f"the NVIDIA driver did not answer within {deadline_s:g} s"
+            failure = ProbeFailure(code=NOT_ANSWERING, message=message)
+        except ChildDiedError as error:
+            message = f"the process that asks NVML {error.how}"
+            failure = ProbeFailure(code="nvml-child-died", message=message)
+        if failure is not None:
+            self.close()
+        return parts, failure
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def _answers(child: Child, request: Mapping[str, Any], end: float) -> Iterator[dict[str, Any]]:
+    """Yield the documents of one answer.
+
+    Raises:
+        ChildSilentError: one did not come by `end`, or a GPU's within half of the remaining time.
+        ChildDiedError: the child ended, or wrote something unreadable.
+    """
+    behind = 0
+    while True:
+        left = max(0.0, end - time.monotonic())
+        wait_s = left / 2 if behind > 1 else left
+        document = child.next_document(wait_s)
+        if document is None:
+            child.abandon()
+            raise ChildSilentError(wait_s)
+        yield document
+        behind -= 1
+        if "gpu_count" in document:
+            gpus = document["gpu_count"] - request.get("first", 0)
+            behind = gpus + bool(request.get("topology"))
+        if document["part"] in ("end", "failure"):
+            return
+
+
+def _first_without(parts: Iterable[Mapping[str, Any]], hung: Sequence[int] = ()) -> int | None:
+    """Return the first GPU that has neither answered nor been given up, None if there is none."""
+    counts = [part["gpu_count"] for part in parts if "gpu_count" in part]
+    known = {part["index"] for part in parts if part["part"] == "gpu"}.union(hung)
+    return next((index for index in range(max(counts, default=0)) if index not in known), None)
+
+
+def _silent(index: int, deadline_s: float) -> dict[str, Any]:
+    """Return the document of a GPU that was given up."""
+    message = f"it did not answer in time (deadline {deadline_s:g} s)"
+    names = set(GpuReading._fields) - {"index", "unavailable", "failure"}
+    failure = {"code": NOT_ANSWERING, "message": message}
+    reasons = dict.fromkeys(sorted(names), message)
+    return {"part": "gpu", "index": index, "unavailable": reasons, "failure": failure}
+
+
+def _given_up(hung: Sequence[int], deadline_s: float, failure: ProbeFailure | None) -> ProbeFailure:
+    """Describe which GPUs did not answer, and the `failure` of those behind them."""
+    which = f"GPU {hung[0]}" if len(hung) == 1 else f"GPUs {', '.join(map(str, hung))}"
+    message = f"{which} did not answer in time (deadline {deadline_s:g} s)"
+    if failure is not None:
+        message += f"; and after that: {failure.message}"
+    return ProbeFailure(code=NOT_ANSWERING, message=message)
+
+
+def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
+    """Remove the failure, with which an answer may end, from its documents and return it."""
+    if not parts or parts[-1]["part"] != "failure":
+        return None
+    told = parts.pop()
+    del told["part"]
+    return ProbeFailure(**told)
+
+
+def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:
+    """Assemble the child's documents into one reading."""
+    system: dict[str, Any] = {}
+    gpus: list[GpuReading] = []
+    topology: TopologyReading | None = None
+    for part in parts:
+        match part.pop("part"):
+            case "gpu":
+                gpus.append(_gpu(part))
+            case "topology":
+                topology = _topology(part)
+            case _:
+                system |= part
+    gpus.sort(key=lambda gpu: gpu.index)
+    return NvmlReading(**system, gpus=tuple(gpus), topology=topology, failure=failure)
+
+
+def _gpu(part: dict[str, Any]) -> GpuReading:
+    # The child is of this version: its keys are our fields, so no decoder is needed.
+    failure = part.pop("failure")
+    processes = tuple(ProcessReading(**item) for item in part.pop("processes", ()))
+    instances = tuple(MigReading(**item) for item in part.pop("mig_instances", ()))
+    return GpuReading(
+        **part,
+        processes=processes,
+        mig_instances=instances,
+        failure=ProbeFailure(**failure) if failure else None,
+    )
+
+
+def _topology(part: dict[str, Any]) -> TopologyReading:
+    return TopologyReading(
+        pairs=tuple(PairReading(from_=pair.pop("from"), **pair) for pair in part["pairs"]),
+        nvlinks=tuple(NvlinkReading(**link) for link in part["nvlinks"]),
+    )
+
+
+def assemble_health(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> HealthReading:
+    """Assemble the child's documents about health into one reading."""
+    from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
+
+    gpus: list[GpuHealthReading] = []
+    for part in parts:
+        if part.pop("part") == "health":
+            broken = part.pop("failure")
+            over = ProbeFailure(**broken) if broken else None
+            gpus.append(GpuHealthReading(**part, failure=over))
+    return HealthReading(gpus=tuple(gpus), failure=failure)

@@ -1,0 +1,142 @@
+"""GPU sensors during a benchmark: client of the process that reads them through NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.nvml.start import binding_directory
+
+_SCRIPT = Path(__file__).with_name("telemetry_child.py")
+#: Twenty readings a second: NVML refreshes its sensors no faster.
+PERIOD_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One reading of one GPU; `values` has what the driver gave, under the child's keys."""
+
+    time_s: float
+    uuid: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The readings since the last window, and the counters at its end, by UUID."""
+
+    samples: Sequence[Sample] = ()
+    counters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unavailable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Telemeter(Protocol):
+    """Reader of the GPUs' sensors. No method raises: `failure` says why there are no readings."""
+
+    @property
+    def failure(self) -> str | None:
+        """Return why nothing can be read, None while it can."""
+        ...
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Start reading these GPUs; return their facts and counters by UUID."""
+        ...
+
+    def window(self) -> Window:
+        """Return the readings since the last call."""
+        ...
+
+    def joules(self, uuid: str) -> float | None:
+        """Return a GPU's energy counter, None if it has none."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+class NoTelemeter:
+    """Absent sensors, with the reason."""
+
+    def __init__(self, failure: str) -> None:
+        self.failure: str | None = failure
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return nothing."""
+        return {}
+
+    def window(self) -> Window:
+        """Return an empty window."""
+        return Window()
+
+    def joules(self, uuid: str) -> float | None:
+        """Return None."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NvmlTelemeter:
+    """Sensors through NVML, read by a child process so that a hung driver hangs only that."""
+
+    def __init__(self, *, deadline_s: float = 10.0, script: Path = _SCRIPT) -> None:
+        self.failure: str | None = None
+        self._deadline_s = deadline_s
+        self._script = script
+        self._child: Child | None = None
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Start the child and let it read these GPUs."""
+        try:
+            self._child = Child(str(self._script), binding_directory())
+        except ChildDiedError as error:
+            self.failure = f"the process that reads the sensors {error.how}"
+            return {}
+        answer = self._ask({"ask": "start", "uuids": list(uuids), "period_s": PERIOD_S})
+        return {gpu["uuid"]: gpu for gpu in answer.get("gpus", ())}
+
+    def window(self) -> Window:
+        """Return the readings since the last call."""
+        answer = self._ask({"ask": "window"})
+        samples = tuple(
+            Sample(time_s=time_s, uuid=uuid, values=values)
+            for time_s, uuid, values in answer.get("samples", ())
+        )
+        return Window(
+            samples=samples,
+            counters=answer.get("counters", {}),
+            unavailable=answer.get("unavailable", {}),
+        )
+
+    def joules(self, uuid: str) -> float | None:
+        """Return a GPU's energy counter."""
+        answer: float | None = self._ask({"ask": "energy", "uuid": uuid}).get("joules")
+        return answer
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the child's one answer; after a failure there are no more."""
+        if self._child is None:
+            return {}
+        try:
+            self._child.ask(request)
+            answer = next(iter(self._child.documents(self._deadline_s)))
+        except ChildSilentError:
+            self.failure = f"the NVIDIA driver did not answer within {self._deadline_s:g} s"
+        except ChildDiedError as error:
+            self.failure = f"the process that reads the sensors {error.how}"
+        else:
+            if answer["part"] != "failure":
+                return answer
+            self.failure = answer["message"]
+        self.close()
+        return {}

@@ -1,0 +1,1 @@
+"""Other Python interpreters, and the frameworks installed there."""

@@ -1,0 +1,154 @@
+"""Recorded probes: the same Protocol, served from a snapshot file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpucheck.drivers.evidence import (
+    BuildsReading,
+    HealthReading,
+    LaunchReading,
+    NodeOpening,
+    SystemReading,
+    TrialReading,
+)
+from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.readings import (
+    CudaReading,
+    KernelReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessIdentity,
+)
+from gpucheck.drivers.recording import Snapshot
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.envelope import Host
+from gpucheck.report.errors import WrongUseError
+
+SCHEMA = "gpucheck/snapshot/1"
+NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot document.
+
+    Raises:
+        WrongUseError: the file cannot be read, is not JSON or not a snapshot, or is newer.
+    """
+    document = _read_document(path)
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        said = f"its schema is {repr(schema)[:60]}" if schema else "it has no schema"
+        raise _unusable(path, f"is not a gpucheck snapshot that this version can read: {said}")
+    try:
+        return from_plain(Snapshot, document.get("result"), where="result")
+    except DecodeError as error:
+        raise _unusable(path, f"is damaged: {error}") from None
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(read_file(path, MOST_JSON_BYTES))
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise _unusable(path, "is not JSON") from None
+    if not isinstance(document, dict):
+        raise _unusable(path, "is not a JSON object")
+    return document
+
+
+def _unusable(path: Path, problem: str) -> WrongUseError:
+    return WrongUseError(
+        code="snapshot-unusable",
+        message=f"The snapshot {str(path)!r} {problem}.",
+        remedy=("Record one with: gpucheck snapshot FILE",),
+    )
+
+
+class RecordedProbes:
+    """Readings from a snapshot; a part that was not recorded is a failure that says so."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def time(self) -> str:
+        """Return when the snapshot was taken."""
+        return self._snapshot.time
+
+    def host(self) -> Host:
+        """Return the recorded host."""
+        return self._snapshot.host
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the recorded variables."""
+        return self._snapshot.environment
+
+    def kernel(self) -> KernelReading:
+        """Return the recorded PCI bus and modules."""
+        unknown = KernelReading(pci_unavailable=NOT_RECORDED.message)
+        return self._snapshot.kernel or unknown
+
+    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+        """Return the recorded reading, without the parts that were not requested."""
+        recorded = self._snapshot.nvml
+        if recorded is None:
+            return NvmlReading(failure=NOT_RECORDED)
+        return recorded if question.topology else recorded._replace(topology=None)
+
+    def cuda(self) -> CudaReading:
+        """Return libcuda's recorded answer."""
+        return self._snapshot.cuda or CudaReading(failure=NOT_RECORDED)
+
+    def system(self) -> SystemReading:
+        """Return the recorded files of the driver."""
+        return self._snapshot.system or SystemReading(unavailable=NOT_RECORDED.message)
+
+    def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
+        """Open nothing: the files here belong to another machine."""
+        return ()
+
+    def cuda_unrestricted(self) -> CudaReading:
+        """Return libcuda's recorded answer without the variable, if there is one."""
+        return self._snapshot.cuda_unrestricted or CudaReading(failure=NOT_RECORDED)
+
+    def health(self) -> HealthReading:
+        """Return the recorded health."""
+        return self._snapshot.health or HealthReading(failure=NOT_RECORDED)
+
+    def condition(self, gpus: Sequence[int]) -> HealthReading:
+        """Return the recorded health, which includes it."""
+        return self.health()
+
+    def builds(self, python: str | None) -> BuildsReading:
+        """Return the frameworks of the interpreter that made the recording."""
+        return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)
+
+    def try_frameworks(
+        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+    ) -> tuple[TrialReading, ...]:
+        """Try nothing: a recording runs no framework."""
+        return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
+
+    def launch(
+        self,
+        python: str | None,
+        *,
+        through_cupy: bool,
+        every_gpu: bool,
+        tell: Callable[[str], None],
+    ) -> LaunchReading:
+        """Run nothing: a recording has no GPU."""
+        return LaunchReading(failure=NOT_RECORDED)
+
+    def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:
+        """Return the recorded processes; the namespace of others is unknown."""
+        known = {process.pid: process for process in self._snapshot.processes}
+        return {pid: known.get(pid, ProcessIdentity(pid=pid, namespace="unknown")) for pid in pids}
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""

@@ -1,0 +1,1 @@
+"""GPUs of this machine: which there are, what each layer calls them, and which are hidden."""

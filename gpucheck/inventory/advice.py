@@ -1,0 +1,208 @@
+"""Advice on CUDA_VISIBLE_DEVICES: common mistakes, and Slurm, containers and MPS.
+
+Nothing here changes what is visible: these are sentences about values that do not mean what they
+seem to. Sources: CUDA Programming Guide, "CUDA Environment Variables"; the container
+toolkit's README; Slurm's gres.conf manual; the MPS guide, "Environment Variables".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.model import EntryStatus, Visibility
+from gpucheck.inventory.visibility import FASTEST_FIRST, PCI_BUS_ID
+from gpucheck.inventory.visibility_entries import looks_like_uuid
+from gpucheck.report.envelope import Notice
+
+_RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)
+_ORDINAL = re.compile(r"\s*[+-]?[0-9]", re.ASCII)
+_NUMBER_AND_REST = re.compile(
+    r"\s*[+-]?(?!0[xX])[0-9]+\s*[^\s0-9]|\s*[+-]?[0-9]+\s+[0-9]", re.ASCII
+)
+#: Values for "no GPU": CUDA does not know these words, and stops at them.
+_NOBODY = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d"
+#: A longer value is cut.
+_MOST_SHOWN = 60
+
+
+def advise(
+    visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
+) -> list[Notice]:
+    """Return the notices about the variables, most important first; never raises."""
+    found = [*_about_value(visibility), *_about_order(visibility, gpus)]
+    says_it = any(item.code == "visible-devices-all" for item in found)
+    if not says_it and not hides_on_purpose(visibility):
+        found += _about_entries(visibility, gpus)
+    found += _about_slurm(visibility, environment)
+    found += _about_containers(visibility, gpus, environment)
+    found += _about_mps(visibility, environment)
+    if visibility.disagreement is not None:
+        found.append(_notice("driver-disagrees-with-rules", visibility.disagreement))
+    return found
+
+
+def hides_on_purpose(visibility: Visibility) -> bool:
+    """Return whether the value explicitly hides all GPUs.
+
+    That is no mistake. An empty value is not explicit: a script that found no GPUs leaves one too.
+    """
+    text = visibility.cuda_visible_devices
+    return text is not None and _NOBODY.fullmatch(text) is not None
+
+
+def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+    """Name the first entry that is dropped, and say if none is left."""
+    text = visibility.cuda_visible_devices
+    if text == "" and gpus:
+        message = (
+            f"CUDA_VISIBLE_DEVICES is set and empty, which hides {_all_of(gpus)}: unset it to see "
+            "them, or write -1 if they are to be hidden."
+        )
+        yield _notice("visible-devices-empty", message)
+    entry = next((item for item in visibility.entries if item.status == "dropped"), None)
+    if entry is None:
+        return
+    effect = f", so CUDA sees none of the {len(gpus)} GPUs" if visibility.visible == () else ""
+    message = (
+        f"CUDA_VISIBLE_DEVICES={_shown(text or '')}: the entry {_shown(entry.text)} is dropped: "
+        f"{entry.reason}{effect if len(gpus) > 1 else ''}."
+    )
+    yield _notice("visible-devices-entry", message)
+
+
+def _all_of(gpus: Sequence[GpuReading]) -> str:
+    return "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
+
+
+def _notice(code: str, message: str) -> Notice:
+    return Notice(code=code, message=message)
+
+
+def _about_value(visibility: Visibility) -> Iterator[Notice]:
+    text = visibility.cuda_visible_devices
+    if not text:
+        return
+    name = f"CUDA_VISIBLE_DEVICES={_shown(text)}"
+    if text.strip().strip(_QUOTES).casefold() == "all":
+        message = f"{name}: CUDA does not know this word and sees no GPU; unset it to see all."
+        yield _notice("visible-devices-all", message)
+    if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
+        message = f"{name}: CUDA knows no ranges and reads only the first number; write 0,1,2."
+        yield _notice("visible-devices-range", message)
+    odd = _with_a_rest(text)
+    if odd is not None:
+        message = f"{name}: CUDA reads only the leading number of {_shown(odd)}; use commas."
+        yield _notice("visible-devices-rest", message)
+    if any(mark in text for mark in _QUOTES):
+        message = f"{name}: the quotes are part of the value; set it without them."
+        yield _notice("visible-devices-quotes", message)
+    if odd is None and any(char.isspace() for char in text):
+        message = f"{name}: spaces before a number are skipped; others are not documented."
+        yield _notice("visible-devices-blanks", message)
+
+
+def _with_a_rest(text: str) -> str | None:
+    """Return the first entry with text after its number, such as `0;1` and `0 1`.
+
+    Ranges have a warning of their own, and what CUDA does with `0x1` is not documented.
+    """
+    parts = () if looks_like_uuid(text) else text.split(",")
+    plain = (part for part in parts if not _RANGE.fullmatch(part.strip(_QUOTES)))
+    return next((part for part in plain if _NUMBER_AND_REST.match(part)), None)
+
+
+def _about_order(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
+    order = visibility.cuda_device_order
+    if order not in (None, "", FASTEST_FIRST, PCI_BUS_ID):
+        message = (
+            f"CUDA_DEVICE_ORDER={_shown(order or '')} is neither {PCI_BUS_ID} nor {FASTEST_FIRST}; "
+            "what CUDA does with it is not documented."
+        )
+        yield _notice("device-order-unknown", message)
+    kinds = {(gpu.name, gpu.pci_device_id) for gpu in gpus}
+    text = visibility.cuda_visible_devices or ""
+    counts = _ORDINAL.match(text) and not hides_on_purpose(visibility)
+    if order != PCI_BUS_ID and len(kinds) > 1 and counts:
+        message = (
+            f"CUDA_VISIBLE_DEVICES={_shown(text)} counts the fastest GPU first, nvidia-smi by bus. "
+            "The GPUs here differ: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs."
+        )
+        yield _notice("ordinal-on-unlike-gpus", message)
+
+
+def _about_slurm(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+    if not environment.get("SLURM_JOB_ID"):
+        return
+    text = visibility.cuda_visible_devices
+    given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS")
+    if text is None and not given:
+        yield _notice(
+            "slurm-without-gpus",
+            "This Slurm job asked for no GPU: since 19.05 Slurm then leaves CUDA_VISIBLE_DEVICES "
+            "unset, and CUDA sees every GPU that the job's cgroup does not hide.",
+        )
+    elif text == "NoDevFiles":
+        yield _notice(
+            "slurm-without-gpus", "NoDevFiles is what Slurm before 19.05 gave jobs without a GPU."
+        )
+    elif given and text and not looks_like_uuid(text) and _numbers(text) != _numbers(given):
+        yield _notice(
+            "slurm-numbers",
+            f"Slurm gave the GPUs {_shown(given)} of the node; inside the job they count from 0, "
+            f"which is why CUDA_VISIBLE_DEVICES is {_shown(text)}.",
+        )
+
+
+def _numbers(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _about_containers(
+    visibility: Visibility, gpus: Sequence[GpuReading], environment: Mapping[str, str]
+) -> Iterator[Notice]:
+    wanted = environment.get("NVIDIA_VISIBLE_DEVICES")
+    if wanted is None:
+        return
+    name = f"NVIDIA_VISIBLE_DEVICES={_shown(wanted)}"
+    words = {part.strip() for part in wanted.split(",")} - {""}
+    if gpus and (words <= {"none"} or "void" in words):
+        return  # set later, or the container was made in another way: GPUs are here
+    if not words or "void" in words:
+        message = f"{name}: the container runtime provided neither GPUs nor the driver."
+        yield _notice("container-without-gpus", message)
+    elif words == {"none"}:
+        message = f"{name}: the container got the driver's files but no GPU."
+        yield _notice("container-without-gpus", message)
+    elif words != {"all"} and _some_out_of_range(visibility):
+        yield _notice(
+            "container-numbers",
+            f"{name} chose the GPUs when the container was made; in here they count from 0, so "
+            f"the host's numbers in "
+            f"CUDA_VISIBLE_DEVICES={_shown(visibility.cuda_visible_devices or '')} name other GPUs "
+            "or none. UUIDs stay the same.",
+        )
+
+
+def _some_out_of_range(visibility: Visibility) -> bool:
+    return any(
+        entry.status is EntryStatus.DROPPED and entry.reason.startswith("out of range")
+        for entry in visibility.entries
+    )
+
+
+def _about_mps(visibility: Visibility, environment: Mapping[str, str]) -> Iterator[Notice]:
+    text = visibility.cuda_visible_devices
+    if environment.get("CUDA_MPS_PIPE_DIRECTORY") and text and not looks_like_uuid(text):
+        yield _notice(
+            "mps-numbers",
+            "With MPS the server's own CUDA_VISIBLE_DEVICES applies first, and the numbers in "
+            f"CUDA_VISIBLE_DEVICES={_shown(text)} count what it leaves, from 0; use UUIDs.",
+        )
+
+
+def _shown(text: str) -> str:
+    """Quote a value from outside, with control characters visible and no more than a line of it."""
+    return ascii(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

@@ -1,0 +1,374 @@
+"""Condition of a GPU: what makes a card unfit for work, judged in one place.
+
+`detect`'s checks report each condition by itself; `place` asks for the worst of them. The rules and
+their sources are those of docs/checks.md, under the name of each function. A condition judges one
+GPU and is None (well), Trouble, or Unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.model import Gpu
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+REPLACE = "Ask the vendor to replace the GPU."
+RESET = "When nothing runs on it: sudo nvidia-smi --gpu-reset"
+COOL = "Check the airflow and the fans, and remove dust."
+
+#: NVML's "GPU is lost" and "the GPU requires a reset".
+GONE = frozenset({15, 16})
+#: With so many replaced rows the memory is worn (DCGM diagnostics).
+MANY_ROWS = 512
+#: The driver can retire 64 pages in all (NVIDIA Dynamic Page Retirement).
+MANY_PAGES = 63
+#: This close to the card's slowdown temperature is near it (gpumedic).
+NEAR_C = 5
+#: Only where the card reports no limit (gpumedic).
+FALLBACK_WARN_C = 83
+FALLBACK_FAIL_C = 90
+
+#: What the driver asks for: status, words, what to do. Source: nvml.h (nvmlGpuRecoveryAction).
+ACTIONS: dict[int, tuple[CheckStatus, str, str]] = {
+    1: (CheckStatus.FAIL, "a reset", "Stop what runs on it, then: sudo nvidia-smi --gpu-reset"),
+    2: (CheckStatus.FAIL, "a reboot of the machine", "Reboot."),
+    3: (CheckStatus.WARN, "its peers to be drained", "Stop programs that use several GPUs."),
+    4: (
+        CheckStatus.FAIL,
+        "to be drained and reset",
+        "Let programs end and start no new ones, then: sudo nvidia-smi --gpu-reset",
+    ),
+    5: (CheckStatus.WARN, "its IMEX domain to be recovered", "Restart nvidia-imex in the domain."),
+    6: (CheckStatus.FAIL, "a reset of its bus", "Reboot, or reset the slot."),
+    7: (CheckStatus.FAIL, "a reboot of the system", "Reboot."),
+}
+
+#: Bits of the clock event reasons worth a report: status, what it is, what to do.
+#: The idle bit (0x1), application clocks (0x2), sync boost (0x10) and the display's clocks (0x100)
+#: are no throttling.
+CLOCK_BITS: dict[int, tuple[CheckStatus, str, str]] = {
+    0x80: (
+        CheckStatus.FAIL,
+        "the power brake (an external signal: power supply or rack)",
+        "Check the power supply and its cables; in a rack, its power capping.",
+    ),
+    0x40: (CheckStatus.WARN, "heat (hardware: the clocks are halved or worse)", COOL),
+    0x20: (CheckStatus.WARN, "heat (software)", COOL),
+    0x8: (
+        CheckStatus.WARN,
+        "a hardware slowdown (heat, power brake or supply)",
+        "Check temperature and power supply.",
+    ),
+    0x4: (CheckStatus.OK, "its power limit", ""),
+}
+
+
+class Trouble(NamedTuple):
+    """Problem of one GPU; with a `status` of OK it is only a note, without a cause."""
+
+    status: CheckStatus
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+    cause: str | None = None
+
+
+class Unread(NamedTuple):
+    """Why one GPU could not be judged."""
+
+    reason: str
+
+
+Judgement = Trouble | Unread | None
+#: NVML's ordinary reading of the GPU, raw or as `list` shows it.
+Card = GpuReading | Gpu
+Condition = Callable[[Card, GpuHealthReading], Judgement]
+
+
+def unread(reading: Card | GpuHealthReading, *fields: str) -> Unread | None:
+    """Return why one of these fields is null, or None if all of them were read."""
+    for name in fields:
+        if getattr(reading, name) is None:
+            return Unread(reading.unavailable.get(name, "the driver does not report it"))
+    return None
+
+
+# ---------------------------------------------------------------------------------- conditions
+
+
+def lost(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Detect a card that stopped answering while its health was read."""
+    failure = health.failure
+    if failure is None or failure.library_code not in GONE:
+        return None
+    return Trouble(
+        CheckStatus.FAIL,
+        failure.message,
+        (Evidence(source=failure.function or "NVML", value=f"NVML {failure.library_code}"),),
+        ("Power the machine off and on; if it happens again, check power, riser and heat.",),
+        cause="gpu-is-lost",
+    )
+
+
+def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Count the uncorrected errors since the driver was loaded."""
+    errors = health.ecc_uncorrected_volatile
+    if errors:
+        noun = "memory error" if errors == 1 else "memory errors"
+        return Trouble(
+            CheckStatus.FAIL,
+            f"{errors} {noun} could not be corrected",
+            (
+                Evidence(
+                    source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)", value=str(errors)
+                ),
+            ),
+            (
+                "Drain the GPU, then: sudo nvidia-smi --gpu-reset",
+                "If they come back: run the vendor's field diagnostics and replace the GPU.",
+            ),
+            cause="ecc-uncorrected",
+        )
+    if health.ecc_sram_threshold_exceeded:
+        return Trouble(
+            CheckStatus.FAIL,
+            "its on-chip memory had more errors than NVIDIA tolerates",
+            (Evidence(source="nvmlDeviceGetSramEccErrorStatus", value="threshold exceeded"),),
+            (REPLACE,),
+            cause="sram-threshold",
+        )
+    pending = health.ecc_mode_pending
+    if pending is not None and gpu.ecc_mode is not None and pending != gpu.ecc_mode:
+        return Trouble(
+            CheckStatus.WARN,
+            f"ECC will be turned {'on' if pending else 'off'} at the next reset",
+            (Evidence(source="nvmlDeviceGetEccMode", value=f"{gpu.ecc_mode}, pending {pending}"),),
+            ("Reset the GPU when nothing runs on it: sudo nvidia-smi --gpu-reset",),
+            cause="ecc-change-pending",
+        )
+    missing = unread(health, "ecc_uncorrected_volatile")
+    if missing is not None:
+        return missing
+    if health.ecc_corrected_volatile:
+        said = f"corrected memory errors: {health.ecc_corrected_volatile}"
+        return Trouble(CheckStatus.OK, said)
+    return None
+
+
+def row_remapping(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Look at failed, many, and pending rows."""
+    missing = unread(health, "remapped_rows_failed", "remapped_rows_pending")
+    if missing is not None:
+        return missing
+    rows = health.remapped_rows_uncorrected or 0
+    source = "nvmlDeviceGetRemappedRows"
+    if health.remapped_rows_failed:
+        return Trouble(
+            CheckStatus.FAIL,
+            "a bad row of memory could not be replaced",
+            (Evidence(source=source, value="failed"),),
+            (REPLACE,),
+            cause="row-not-replaced",
+        )
+    if rows >= MANY_ROWS:
+        return Trouble(
+            CheckStatus.FAIL,
+            f"{rows} rows of memory had to be replaced",
+            (Evidence(source=source, value=f"uncorrected {rows}"),),
+            (REPLACE,),
+            cause="rows-replaced",
+        )
+    if health.remapped_rows_pending:
+        return Trouble(
+            CheckStatus.WARN,
+            "a bad row of memory is replaced at the next reset",
+            (Evidence(source=source, value="pending"),),
+            (RESET,),
+            cause="row-pending",
+        )
+    return None
+
+
+def retired_pages(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Count the retired pages, whatever the cause."""
+    missing = unread(health, "retired_pages_double_bit", "retired_pages_single_bit")
+    if missing is not None:
+        return missing
+    pages = (health.retired_pages_double_bit or 0) + (health.retired_pages_single_bit or 0)
+    if pages >= MANY_PAGES:
+        return Trouble(
+            CheckStatus.FAIL,
+            f"{pages} of at most 64 pages of memory are retired",
+            (Evidence(source="nvmlDeviceGetRetiredPages", value=str(pages)),),
+            (REPLACE,),
+            cause="pages-retired",
+        )
+    if health.retired_pages_pending:
+        return Trouble(
+            CheckStatus.WARN,
+            "a bad page of memory is retired at the next reset",
+            (Evidence(source="nvmlDeviceGetRetiredPagesPendingStatus", value="pending"),),
+            (RESET,),
+            cause="page-pending",
+        )
+    return None
+
+
+def memory_repair(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Report what the driver says about repairs."""
+    if health.memory_unrepairable:
+        return Trouble(
+            CheckStatus.FAIL,
+            "the driver says that its memory cannot be repaired",
+            (Evidence(source="nvmlDeviceGetUnrepairableMemoryFlag_v1", value="1"),),
+            (REPLACE,),
+            cause="memory-unrepairable",
+        )
+    if health.repair_pending:
+        return Trouble(
+            CheckStatus.WARN,
+            "the driver wants to repair it at the next reset",
+            (Evidence(source="nvmlDeviceGetRepairStatus", value="pending"),),
+            (RESET,),
+            cause="repair-pending",
+        )
+    return unread(health, "memory_unrepairable")
+
+
+def recovery_action(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Translate the driver's action."""
+    missing = unread(health, "recovery_action")
+    if missing is not None:
+        return missing
+    action = health.recovery_action or 0
+    if action == 0:
+        return None
+    unknown = (CheckStatus.WARN, f"the unknown action {action}", "Update gpucheck, or the driver.")
+    status, what, step = ACTIONS.get(action, unknown)
+    return Trouble(
+        status,
+        f"the driver asks for {what}",
+        (Evidence(source="recovery action", value=str(action)),),
+        (step,),
+        cause=f"recovery-action-{action}",
+    )
+
+
+def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Compare with the card's own limits."""
+    if gpu.temperature_c is None:
+        return Unread(gpu.unavailable.get("temperature_c", "the driver does not report it"))
+    now = gpu.temperature_c
+    slowdown = health.temperature_slowdown_c
+    hot_memory = _hot_memory(health)
+    margin = health.temperature_margin_c
+    if slowdown is None and margin is not None:
+        if margin > NEAR_C:
+            return hot_memory
+        status = CheckStatus.FAIL if margin <= 0 else CheckStatus.WARN
+        said = f"{now} C, {max(0, margin)} C below its slowdown temperature"
+        return _hot(status, said, now, now + margin)
+    if slowdown is None:
+        if now >= FALLBACK_WARN_C:
+            status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN
+            return _hot(status, f"{now} C; the card reports no limit", now, None)
+        return hot_memory
+    if now >= slowdown:
+        return _hot(
+            CheckStatus.FAIL,
+            f"{now} C, and its slowdown temperature is {slowdown} C",
+            now,
+            slowdown,
+        )
+    highest = health.temperature_gpu_max_c
+    if now > slowdown - NEAR_C or (highest is not None and now > highest):
+        said = f"{now} C, near its slowdown temperature of {slowdown} C"
+        return _hot(CheckStatus.WARN, said, now, slowdown)
+    return hot_memory
+
+
+def _hot_memory(health: GpuHealthReading) -> Trouble | None:
+    now, highest = health.temperature_memory_c, health.temperature_memory_max_c
+    if now is None or highest is None or now <= highest:
+        return None
+    said = f"memory at {now} C, and its limit is {highest} C"
+    return _hot(CheckStatus.WARN, said, now, highest, cause="memory-hot")
+
+
+def _hot(
+    status: CheckStatus, summary: str, now: int, limit: int | None, *, cause: str = "gpu-hot"
+) -> Trouble:
+    evidence = [Evidence(source="temperature", value=f"{now} C")]
+    if limit is not None:
+        evidence.append(Evidence(source="the card's limit", value=f"{limit} C"))
+    return Trouble(status, summary, tuple(evidence), (COOL,), cause)
+
+
+def clock_throttling(gpu: Card, health: GpuHealthReading) -> Judgement:
+    """Test the bits: the mask may hold harmless ones beside them."""
+    missing = unread(health, "clock_event_reasons")
+    if missing is not None:
+        return missing
+    mask = health.clock_event_reasons or 0
+    found = [row for bit, row in CLOCK_BITS.items() if mask & bit]
+    if not found:
+        return None
+    words = " and ".join(what for _, what, _ in found)
+    status = found[0][0]
+    lowered = status is not CheckStatus.OK
+    return Trouble(
+        status,
+        f"clocks are lowered by {words}" if lowered else "runs at its power limit",
+        (Evidence(source="nvmlDeviceGetCurrentClocksEventReasons", value=f"{mask:#x}"),),
+        tuple(dict.fromkeys(step for _, _, step in found if step)),
+        cause="clocks-lowered" if lowered else None,
+    )
+
+
+# ---------------------------------------------------------------------------------- the worst
+
+#: By the id of the check that reports it, the gravest first.
+CONDITIONS: dict[str, Condition] = {
+    "lost": lost,
+    "memory-repair": memory_repair,
+    "row-remapping": row_remapping,
+    "retired-pages": retired_pages,
+    "ecc-errors": ecc_errors,
+    "recovery-action": recovery_action,
+    "temperature": temperature,
+    "clock-throttling": clock_throttling,
+}
+
+#: Warnings of `detect` that slow a program down or spoil its results. The others only announce work
+#: for the next reset.
+_ALSO_UNFIT = frozenset({"gpu-hot", "memory-hot", "clocks-lowered"})
+
+
+class Unfit(NamedTuple):
+    """Why a card should not get work: `refused` where it must not, else as the last choice."""
+
+    reason: str
+    refused: bool
+
+
+def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
+    """Return the worst reason against giving this card work, or None.
+
+    A card that is lost, or that the vendor must replace, is refused. What could not be read has
+    no influence.
+    """
+    judged = (condition(gpu, health) for condition in CONDITIONS.values())
+    troubles = [found for found in judged if isinstance(found, Trouble)]
+    grave = [
+        found
+        for found in troubles
+        if found.status is CheckStatus.FAIL or found.cause in _ALSO_UNFIT
+    ]
+    if not grave:
+        return None
+    refused = next((t for t in grave if REPLACE in t.remedy or t.cause == "gpu-is-lost"), None)
+    worst = refused or min(grave, key=lambda found: found.status is not CheckStatus.FAIL)
+    return Unfit(worst.summary, refused is not None)

@@ -1,0 +1,314 @@
+"""Rules of CUDA_VISIBLE_DEVICES, as NVIDIA documents them: which devices CUDA sees.
+
+Sources: CUDA Programming Guide, "CUDA Environment Variables" (unset, empty, order, truncation at
+the first invalid entry, UUIDs and their prefixes); PyTorch's TestVisibleDeviceParses, which
+records what driver 525.60.13 does (duplicates empty the list, strtol-like integers, the first
+entry decides the kind); MIG User Guide, "CUDA Device Enumeration". Where they do not
+decide, the result has an `open_question`, and only the driver can answer it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
+from gpucheck.inventory.model import DecidedBy, EntryStatus, Visibility, VisibilityEntry
+from gpucheck.inventory.visibility_entries import (
+    MIG_QUESTION,
+    Entry,
+    judge_ordinal,
+    judge_uuid,
+    looks_like_uuid,
+)
+
+PCI_BUS_ID = "PCI_BUS_ID"
+FASTEST_FIRST = "FASTEST_FIRST"
+#: CUDA_ERROR_NO_DEVICE
+NO_DEVICE = 100
+
+#: Most characters of an entry in the reasons of others.
+MOST_SHOWN = 60
+
+SEVERAL_MIG = "drivers differ in how many MIG instances they enumerate for one program"
+ONE_MIG = "before driver 570 a program sees only one MIG instance"
+SEVERAL_MIG_DRIVER = 570
+NAMED_TWICE = "a device is named twice, which empties the whole list"
+NAMED_AGAIN = "a device is named again after an invalid entry, and what that does is not documented"
+
+
+def is_mig(gpu: GpuReading) -> bool:
+    """Return whether CUDA sees this GPU's MIG instances instead of the GPU."""
+    return bool(gpu.mig_enabled)
+
+
+def apply_rules(
+    cuda_visible_devices: str | None,
+    cuda_device_order: str | None,
+    gpus: Sequence[GpuReading],
+    *,
+    driver_version: str | None = None,
+) -> Visibility:
+    """Resolve the variables against the GPUs that NVML lists; never raises, for any text.
+
+    `driver_version` decides how many MIG instances one program sees; without it that is open.
+
+    `visible` of the result holds UUIDs by ascending CUDA ordinal. It is None when only
+    the driver knows the order, or what is visible at all; `open_question` then says why.
+    """
+    gpus = by_bus(gpus)
+    entries: list[Entry] = []
+    if cuda_visible_devices is None:
+        # Which instance an older driver takes when none is named, only the driver knows.
+        split = any(is_mig(gpu) for gpu in gpus)
+        question = MIG_QUESTION if split else _order_question(cuda_device_order, gpus)
+        named = [gpu.uuid for gpu in gpus]
+    else:
+        entries = _judge(cuda_visible_devices, cuda_device_order, gpus)
+        if shows_one_instance(driver_version):
+            entries = _keep_one_instance(entries, gpus)
+        question = next((entry.question for entry in entries if entry.question), None)
+        named = [entry.uuid for entry in entries if not entry.problem]
+    return Visibility(
+        cuda_visible_devices=cuda_visible_devices,
+        cuda_device_order=cuda_device_order,
+        decided_by=DecidedBy.RULES,
+        entries=tuple(_document(entry) for entry in entries),
+        visible=None if question else tuple(uuid for uuid in named if uuid),
+        open_question=question,
+    )
+
+
+def by_bus(gpus: Sequence[GpuReading]) -> tuple[GpuReading, ...]:
+    """Return the GPUs as CUDA_DEVICE_ORDER=PCI_BUS_ID counts them: by ascending bus id.
+
+    NVML promises no order (nvmlDeviceGetHandleByIndex). Those without a readable bus id come last.
+    """
+    return tuple(sorted(gpus, key=lambda gpu: bus_place(gpu.pci_bus_id)))
+
+
+def bus_place(pci_bus_id: str | None) -> tuple[int, ...]:
+    """Return a bus id such as `0000:1a:00.0` as numbers to sort by; unreadable ones come last."""
+    parts = re.split("[:.]", pci_bus_id or "")
+    try:
+        return (0, *(int(part, 16) for part in parts))
+    except ValueError:
+        return (1,)
+
+
+def is_silent(gpu: GpuReading) -> bool:
+    """Return whether the GPU does not answer: then CUDA may or may not count it."""
+    return gpu.failure is not None or gpu.uuid is None
+
+
+def shows_one_instance(driver_version: str | None) -> bool:
+    """Return whether this driver certainly shows a program only one MIG instance.
+
+    MIG User Guide, "CUDA Device Enumeration": so with CUDA 11/R450 and CUDA 12/R525. From CUDA
+    12/R570 on the same page says both that there may be several and that there is one: only the
+    driver knows.
+    """
+    major = (driver_version or "").partition(".")[0]
+    return major.isascii() and major.isdigit() and 450 <= int(major[:6]) < SEVERAL_MIG_DRIVER
+
+
+def _instances(gpus: Sequence[GpuReading]) -> list[str | None]:
+    """Return the MIG instances that CUDA may see, in NVML's order."""
+    return [instance.uuid for gpu in gpus if is_mig(gpu) for instance in gpu.mig_instances]
+
+
+def _keep_one_instance(entries: list[Entry], gpus: Sequence[GpuReading]) -> list[Entry]:
+    """Drop what follows the first MIG instance, where the older rule decides which one that is.
+
+    "The first one available" is the first of the list if NVML has it first too; else it is open.
+    """
+    kept = [entry for entry in entries if not entry.problem]
+    order = _instances(gpus)
+    clear = len(kept) > 1 and all(
+        entry.question in (None, SEVERAL_MIG) and entry.uuid in order for entry in kept
+    )
+    if not clear or min(order.index(entry.uuid) for entry in kept) != order.index(kept[0].uuid):
+        return entries
+    first = kept[0]
+    return [
+        entry._replace(question=None)
+        if entry is first
+        else entry
+        if entry.problem
+        else entry._replace(question=None, problem=ONE_MIG)
+        for entry in entries
+    ]
+
+
+def _document(entry: Entry) -> VisibilityEntry:
+    return VisibilityEntry(
+        text=entry.text,
+        status=EntryStatus.DROPPED if entry.problem else EntryStatus.KEPT,
+        uuid=entry.uuid,
+        reason=entry.problem or entry.question or entry.note or "valid",
+    )
+
+
+def _order_question(order: str | None, gpus: Sequence[GpuReading]) -> str | None:
+    """Return why the rules do not decide the ordinals of these GPUs, or None if they do."""
+    if any(is_silent(gpu) for gpu in gpus):
+        return "a GPU does not answer, so it is not known whether CUDA counts it"
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        return "two GPUs have the same UUID"
+    if len(gpus) < 2:
+        return None
+    places = [bus_place(gpu.pci_bus_id) for gpu in gpus]
+    if len(set(places)) < len(places) or (1,) in places:
+        return "not every GPU has a PCI bus id of its own, by which CUDA orders them"
+    if order == PCI_BUS_ID:
+        return None
+    if order not in (None, "", FASTEST_FIRST):
+        return f"CUDA_DEVICE_ORDER={order!r} is not a documented value"
+    kinds = {(gpu.name, gpu.pci_device_id, gpu.memory_total_bytes) for gpu in gpus}
+    if len(kinds) > 1 or (None, None) in {kind[:2] for kind in kinds}:
+        return (
+            "the GPUs are not known to be alike and CUDA_DEVICE_ORDER is not PCI_BUS_ID: "
+            "CUDA puts the fastest first"
+        )
+    return None
+
+
+def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[Entry]:
+    """Judge every entry by itself, then the list as a whole."""
+    if text == "":
+        return []
+    texts = text.split(",")
+    if looks_like_uuid(texts[0]):
+        entries = [judge_uuid(item, gpus) for item in texts]
+    else:
+        question = _order_question(order, gpus)
+        entries = [judge_ordinal(item, gpus, question) for item in texts]
+    end = next((place for place, entry in enumerate(entries) if entry.problem), len(entries))
+    if _repeats(entries[:end]):
+        return [Entry(text=entry.text, problem=NAMED_TWICE) for entry in entries]
+    kept = _leave_open(entries, end)
+    return kept + entries[end : end + 1] + _behind(entries, end)
+
+
+def _repeats(entries: Sequence[Entry]) -> bool:
+    """Return whether a device is certainly named twice, that is, before the list may end."""
+    seen: set[object] = set()
+    for entry in entries:
+        # A GPU among MIG instances, or the other way round, may end the list too.
+        mixed = {entries[0].text[:4], entry.text[:4]} == {"GPU-", "MIG-"}
+        if entry.key is None or mixed:
+            return False
+        if entry.key in seen:
+            return True
+        seen.add(entry.key)
+    return False
+
+
+def _leave_open(entries: Sequence[Entry], end: int) -> list[Entry]:
+    """Return the entries before the end, with the questions that only several of them raise."""
+    kept = list(entries[:end])
+    keys = [entry.key for entry in entries if entry.key is not None]
+    question: str | None = None
+    if end < len(entries) and len(set(keys)) < len(keys):
+        question = NAMED_AGAIN
+    elif end > 1 and any(entry.text.startswith("MIG-") for entry in kept):
+        question = SEVERAL_MIG
+    if question is None:
+        return kept
+    return [entry._replace(question=entry.question or question) for entry in kept]
+
+
+def _behind(entries: Sequence[Entry], end: int) -> list[Entry]:
+    if end == len(entries):
+        return []
+    text = entries[end].text
+    shown = repr(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
+    problem = f"it comes after the invalid entry {shown}"
+    return [Entry(text=entry.text, problem=problem) for entry in entries[end + 1 :]]
+
+
+# ---------------------------------------------------------------------------------- the driver
+
+
+def _says_none(failure: ProbeFailure) -> bool:
+    return failure.library_code == NO_DEVICE and failure.function in ("cuInit", "cuDeviceGetCount")
+
+
+def join_driver(
+    visibility: Visibility, cuda: CudaReading, gpus: Sequence[GpuReading]
+) -> Visibility | None:
+    """Return what the driver itself enumerates, joined by UUID; None if it did not answer.
+
+    No device at all (CUDA 100) is an answer: nothing is visible. A device that NVML cannot name
+    (a lost GPU) keeps its ordinal.
+    """
+    if cuda.failure is not None and not _says_none(cuda.failure):
+        return None
+    known = {digits_of(uuid): uuid for uuid in _all_uuids(gpus)}
+    digits = [device.uuid_hex for device in cuda.devices]
+    visible = tuple(known.get(item, gpu_uuid(item)) for item in digits if item is not None)
+    if len(set(visible)) != len(digits):
+        return None
+    entries = visibility.entries
+    if not any(is_mig(gpu) for gpu in gpus):
+        entries = _settle(visibility, visible)
+    return Visibility(
+        cuda_visible_devices=visibility.cuda_visible_devices,
+        cuda_device_order=visibility.cuda_device_order,
+        decided_by=DecidedBy.DRIVER,
+        entries=entries,
+        visible=visible,
+        disagreement=_disagreement(visibility, visible),
+    )
+
+
+def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | None:
+    """Return how the driver's devices differ from those of unambiguous rules, or None."""
+    ruled = visibility.visible
+    if visibility.open_question is not None or ruled is None or ruled == visible:
+        return None
+    left_out = [uuid for uuid in ruled if uuid not in visible]
+    if visible and left_out and [uuid for uuid in ruled if uuid in visible] == list(visible):
+        return (
+            f"By NVIDIA's documented rules CUDA sees {len(ruled)} devices; the driver leaves out"
+            f" {', '.join(left_out)}."
+        )
+    said, told = (", ".join(uuids) or "no device" for uuids in (ruled, visible))
+    return f"By NVIDIA's documented rules CUDA sees {said}; the driver enumerates {told}."
+
+
+def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityEntry, ...]:
+    """Give the entries that the rules keep the devices that the driver enumerates for them.
+
+    CUDA numbers devices by the order of the list and drops from its end (documented): the n-th
+    entry kept is ordinal n. With MIG an entry may stand for several devices, so it is not tried.
+    """
+    entries = list(visibility.entries)
+    kept = [at for at, entry in enumerate(entries) if entry.status is EntryStatus.KEPT]
+    if len(visible) > len(kept):
+        return visibility.entries
+    for ordinal, at in enumerate(kept):
+        entry = entries[at]
+        if ordinal >= len(visible):
+            reason = "the CUDA driver does not enumerate it"
+            entries[at] = entry._replace(status=EntryStatus.DROPPED, reason=reason)
+        elif visibility.open_question or entry.uuid != visible[ordinal]:
+            reason = "confirmed by the CUDA driver"
+            entries[at] = entry._replace(uuid=visible[ordinal], reason=reason)
+    return tuple(entries)
+
+
+def gpu_uuid(digits: str) -> str:
+    """Return the UUID of a whole GPU from its 32 hexadecimal digits."""
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "GPU-" + "-".join(parts)
+
+
+def digits_of(uuid: str) -> str:
+    """Return the 32 digits of a UUID, without its kind and hyphens."""
+    return uuid.partition("-")[2].replace("-", "").lower()
+
+
+def _all_uuids(gpus: Sequence[GpuReading]) -> list[str]:
+    whole = [gpu.uuid for gpu in gpus if gpu.uuid]
+    return whole + [mig.uuid for gpu in gpus for mig in gpu.mig_instances if mig.uuid]

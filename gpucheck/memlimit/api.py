@@ -1,0 +1,140 @@
+"""`gpucheck.limit_memory`: a memory limit for the calling program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from fractions import Fraction
+from types import TracebackType
+from typing import Any
+
+from gpucheck.drivers import open_probes
+from gpucheck.drivers.cupy.pools import active_devices, limit_pools, restore_pools
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.inventory.inventory import list_gpus
+from gpucheck.memlimit.hook import gpucheck_limit_hook as hook
+from gpucheck.memlimit.hooking import hook_document
+from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.report.arguments import check_argument
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.units import Amount, parse_amount
+
+
+class LimitedMemory:
+    """Memory limit in force.
+
+    As a context manager it ends with the block, for CuPy and for modules not imported yet.
+    PyTorch and TensorFlow keep a limit once it is set.
+    """
+
+    def __init__(self, plan: MemoryLimit) -> None:
+        self.plan = plan
+        self._variables: dict[str, tuple[str | None, str]] = {}
+        self._pools: dict[int, int] = {}
+        document = hook_document(plan, os.environ)
+        if document is not None and "torch" in sys.modules:
+            document["torch"] = None  # it has already read its variable
+        self._set_variables()
+        if document is not None:
+            self._apply(hook.Limit(document))
+
+    def _set_variables(self) -> None:
+        for name, value in self.plan.environment.items():
+            self._variables[name] = (os.environ.get(name), value)
+            os.environ[name] = value
+
+    def _apply(self, limit: Any) -> None:
+        """Cap the modules that are already imported, and the rest at their import."""
+        for name in hook.HANDLERS:
+            module = sys.modules.get(name)
+            if module is None:
+                continue
+            if name == "cupy":
+                self._pools = limit_pools(module, limit.bytes_of, active_devices())
+            else:
+                hook.limit_now(name, module, limit)
+        hook.uninstall()
+        hook.install(lambda: limit)
+
+    def release(self) -> None:
+        """Undo what can be undone: the environment, the import hook and CuPy's limits."""
+        hook.uninstall()
+        for name, (before, ours) in self._variables.items():
+            if os.environ.get(name) != ours:
+                continue  # the program has changed it since: leave it
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            # A device first used inside the block had no limit before.
+            fresh = {device: 0 for device in active_devices() if device not in self._pools}
+            restore_pools(cupy, {**fresh, **self._pools})
+        self._variables, self._pools = {}, {}
+
+    def __enter__(self) -> LimitedMemory:
+        """Return the limit, already in force."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the limit."""
+        self.release()
+
+
+def limit_memory(
+    amount: str | float, *, include_overhead: bool = False, probes: Probes | None = None
+) -> LimitedMemory:
+    """Limit this process's memory on each visible GPU.
+
+    Raises:
+        GpucheckError: a WrongUseError for the amount, a MissingError without a GPU.
+    """
+    wanted = _amount_of(amount)
+    opened = open_probes() if probes is None else probes
+    try:
+        gpus = list_gpus(opened, ask_driver=True)
+    finally:
+        opened.close()
+    plan = plan_limit(
+        wanted,
+        gpus,
+        environment=os.environ,
+        request=PlanRequest(include_overhead=include_overhead),
+        frameworks=_own_frameworks(),
+    )
+    return LimitedMemory(plan)
+
+
+def _amount_of(amount: str | float) -> Amount:
+    """Return the amount meant by a text, or by a share as a float above 0 and up to 1.
+
+    Raises:
+        WrongUseError: it is anything else; an integer has no unit.
+    """
+    if isinstance(amount, str):
+        return parse_amount(amount)
+    wants = "a text such as '30%' or '8GiB', or a share above 0 and up to 1 such as 0.3"
+    check_argument("limit_memory", amount, wants, float)
+    if not 0 < amount <= 1:
+        raise WrongUseError(
+            code="bad-amount", message=f"limit_memory takes {wants}, not {amount!r}."
+        )
+    return Amount(text=repr(amount), share=Fraction(repr(amount)))
+
+
+def _own_frameworks() -> FrameworksReading:
+    """Return the frameworks of this interpreter, without importing them."""
+    from gpucheck.drivers.python.frameworks_child import find_frameworks
+
+    return FrameworksReading(
+        interpreter=Interpreter(path=sys.executable), frameworks=find_frameworks()
+    )

@@ -1,0 +1,128 @@
+"""Outcome of a memory limit for each framework: the mechanism that limits it, or why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
+
+#: What the plan calls a framework whose module has another name.
+_MODULES = {"pytorch": "torch"}
+HOOK = "the import hook"
+_CONTEXTS = (
+    "its first use of a GPU then makes a CUDA context on each of the {count} GPUs;"
+    " --gpu makes fewer visible"
+)
+
+
+class Holder(NamedTuple):
+    """Outcome for one framework; `by` is None if nothing limits it, `remark` must reach the user.
+
+    `framework` includes the version if known. `installed` is None if unknown. `way` is that of
+    the first mechanism. `soft`: what is above the limit is not refused.
+    """
+
+    framework: str
+    by: str | None
+    way: Way
+    installed: bool | None
+    remark: str = ""
+    soft: bool = False
+
+    @property
+    def is_warning(self) -> bool:
+        """Return whether a user who runs it must be warned."""
+        missing = self.by is None and self.way is not Way.NOBODY
+        return bool(self.installed and self.remark and (missing or self.soft or self.by == HOOK))
+
+
+def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
+    """Return the outcome for each framework; missing ones only if none is installed."""
+    groups: dict[str, list[Mechanism]] = {}
+    for each in limit.mechanisms:
+        if each.by not in (Way.DRIVER, Way.HARDWARE) or each.applies or is_set(each, limit):
+            groups.setdefault(each.framework, []).append(each)
+    by_driver = [each for each in limit.mechanisms if each.by is Way.DRIVER and each.applies]
+    found = [
+        _holder(group, limit)
+        for group in groups.values()
+        # If the driver limits every program, none is left without a limit.
+        if not (by_driver and group[0].by is Way.NOBODY)
+    ]
+    if any(each.installed for each in found):
+        found = [each for each in found if each.installed or each.way not in _IN_PROGRAMS]
+    return tuple(found)
+
+
+#: Ways that depend on the program's own frameworks.
+_IN_PROGRAMS = (Way.ENVIRONMENT, Way.CODE)
+
+
+def together(found: Iterable[Holder]) -> list[tuple[str, str]]:
+    """Group the frameworks by what limits them; those that may be missing form two groups."""
+    groups: dict[str, list[str]] = {}
+    for each in found:
+        if each.by is not None:
+            by_variable = each.way is Way.ENVIRONMENT and each.by != HOOK and not each.installed
+            by = "environment variables" if by_variable else each.by
+            groups.setdefault(by, []).append(each.framework)
+    return [(", ".join(names), by) for by, names in groups.items()]
+
+
+def is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
+    """Return whether the result's environment contains the variable of a mechanism."""
+    ways = (Way.ENVIRONMENT, Way.DRIVER)
+    return mechanism.by in ways and mechanism.mechanism in limit.environment
+
+
+def _holder(group: Sequence[Mechanism], limit: MemoryLimit) -> Holder:
+    first = group[0]
+    module = _MODULES.get(first.framework, first.framework)
+    if limit.software is not None and module in limit.software.for_cpus:
+        return Holder(_name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU")
+    set_ = next((each for each in group if each.by is not Way.CODE and _works(each, limit)), None)
+    hooked = next((each for each in group if each.by_hook), None)
+    by = " and ".join(
+        name for name, there in ((set_ and set_.mechanism, set_), (HOOK, hooked)) if there and name
+    )
+    chosen = set_ or hooked
+    return Holder(
+        framework=_name(first, limit),
+        by=by or None,
+        way=first.by,
+        installed=first.installed,
+        remark=_missing(group) if chosen is None else _remark(chosen, by, limit),
+        # What one limits only softly, the other may still refuse.
+        soft=bool(by)
+        and all(each.strength is Strength.SOFT for each in (set_, hooked) if each is not None),
+    )
+
+
+def _works(mechanism: Mechanism, limit: MemoryLimit) -> bool:
+    return mechanism.applies or is_set(mechanism, limit)
+
+
+def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
+    known = (limit.software.frameworks if limit.software else None) or {}
+    version = known.get(_MODULES.get(mechanism.framework, mechanism.framework), "")
+    return f"{mechanism.framework} {version}".strip()
+
+
+def _remark(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
+    """Return what the user must know about a cap: it is soft, merged or has a cost."""
+    merged = chosen.by is Way.ENVIRONMENT and bool(chosen.inherited)
+    doubtful = chosen.by is Way.DRIVER and not chosen.applies
+    if merged or doubtful or chosen.strength is Strength.SOFT:
+        return chosen.reason
+    if by == HOOK and chosen.framework == "pytorch" and len(limit.gpus) > 1:
+        return _CONTEXTS.format(count=len(limit.gpus))
+    return ""
+
+
+def _missing(group: Sequence[Mechanism]) -> str:
+    """Return why nothing limits it: its own reason, unless it is merely not installed."""
+    last = group[-1]
+    if last.by is not Way.CODE or last.installed:
+        return group[0].reason
+    return "nothing limits it without the import hook" if last.setting else last.reason

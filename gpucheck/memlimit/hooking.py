@@ -1,0 +1,124 @@
+"""Environment that carries the import hook into a command, and whether it takes effect."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.memlimit import hook as limit_hook
+from gpucheck.memlimit.cupy import CUPY_LIMIT
+from gpucheck.memlimit.jax import JAX_FRACTION, JAX_FRACTION_OLD
+from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.memlimit.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
+from gpucheck.memlimit.situation import HookState
+
+#: Variable that the hook reads. The hook's file runs by path elsewhere and repeats the name.
+HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
+PYTHONPATH = "PYTHONPATH"
+FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
+
+
+def hook_folder() -> str:
+    """Return the folder whose `sitecustomize` installs the hook."""
+    return os.fspath(Path(limit_hook.__path__[0]).absolute())
+
+
+def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
+    """Return whether the hook will run in the command, judged by its command line."""
+    if not wanted:
+        return HookState(present=False, reason="--no-hook turns the import hook off")
+    if os.pathsep in hook_folder():
+        reason = f"the path of the import hook's folder contains {os.pathsep!r}"
+        return HookState(present=False, reason=reason)
+    if interpreter is not None and interpreter.isolated:
+        return HookState(present=False, reason="with -I or -E, Python ignores PYTHONPATH")
+    if interpreter is not None and interpreter.bare:
+        return HookState(present=False, reason="with -S, Python does not run sitecustomize")
+    if interpreter is None:
+        reason = "the import hook runs it in every Python that the command starts"
+        return HookState(present=True, reason=reason)
+    return HookState(present=True, reason="the import hook runs it")
+
+
+def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the hook's variables, for a program that would inherit `environment`.
+
+    Empty if a GPU's limit is unknown. An existing limit is never widened.
+    """
+    document = hook_document(plan, environment)
+    if document is None:
+        return {}
+    _keep_narrower(document, environment.get(HOOK_VARIABLE))
+    theirs = environment.get(PYTHONPATH)
+    # An empty entry would be the current directory.
+    folders = (hook_folder(), theirs) if theirs else (hook_folder(),)
+    return {
+        HOOK_VARIABLE: json.dumps(document, separators=(",", ":")),
+        PYTHONPATH: os.pathsep.join(folders),
+    }
+
+
+def hook_document(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[str, object] | None:
+    """Return the hook's document, or None if a GPU's limit is unknown."""
+    gpus = [{"uuid": gpu.uuid, "bytes": gpu.allocator_limit_bytes} for gpu in plan.gpus]
+    if any(gpu["bytes"] is None for gpu in gpus):
+        return None
+    after = {**environment, **plan.environment}
+    return {
+        "text": plan.request.text,
+        "visible": after.get("CUDA_VISIBLE_DEVICES"),
+        "gpus": gpus,
+        "frameworks": list(FRAMEWORKS),
+        "torch": _torch(plan, environment),
+        "jax": _jax(plan),
+        "cupy": plan.environment.get(CUPY_LIMIT),
+    }
+
+
+def _jax(plan: MemoryLimit) -> dict[str, str] | None:
+    """Return what was set for JAX, for a program that sets its own later."""
+    for name in (JAX_FRACTION, JAX_FRACTION_OLD):
+        if name in plan.environment:
+            return {"variable": name, "value": plan.environment[name]}
+    return None
+
+
+def _torch(plan: MemoryLimit, before: Mapping[str, str]) -> dict[str, str | None] | None:
+    """Return what was set for PyTorch, so that the hook can undo it for an older PyTorch."""
+    for name in (TORCH_CONF_OLD, TORCH_CONF):
+        value = plan.environment.get(name, "")
+        if TORCH_KEY in value:
+            return {"variable": name, "value": value, "before": before.get(name)}
+    return None
+
+
+def outer_limit(plan: MemoryLimit, environment: Mapping[str, str]) -> int | None:
+    """Return the smallest limit that an outer `memlimit` sets below ours, None if there is none."""
+    outer = _outer_bytes(environment.get(HOOK_VARIABLE))
+    tighter = [
+        outer[gpu.uuid]
+        for gpu in plan.gpus
+        if gpu.uuid in outer
+        and gpu.allocator_limit_bytes is not None
+        and outer[gpu.uuid] < gpu.allocator_limit_bytes
+    ]
+    return min(tighter, default=None)
+
+
+def _outer_bytes(inherited: str | None) -> dict[str | None, int]:
+    try:
+        return {gpu["uuid"]: int(gpu["bytes"]) for gpu in json.loads(inherited or "{}")["gpus"]}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _keep_narrower(document: dict[str, object], inherited: str | None) -> None:
+    """Lower our limits to those of an outer `memlimit`, GPU by GPU."""
+    outer = _outer_bytes(inherited)
+    gpus = document["gpus"]
+    if isinstance(gpus, list):
+        for gpu in gpus:
+            gpu["bytes"] = min(gpu["bytes"], outer.get(gpu["uuid"], gpu["bytes"]))

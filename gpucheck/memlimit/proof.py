@@ -1,0 +1,373 @@
+"""Proof that a cap holds, through the same mechanisms as a limited command."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from fractions import Fraction
+from typing import Any
+
+from gpucheck.drivers.python.limit_proof import (
+    DEADLINE_PER_GPU_S,
+    DEADLINE_S,
+    HOLD_S,
+    Measure,
+    open_gauge,
+    run_proof,
+)
+from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
+from gpucheck.drivers.readings import CudaReading
+from gpucheck.inventory.unified_memory import spare_bytes
+from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, Way
+from gpucheck.memlimit.run import limited_environment
+from gpucheck.memlimit.watcher import SLACK_BYTES
+from gpucheck.report.envelope import Answer, Failure
+from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+
+#: Frameworks that can be tried, and their names in the plan.
+PROVABLE = {"cupy": "cupy", "torch": "pytorch", "jax": "jax", "tensorflow": "tensorflow"}
+
+#: Number of equal steps up to the limit; smaller ones then locate the refusal.
+STEPS = 16
+#: A cap that does not hold is tried up to this multiple of its limit, so as not to fill the card.
+_MOST_LIMITS = 2
+#: The overhead outside the allocator is an estimate: NVML may count up to this multiple of it
+#: above the limit, plus rounding.
+_MOST_BESIDE = 2
+
+#: Frameworks whose allocator reports the size of its whole pool.
+_COUNT_THEIR_POOL = ("cupy", "torch")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """GPUs that share the system's memory, by CUDA index, and how much of it may be used."""
+
+    cuda_indices: frozenset[int] = frozenset()
+    spare_bytes: int | None = None
+
+    def has(self, gpu: GpuMemoryLimit) -> bool:
+        """Return whether a GPU has no memory of its own, by CUDA or by NVML's missing total."""
+        return gpu.cuda_index in self.cuda_indices or gpu.memory_source == "system"
+
+    def refusal(self, needed: int) -> str | None:
+        """Return why `needed` bytes must not be taken from the system's memory, or None."""
+        if self.spare_bytes is None:
+            return "it shares the system's memory, and how much of that is free is unknown"
+        if needed <= self.spare_bytes:
+            return None
+        return (
+            f"it shares the system's memory, of which {self.spare_bytes} bytes may be used; "
+            f"the proof needs {needed}, and filling it would stop the whole machine"
+        )
+
+
+NOTHING_SHARED = SharedMemory()
+
+
+def shared_memory(reading: CudaReading, available_bytes: int | None) -> SharedMemory:
+    """Return the GPUs that have no memory of their own, by CUDA, and how much may be used."""
+    return SharedMemory(
+        cuda_indices=frozenset(item.ordinal for item in reading.devices if item.integrated),
+        spare_bytes=None if available_bytes is None else spare_bytes(available_bytes),
+    )
+
+
+#: (interpreter, framework, limits and maxima in bytes, environment, deadline) -> steps.
+Runner = Callable[..., Iterable[Mapping[str, Any]]]
+#: The last step of each kind, by name.
+Steps = dict[str, Mapping[str, Any]]
+
+
+def check_frameworks(names: Sequence[str]) -> None:
+    """Refuse a framework that cannot be tried.
+
+    Raises:
+        WrongUseError: a name is not in PROVABLE.
+    """
+    for name in names:
+        if name not in PROVABLE:
+            message = f"--verify-with takes {', '.join(PROVABLE)}, not {name!a}."
+            raise WrongUseError(code="unknown-framework", message=message)
+
+
+def prove(
+    answer: Answer,
+    plan: MemoryLimit,
+    frameworks: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    deadline_s: float | None = None,
+    hook: bool = True,
+    shared: SharedMemory = NOTHING_SHARED,
+    run: Runner = run_proof,
+    gauge: Callable[[], AbstractContextManager[Measure]] = open_gauge,
+) -> Answer:
+    """Try each cap on each GPU of the plan, and judge the results.
+
+    `shared` names the GPUs that have no memory of their own.
+
+    Raises:
+        MissingError: there is no Python to try them with.
+    """
+    software = plan.software
+    if software is None or software.interpreter is None:
+        message = "There is no Python in PATH to try the limit with."
+        remedy = ("Name one with --python.",)
+        raise MissingError(code="no-python", message=message, remedy=remedy)
+    limited = limited_environment(plan, environment, hook=hook)
+    interpreter = Interpreter(path=software.interpreter)
+    deadline = deadline_s or DEADLINE_S + DEADLINE_PER_GPU_S * (len(plan.gpus) - 1)
+    times = {"deadline_s": deadline, "hold_s": HOLD_S}
+    found: list[Verification] = []
+    with gauge() as measure:
+        for name in frameworks:
+            bases = [_not_tried(plan, name, gpu) for gpu in plan.gpus]
+            obstacle = _obstacle(plan, name, bases)
+            if obstacle is not None:
+                found.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
+                continue
+            bases = [
+                _with_room(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
+            ]
+            limits = [
+                _limits(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
+            ]
+            steps = functools.partial(run, interpreter, name, limits, limited, **times)
+            tried = any(limit for limit, _ in limits)
+            found.extend(_try(plan, bases, steps, measure) if tried else bases)
+    return _judge(answer, plan, tuple(found))
+
+
+def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
+    """Return why a framework's cap cannot be tried at all, or None."""
+    lacking = _lacking(plan, name)
+    if lacking is not None:
+        return dataclasses.replace(bases[0], reason=lacking)
+    if any(base.limit_bytes is None for base in bases):
+        return dataclasses.replace(bases[0], reason="a GPU's limit is unknown")
+    if bases[0].mechanism is None:
+        return dataclasses.replace(bases[0], held=False, reason="no mechanism applies to it")
+    return None
+
+
+def _with_room(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> Verification:
+    """Note why a GPU is not tried: taking its last bytes would crash other programs."""
+    limit, free = base.limit_bytes or 0, gpu.memory_free_bytes
+    needed = limit + limit // STEPS + _beside(gpu)
+    if shared.has(gpu):
+        return dataclasses.replace(base, reason=shared.refusal(needed))
+    if free is None or free >= needed:
+        return base
+    reason = (
+        f"only {free} bytes are free and the proof needs {needed}; other programs may need them"
+    )
+    return dataclasses.replace(base, reason=reason)
+
+
+def _limits(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> tuple[int, int]:
+    """Return the limit to try (0: nothing is tried) and the most that may be taken."""
+    if base.reason or not base.limit_bytes:
+        return 0, 0
+    most = _MOST_LIMITS * base.limit_bytes
+    if shared.has(gpu):
+        most = min(most, (shared.spare_bytes or 0) - _beside(gpu))
+    return base.limit_bytes, most
+
+
+def _beside(gpu: GpuMemoryLimit) -> int:
+    """Return the estimated overhead of a CUDA program outside its allocator."""
+    return (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
+
+
+def _lacking(plan: MemoryLimit, name: str) -> str | None:
+    software = plan.software
+    if software is None or software.frameworks is None or name in software.frameworks:
+        return None
+    return f"{software.interpreter} has no {name}"
+
+
+def _mechanism(plan: MemoryLimit, name: str) -> str | None:
+    """Return the names of the mechanisms that limit this framework."""
+    framework = PROVABLE[name]
+    applied = [m.mechanism for m in plan.mechanisms if m.applies and m.framework == framework]
+    return ", ".join(applied) or None
+
+
+def allowed_bytes(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> int | None:
+    """Return what a framework may take of a GPU; one setting may have to serve unequal GPUs."""
+    limits = [each.allocator_limit_bytes for each in plan.gpus]
+    own = gpu.allocator_limit_bytes
+    if own is None or None in limits or name == "tensorflow":
+        return own
+    if name == "cupy" and plan.request.bytes is not None:
+        return min(limit for limit in limits if limit is not None)
+    shares = [
+        Fraction(each.allocator_limit_bytes or 0, each.memory_total_bytes)
+        for each in plan.gpus
+        if each.memory_total_bytes
+    ]
+    by_code = name == "torch" and not any(
+        each.applies and each.by is Way.ENVIRONMENT and each.framework == "pytorch"
+        for each in plan.mechanisms
+    )
+    if by_code or len(shares) < len(plan.gpus) or gpu.memory_total_bytes is None:
+        return own
+    return min(own, int(min(shares) * gpu.memory_total_bytes))
+
+
+def _not_tried(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> Verification:
+    return Verification(
+        framework=name,
+        mechanism=_mechanism(plan, name),
+        uuid=gpu.uuid,
+        cuda_index=gpu.cuda_index,
+        limit_bytes=allowed_bytes(plan, name, gpu),
+        allocated_bytes=None,
+        refused_bytes=None,
+        refused_with=None,
+        held=None,
+    )
+
+
+def _try(
+    plan: MemoryLimit,
+    bases: Sequence[Verification],
+    run: Callable[[], Iterable[Mapping[str, Any]]],
+    measure: Measure,
+) -> list[Verification]:
+    """Run one framework's proof, and ask NVML at each refusal."""
+    steps: list[Steps] = [{} for _ in bases]
+    by_nvml: dict[int, int | None] = {}
+    problem = "it ended early"
+    try:
+        for document in run():
+            ordinal = document.get("gpu")
+            for one in steps if ordinal is None else [steps[ordinal]]:
+                one[str(document["step"])] = document
+            if document["step"] == "refused":
+                gpu = plan.gpus[ordinal or 0]
+                pid = int(steps[ordinal or 0].get("start", {}).get("pid") or 0)
+                by_nvml[ordinal or 0] = measure(pid, gpu.uuid, gpu.index)
+    except OtherPythonError as error:
+        problem = str(error)
+    return [
+        base
+        if base.reason
+        else _with_nvml(read_steps(base, one, problem), by_nvml.get(ordinal), plan.gpus[ordinal])
+        for ordinal, (base, one) in enumerate(zip(bases, steps, strict=True))
+    ]
+
+
+def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> Verification:
+    """Judge what NVML counted for the process: other allocations may exceed the limit."""
+    counted = seen.peak_bytes
+    most = None
+    if by_nvml is not None and seen.limit_bytes is not None:
+        most = seen.limit_bytes + _MOST_BESIDE * _beside(gpu) + SLACK_BYTES
+    # The others take their pool at the start and count only what is in use.
+    known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
+    extra = (by_nvml or 0) - (counted or 0) if known else None
+    seen = dataclasses.replace(seen, nvml_bytes=by_nvml, overhead_bytes=extra, nvml_most_bytes=most)
+    if not seen.held or by_nvml is None or most is None or by_nvml <= most:
+        return seen
+    reason = (
+        f"the allocator was refused at its limit, but NVML counts {by_nvml} bytes for the process:"
+        f" {by_nvml - most} more than the limit plus twice the estimated overhead"
+    )
+    return dataclasses.replace(seen, held=False, reason=reason)
+
+
+def read_steps(
+    base: Verification, steps: Mapping[str, Mapping[str, Any]], problem: str
+) -> Verification:
+    """Judge the last step of each kind on one GPU; `problem` says why they ended."""
+    start, took = steps.get("start", {}), steps.get("took", {})
+    refused, end = steps.get("refused"), steps.get("end")
+    allocated = int(took.get("taken") or 0)
+    size = int((refused or start).get("size") or 0)
+    seen = dataclasses.replace(
+        base,
+        version=start.get("version") or None,
+        allocated_bytes=allocated if start else None,
+        refused_bytes=size if refused else None,
+        refused_with=refused["error"] if refused else None,
+        deviation_bytes=allocated - (base.limit_bytes or 0) if refused else None,
+        restored=end.get("restored") if end else None,
+        peak_bytes=took.get("counted"),
+    )
+    if "failed" in steps or end is None:
+        failed = steps.get("failed", {})
+        said = f"{failed.get('error')}: {failed.get('message')}" if failed else problem
+        return dataclasses.replace(seen, reason=said)
+    if refused is None:
+        reason = f"{allocated} bytes were allocated, and none was refused"
+        return dataclasses.replace(seen, held=False, reason=reason)
+    return _judge_refusal(seen, refused, end, size)
+
+
+def _judge_refusal(
+    seen: Verification, refused: Mapping[str, Any], end: Mapping[str, Any], size: int
+) -> Verification:
+    allocated, limit = seen.allocated_bytes or 0, seen.limit_bytes or 0
+    if not refused["proper"]:
+        return dataclasses.replace(
+            seen, held=False, reason=f"it failed with another error: {refused['message']}"
+        )
+    if allocated > limit:
+        reason = (
+            f"it was refused too late, {allocated - limit} bytes above the limit of {limit} bytes, "
+            f"to within {size}"
+        )
+        return dataclasses.replace(seen, held=False, reason=reason)
+    free = refused.get("free")
+    if free is not None and free < size + SLACK_BYTES:
+        reason = f"the card itself was full ({free} bytes free), so the cap was not reached"
+        return dataclasses.replace(seen, held=None, reason=reason)
+    # Slightly less may be the card's total, which CUDA and NVML count differently.
+    early = allocated + 2 * (limit // STEPS) < limit
+    if early and free is None:
+        reason = "it was refused well below the limit: the card was full, or another limit is lower"
+        return dataclasses.replace(seen, held=None, reason=reason)
+    if not end["restored"]:
+        reason = "freed memory could not be allocated again"
+        return dataclasses.replace(seen, held=False, reason=reason)
+    lower = "it was refused below the limit: another limit is lower"
+    return dataclasses.replace(seen, held=True, reason=lower if early else None)
+
+
+def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -> Answer:
+    """Set the exit code: 1 a cap does not hold, 3 undecided, 4 the framework is missing."""
+    broken = [each for each in found if each.held is False]
+    open_ = [each for each in found if each.held is None]
+    first = (broken or open_ or list(found))[0]
+    result = dataclasses.replace(plan, verification=first, verifications=found)
+    answer = answer._replace(result=result)
+    if not broken and not open_:
+        return answer
+    if broken:
+        code, slug, verb = ExitCode.BAD, "limit-not-held", "does not hold"
+        remedy = "See what applies and why: gpucheck memlimit AMOUNT -v"
+    elif any(_lacking(plan, str(each.framework)) is None for each in open_):
+        code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
+        remedy = "Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU."
+    else:
+        code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
+        remedy = _where_else(plan)
+    which = "" if first.mechanism is None else f" ({first.mechanism})"
+    alone = first.cuda_index is None or len(plan.gpus) == 1
+    where = "" if alone else f" on GPU {first.cuda_index}"
+    message = f"The limit of {first.framework}{which} {verb}{where}: {first.reason}."
+    failure = Failure(code=slug, message=message, remedy=(remedy,))
+    return answer._replace(exit_code=code, error=failure)
+
+
+def _where_else(plan: MemoryLimit) -> str:
+    """Return what to try instead if the framework is missing."""
+    known = (plan.software.frameworks if plan.software else None) or {}
+    there = ",".join(name for name in PROVABLE if name in known)
+    if there:
+        return f"Try what this Python has: --verify-with {there}"
+    return "Name a Python that has it: --python FILE"

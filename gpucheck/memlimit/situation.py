@@ -1,0 +1,159 @@
+"""Inputs of every mechanism: the limits, the environment, and the installed software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gpucheck.drivers.host.mps import MpsReading
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.memlimit.model import GpuMemoryLimit, Mechanism, Strength, Way
+from gpucheck.report.units import Amount
+
+MIB = 1024**2
+
+#: Decimals of a fraction in a setting; rounding down costs less than 0.1 MiB on any card.
+_DECIMALS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookState:
+    """Whether the import hook will run; `present` is None if there is no command."""
+
+    present: bool | None = None
+    reason: str = "add this line to the program (gpucheck memlimit --code); -- CMD needs none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Inputs of one plan; `environment` is what the limited program would inherit."""
+
+    amount: Amount
+    limits: tuple[GpuMemoryLimit, ...]
+    environment: Mapping[str, str]
+    overhead_included: bool = False
+    frameworks: FrameworksReading
+    hook: HookState
+    mps: MpsReading | None = None
+    oldest_capability: tuple[int, int] | None = None
+
+    def fraction(self) -> Fraction | None:
+        """Return the fraction that keeps every GPU's allocators within the limit, if known."""
+        if self.amount.share is not None and not self.overhead_included:
+            return self.amount.share
+        shares = []
+        for gpu in self.limits:
+            if gpu.allocator_limit_bytes is None or gpu.memory_total_bytes is None:
+                return None
+            shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
+        return min(shares)
+
+    def unlike(self) -> bool:
+        """Return whether one fraction for all GPUs gives some of them less than their limit."""
+        totals = {gpu.memory_total_bytes for gpu in self.limits}
+        return len(totals) > 1 and (self.amount.share is None or self.overhead_included)
+
+    def version(self, module: str) -> str | None:
+        """Return a framework's version; None if the framework or its version is unknown."""
+        known = self.frameworks.frameworks
+        return (known.get(module) or None) if known is not None else None
+
+    def has(self, module: str) -> bool | None:
+        """Return whether the Python of the plan has a framework; None if unknown."""
+        known = self.frameworks.frameworks
+        return None if known is None else module in known
+
+    def lacks(self, module: str) -> str | None:
+        """Return why a framework is certainly missing, or None."""
+        interpreter = self.frameworks.interpreter
+        if self.has(module) is not False or interpreter is None:
+            return None
+        return f"{shown(interpreter.path)} has no {module}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Mechanism, and the variables that it adds to the environment."""
+
+    mechanism: Mechanism
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def by_variable(
+    situation: Situation,
+    module: str,
+    name: str,
+    value: str | None,
+    reason: str,
+    *,
+    framework: str | None = None,
+    strength: Strength = Strength.ALLOCATOR,
+) -> Setting:
+    """Return the setting of one environment variable; without a value it is not set.
+
+    It is also set for a framework that this interpreter lacks, as another one may have it.
+    """
+    lacking = situation.lacks(module) if value is not None else None
+    mechanism = Mechanism(
+        framework=framework or module,
+        mechanism=name,
+        setting=None if value is None else f"{name}={shown(value)}",
+        strength=strength,
+        applies=value is not None and lacking is None,
+        reason=f"{lacking}; {reason}" if lacking else reason,
+        installed=situation.has(module),
+        inherited=situation.environment.get(name),
+    )
+    return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
+
+
+def by_hook(
+    situation: Situation,
+    module: str,
+    mechanism: str,
+    line: str | None,
+    reason: str,
+    *,
+    framework: str | None = None,
+    strength: Strength = Strength.ALLOCATOR,
+) -> Setting:
+    """Return the mechanism of a line of code, which the import hook runs if present."""
+    lacking = situation.lacks(module)
+    hook = situation.hook
+    applies = line is not None and hook.present is True and lacking is None
+    why = reason if line is None else f"{lacking or hook.reason}; {reason}"
+    return Setting(
+        mechanism=Mechanism(
+            framework=framework or module,
+            mechanism=mechanism,
+            setting=line,
+            strength=strength,
+            applies=applies,
+            reason=why,
+            by=Way.CODE,
+            installed=situation.has(module),
+            by_hook=line is not None and hook.present is not False,
+        )
+    )
+
+
+def decimal(value: Fraction) -> str:
+    """Format a number of at most 100 as a decimal, rounded down."""
+    whole, rest = divmod(int(value * 10**_DECIMALS), 10**_DECIMALS)
+    return f"{whole}.{rest:0{_DECIMALS}d}".rstrip("0").rstrip(".")
+
+
+def number_of(text: str) -> Fraction | None:
+    """Parse a plain decimal; None for longer or unusual text, which is no limit to rely on."""
+    if len(text) > 40 or not text.isascii() or not set(text) <= set("0123456789."):
+        return None
+    try:
+        return Fraction(text)
+    except ValueError:
+        return None
+
+
+def shown(text: str) -> str:
+    """Return outside text unquoted, with control characters made visible."""
+    return ascii(text)[1:-1]

@@ -1,0 +1,255 @@
+"""Watcher of a running command's GPU memory; it warns about an excess or stops the command."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from gpucheck.drivers.host.process_memory import memory_by_process
+from gpucheck.drivers.host.process_tree import ProcessTree, Stat
+from gpucheck.drivers.readings import NvmlReading, ProcessIdentity
+from gpucheck.memlimit.model import (
+    Culprit,
+    GpuMemoryLimit,
+    LimitedRun,
+    Overhead,
+    RunGpu,
+    WatchAction,
+)
+from gpucheck.memlimit.situation import MIB
+
+#: Time between two readings.
+INTERVAL_S = 1.0
+#: Time between SIGTERM and SIGKILL.
+GRACE_S = 10.0
+#: Drivers allocate in blocks of 2 MiB and frameworks round up; that is no excess yet.
+SLACK_BYTES = 64 * MIB
+
+_FOREIGN = (
+    "NVML lists process ids of another PID namespace,"
+    " so the command's processes cannot be recognised"
+)
+_CONTAINED = (
+    "NVML listed no process of the command, but in a separate PID namespace (a container)"
+    " that does not prove there was none"
+)
+_NOT_TOLD = "the driver does not report the memory of each process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Access to the machine for the watcher; tests replace all of it."""
+
+    read: Callable[[], NvmlReading]
+    identify: Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
+    open_tree: Callable[[int], ProcessTree]
+    say: Callable[[str], None]
+    contained: bool = False
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """One GPU's limit and what has been read so far."""
+
+    limit: GpuMemoryLimit
+    peak_bytes: int = 0
+    processes: int = 0
+    exceeded: bool = False
+    culprits: list[Culprit] = field(default_factory=list)
+
+
+class Watcher:
+    """Watcher of one command: it reads at every tick, and warns or stops."""
+
+    def __init__(
+        self,
+        limits: Sequence[GpuMemoryLimit],
+        overhead: Overhead,
+        action: WatchAction,
+        around: Surroundings,
+    ) -> None:
+        self._gpus = {gpu.uuid: _Watched(limit=gpu) for gpu in limits}
+        self._overhead = overhead
+        self._action = action
+        self._around = around
+        self._tree: ProcessTree | None = None
+        self._readings = 0
+        self._foreign = False
+        self._not_told = False
+        self._failure: str | None = None
+        self._stopped_at: float | None = None
+        self._killed = False
+
+    def tick(self, pid: int) -> None:
+        """Read once, and act on the reading."""
+        if self._tree is None:
+            self._tree = self._around.open_tree(pid)
+        if self._stopped_at is not None:
+            self._kill_what_is_left(self._tree)
+        if self._failure is None:
+            self._look(self._tree)
+
+    def finish(self, exit_code: int) -> LimitedRun:
+        """Return what was read, once the command has ended."""
+        if self._stopped_at is not None and self._tree is not None:
+            self._wait_for_the_rest(self._tree)
+        unknown = self._why_unknown()
+        gpus = tuple(self._outcome(watched, unknown is None) for watched in self._gpus.values())
+        peaks = [gpu.peak_bytes for gpu in gpus if gpu.peak_bytes is not None]
+        exceeded = any(watched.exceeded for watched in self._gpus.values())
+        unavailable = {}
+        if unknown is not None:
+            unavailable = dict.fromkeys(("peak_bytes", "exceeded"), unknown)
+        elif self._failure is not None:
+            unavailable["later_readings"] = self._failure
+        return LimitedRun(
+            exit_code=exit_code,
+            peak_bytes=max(peaks, default=None),
+            exceeded=exceeded if unknown is None else None,
+            action=self._what_was_done(exceeded=exceeded),
+            interval_s=INTERVAL_S,
+            readings=self._readings,
+            gpus=gpus,
+            culprits=tuple(each for watched in self._gpus.values() for each in watched.culprits),
+            unavailable=unavailable,
+        )
+
+    def _what_was_done(self, *, exceeded: bool) -> str | None:
+        if self._stopped_at is not None:
+            return "killed" if self._killed else "terminated"
+        return "warned" if exceeded else None
+
+    def _why_unknown(self) -> str | None:
+        """Return why the command's memory is unknown, or None."""
+        if any(watched.peak_bytes for watched in self._gpus.values()):
+            return None
+        if self._not_told:
+            return _NOT_TOLD
+        if self._foreign:
+            return _FOREIGN
+        if self._readings == 0:
+            return self._failure or f"the command ended before the first reading ({INTERVAL_S:g} s)"
+        return _CONTAINED if self._around.contained else None
+
+    def _outcome(self, watched: _Watched, known: bool) -> RunGpu:
+        return RunGpu(
+            uuid=watched.limit.uuid,
+            index=watched.limit.index,
+            limit_bytes=watched.limit.limit_bytes,
+            allowance_bytes=self._allowance(max(1, watched.processes)),
+            peak_bytes=watched.peak_bytes if known else None,
+            exceeded=watched.exceeded if known else None,
+            processes=watched.processes,
+            cuda_index=watched.limit.cuda_index,
+        )
+
+    def _allowance(self, processes: int) -> int:
+        """Return the allowance above the limit: the contexts that it does not count, and slack."""
+        contexts = processes - 1 if self._overhead.included else processes
+        return SLACK_BYTES + contexts * self._overhead.total_bytes
+
+    def _look(self, tree: ProcessTree) -> None:
+        reading = self._around.read()
+        if reading.failure is not None:
+            self._failure = f"memory is no longer watched: {reading.failure.message}"
+            return
+        self._readings += 1
+        listed = memory_by_process(reading.gpus)
+        own = self._trusted({pid for sizes in listed.values() for pid in sizes})
+        members = tree.refresh(own)
+        used = self._told(listed, own & members.keys())
+        for uuid, watched in self._gpus.items():
+            by_pid = used.get(uuid, {})
+            total = sum(by_pid.values())
+            if total > watched.peak_bytes:
+                watched.peak_bytes = total
+            watched.processes = max(watched.processes, len(by_pid))
+            limit = watched.limit.limit_bytes
+            if limit is not None and total > limit + self._allowance(len(by_pid)):
+                self._act(tree, watched, by_pid, members)
+
+    def _trusted(self, listed: set[int]) -> set[int]:
+        """Return the ids if they belong to this PID namespace.
+
+        One foreign id shows that NVML uses another namespace: the others only look like ours.
+        """
+        who = self._around.identify(listed)
+        foreign = any(who[pid].namespace != "own" for pid in listed)
+        self._foreign = self._foreign or foreign
+        return set() if foreign else listed
+
+    def _told(
+        self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
+    ) -> dict[str | None, dict[int, int]]:
+        """Return what our processes take, as far as the driver reports it."""
+        found: dict[str | None, dict[int, int]] = {}
+        for uuid, sizes in listed.items():
+            for pid, size in sizes.items():
+                if pid not in ours:
+                    continue
+                if size is None:
+                    self._not_told = True
+                else:
+                    found.setdefault(uuid, {})[pid] = size
+        return found
+
+    def _act(
+        self,
+        tree: ProcessTree,
+        watched: _Watched,
+        by_pid: Mapping[int, int],
+        members: Mapping[int, Stat],
+    ) -> None:
+        first = not watched.exceeded
+        watched.exceeded = True
+        if first:
+            watched.culprits = [
+                Culprit(
+                    pid=pid, name=members[pid].name, uuid=watched.limit.uuid, memory_used_bytes=size
+                )
+                for pid, size in sorted(by_pid.items(), key=lambda item: -item[1])
+            ]
+            self._say_excess(watched, by_pid)
+        if self._action is WatchAction.STOP and self._stopped_at is None:
+            self._stopped_at = self._around.now()
+            self._around.say(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
+            self._send(tree, signal.SIGTERM)
+
+    def _say_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
+        limit = watched.limit
+        number = limit.cuda_index if limit.cuda_index is not None else limit.index
+        most = watched.culprits[0]
+        others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
+        self._around.say(
+            f"the command takes {_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
+            f" {_gib(limit.limit_bytes or 0)} plus {_gib(self._allowance(len(by_pid)))} allowance:"
+            f" {most.name or 'process'} ({most.pid}){others}"
+        )
+
+    def _kill_what_is_left(self, tree: ProcessTree) -> None:
+        if self._around.now() - (self._stopped_at or 0) >= GRACE_S and tree.refresh():
+            self._killed = True
+            self._send(tree, signal.SIGKILL)
+
+    def _wait_for_the_rest(self, tree: ProcessTree) -> None:
+        """Give processes that outlived the command the same grace, then kill them."""
+        while tree.refresh() and not self._killed:
+            self._kill_what_is_left(tree)
+            if not self._killed:
+                self._around.sleep(0.1)
+
+    def _send(self, tree: ProcessTree, number: signal.Signals) -> None:
+        _, refused = tree.send(number)
+        if refused:
+            listed = ", ".join(map(str, refused))
+            self._around.say(
+                f"{number.name} could not be sent to processes of another user: {listed}"
+            )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 1024**3:.1f} GiB"

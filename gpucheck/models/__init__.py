@@ -1,1 +1,0 @@
-"""Values that the layers hand to one another: standard library only, no behaviour of their own."""

@@ -1,0 +1,1 @@
+"""Placement: which device a program gets, claims on GPUs, and the command that runs on them."""

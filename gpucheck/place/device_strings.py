@@ -1,0 +1,152 @@
+"""Parser for device strings: `/gpu:0`, `cuda:1`, `cuda0`, `0` or a UUID.
+
+TensorFlow's grammar as version 2.21 parses it: type names in any case, keywords (`job`,
+`replica`, `task`, `device`) in lower case. Also PyTorch's `cuda:1`, Theano's `cuda0` and
+`gpu,0`, the plain index of CuPy and JAX, and the UUIDs of NVIDIA's driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpucheck.place.model import DeviceGrammar, DeviceSpec
+from gpucheck.report.errors import WrongUseError
+
+#: Types that TensorFlow knows by their bare name; any other needs the long form `/device:TYPE:N`.
+SHORT_TYPES = ("CPU", "GPU", "TPU", "CUSTOM")
+
+#: No device string needs more.
+_LONGEST_TEXT = 1000
+
+_PYTORCH = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
+_THEANO = re.compile(r"(?:cuda|gpu)([0-9]+)|gpu,([0-9]+)")
+_INDEX = re.compile(r"[0-9]+")
+_LIST = re.compile(r"[0-9]+(?:,[0-9]+)+")
+_UUID = re.compile(r"(?:GPU|MIG)-(?:GPU-)?(?P<digits>[0-9A-Fa-f]*)[0-9A-Fa-f/-]*", re.IGNORECASE)
+#: With fewer digits `gpu-1` is more likely a typo for `gpu:1` than the start of a UUID.
+_LEAST_DIGITS = 4
+
+
+def parse_device(text: str) -> DeviceSpec:
+    """Parse a device string.
+
+    Raises:
+        WrongUseError: no grammar accepts it; the message has TensorFlow's words.
+    """
+    if len(text) > _LONGEST_TEXT:
+        raise malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
+    if _INDEX.fullmatch(text):
+        return _gpu_spec(text, DeviceGrammar.INDEX, text)
+    if (found := _PYTORCH.fullmatch(text)) is not None:
+        return _gpu_spec(text, DeviceGrammar.PYTORCH, found[1])
+    if (found := _THEANO.fullmatch(text)) is not None:
+        return _gpu_spec(text, DeviceGrammar.THEANO, found[1] or found[2])
+    if (found := _UUID.fullmatch(text)) is not None:
+        if len(found["digits"]) < _LEAST_DIGITS:
+            raise malformed(
+                fact=f"{quoted(text)} is too short for a UUID.",
+                remedy=f"Write at least {_LEAST_DIGITS} of its digits, or /gpu:0, cuda:0 or 0.",
+            )
+        return DeviceSpec(text=text, grammar=DeviceGrammar.UUID, kind="GPU", uuid=text)
+    return _parse_tensorflow(text)
+
+
+def _gpu_spec(text: str, grammar: DeviceGrammar, digits: str | None) -> DeviceSpec:
+    index = None if digits is None else int(digits)
+    return DeviceSpec(text=text, grammar=grammar, kind="GPU", index=index)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    """Parts of a TensorFlow string that have been read so far."""
+
+    job: str | None = None
+    replica: str | None = None
+    task: str | None = None
+    kind: str | None = None
+    index: int | None = None
+
+
+def _parse_tensorflow(text: str) -> DeviceSpec:
+    parts = _Parts()
+    for component in text.split("/"):
+        match component.split(":"):
+            case ["", *_]:
+                continue
+            case ["job", job]:
+                parts.job = job
+            case ["replica", number]:
+                parts.replica = number
+            case ["task", number]:
+                parts.task = number
+            case ["device", kind, index]:
+                _set_device(parts, text, kind, index)
+            case [kind, *rest] if len(rest) <= 1 and kind.upper() in SHORT_TYPES:
+                _set_device(parts, text, kind, rest[0] if rest else "*")
+            case [attribute, *_]:
+                raise _unknown_attribute(text, attribute)
+    return DeviceSpec(
+        text=text,
+        job=parts.job,
+        # Converted last, as TensorFlow does: of several only the last has to be a number.
+        replica=None if parts.replica is None else _integer(text, parts.replica),
+        task=None if parts.task is None else _integer(text, parts.task),
+        kind=parts.kind,
+        index=parts.index,
+    )
+
+
+def _set_device(parts: _Parts, text: str, kind: str, index: str) -> None:
+    if parts.kind is not None:
+        raise malformed(
+            fact="Multiple device types are not allowed while parsing the device spec: "
+            f"{shown(text)}."
+        )
+    parts.kind = kind.upper() if kind.upper() in SHORT_TYPES else kind
+    parts.index = None if index == "*" else _integer(text, index)
+
+
+def _integer(text: str, number: str) -> int:
+    """Read a number as Python's int() does, which is how TensorFlow reads it."""
+    try:
+        return int(number)
+    except ValueError as error:
+        raise malformed(
+            fact=f"invalid literal for int() with base 10: {quoted(number)} in the device spec "
+            f"{quoted(text)}."
+        ) from error
+
+
+def _unknown_attribute(text: str, attribute: str) -> WrongUseError:
+    hints = {
+        "cuda": "Write cuda:N without a slash as PyTorch does, or /gpu:N.",
+        "device": "Write /device:GPU:0 with both a type and an index.",
+    }
+    lowered = attribute.strip().lower()
+    if lowered in ("job", "replica", "task", "device") and attribute != lowered:
+        hint = f"Write {lowered} in lower case: only types such as GPU may be in any case."
+    elif _LIST.fullmatch(text):
+        hint = f"Write each device as a separate word: {text.replace(',', ' ')[:40]}"
+    else:
+        hint = hints.get(lowered, "Write /gpu:0, /device:GPU:0, cuda:0 or 0.")
+    return malformed(
+        fact=f"Unknown attribute {quoted(attribute)} is encountered while parsing the device "
+        f"spec: {quoted(text)}.",
+        remedy=hint,
+    )
+
+
+def malformed(*, fact: str, remedy: str = "Write /gpu:0, /cpu:0, cuda:0 or 0.") -> WrongUseError:
+    """Return the error for a device string that no grammar accepts."""
+    return WrongUseError(code="bad-device", message=fact, remedy=(remedy,))
+
+
+def quoted(text: str) -> str:
+    """Quote at most a line of outside text, with control characters made visible."""
+    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def shown(text: str) -> str:
+    """Return outside text unquoted, with control characters made visible."""
+    return quoted(text)[1:-1]

@@ -1,0 +1,1 @@
+"""Reports: the envelope of every document, errors, units, and the formats."""

@@ -1,0 +1,99 @@
+"""Envelope of every document."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gpucheck.report.errors import ExitCode
+
+#: An empty mapping, as a default.
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class CheckStatus(StrEnum):
+    """Status of a finding; `skip`: not reached or not applicable, `unknown`: could not be read."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    UNKNOWN = "unknown"
+
+
+class Evidence(NamedTuple):
+    """Source of a fact (a path, a call, a variable), and the raw value found there."""
+
+    source: str
+    value: str
+
+
+class Status(StrEnum):
+    """The outcome in one word, derived from the exit code and the warnings."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+class Host(NamedTuple):
+    """Machine of a report; null where it could not be read or was not recorded."""
+
+    name: str | None = None
+    os: str | None = None
+    kernel: str | None = None
+    python: str | None = None
+    container: str | None = None
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+
+
+class Failure(NamedTuple):
+    """Why a command gave no full answer, as data: the `error` of the envelope."""
+
+    code: str
+    message: str
+    remedy: tuple[str, ...] = ()
+
+
+class Notice(NamedTuple):
+    """Warning about an answer, for the user."""
+
+    code: str
+    message: str
+
+
+class Answer(NamedTuple):
+    """Result of a command, before it is wrapped in an envelope.
+
+    `result` is the document's own record (an Inventory, a BenchResult, ...), or None when
+    there is only an error.
+    """
+
+    result: object | None
+    exit_code: ExitCode = ExitCode.OK
+    host: Host = Host()
+    error: Failure | None = None
+    warnings: tuple[Notice, ...] = ()
+
+
+class Report(NamedTuple):
+    """Finished document: envelope and result, ready to be rendered."""
+
+    command: str
+    schema: str
+    time: str
+    host: Host
+    exit_code: ExitCode
+    status: Status
+    error: Failure | None
+    warnings: tuple[Notice, ...]
+    result: object | None
+
+
+def status_of(exit_code: ExitCode, *, warnings: bool) -> Status:
+    """Return the envelope's status: exit code 0 is ok or warn, 1 is fail, the rest unknown."""
+    if exit_code is ExitCode.OK:
+        return Status.WARN if warnings else Status.OK
+    return Status.FAIL if exit_code is ExitCode.BAD else Status.UNKNOWN

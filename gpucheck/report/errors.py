@@ -1,0 +1,84 @@
+"""Errors that a user can see: exit code, stable code, message, and remedy."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from gpucheck.report.envelope import Host
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the program; the README lists their meanings, which never change."""
+
+    OK = 0
+    BAD = 1
+    WRONG_USE = 2
+    INCONCLUSIVE = 3
+    MISSING = 4
+    BUG = 70
+    LAUNCH_FAILED = 125
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+
+
+class GpucheckError(Exception):
+    """Error with a sentence for people, a code for programs, and the steps that fix it.
+
+    `message` is one sentence without a trailing newline; `remedy` lists steps in the order to
+    try; `code` is kebab-case and never changes meaning. `host` is the machine that was
+    read, if known.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+    host: Host | None = None
+
+    def __init__(self, *, code: str, message: str, remedy: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+
+
+class BadAnswerError(GpucheckError):
+    """A bad answer: nothing fits, or a limit did not hold."""
+
+    exit_code = ExitCode.BAD
+
+
+class WrongUseError(GpucheckError):
+    """A command line, device string, amount or file that cannot be used."""
+
+    exit_code = ExitCode.WRONG_USE
+
+
+class InconclusiveError(GpucheckError):
+    """The evidence does not decide the question."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class MissingError(GpucheckError):
+    """Something required is missing on this machine: a GPU, a driver, CuPy, an extra."""
+
+    exit_code = ExitCode.MISSING
+
+
+class LaunchError(GpucheckError):
+    """A command could not be started and nothing of it ran (125, 126 or 127, as in coreutils)."""
+
+    exit_code = ExitCode.LAUNCH_FAILED
+
+
+class NotExecutableError(LaunchError):
+    """The command was found but cannot be executed."""
+
+    exit_code = ExitCode.NOT_EXECUTABLE
+
+
+class CommandNotFoundError(LaunchError):
+    """The command does not exist."""
+
+    exit_code = ExitCode.NOT_FOUND

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gpucheck.bench.cpu_case import row_parts
+from gpucheck.bench.formats import FORMATS, encode
+from gpucheck.bench.gpu_case import ResidentCase
+from gpucheck.bench.kernels.softmax import (
+    BlockedSoftmax,
+    GpuSoftmax,
+    NaiveSoftmax,
+    Softmax,
+    launch_for,
+    verify_softmax,
+)
+from gpucheck.bench.softmax_rows import Scaling, choose_scaling, rows_per_block, softmax_rows
+from gpucheck.drivers.gpu import GpuFunction
+from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.report.errors import MissingError
+from tests.fakes.bench import FakeClock, FakeGpu, order
+
+HostArray = NDArray[Any]
+
+
+def exact(source: HostArray, temperature: float) -> HostArray:
+    """Return the softmax in float64, NaN where the formula gives NaN."""
+    with np.errstate(all="ignore"):
+        raised = source.astype(np.float64) / temperature
+        raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def scalings(temperature: float) -> list[Scaling]:
+    return [
+        Scaling(np.exp2, 1.4426950408889634 / temperature, 30.0),
+        Scaling(np.exp, 1 / temperature, 20.0),
+    ]
+
+
+def assert_softmax(source: HostArray, temperature: float, block: int = 4) -> None:
+    expected = exact(source, temperature)
+    for scaling in scalings(temperature):
+        out = np.full_like(source, -7)
+        softmax_rows(source, out, scaling, block)
+        np.testing.assert_allclose(out, expected, rtol=0, atol=4e-6)
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 300),
+    temperature=st.sampled_from([1e-30, 1e-6, 0.01, 0.7, 1.0, 30.0, 1e30]),
+    spread=st.sampled_from([0.0, 1.0, 100.0, 1e6]),
+    seed=st.integers(0, 2**31),
+    block=st.integers(1, 12),
+)
+def test_every_shape_and_temperature_agrees_with_float64(
+    rows: int, columns: int, temperature: float, spread: float, seed: int, block: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    source = generator.standard_normal((rows, columns), dtype=np.float32)
+    # Rows whose maxima lie far apart must not share one maximum.
+    source += generator.standard_normal((rows, 1), dtype=np.float32) * np.float32(spread)
+
+    assert_softmax(source, temperature, block)
+
+
+@settings(max_examples=60)
+@given(
+    columns=st.integers(1, 40),
+    places=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 39), st.sampled_from([-np.inf, np.inf, np.nan]))
+    ),
+    empty=st.integers(0, 5),
+)
+def test_infinities_and_nan_spoil_their_own_row_only(
+    columns: int, places: list[tuple[int, int, float]], empty: int
+) -> None:
+    source = np.random.default_rng(1).standard_normal((6, columns), dtype=np.float32)
+    for row, column, value in places:
+        source[row, column % columns] = value
+    source[empty] = -np.inf
+
+    assert_softmax(source, 0.7)
+
+
+@pytest.mark.parametrize("columns", [32768, 32769, 100_001])
+def test_long_rows_keep_their_accuracy(columns: int) -> None:
+    source = np.random.default_rng(2).standard_normal((3, columns), dtype=np.float32)
+    out = np.empty_like(source)
+
+    for scaling in scalings(0.7):
+        softmax_rows(source, out, scaling, 1)
+        found = verify_softmax(source, out, 0.7)
+        assert found.ok
+        assert found.error is not None
+        assert found.error < 2e-6
+
+
+def test_the_extremes_of_float32_do_not_overflow() -> None:
+    most = np.finfo(np.float32).max
+    source = np.array([[-most, most, 0.0], [most, most, -most], [0.0, 0.0, 0.0]], dtype=np.float32)
+
+    assert_softmax(source, 1.0)
+
+
+def test_no_rows_and_no_columns_are_no_error() -> None:
+    for shape in ((0, 5), (5, 0)):
+        softmax_rows(
+            np.zeros(shape, dtype=np.float32), np.zeros(shape, np.float32), scalings(1.0)[0], 2
+        )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(64, 100), (1, 1), (512, 1024), (3, 40_000)])
+def test_the_cpu_cases_are_right(shape: tuple[int, int], threads: int) -> None:
+    for case in (BlockedSoftmax(order(shape), threads), NaiveSoftmax(order(shape))):
+        case.prepare()
+        case.poison()
+
+        case.run(2)
+
+        assert case.check().ok
+        case.release()
+
+
+def test_a_softmax_that_was_never_computed_is_caught() -> None:
+    case = NaiveSoftmax(order((64, 100)))
+    case.prepare()
+    case.poison()
+
+    found = case.check()
+
+    assert not found.ok
+    assert found.error is None
+
+
+@pytest.mark.parametrize("row", [0, 1, 499])
+def test_a_planted_error_is_caught_in_any_row(row: int) -> None:
+    source = np.random.default_rng(4).standard_normal((500, 64), dtype=np.float32)
+    out = exact(source, 0.7).astype(np.float32)
+    assert verify_softmax(source, out, 0.7).ok
+
+    out[row, 5] += 1e-3
+
+    assert not verify_softmax(source, out, 0.7).ok
+
+
+def test_a_softmax_of_the_wrong_temperature_is_caught() -> None:
+    source = np.random.default_rng(4).standard_normal((50, 64), dtype=np.float32)
+
+    assert not verify_softmax(source, exact(source, 1.0).astype(np.float32), 0.7).ok
+
+
+@given(rows=st.integers(1, 10_000), columns=st.integers(1, 10_000), threads=st.integers(1, 256))
+def test_parts_cover_every_row_once(rows: int, columns: int, threads: int) -> None:
+    parts = row_parts(rows, columns, threads)
+
+    assert 1 <= len(parts) <= threads
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
+
+
+def test_blocks_fill_twice_the_l2_and_hold_at_least_one_row() -> None:
+    assert rows_per_block(4096, 2**20) == 128
+    assert rows_per_block(10**9, 2**20) == 1
+    assert rows_per_block(4096, None) == 128
+
+
+def test_the_chosen_exponential_is_one_of_the_two() -> None:
+    scaling = choose_scaling(MonotonicClock(), 0.5)
+
+    if scaling.raise_to is np.exp2:
+        assert scaling.factor == pytest.approx(1.4426950408889634 / 0.5)
+    else:
+        assert scaling.raise_to is np.exp
+        assert scaling.factor == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "aligned"),
+    [(100, "float32", 1), (101, "float32", 0), (102, "float16", 0), (104, "bfloat16", 1)],
+)
+def test_wide_accesses_are_used_only_where_rows_are_aligned(
+    columns: int, dtype: str, aligned: int
+) -> None:
+    launch = launch_for(order((7, columns), dtype=dtype), FakeGpu(FakeClock()))
+
+    assert launch.defines["ALIGNED"] == aligned
+
+
+def test_gpu_cases_compile_once_and_are_checked() -> None:
+    clock = FakeClock()
+    gpu = FakeGpu(clock)
+    for case in Softmax().gpu_cases(order((64, 100), clock=clock), gpu):
+        case.prepare()
+        case.poison()
+        case.run(3)
+        assert case.check().ok
+        case.release()
+
+    # Three for the graph, one for each of 62 sets of buffers to be checked, three end to end; the
+    # library's way launches its own. Eight lanes hold a row of 100, so that a block of 128 threads
+    # takes sixteen rows.
+    assert gpu.launches == [(4, 128)] * (3 + 62 + 3)
+    assert gpu.captured == 2
+
+
+class Slice(FakeGpu):
+    """A part of a GPU that has no eight SMs side by side."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.compiled: list[str] = []
+
+    def compile(
+        self, source: str, name: str, defines: Mapping[str, int] = MappingProxyType({})
+    ) -> GpuFunction:
+        self.compiled.append(name)
+        launch = super().compile(source, name, defines)
+
+        def refuse(grid: int, block: int, args: tuple[object, ...]) -> None:
+            raise MissingError(code="cluster-not-placed", message="CUDA_ERROR_INVALID_CLUSTER_SIZE")
+
+        return refuse if name == "softmax_cluster" else launch
+
+
+def test_clusters_that_cannot_be_placed_give_way_to_a_kernel_that_needs_none() -> None:
+    gpu, long = Slice(), order((2, 131_072))
+    case = ResidentCase(gpu, GpuSoftmax(long, gpu))
+    case.prepare()
+    case.poison()
+
+    case.run(2)
+
+    assert gpu.compiled == ["softmax_cluster", "softmax_online"]
+    assert case.check().ok
+    # A launch that somebody asked for is not replaced by another.
+    asked = ResidentCase(gpu, GpuSoftmax(long, gpu, launch_for(long, gpu)))
+    asked.prepare()
+    with pytest.raises(MissingError):
+        asked.run(2)
+
+
+def test_a_cluster_is_tried_once_and_not_while_a_graph_records() -> None:
+    gpu = FakeGpu(FakeClock())
+    operation = GpuSoftmax(order((2, 131_072)), gpu)
+
+    operation.compile()
+    operation.compile()
+
+    launch = operation.launch
+    assert gpu.launches == [(launch.defines["CLUSTER"], launch.block)]
+
+
+def test_a_graph_is_captured_once_for_each_place_in_the_rotation() -> None:
+    clock = FakeClock()
+    gpu = FakeGpu(clock, l2_bytes=64 * 100 * 4 * 2)
+    case = Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0]
+    case.prepare()
+    case.poison()
+
+    seconds = [case.run(2) for _ in range(9)]
+
+    assert seconds == pytest.approx([2e-4] * 9)
+    assert gpu.captured == 3  # three sets of buffers, two steps at a time
+    assert case.check().ok
+    assert case.facts["launched_as"] == "graph"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_16_bit_formats_are_checked_by_their_own_rounding(dtype: str) -> None:
+    clock = FakeClock()
+    for wrong_by, ok in ((0.0, True), (0.05, False)):
+        given = order((64, 100), clock=clock, dtype=dtype)
+        for case in Softmax().gpu_cases(given, FakeGpu(clock, wrong_by=wrong_by)):
+            case.prepare()
+            case.poison()
+            assert not case.check().ok
+            case.run(1)
+            assert case.check().ok is ok
+
+
+def test_a_result_of_bfloat16s_precision_is_no_float16() -> None:
+    source = encode(
+        np.random.default_rng(4).standard_normal((50, 64), dtype=np.float32), FORMATS["float16"]
+    )
+    right = exact(source, 0.7).astype(np.float32)
+    rough = (encode(right, FORMATS["bfloat16"]).astype(np.uint32) << 16).view(np.float32)
+
+    assert verify_softmax(source, right.astype(np.float16), 0.7, "float16").ok
+    assert not verify_softmax(source, rough.astype(np.float16), 0.7, "float16").ok
+
+
+def test_long_rows_in_float16_may_round_below_its_normal_numbers() -> None:
+    source = encode(
+        np.random.default_rng(4).standard_normal((3, 300_001), dtype=np.float32), FORMATS["float16"]
+    )
+    right = exact(source, 1.0)
+
+    assert verify_softmax(source, right.astype(np.float16), 1.0, "float16").ok
+    assert not verify_softmax(source, (1.1 * right).astype(np.float16), 1.0, "float16").ok
+
+
+def test_a_wrong_gpu_softmax_is_caught() -> None:
+    clock = FakeClock()
+    for case in Softmax().gpu_cases(order((64, 100), clock=clock), FakeGpu(clock, wrong_by=1e-3)):
+        case.prepare()
+        case.run(1)
+        assert not case.check().ok

@@ -1,0 +1,632 @@
+"""A burn: its ends, the result of each device, and that all processes are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.burn import BurnPlan, run_burn
+from gpucheck.bench.burn_gates import conclude_burn
+from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnResult
+from gpucheck.bench.burners import BurnNews, BurnOrder
+from gpucheck.bench.ci.gate_model import GateClass, GateStatus
+from gpucheck.bench.ci.processes.workers import stations_of
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchRequest
+from gpucheck.drivers.nvml.telemetry import NoTelemeter, Sample, Window
+from gpucheck.report.codec import to_plain
+from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.errors import ExitCode
+from tests.fakes.bench import FakeClock
+from tests.fakes.bench_runs import gpus, uuid_of
+from tests.report.schemas import closed_validator
+
+#: What one device says at one look: its check's changes, or news as they are.
+Step = Mapping[str, Any] | BurnNews | None
+Script = Callable[[str], Iterator[Step]]
+BOARD = "NVIDIA H100 80GB HBM3"
+
+
+def said(device: str, part: str, **changes: Any) -> BurnNews:
+    settings: dict[str, Any] = {
+        "shape": (8, 8, 8),
+        "dtype": "bfloat16",
+        "words": 64,
+        "digest": "0" * 16,
+        "reference_ok": True,
+    }
+    check = Corruption(device=device, gpu_uuid=None, **(settings | changes))
+    return BurnNews(device=device, document={"part": part, "name": BOARD, "check": to_plain(check)})
+
+
+class FakeBurners:
+    """Devices that say what the script says, half a second later each time."""
+
+    def __init__(self, clock: FakeClock, script: Script) -> None:
+        self._clock = clock
+        self._script = script
+        self._scripts: dict[str, Iterator[Step]] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self._stopping = False
+        self.events: list[str] = []
+        self.told: dict[str, Mapping[str, Any]] = {}
+
+    def start(self, orders: Sequence[BurnOrder]) -> None:
+        """Begin every device's script."""
+        self.events.append("start")
+        self._scripts = {order.device: self._script(order.device) for order in orders}
+        self.told = {order.device: order.request for order in orders}
+
+    def begin(self) -> None:
+        """Note it."""
+        self.events.append("begin")
+
+    def news(self, wait_s: float) -> Sequence[BurnNews]:
+        """Return the next step of each device, or its last word when it was told to stop."""
+        self._clock.seconds += wait_s
+        found = []
+        for device in list(self._scripts):
+            if self._stopping:
+                found.append(said(device, "end", **self._last.get(device, {})))
+                del self._scripts[device]
+                continue
+            step = next(self._scripts[device], None)
+            if isinstance(step, BurnNews):
+                found.append(step)
+                part = (step.document or {}).get("part")
+                if step.failure is not None or part in ("end", "failure"):
+                    del self._scripts[device]
+            elif step is not None:
+                self._last[device] = step
+                found.append(said(device, "progress", **step))
+        return found
+
+    def drop(self, device: str) -> None:
+        """Forget a device."""
+        self.events.append(f"drop {device}")
+        self._scripts.pop(device, None)
+
+    def stop(self) -> None:
+        """Let each say its last word."""
+        self.events.append("stop")
+        self._stopping = True
+
+    def close(self) -> None:
+        """Note it."""
+        self.events.append("close")
+
+
+class FakeTelemeter:
+    """Sensors that read what a script says for each look."""
+
+    failure: str | None = None
+
+    def __init__(self, looks: Iterator[Mapping[str, float]], **facts: Any) -> None:
+        self._looks = looks
+        self._facts = facts
+        self._uuids: Sequence[str] = ()
+        self.counters: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        self.clock = FakeClock()
+        self.closed = False
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the facts, and counters at zero."""
+        self._uuids = uuids
+        zero = {"ecc_uncorrected": 0, "ecc_corrected": 0, "limited_ns": {"sw-thermal": 0}}
+        return {uuid: {"uuid": uuid, "counters": zero, **self._facts} for uuid in uuids}
+
+    def window(self) -> Window:
+        """Return one reading of each GPU."""
+        values = next(self._looks, {"temperature_c": 50.0})
+        now_s = self.clock.now_s()
+        samples = [Sample(time_s=now_s, uuid=uuid, values=values) for uuid in self._uuids]
+        return Window(
+            samples=samples,
+            counters=dict.fromkeys(self._uuids, self.counters),
+            unavailable=dict.fromkeys(self._uuids, self.refused),
+        )
+
+    def joules(self, uuid: str) -> float | None:
+        """Return nothing."""
+        return None
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+def healthy(device: str) -> Iterator[Step]:
+    yield said(device, "ready")
+    for turn in range(1, 10_000):
+        yield {"products": 10 * turn}
+
+
+def cool() -> FakeTelemeter:
+    return FakeTelemeter(iter(()), temperature_slowdown_c=87)
+
+
+def burn(
+    script: Script = healthy,
+    *,
+    devices: Sequence[str] = ("gpu:0", "gpu:1"),
+    telemeter: Any = None,
+    seconds: float = 10.0,
+    limit_c: float | None = None,
+    tell: Callable[[BurnMoment], None] = lambda moment: None,
+    **more: Any,
+) -> tuple[BurnResult, FakeBurners]:
+    clock = FakeClock()
+    burners = FakeBurners(clock, script)
+    plan = BurnPlan(
+        stations=stations_of(devices, gpus(8)),
+        request=BenchRequest(),
+        seconds=seconds,
+        limit_c=limit_c,
+        **more,
+    )
+    sensors = telemeter or cool()
+    sensors.clock = clock
+    result = run_burn(plan, burners, sensors, clock, tell)
+    assert burners.events[-2:] == ["stop", "close"], "something may be left running"
+    return result, burners
+
+
+def verdicts(result: BurnResult, status: GateStatus) -> dict[tuple[str, str], GateClass | None]:
+    return {(gate.device, gate.id): gate.class_ for gate in result.gates if gate.status is status}
+
+
+def code(result: BurnResult) -> ExitCode:
+    return conclude_burn(result, Host()).exit_code
+
+
+def test_a_healthy_burn_lasts_its_time_and_passes() -> None:
+    result, burners = burn()
+
+    assert burners.events[:2] == ["start", "begin"]
+    assert (result.ended_by, result.duration_s) == (BurnEnd.TIME, 10.0)
+    assert [one.corruption.products for one in result.devices] == [200, 200]
+    assert verdicts(result, GateStatus.FAIL) == {}
+    assert code(result) is ExitCode.OK
+    # 2 x 8^3 operations a product, 20 products a second.
+    assert result.devices[0].flops_per_s == pytest.approx(2 * 8**3 * 20)
+
+
+def test_the_document_holds_to_its_schema() -> None:
+    result, _ = burn()
+    closed_validator("burn").validate(
+        {
+            "schema": "gpucheck/burn/1",
+            "tool": {"name": "gpucheck", "version": "1"},
+            "time": "2026-11-21T03:32:00Z",
+            "host": to_plain(Host()),
+            "status": "ok",
+            "exit_code": 0,
+            "error": None,
+            "warnings": [],
+            "result": to_plain(result),
+        }
+    )
+
+
+def test_one_flipped_bit_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            flipped = device == "gpu:1" and turn > 3
+            found = {"mismatches": 1, "first_index": 40, "largest_ulp": 2} if flipped else {}
+            yield {"products": turn, **found}
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:1", "burn.corruption"): GateClass.HARDWARE}
+    assert code(result) is ExitCode.BAD
+    gate = next(gate for gate in result.gates if gate.status is GateStatus.FAIL)
+    assert {one.source: one.value for one in gate.evidence} == {
+        "mismatches": "1",
+        "first index": "40",
+        "largest ULP": "2",
+        "with NaN": "0",
+    }
+
+
+def test_a_wrong_first_product_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            yield {"products": turn, "reference_ok": device != "gpu:0"}
+
+    assert set(verdicts(burn(script)[0], GateStatus.FAIL)) == {("gpu:0", "burn.corruption")}
+
+
+def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
+    def script(device: str) -> Iterator[Step]:
+        digest = "f" * 16 if device == "gpu:2" else "0" * 16
+        yield said(device, "ready", digest=digest)
+        for turn in range(1, 1000):
+            yield {"products": turn, "digest": digest}
+
+    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:2", "burn.digest"): GateClass.HARDWARE}
+
+
+def test_a_digest_that_nothing_was_compared_with_is_no_pass() -> None:
+    none = Failure(code="gpu-out-of-memory", message="the GPU does not have enough free memory")
+
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:2":
+            yield said(device, "end", digest=None, reference_ok=None, failure=none)
+        # Of its shape there is no other.
+        shape = (16, 16, 16) if device == "gpu:3" else (8, 8, 8)
+        yield said(device, "ready", shape=shape)
+        for turn in range(1, 1000):
+            yield {"products": turn, "shape": shape}
+
+    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+
+    found = {one.device: one for one in result.gates if one.id == "burn.digest"}
+    passed = [device for device, one in found.items() if one.status is GateStatus.PASS]
+    assert passed == ["gpu:0", "gpu:1"]
+    assert {found[device].status for device in ("gpu:2", "gpu:3")} == {GateStatus.SKIP}
+    assert found["gpu:2"].reason == "it has no product to compare"
+    assert found["gpu:3"].reason == "no identical GPU has the same product to compare"
+
+
+def test_a_gpu_lost_in_mid_run_fails_and_the_others_go_on() -> None:
+    lost = Failure(code="gpu-lost", message="the GPU stopped answering")
+
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 1000):
+            if device == "gpu:0" and turn == 4:
+                yield said(device, "end", products=30, failure=lost)
+            yield {"products": 10 * turn}
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
+    assert result.ended_by is BurnEnd.TIME
+    assert result.devices[0].corruption.products == 30
+    assert result.devices[1].corruption.products == 200
+
+
+def test_when_all_are_lost_it_ends() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        yield {"products": 5}
+        yield BurnNews(device=device, failure=Failure(code="worker-died", message="SIGKILL"))
+
+    result, _ = burn(script)
+
+    assert result.ended_by is BurnEnd.LOST
+    assert result.duration_s < 5
+    assert code(result) is ExitCode.BAD
+
+
+def test_one_that_falls_silent_is_given_up() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        for turn in range(1, 10_000):
+            yield {"products": turn} if device == "gpu:1" or turn < 5 else None
+
+    result, burners = burn(script, seconds=120.0)
+
+    assert "drop gpu:0" in burners.events
+    assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
+
+
+def test_one_that_is_never_ready_is_given_up() -> None:
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:1":
+            yield from healthy(device)
+        while True:
+            yield None
+
+    result, burners = burn(script)
+
+    assert "drop gpu:0" in burners.events
+    assert ("gpu:0", "burn.alive") in verdicts(result, GateStatus.FAIL)
+    assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
+    assert result.devices[1].corruption.products > 0
+
+
+def test_zero_products_are_never_a_pass() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        while True:
+            yield {"products": 0}
+
+    result, _ = burn(script)
+
+    assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
+    assert code(result) is ExitCode.INCONCLUSIVE
+
+
+def test_where_nothing_can_be_opened_the_reason_is_the_answer() -> None:
+    def script(device: str) -> Iterator[Step]:
+        found = {"part": "failure", "exit_code": 4, "code": "cupy-missing", "message": "no CuPy"}
+        yield BurnNews(device=device, document={**found, "remedy": ["install it"]})
+
+    result, _ = burn(script)
+    answer = conclude_burn(result, Host())
+
+    assert answer.exit_code is ExitCode.MISSING
+    assert answer.error == Failure(code="cupy-missing", message="no CuPy", remedy=("install it",))
+
+
+# ------------------------------------------------------------------------------------- memory
+
+HELD = "process 7 (py) holds 70.0 GiB"
+
+
+def test_who_shares_a_gpu_is_told_to_its_process_and_to_the_reader() -> None:
+    result, burners = burn(holders={uuid_of("gpu:1"): HELD})
+
+    assert [burners.told[name]["held"] for name in ("gpu:0", "gpu:1")] == [None, HELD]
+    assert result.notes == (f"gpu:1 was shared: {HELD}",)
+
+
+def test_a_full_gpu_is_undecided_and_the_others_go_on() -> None:
+    taken = Failure(code="gpu-memory-taken", message=f"the memory is taken: {HELD}")
+
+    def script(device: str) -> Iterator[Step]:
+        if device == "gpu:1":
+            yield from healthy(device)
+        yield said(device, "ready", digest=None, reference_ok=None, failure=taken)
+        yield said(device, "end", digest=None, reference_ok=None, failure=taken)
+
+    result, _ = burn(script)
+
+    assert verdicts(result, GateStatus.FAIL) == {}
+    assert verdicts(result, GateStatus.INCONCLUSIVE) == {
+        ("gpu:0", "burn.alive"): GateClass.ENVIRONMENT,
+        ("gpu:0", "burn.corruption"): GateClass.ENVIRONMENT,
+    }
+    assert result.devices[1].corruption.products > 0
+    assert code(result) is ExitCode.INCONCLUSIVE
+
+
+def test_a_reduced_size_is_a_note_of_its_device() -> None:
+    def script(device: str) -> Iterator[Step]:
+        ready = said(device, "ready")
+        assert ready.document is not None
+        notes = ["measured at 2048"] if device == "gpu:1" else []
+        yield BurnNews(device=device, document={**ready.document, "notes": notes})
+        yield from healthy(device)
+
+    assert burn(script)[0].notes == ("gpu:1: measured at 2048",)
+
+
+def test_a_size_that_fits_nowhere_is_wrong_use() -> None:
+    def script(device: str) -> Iterator[Step]:
+        found = {"part": "failure", "exit_code": 2, "code": "size-does-not-fit", "message": "no"}
+        yield BurnNews(device=device, document={**found, "remedy": ["smaller"]})
+
+    answer = conclude_burn(burn(script)[0], Host())
+
+    assert answer.exit_code is ExitCode.WRONG_USE
+    assert answer.error == Failure(code="size-does-not-fit", message="no", remedy=("smaller",))
+
+
+def test_variables_that_decide_about_arithmetic_are_told() -> None:
+    result, _ = burn(variables={"NVIDIA_TF32_OVERRIDE": "0"})
+
+    assert result.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
+
+
+# ------------------------------------------------------------------------------------ sensors
+
+
+def heating(*temperatures: float) -> FakeTelemeter:
+    return FakeTelemeter(
+        iter([{"temperature_c": value} for value in temperatures]), temperature_slowdown_c=87
+    )
+
+
+def test_the_cards_own_threshold_ends_it() -> None:
+    result, _ = burn(telemeter=heating(60, 70, 80, 86, 87, 95))
+
+    assert result.ended_by is BurnEnd.TEMPERATURE
+    assert result.temperature_limit_c == 87
+    assert set(verdicts(result, GateStatus.FAIL).values()) == {GateClass.THERMAL}
+    assert ("gpu:0", "burn.temperature") in verdicts(result, GateStatus.FAIL)
+    assert code(result) is ExitCode.BAD
+
+
+def test_a_limit_that_is_given_ends_it_earlier() -> None:
+    result, _ = burn(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
+
+    assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 70.0)
+
+
+def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
+    telemeter = cool()
+    telemeter.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
+
+    result, _ = burn(telemeter=telemeter)
+
+    found = {gate.id: gate for gate in result.gates if gate.device == "gpu:0"}
+    assert found["burn.ecc_uncorrected"].status is GateStatus.SKIP
+    assert found["burn.ecc_uncorrected"].reason == "not supported by this GPU (NVML 3)"
+    assert code(result) is ExitCode.OK
+
+
+def test_a_card_without_a_threshold_has_ours() -> None:
+    telemeter = FakeTelemeter(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
+
+    result, _ = burn(telemeter=telemeter)
+
+    assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 90.0)
+
+
+@pytest.mark.parametrize(
+    ("bit", "class_"), [(0x40, GateClass.THERMAL), (0x20, GateClass.THERMAL),
+                        (0x80, GateClass.POWER_CAP)]
+)  # fmt: skip
+def test_throttling_has_its_class(bit: int, class_: GateClass) -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": float(bit | 0x4)}] * 50)
+    result, _ = burn(telemeter=FakeTelemeter(looks))
+
+    assert verdicts(result, GateStatus.FAIL)["gpu:0", "burn.throttling"] is class_
+
+
+@pytest.mark.parametrize(
+    ("masks", "share"),
+    [
+        # At its begin the clocks change; and one reading in forty is no throttling.
+        ([0x68] * 5, 0.0),
+        ([0] * 12 + [0x20], 0.0),
+        ([0] * 7 + [0x20, 0, 0] * 5, 1 / 3),
+    ],
+)
+def test_the_burn_is_judged_by_shares_of_the_time_under_load(
+    masks: list[int], share: float
+) -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": float(mask)} for mask in masks + [0] * 90])
+
+    result, _ = burn(telemeter=FakeTelemeter(looks), seconds=20.0 if not share else 9.0)
+
+    device = result.devices[0]
+    assert device.clock_limits == pytest.approx({"software-thermal": share} if share else {}, 0.2)
+    throttled = ("gpu:0", "burn.throttling") in verdicts(result, GateStatus.FAIL)
+    assert throttled is bool(share)
+
+
+def test_a_hardware_slowdown_alone_only_warns() -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": 8.0}] * 50)
+
+    result, _ = burn(telemeter=FakeTelemeter(looks))
+
+    assert code(result) is ExitCode.OK
+    assert [gate.id for gate in result.gates if gate.warning] == ["burn.throttling"] * 2
+
+
+def test_the_drivers_own_count_needs_a_share_too() -> None:
+    telemeter = cool()
+    telemeter.counters = {"limited_ns": {"sw-thermal": 20_000_000}}
+    # 20 ms, all of them in the first look of all: before the load has settled.
+    assert code(burn(telemeter=telemeter)[0]) is ExitCode.OK
+
+
+def test_what_was_not_read_is_not_called_calm() -> None:
+    result, _ = burn(seconds=1.0)
+
+    assert ("gpu:0", "burn.throttling") in verdicts(result, GateStatus.SKIP)
+
+
+def test_a_card_that_tells_its_margin_is_stopped_where_it_would_slow_down() -> None:
+    margins = iter([{"temperature_c": 95.0, "temperature_margin_c": float(m)} for m in (5, 3, 1)])
+    cooler = iter([{"temperature_c": 95.0, "temperature_margin_c": 3.0}] * 100)
+
+    hot, _ = burn(telemeter=FakeTelemeter(_then(margins, 0.0)))
+    fine, _ = burn(telemeter=FakeTelemeter(cooler))
+
+    assert (hot.ended_by, hot.temperature_limit_c) == (BurnEnd.TEMPERATURE, None)
+    assert verdicts(hot, GateStatus.FAIL)["gpu:0", "burn.temperature"] is GateClass.THERMAL
+    assert fine.ended_by is BurnEnd.TIME
+    assert ("gpu:0", "burn.temperature") in verdicts(fine, GateStatus.PASS)
+
+
+def _then(first: Iterator[Mapping[str, float]], margin: float) -> Iterator[Mapping[str, float]]:
+    yield from first
+    while True:
+        yield {"temperature_c": 97.0, "temperature_margin_c": margin}
+
+
+def test_each_of_different_cards_has_its_own_threshold() -> None:
+    result, _ = burn(telemeter=heating(*[60.0] * 50))
+
+    assert [one.temperature_limit_c for one in result.devices] == [87.0, 87.0]
+
+
+def test_a_power_cap_alone_is_normal() -> None:
+    looks = iter([{"temperature_c": 60.0, "reasons": 4.0}] * 50)
+
+    assert code(burn(telemeter=FakeTelemeter(looks))[0]) is ExitCode.OK
+
+
+def test_a_new_uncorrected_error_is_a_hardware_failure() -> None:
+    telemeter = cool()
+    telemeter.counters = {"ecc_uncorrected": 1, "ecc_corrected": 0}
+
+    found = verdicts(burn(telemeter=telemeter)[0], GateStatus.FAIL)
+
+    assert found["gpu:0", "burn.ecc_uncorrected"] is GateClass.HARDWARE
+
+
+def test_a_corrected_error_is_only_a_warning() -> None:
+    telemeter = cool()
+    telemeter.counters = {"ecc_uncorrected": 0, "ecc_corrected": 3}
+
+    result, _ = burn(telemeter=telemeter)
+
+    assert code(result) is ExitCode.OK
+    assert [gate.id for gate in result.gates if gate.warning] == ["burn.ecc_corrected"] * 2
+
+
+def test_without_sensors_it_burns_and_says_so() -> None:
+    result, _ = burn(telemeter=NoTelemeter("the driver did not answer"))
+
+    assert result.telemetry_unavailable == "the driver did not answer"
+    assert result.temperature_limit_c is None
+    assert code(result) is ExitCode.OK
+
+
+# ---------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("look", [1, 3, 6])
+def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> None:
+    looks = iter(range(1, 1000))
+
+    def tell(moment: BurnMoment) -> None:
+        if next(looks) == look:
+            raise KeyboardInterrupt
+
+    telemeter = cool()
+    result, burners = burn(tell=tell, telemeter=telemeter)
+
+    assert result.ended_by is BurnEnd.INTERRUPTED
+    assert code(result) is ExitCode.INTERRUPTED
+    assert telemeter.closed
+    assert burners.events[-1] == "close"
+
+
+def test_who_watches_sees_every_device() -> None:
+    moments: list[BurnMoment] = []
+    burn(tell=moments.append, telemeter=heating(*[60.0] * 100))
+
+    glance = moments[10].devices[1]
+    assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)
+    assert glance.products > 0
+    assert moments[0].devices[0].state == "ready"
+    assert moments[0].opening_s > 0
+    assert moments[10].opening_s == 0
+    assert moments[10].elapsed_s > 0
+
+
+def test_getting_slower_is_a_warning() -> None:
+    def script(device: str) -> Iterator[Step]:
+        yield said(device, "ready")
+        products = 0
+        for turn in range(1000):
+            products += 20 if turn < 5 else 10
+            yield {"products": products}
+
+    result, _ = burn(script)
+
+    assert code(result) is ExitCode.OK
+    pace = next(gate for gate in result.gates if gate.id == "burn.pace")
+    assert pace.status is GateStatus.FAIL
+    assert "50 % slower" in (pace.reason or "")
+
+
+def test_the_uuid_of_a_device_is_the_parents() -> None:
+    result, _ = burn()
+
+    assert [one.corruption.gpu_uuid for one in result.devices] == [
+        *(uuid_of("gpu:0"), uuid_of("gpu:1")),
+    ]

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench.compare import REUSE_COUNT, break_even_count, compare, headline, sentence
+from gpucheck.bench.model import Doubt, Measurement, Scope
+from gpucheck.report.envelope import Failure
+from tests.fakes.bench import FLOAT32, RIGHT, WRONG
+
+SECONDS = st.floats(min_value=1e-7, max_value=1e2)
+
+
+def row(device: str, median_s: float | None, scope: Scope = Scope.RESIDENT) -> Measurement:
+    return Measurement(
+        kernel="matmul",
+        variant="any",
+        device=device,
+        gpu_uuid=None,
+        dtype=FLOAT32,
+        shape=(8, 8, 8),
+        scope=scope,
+        median_s=median_s,
+        ci95_s=None if median_s is None else (median_s, median_s),
+        verified=RIGHT,
+    )
+
+
+CPU = row("cpu", 0.31)
+GPU = row("gpu:0", 0.01)
+MOVED = row("gpu:0", 0.148, Scope.END_TO_END)
+
+
+def test_three_speedups_break_even_and_the_sentence() -> None:
+    (found,) = compare([CPU, GPU, MOVED])
+
+    assert found.speedup_resident == pytest.approx(31)
+    assert found.speedup_end_to_end == pytest.approx(2.09, abs=0.01)
+    assert found.speedup_amortised == pytest.approx(0.31 / (0.01 + 0.138 / REUSE_COUNT))
+    assert found.break_even == 1
+    assert found.sentence == (
+        "for this size the GPU is 31 times faster if the data stays there, "
+        "2.1 times faster if it moves every time"
+    )
+
+
+def test_the_fastest_cpu_row_is_the_opponent() -> None:
+    (found,) = compare([replace(CPU, variant="slow", median_s=9.0), CPU, GPU])
+
+    assert found.cpu.median_s == 0.31
+    assert found.speedup_end_to_end is None
+    assert found.break_even is None
+
+
+def test_each_gpu_gets_its_own_comparison_with_its_own_transfers() -> None:
+    other = row("gpu:1", 0.02)
+
+    first, second = compare([CPU, GPU, MOVED, other])
+
+    assert first.speedup_end_to_end is not None
+    assert second.gpu.device == "gpu:1"
+    assert second.speedup_end_to_end is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(GPU, verified=WRONG),
+        replace(GPU, verified=None),
+        replace(GPU, median_s=None),
+        replace(GPU, error=Failure(code="gpu-lost", message="gone")),
+        replace(GPU, shape=(9, 9, 9)),
+        replace(GPU, parameters={"temperature": 2.0}),
+    ],
+    ids=["wrong", "unverified", "unmeasured", "failed", "other-shape", "other-parameter"],
+)
+def test_rows_that_are_not_the_same_good_answer_are_not_compared(broken: Measurement) -> None:
+    assert compare([CPU, broken]) == ()
+
+
+def test_tf32_against_fp32_is_labelled() -> None:
+    fast = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"))
+
+    (found,) = compare([CPU, fast])
+
+    assert [doubt.code for doubt in found.doubts] == ["different-precision"]
+
+
+@given(cpu_s=SECONDS, gpu_s=SECONDS, transfer_s=SECONDS)
+def test_break_even_is_the_first_count_at_which_the_gpu_wins(
+    cpu_s: float, gpu_s: float, transfer_s: float
+) -> None:
+    count = break_even_count(cpu_s, gpu_s, transfer_s)
+
+    if count is None:
+        assert gpu_s >= cpu_s
+        return
+    slack = 1 + 1e-9
+    assert transfer_s + count * gpu_s <= count * cpu_s * slack
+    before = count - 1
+    assert before == 0 or transfer_s + before * gpu_s >= before * cpu_s / slack
+
+
+@pytest.mark.parametrize(
+    ("resident", "moved", "break_even", "words"),
+    [
+        (0.5, 0.1, None, "2.0 times slower if the data stays there, 10 times slower if it moves"),
+        (1.02, 0.2, 40, "as fast as the CPU if the data stays there, 5.0 times slower"),
+        (9.97, 0.5, 3, "moving pays from 3 operations on the same data"),
+        (314.2, None, None, "310 times faster if the data stays there; transfers were not"),
+    ],
+)
+def test_the_sentence_says_slower_too(
+    resident: float, moved: float | None, break_even: int | None, words: str
+) -> None:
+    assert words in sentence(resident, moved, break_even)
+
+
+def test_the_headline_spans_the_kernels_of_equal_precision() -> None:
+    slow = [replace(row, kernel="copy", median_s=0.5) for row in (CPU, GPU)]
+    tf32 = replace(GPU, dtype=replace(FLOAT32, math_mode="tf32"), median_s=1e-9)
+
+    said = headline(compare([CPU, GPU, tf32, *slow])) or ""
+
+    words = "gpu:0 reaches 1.0 (copy float32) to 31 (matmul float32) times the CPU's speed"
+    assert said.startswith(f"{words} if the data stays there")
+    assert "tf32" not in said
+
+
+def test_two_precisions_are_named_in_the_sentence() -> None:
+    half = replace(GPU, dtype=replace(FLOAT32, input="bfloat16", math_mode="bf16"))
+
+    (found,) = compare([CPU, half])
+
+    words = "the GPU in bfloat16 is 31 times faster than the CPU in float32 if the data stays there"
+    assert words in found.sentence
+    assert "as fast as the CPU in float32" in sentence(1.0, None, None, ("float32", "tf32"))
+
+
+def busy(row: Measurement, code: str) -> Measurement:
+    return replace(row, doubts=(Doubt(code=code, message="so it is", next="do it"),))
+
+
+def test_a_side_that_was_slowed_down_puts_the_speed_up_in_doubt() -> None:
+    (found,) = compare([busy(CPU, "host-busy"), busy(GPU, "throttled"), MOVED])
+
+    (doubt,) = found.doubts
+    assert doubt.code == "side-in-doubt"
+    assert "CPU's time is in doubt (host-busy) and the GPU's time is in doubt" in doubt.message
+    assert (headline([found]) or "").endswith("(in doubt: host-busy, throttled)")
+
+
+def test_a_wide_interval_does_not_slow_one_side_down() -> None:
+    (found,) = compare([busy(CPU, "unconverged"), busy(GPU, "power-capped")])
+
+    assert found.doubts == ()
+
+
+def test_many_gpus_share_one_headline() -> None:
+    rows = [
+        replace(GPU, device=f"gpu:{number}", median_s=0.01 + number / 1000) for number in (0, 5)
+    ]
+
+    two, many = (
+        headline(compare([CPU, *rows])),
+        headline(compare([CPU, *rows, replace(GPU, device="gpu:7")])),
+    )
+
+    assert (two or "").count("gpu:") == 2
+    assert (many or "").startswith("each of 3 GPUs reaches 21 ")
+
+
+def test_without_a_comparison_there_is_no_headline() -> None:
+    assert headline(()) is None
+
+
+def test_a_side_without_an_interval_puts_the_speed_up_in_doubt() -> None:
+    (found,) = compare([replace(CPU, ci95_s=None), GPU])
+
+    (doubt,) = found.doubts
+    assert "the CPU's time is in doubt (no-interval)" in doubt.message

@@ -1,0 +1,245 @@
+"""Every CUDA source compiles for every supported architecture, by NVRTC alone: no GPU is needed.
+
+What was made of it is looked at as well: registers, local memory, wide loads, fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpucheck
+from gpucheck.bench.kernels.copy import TILE, UNROLL
+from gpucheck.bench.softmax_launch import (
+    REGISTERS_PER_SM,
+    SoftmaxLaunch,
+    SoftmaxRows,
+    choose_softmax,
+)
+from tests.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
+
+PACKAGE = Path(gpucheck.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.cu"))
+SOFTMAX = PACKAGE / "core" / "bench" / "kernels" / "softmax.cu"
+
+#: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
+#: begins at sm_75.
+FURTHER = (50, 52, 60, 61, 75, 80, 86, 89, 100, 103, 110, 121)
+#: Without clusters, with them, and the newest: the compiler's other cases are `slow`.
+ALWAYS = (70, 90, 120)
+#: The disassembler of CUDA 13 knows no older ones; it takes as long as the compiler.
+FIRST_DISASSEMBLED, DISASSEMBLED_ALWAYS = 75, (90,)
+
+#: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
+DEFINES = {
+    "corruption.cu": tuple((f"-DELEMENT={element}",) for element in range(5)),
+    "softmax.cu": (),
+    "stream.cu": (tuple(f"-D{name}={value}" for name, value in TILE.items()),),
+}
+#: What CuPy 14 adds of its own accord (cupy/cuda/compiler.py).
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+
+CASES = [
+    pytest.param(source, defines, id="".join((source.stem, *defines)))
+    for source in SOURCES
+    for defines in DEFINES.get(source.name, ((),))
+]
+#: Number formats of softmax.cu: its name for them, and their bytes. bfloat16's instructions came
+#: one after the other, so that the `slow` cases have it alone.
+FLOAT32, FLOAT16, BFLOAT16 = (0, 4), (1, 2), (2, 2)
+
+
+def slow(values: tuple[Any, ...], *, when: bool = True) -> Any:
+    """Return a test's parameters, marked `slow` where they are."""
+    return pytest.param(*values, marks=pytest.mark.slow if when else ())
+
+
+ARCHITECTURES = [*ALWAYS, *(slow((one,)) for one in FURTHER)]
+SOFTMAX_CASES = [
+    *[(*each, one) for each in (FLOAT32, FLOAT16, BFLOAT16) for one in ALWAYS],
+    *[slow((*BFLOAT16, one)) for one in FURTHER],
+]
+DISASSEMBLED = [
+    slow((one,), when=one not in DISASSEMBLED_ALWAYS)
+    for one in (*ALWAYS, *FURTHER)
+    if one >= FIRST_DISASSEMBLED
+]
+
+
+@pytest.fixture(name="nvrtc", scope="module")
+def _nvrtc() -> Nvrtc:
+    library = find_nvrtc()
+    if library is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    return Nvrtc(library)
+
+
+@pytest.fixture(name="disassembler", scope="module")
+def _disassembler() -> str:
+    found = find_disassembler()
+    if found is None:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    return found
+
+
+def test_there_are_sources() -> None:
+    assert {source.name for source in SOURCES} >= {"softmax.cu", "stream.cu", "timing.cu"}
+
+
+def compiled(nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int) -> Compiled:
+    """Compile without a warning."""
+    if architecture not in nvrtc.architectures():
+        pytest.skip(f"this NVRTC does not know sm_{architecture}")
+    text = source.read_text(encoding="utf-8")
+    # Down to machine code, and not only to PTX: the assembler has its own opinion.
+    options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", *CUPY_OPTIONS, *defines]
+
+    found = nvrtc.compile(text, *options)
+
+    assert found.code == 0, found.log
+    # Of its own accord NVRTC only says that old architectures will go.
+    assert "source.cu" not in found.log, found.log
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("source", "defines"), CASES)
+def test_source_compiles_without_a_warning_and_spills_nothing(
+    nvrtc: Nvrtc, source: Path, defines: Sequence[str], architecture: int
+) -> None:
+    found = compiled(nvrtc, source, defines, architecture)
+
+    assert found.kernels
+    assert found.local_bytes == 0
+
+
+def softmax_launches(itemsize: int, capability: tuple[int, int]) -> list[SoftmaxLaunch]:
+    """Return one launch of each kernel, aligned and not, as large as its threads can be."""
+    found = {}
+    for columns in (1024, 1001, 32768, 32761, 262_144, 262_001, 10**6, 10**6 + 1):
+        rows = SoftmaxRows(
+            rows=7,
+            columns=columns,
+            itemsize=itemsize,
+            aligned=columns * itemsize % 16 == 0,
+        )
+        launch = choose_softmax(rows, capability, 132)
+        found[(launch.name, launch.defines["ALIGNED"])] = launch
+    return list(found.values())
+
+
+def compiled_softmax(
+    nvrtc: Nvrtc, launch: SoftmaxLaunch, element: int, architecture: int
+) -> Compiled:
+    """Compile what one launch of the softmax takes."""
+    defines = [f"-D{name}={value}" for name, value in launch.defines.items()]
+    found = compiled(nvrtc, SOFTMAX, [f"-DELEMENT={element}", *defines], architecture)
+    assert found.kernels == {launch.name}
+    return found
+
+
+@pytest.mark.parametrize(("element", "itemsize", "architecture"), SOFTMAX_CASES)
+def test_every_softmax_that_is_launched_compiles_into_the_registers_that_it_may_take(
+    nvrtc: Nvrtc, element: int, itemsize: int, architecture: int
+) -> None:
+    launches = softmax_launches(itemsize, divmod(architecture, 10))
+    kinds = {launch.name for launch in launches}
+    assert kinds >= {"softmax_short", "softmax_long", "softmax_online"}
+    assert ("softmax_cluster" in kinds) == (architecture >= 90)
+
+    for launch in launches:
+        found = compiled_softmax(nvrtc, launch, element, architecture)
+        # The hardware hands out registers by eight for each thread.
+        threads = launch.block * launch.defines["BLOCKS_PER_SM"]
+        assert -(-found.registers // 8) * 8 * threads <= REGISTERS_PER_SM, launch
+        assert found.local_bytes <= spilled_bytes(launch, architecture), launch
+
+
+def spilled_bytes(launch: SoftmaxLaunch, architecture: int) -> int:
+    """Return how much of a thread may lie in local memory: nothing, but for one rare launch.
+
+    Rows that begin anywhere need more registers than 1024 threads have before Ampere.
+    """
+    rare = not launch.defines["ALIGNED"] and launch.block > 512 and architecture < 80
+    return 24 if rare and launch.name == "softmax_long" else 0
+
+
+@pytest.mark.parametrize(
+    ("source", "defines"), [case for case in CASES if "stream" in str(case.id)]
+)
+def test_cards_before_volta_have_no_say_over_the_first_cache(
+    nvrtc: Nvrtc, source: Path, defines: Sequence[str]
+) -> None:
+    pascal = compiled(nvrtc, source, defines, 60)
+    (launch, *_) = softmax_launches(4, (6, 0))
+
+    assert "no_allocate" not in pascal.ptx + compiled_softmax(nvrtc, launch, 0, 60).ptx
+    assert "ld.global.nc.L1::no_allocate.v4" in compiled(nvrtc, source, defines, 70).ptx
+
+
+@pytest.mark.parametrize("architecture", DISASSEMBLED)
+@pytest.mark.parametrize(("element", "itemsize"), [FLOAT32, BFLOAT16])
+def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
+    nvrtc: Nvrtc,
+    disassembler: str,
+    tmp_path: Path,
+    element: int,
+    itemsize: int,
+    architecture: int,
+) -> None:
+    for launch in softmax_launches(itemsize, divmod(architecture, 10)):
+        if not launch.defines["ALIGNED"]:
+            continue
+        code = compiled_softmax(nvrtc, launch, element, architecture)
+        found = code.instructions(disassembler, tmp_path)
+        loads, stores = moves(found, "LDG"), moves(found, "STG")
+        packs = launch.defines.get("PACKS")
+        # softmax_online reads four packs in each of its passes, and writes them in the second.
+        assert sum(loads.values()) == (packs or 8), (launch, found)
+        assert sum(stores.values()) == (packs or 4), (launch, found)
+        assert all(".128" in name for name in (*loads, *stores)), (launch, found)
+        # One in each of the two exchanges of a cluster: a third costs a read from memory.
+        assert count(found, "MEMBAR") == (2 if launch.name == "softmax_cluster" else 0), launch
+        assert count(found, "LDL") == count(found, "STL") == 0, launch
+
+
+@pytest.mark.parametrize("architecture", DISASSEMBLED)
+def test_copy_and_triad_move_16_bytes_at_once(
+    nvrtc: Nvrtc, disassembler: str, tmp_path: Path, architecture: int
+) -> None:
+    source = PACKAGE / "core" / "bench" / "kernels" / "stream.cu"
+
+    found = compiled(nvrtc, source, DEFINES["stream.cu"][0], architecture).instructions(
+        disassembler, tmp_path
+    )
+
+    loads, stores = moves(found, "LDG"), moves(found, "STG")
+    # One for each array and pack at least; whole tiles and the last one may have code of their own.
+    assert sum(loads.values()) >= 3 * UNROLL
+    assert sum(stores.values()) >= 2 * UNROLL
+    assert all(".128" in name for name in (*loads, *stores)), found
+
+
+def moves(found: dict[str, int], name: str) -> dict[str, int]:
+    """Return the instructions of a kind with their modifiers."""
+    return {one: times for one, times in found.items() if one.split(".")[0] == name}
+
+
+def count(found: dict[str, int], name: str) -> int:
+    """Return how often an instruction of a kind is there."""
+    return sum(moves(found, name).values())
+
+
+def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
+    expected = {
+        "stream.cu": {"copy", "triad"},
+        "train.cu": {"forward", "gradient", "merge", "project"},
+        "timing.cu": {"hold", "step", "tick"},
+        "corruption.cu": {"differ", "digest"},
+    }
+    for source in SOURCES:
+        if source.name in expected:
+            assert compiled(nvrtc, source, (), 90).kernels == expected[source.name]

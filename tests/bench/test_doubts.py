@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucheck.bench import doubts, stats
+from gpucheck.bench.doubts import Around, HostState, doubts_about
+from gpucheck.bench.kernel import CacheFit, Work
+from gpucheck.bench.model import Fill, Scope
+from gpucheck.bench.record import Record
+from gpucheck.bench.telemetry import GpuState
+from tests.fakes.bench import FakeCase, label
+
+IDLE = HostState(others_percent=0.0, steal_percent=0.0)
+QUIET = Around(host=IDLE)
+UNREADABLE = HostState(others_percent=None, steal_percent=None)
+
+
+def record(samples: Sequence[float], *, converged: bool = True) -> Record:
+    rounds = [list(samples[low : low + 5]) for low in range(0, len(samples), 5)]
+    return Record(case=FakeCase([]), rounds=rounds, converged=converged)
+
+
+def noise(count: int = 40) -> list[float]:
+    source = random.Random(2)
+    return [source.gauss(1, 0.01) for _ in range(count)]
+
+
+def codes(
+    found: Record,
+    host: HostState = IDLE,
+    gpu: GpuState | None = None,
+    fill: Fill = Fill.NORMAL,
+) -> list[str]:
+    around = Around(host=host, gpu=gpu, fill=fill)
+    return [doubt.code for doubt in doubts_about(found, around)]
+
+
+def on_gpu(kernel: str = "fake") -> Record:
+    """Return a good record of a case on a GPU."""
+    found = record(noise())
+    found.case.label = replace(label("gpu:0"), kernel=kernel)  # type: ignore[misc]
+    return found
+
+
+def test_every_doubt_is_explained_in_the_documentation() -> None:
+    folder = Path(doubts.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*doubts.py"))
+    known = set(re.findall(r'code(?:=| = )"([a-z0-9-]+)"', source)) | {"cache-resident"}
+    document = folder.parents[1] / "docs" / "bench.md"
+
+    explained = set(re.findall(r"`([a-z0-9-]+)`", document.read_text(encoding="utf-8")))
+
+    assert len(known) > 15
+    assert known <= explained
+
+
+@pytest.mark.parametrize("host", [IDLE, UNREADABLE])
+def test_a_good_row_raises_no_doubt(host: HostState) -> None:
+    assert codes(record(noise()), host) == []
+
+
+def test_a_row_without_samples_has_its_error_and_no_doubt() -> None:
+    assert codes(record([], converged=False)) == []
+
+
+def test_few_samples_are_doubted_and_counted() -> None:
+    doubt, unknown = doubts_about(record(noise(3), converged=False), Around(host=IDLE))
+
+    assert unknown.code == "unconverged"
+    assert unknown.message.startswith("only one round")
+    assert doubt.code == "too-few-samples"
+    assert doubt.facts == {"samples": 3, "wanted": 10}
+    assert doubt.next
+
+
+def test_an_unconverged_row_says_how_wide_its_interval_is() -> None:
+    (doubt,) = doubts_about(record(noise(), converged=False), Around(host=IDLE))
+
+    assert doubt.code == "unconverged"
+    assert "%" in doubt.message
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0.0005, ["drifting"]), (0.0002, [])])
+def test_rounds_that_get_slower_by_more_than_the_precision_are_doubted(
+    step: float, expected: list[str]
+) -> None:
+    assert codes(record([1 + step * number for number in range(45)])) == expected
+
+
+def test_a_drift_says_its_direction_and_its_size() -> None:
+    (doubt,) = doubts_about(record([1 - 0.001 * number for number in range(45)]), QUIET)
+
+    assert "steadily faster, the last third by 3.0%" in doubt.message
+    assert doubt.facts["change_share"] == pytest.approx(-0.03, abs=0.001)
+
+
+def apart(share: float) -> list[float]:
+    """Return the samples of eight rounds, four of which are slower by a share."""
+    source = random.Random(6)
+    slow = (1, 2, 5, 7)
+    return [
+        (1 + share if place // 5 in slow else 1.0) + source.gauss(0, 0.001) for place in range(40)
+    ]
+
+
+def test_rounds_further_apart_than_their_noise_are_why_a_row_did_not_converge() -> None:
+    unknown, doubt = doubts_about(record(apart(0.04), converged=False), QUIET)
+
+    assert (unknown.code, doubt.code) == ("unconverged", "rounds-differ")
+    assert doubt.facts["between_rounds_share"] == pytest.approx(0.021, abs=0.002)
+    assert doubt.next
+
+
+def test_rounds_of_a_row_that_converged_may_differ() -> None:
+    assert codes(record(apart(0.04))) == []
+
+
+def test_two_kinds_of_rounds_are_not_two_kinds_of_samples() -> None:
+    assert codes(record(apart(0.2), converged=False)) == ["unconverged", "rounds-differ"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("count", [10, 16, 40, 200])
+def test_noise_of_one_kind_has_no_two_groups_however_wide_it_is(count: int, seed: int) -> None:
+    source = random.Random(seed)
+
+    assert "bimodal" not in codes(
+        record([source.lognormvariate(0, 0.15) for _ in range(count)], converged=False)
+    )
+
+
+def test_samples_alike_over_most_of_a_round_are_doubted() -> None:
+    source, rounds = random.Random(7), []
+    for _ in range(8):
+        state, samples = source.gauss(0, 1), []
+        for _ in range(30):
+            samples.append(1 + 0.01 * state)
+            state = 0.9 * state + 0.43 * source.gauss(0, 1)
+        rounds.append(samples)
+
+    found = Record(case=FakeCase([]), rounds=rounds, converged=True)
+
+    assert codes(found) == ["autocorrelated"]
+
+
+def test_two_modes_are_doubted_though_the_median_is_one_of_them() -> None:
+    source = random.Random(5)
+    samples = [source.choice([1.0, 1.0, 2.0]) + source.gauss(0, 0.01) for _ in range(60)]
+
+    assert codes(record(samples)) == ["bimodal"]
+
+
+def test_a_few_outliers_are_no_second_mode() -> None:
+    source = random.Random(6)
+    samples = [*noise(), 2.0, 2.0, 2.1]
+    source.shuffle(samples)
+
+    assert codes(record(samples)) == []
+
+
+@pytest.mark.parametrize(
+    ("cache", "code"), [("L2", "l2-resident"), ("last-level cache", "cache-resident")]
+)
+def test_data_that_fits_the_cache_is_doubted(cache: str, code: str) -> None:
+    found = record(noise())
+    found.case.cache_fit = CacheFit(walked_bytes=299, cache_bytes=100, cache=cache)  # type: ignore[misc]
+    assert codes(found) == [code]
+
+    found.case.cache_fit = CacheFit(walked_bytes=300, cache_bytes=100, cache=cache)  # type: ignore[misc]
+    assert codes(found) == []
+
+
+def test_a_starved_gpu_is_doubted() -> None:
+    found = record(noise())
+    found.case.starved_share = 0.5  # type: ignore[misc]
+
+    assert codes(found) == ["starved"]
+
+
+@pytest.mark.parametrize("memory", [0.3, 0.5])
+def test_samples_alike_over_a_small_part_of_a_round_are_not_doubted(memory: float) -> None:
+    source, state, samples = random.Random(3), 0.0, []
+    for _ in range(240):
+        state = memory * state + source.gauss(0, 1)
+        samples.append(1 + 0.01 * state)
+    rounds = [samples[low : low + 30] for low in range(0, 240, 30)]
+
+    assert codes(Record(case=FakeCase([]), rounds=rounds, converged=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "who"),
+    [
+        (HostState(others_percent=30.0, steal_percent=0.0), "other programs took 30 %"),
+        (HostState(others_percent=0.0, steal_percent=5.0), "other virtual machines took 5 %"),
+    ],
+)
+def test_a_busy_host_is_doubted(host: HostState, who: str) -> None:
+    (doubt,) = doubts_about(record(noise()), Around(host=host))
+
+    assert doubt.code == "host-busy"
+    assert doubt.message.startswith(who)
+
+
+@pytest.mark.parametrize(
+    ("threads", "others_percent", "expected"),
+    [
+        (64, 1.0, ["host-busy"]),  # 0.64 cores that one of the 64 threads has to share
+        (64, 0.5, []),
+        (32, 9.0, []),
+        (None, 9.0, []),
+        (1, 11.0, ["host-busy"]),
+    ],
+)
+def test_a_row_on_all_cores_has_to_share_with_half_a_core_of_others(
+    threads: int | None, others_percent: float, expected: list[str]
+) -> None:
+    found = record(noise())
+    found.case.label = replace(found.case.label, threads=threads)  # type: ignore[misc]
+    host = HostState(others_percent=others_percent, steal_percent=0.0, cores=64)
+
+    assert codes(found, host) == expected
+
+
+def test_a_busy_host_does_not_slow_down_what_the_gpu_does_alone() -> None:
+    busy = HostState(others_percent=90.0, steal_percent=9.0, quota_percent=50.0)
+    moved = on_gpu()
+    moved.case.label = replace(moved.case.label, scope=Scope.END_TO_END)  # type: ignore[misc]
+    by_host = on_gpu("towers")
+    by_host.facts = {"timed_by": "host"}
+
+    assert codes(on_gpu("matmul"), busy) == []
+    for found in (moved, by_host, on_gpu("transfer"), on_gpu("launch")):
+        assert codes(found, busy) == ["host-busy", "quota-reached"]
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(4.0, []), (40.0, ["quota-reached"])])
+def test_a_quota_that_is_used_up_is_doubted(percent: float, expected: list[str]) -> None:
+    host = HostState(others_percent=0.0, steal_percent=0.0, quota_percent=percent)
+
+    assert codes(record(noise()), host) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (GpuState(reasons={"hardware-thermal": 0.5}), ["throttled"]),
+        (GpuState(reasons={"software-thermal": 0.04}), []),
+        (GpuState(limited_share={"software-thermal": 0.02}), ["throttled"]),
+        (GpuState(limited_share={"software-thermal": 0.005}), []),
+        (GpuState(reasons={"power-brake": 1.0, "power-cap": 1.0}), ["throttled", "power-capped"]),
+        (GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (GpuState(reasons={"idle": 1.0, "display": 1.0, "sync-boost": 1.0}), []),
+        (GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+        (GpuState(other_processes=(41,)), ["gpu-shared"]),
+        (GpuState(other_processes=(41, 42)), ["gpu-shared"]),
+        (GpuState(claimed_by="alice (job 7)"), ["gpu-claimed"]),
+        (GpuState(new_errors={"ecc_corrected": 2}), ["new-errors"]),
+        (GpuState(link=(4, 16), link_max=(4, 16)), []),
+        (GpuState(link=(1, 16), link_max=(4, 16)), []),
+    ],
+)
+def test_what_the_sensors_say_becomes_a_doubt(state: GpuState, expected: list[str]) -> None:
+    assert codes(on_gpu(), gpu=state) == expected
+
+
+def test_two_reasons_at_once_are_both_named_with_their_share() -> None:
+    state = GpuState(reasons={"software-thermal": 0.25, "hardware-slowdown": 0.75})
+
+    (doubt,) = doubts_about(on_gpu(), Around(host=IDLE, gpu=state))
+
+    assert "75%" in doubt.message
+    assert "hardware-slowdown, software-thermal" in doubt.message
+    assert doubt.facts["software-thermal_share"] == 0.25
+
+
+def test_a_narrow_link_matters_to_transfers() -> None:
+    state = GpuState(link=(3, 8), link_max=(4, 16))
+
+    assert codes(on_gpu("transfer"), gpu=state) == ["pcie-narrow"]
+    assert codes(on_gpu("matmul"), gpu=state) == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "bytes_per_s", "link", "expected"),
+    [
+        ("to-gpu-pinned", 138e9, (5, 16), ["above-link"]),
+        ("to-gpu-pinned", 55e9, (5, 16), []),
+        ("both-ways-pinned", 110e9, (5, 16), []),
+        ("both-ways-pinned", 138e9, (5, 16), ["above-link"]),
+        ("from-gpu-pinned", 55e9, (4, 16), ["above-link"]),
+        ("from-gpu-pinned", 110e9, (6, 16), []),
+        ("from-gpu-pinned", 5e12, None, []),
+    ],
+)
+def test_transfers_faster_than_the_link_are_doubted(
+    variant: str, bytes_per_s: float, link: tuple[int, int] | None, expected: list[str]
+) -> None:
+    moved = on_gpu("transfer")
+    assert isinstance(moved.case, FakeCase)
+    moved.case.label = replace(moved.case.label, variant=variant)
+    seconds = stats.median(moved.medians_s)
+    moved.case.work = Work(flops=0, bytes_moved=int(bytes_per_s * seconds), unit="B/s")
+
+    # An idle link trains down: what NVML names as the most counts as well.
+    state = GpuState(link=(1, 16) if link else None, link_max=link)
+    found = {doubt.code for doubt in doubts_about(moved, Around(host=IDLE, gpu=state))}
+
+    assert ("above-link" in found) is bool(expected)
+    grace = Around(host=IDLE, gpu=state, chip_to_chip=True)
+    assert "above-link" not in {doubt.code for doubt in doubts_about(moved, grace)}
+
+
+def test_zeros_are_doubted() -> None:
+    (doubt,) = doubts_about(record(noise()), Around(host=IDLE, fill=Fill.ZEROS))
+
+    assert doubt.code == "zeros"
+    assert doubt.facts == {"fill": "zeros"}
+
+
+def test_every_doubt_says_the_next_step() -> None:
+    state = GpuState(
+        reasons=dict.fromkeys(("hardware-thermal", "power-cap", "application-clocks"), 1.0),
+        other_processes=(1,),
+        new_errors={"pcie_replays": 1},
+        link=(1, 1),
+        link_max=(5, 16),
+        claimed_by="bob",
+    )
+    found = on_gpu("transfer")
+    found.converged = False
+    doubts = doubts_about(
+        found,
+        Around(host=HostState(others_percent=50, steal_percent=9), gpu=state, fill=Fill.ZEROS),
+    )
+
+    assert len({doubt.code for doubt in doubts}) == len(doubts) == 10
+    assert all(doubt.next and doubt.message and doubt.facts for doubt in doubts)
+
+
+def test_a_short_count_of_energy_is_doubted_and_a_long_one_is_not() -> None:
+    found = on_gpu()
+    found.joules_per_op, found.energy_window_s = 0.1, 0.5
+
+    (doubt,) = doubts_about(found, Around(host=IDLE))
+
+    assert doubt.code == "energy-window-short"
+    assert "20%" in doubt.message
+    found.energy_window_s = 5.0
+    assert doubts_about(found, Around(host=IDLE)) == ()
+    found.joules_per_op, found.energy_window_s = None, 0.5
+    assert doubts_about(found, Around(host=IDLE)) == ()
+
+
+def test_copies_are_doubted_where_no_cpu_next_to_the_gpu_may_be_used() -> None:
+    transfer, resident = on_gpu("transfer"), on_gpu("softmax")
+    moved = on_gpu("softmax")
+    moved.case.label = replace(moved.case.label, scope=Scope.END_TO_END)  # type: ignore[misc]
+    far = Around(host=IDLE, far=True)
+
+    assert [doubt.code for doubt in doubts_about(transfer, far)] == ["far-from-gpu"]
+    assert [doubt.code for doubt in doubts_about(moved, far)] == ["far-from-gpu"]
+    assert doubts_about(resident, far) == ()
+
+
+def test_rounds_that_agree_and_are_too_few_say_so() -> None:
+    found = record([1.0, 1.0001] * 10, converged=False)
+
+    (doubt,) = doubts_about(found, Around(host=IDLE))
+
+    assert doubt.code == "unconverged"
+    assert doubt.message == "its 4 rounds agree to ±0.0%, but are too few to be sure"
+
+
+def clock_doubts(clock_mhz: float, gpu: GpuState | None) -> list[str]:
+    found = on_gpu()
+    found.sm_clocks_mhz = [clock_mhz] * 3
+    around = Around(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
+    return [doubt.code for doubt in doubts_about(found, around)]
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "gpu", "expected"),
+    [
+        (1980.0, None, []),
+        (1600.0, GpuState(), []),
+        (1000.0, None, ["clock-low"]),
+        (1000.0, GpuState(), ["clock-low"]),
+        (1000.0, GpuState(reasons={"idle": 1.0}), ["clock-low"]),
+        (1000.0, GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (1000.0, GpuState(reasons={"hardware-thermal": 1.0}), ["throttled"]),
+        (1000.0, GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+    ],
+)
+def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
+    clock_mhz: float, gpu: GpuState | None, expected: list[str]
+) -> None:
+    assert clock_doubts(clock_mhz, gpu) == expected
+
+
+def test_a_low_clock_tells_both_clocks_and_what_else_the_driver_names() -> None:
+    found = on_gpu()
+    found.sm_clocks_mhz = [1000.0]
+    around = Around(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)
+
+    (doubt,) = doubts_about(found, around)
+
+    assert doubt.facts == {"sm_clock_mhz": 1000.0, "clock_sm_max_mhz": 1980.0}
+    assert "names only display" in doubt.message
+
+
+def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
+    narrow = GpuState(link=(1, 4), link_max=(4, 16))
+    around = Around(host=IDLE, gpu=narrow, integrated=True)
+
+    assert doubts_about(on_gpu("transfer"), around) == ()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "doubted"),
+    [
+        ("matmul", "cpu", True),
+        ("train", "cpu", True),
+        ("copy", "cpu", False),
+        ("matmul", "gpu:0", False),
+    ],
+)
+def test_products_by_an_old_blas_are_doubted(kernel: str, device: str, doubted: bool) -> None:
+    found = record(noise())
+    found.case.label = replace(found.case.label, kernel=kernel, device=device)  # type: ignore[misc]
+
+    codes = {one.code for one in doubts_about(found, replace(QUIET, old_blas="for Haswell"))}
+
+    assert ("blas-older-than-cpu" in codes) is doubted

@@ -1,0 +1,558 @@
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from gpucheck.bench.engine import in_turn, run_bench
+from gpucheck.bench.kernel import Case, CaseOrder, Kernel, Work
+from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.model import (
+    BenchMode,
+    BenchRequest,
+    BenchResult,
+    Conclusion,
+    Measurement,
+    Roofline,
+    SampleDetail,
+    Scope,
+)
+from gpucheck.bench.record import Record
+from gpucheck.bench.surroundings import HostShare, Surroundings, parallel_efficiency
+from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
+from gpucheck.drivers.host.blas import ThreadpoolBlas
+from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
+from gpucheck.drivers.nvml.telemetry import Sample, Window
+from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
+
+#: Without `copy`, whose arrays would be large ones.
+PLAIN: dict[str, Kernel] = {name: KERNELS[name] for name in ("matmul", "softmax")}
+NO_GPU = OpenedGpus(unavailable="CuPy is not installed, so no GPU can be measured")
+
+
+@dataclass
+class FakeKernel:
+    """A kernel whose cases are scripted."""
+
+    clock: FakeClock
+    id: str = "fake"
+    step: float | BaseException = 0.02
+    gpus_needed: int = 0
+    dtypes: MappingProxyType[BenchMode, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    )
+    sizes: MappingProxyType[BenchMode, int] = field(
+        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, 8))
+    )
+
+    def validate(self, request: BenchRequest) -> None:
+        assert request.seed >= 0
+
+    def cpu_refusal(self, dtype: str) -> str | None:
+        return None
+
+    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
+        return None
+
+    def size_refusal(self, dtype: str, size: int) -> str | None:
+        return None
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        return (size,)
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        return Work(flops=shape[0], bytes_moved=shape[0], unit="FLOP/s")
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        return shape[0] * (1 + gpu_count)
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        return shape[0]
+
+    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
+        return [
+            Conclusion(kernel=self.id, device=row.device, code="counted", sentence="one row")
+            for row in rows
+        ]
+
+    def cpu_cases(self, order: CaseOrder) -> list[Case]:
+        named = replace(label(), kernel=self.id)
+        return [FakeCase(itertools.repeat(self.step), self.clock, label=named)]
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> list[Case]:
+        return []
+
+
+def run(
+    request: BenchRequest,
+    *,
+    clock: FakeClock | None = None,
+    gpus: OpenedGpus = NO_GPU,
+    cpu: FakeCpu | None = None,
+    kernels: dict[str, Kernel] | None = None,
+) -> tuple[BenchResult, list[tuple[str, float, float]]]:
+    told: list[tuple[str, float, float]] = []
+    result = run_bench(
+        request,
+        clock=clock or FakeClock(),
+        cpu=cpu or FakeCpu(),
+        blas=FakeBlas(),
+        gpus=gpus,
+        progress=lambda *news: told.append(news),
+        kernels=kernels,
+    )
+    return result, told
+
+
+def test_rows_facts_and_progress_of_a_scripted_run() -> None:
+    clock = FakeClock()
+
+    result, told = run(BenchRequest(seed=3), clock=clock, kernels={"fake": FakeKernel(clock)})
+
+    (row,) = result.measurements
+    assert row.converged
+    assert row.id == "fake/scripted/-/-/float32/8/resident"
+    assert row.framework is None
+    assert row.median_s == pytest.approx(0.02)
+    assert row.throughput is not None
+    assert row.throughput.value == pytest.approx(100 / 0.02)
+    assert row.summary is not None
+    assert row.summary.count == len(row.samples_s)
+    assert "percent_of_peak" in row.unavailable
+    assert result.environment.seed == 3
+    assert result.environment.gpu_unavailable == NO_GPU.unavailable
+    assert result.environment.unavailable["cupy_version"] == NO_GPU.unavailable
+    assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
+    assert all(0 <= fraction <= 1 and left >= 0 for _, fraction, left in told)
+
+
+@pytest.mark.parametrize("memory_bytes", [2**34, None])
+def test_each_round_has_inputs_of_its_own(memory_bytes: int | None) -> None:
+    clock = FakeClock()
+    seen: list[object] = []
+
+    class Drawing(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            def draw() -> None:
+                seen.append(order.data.normal("input", (9, 9)))
+
+            steps = itertools.repeat(0.02)
+            return [FakeCase(steps, self.clock, label=label(), prepare=draw)]
+
+    cpu = FakeCpu(memory_available_bytes=memory_bytes)
+    result, _ = run(BenchRequest(), clock=clock, cpu=cpu, kernels={"fake": Drawing(clock)})
+
+    (row,) = result.measurements
+    assert len(row.round_sizes) == len(seen) == len({id(array) for array in seen})
+    assert sum(row.round_sizes) == len(row.samples_s)
+
+
+def test_what_the_budget_cannot_do_is_said_before_it_starts_and_in_the_notes() -> None:
+    class Ticking(FakeClock):
+        """A clock on which everything takes a millisecond, so that there are rates to plan by."""
+
+        def now_s(self) -> float:
+            self.seconds += 1e-3
+            return self.seconds
+
+    clock = Ticking()
+
+    class Costly(FakeKernel):
+        def cpu_cases(self, order: CaseOrder) -> list[Case]:
+            cases = []
+            for variant, flops in (("all", 10**9), ("naive", 10**13)):
+                named = replace(label(variant=variant), threads=1)
+                case = FakeCase(itertools.repeat(0.02), self.clock, label=named)
+                case.work = Work(flops=flops, bytes_moved=1, unit="FLOP/s")
+                cases.append(case)
+            return list(cases)
+
+    said: list[str] = []
+    result = run_bench(
+        BenchRequest(budget_s=10.0),
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=NO_GPU,
+        progress=lambda *news: said.append("progress"),
+        kernels={"fake": Costly(clock)},
+        announce=said.append,
+    )
+
+    note = said[0]
+    assert "10 s is too short for three rounds of every row; left out: fake float32 naive" in note
+    assert note in result.notes
+    measured, naive = result.measurements
+    assert measured.ci95_s is not None
+    assert naive.error is not None
+    assert naive.error.code == "no-time"
+
+
+def test_a_summary_keeps_counts_and_quantiles_only() -> None:
+    clock = FakeClock()
+
+    result, _ = run(
+        BenchRequest(samples=SampleDetail.SUMMARY),
+        clock=clock,
+        kernels={"fake": FakeKernel(clock)},
+    )
+
+    (row,) = result.measurements
+    assert row.samples_s == row.warmup_s == ()
+    assert row.summary is not None
+    assert row.summary.count > 10
+    assert row.ci95_s is not None
+
+
+def test_an_interrupt_marks_the_kernels_that_never_started() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {
+        "one": FakeKernel(clock, "one"),
+        "two": FakeKernel(clock, "two", KeyboardInterrupt()),
+        "three": FakeKernel(clock, "three"),
+    }
+
+    result, _ = run(BenchRequest(), clock=clock, kernels=kernels)
+
+    assert result.interrupted
+    assert [row.kernel for row in result.measurements] == ["one", "two", "three"]
+    # The first has had its turn of the first round, and more were to come.
+    assert [row.interrupted for row in result.measurements] == [True, True, True]
+    assert result.measurements[0].median_s is not None
+    assert result.measurements[2].unavailable["median_s"] == "it was interrupted"
+
+
+def test_a_busy_host_is_seen_and_said() -> None:
+    clock = FakeClock()
+    # Read at the start of the run, and at both ends of the group's first turns.
+    cpu = FakeCpu(busy_s=itertools.chain([0.0, 0.0], itertools.repeat(1e3)))
+
+    result, _ = run(BenchRequest(), clock=clock, cpu=cpu, kernels={"fake": FakeKernel(clock)})
+
+    assert [doubt.code for doubt in result.measurements[0].doubts] == ["host-busy"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "code", "error"),
+    [
+        (("tpu",), "bad-device", WrongUseError),
+        (("gpu:x",), "bad-device", WrongUseError),
+        (("gpu",), "no-gpu", MissingError),
+        (("gpu:0",), "no-gpu", MissingError),
+    ],
+)
+def test_devices_that_cannot_be_measured(
+    devices: tuple[str, ...], code: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as caught:
+        run(BenchRequest(devices=devices))
+
+    assert getattr(caught.value, "code", None) == code
+
+
+def test_cpu_and_gpu_are_verified_and_compared() -> None:
+    clock = FakeClock()
+    gpus = OpenedGpus(devices=[FakeGpu(clock)], cupy_version="0.0-fake")
+
+    request = BenchRequest(
+        kernels=("matmul", "softmax"),
+        dtypes=("float32",),
+        mode=BenchMode.QUICK,
+        size=96,
+        devices=("gpu:0",),
+        budget_s=1.0,
+    )
+
+    result, _ = run(request, clock=clock, gpus=gpus, kernels=PLAIN)
+
+    assert {row.device for row in result.measurements} == {"gpu:0"}
+    assert {row.scope for row in result.measurements} == set(Scope)
+    for row in result.measurements:
+        assert row.error is None
+        assert row.verified is not None
+        assert row.verified.ok
+        assert row.gpu_uuid == "GPU-00000000"
+    medians = {(row.kernel, row.scope): row.median_s for row in result.measurements}
+    assert medians["matmul", Scope.RESIDENT] == pytest.approx(1e-4)
+    # Two inputs sent, one output fetched in twice the time of a copy.
+    assert medians["matmul", Scope.END_TO_END] == pytest.approx(4e-4)
+    assert medians["softmax", Scope.END_TO_END] == pytest.approx(3e-4)
+    assert result.environment.cupy_version == "0.0-fake"
+    assert result.environment.gpu_unavailable is None
+
+
+def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
+    clock = FakeClock()
+    gpus = OpenedGpus(devices=[FakeGpu(clock, wrong_by=0.01)], cupy_version="0.0-fake")
+
+    result, _ = run(
+        BenchRequest(
+            kernels=("matmul", "softmax"),
+            dtypes=("float32",),
+            mode=BenchMode.QUICK,
+            size=96,
+            devices=("gpu",),
+            budget_s=1.0,
+        ),
+        clock=clock,
+        gpus=gpus,
+        kernels=PLAIN,
+    )
+
+    assert {row.error.code for row in result.measurements if row.error} == {"wrong-result"}
+    assert all(row.median_s is None for row in result.measurements)
+    assert result.comparisons == ()
+
+
+def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> None:
+    clock = FakeClock()
+    lost = InconclusiveError(code="gpu-lost", message="gone")
+    full = InconclusiveError(code="gpu-out-of-memory", message="full")
+    devices = [
+        FakeGpu(clock, cuda_index=0, failures={"span": [lost], "upload": []}),
+        FakeGpu(clock, cuda_index=1, failures={"allocate": [full, full]}),
+        FakeGpu(clock, cuda_index=2),
+    ]
+
+    result, _ = run(
+        BenchRequest(
+            kernels=("matmul",),
+            dtypes=("float32",),
+            mode=BenchMode.QUICK,
+            size=64,
+            devices=("gpu",),
+            budget_s=1.0,
+        ),
+        clock=clock,
+        kernels=PLAIN,
+        gpus=OpenedGpus(devices=devices, cupy_version="0.0-fake"),
+    )
+
+    codes = [row.error.code if row.error else None for row in result.measurements]
+    assert codes == ["gpu-lost", None, "gpu-out-of-memory", "gpu-out-of-memory", None, None]
+    assert all(device.released for device in devices)
+
+
+class ProcessClock:
+    """What this process had of the processor: as much fits in on a busy machine."""
+
+    def now_s(self) -> float:
+        return time.process_time()
+
+
+def test_a_real_small_run_on_this_processor() -> None:
+    result = run_bench(
+        BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=1.0, devices=("cpu",)),
+        clock=ProcessClock(),
+        cpu=LinuxCpu(),
+        blas=ThreadpoolBlas(),
+        gpus=NO_GPU,
+        progress=lambda label, fraction, seconds_left: None,
+    )
+
+    assert {row.kernel for row in result.measurements} == {
+        name for name, kernel in KERNELS.items() if not kernel.gpus_needed
+    }
+    for row in result.measurements:
+        assert row.error is None
+        assert row.verified is not None
+        assert row.verified.ok
+        assert row.samples_s
+    assert result.environment.numpy_version == np.__version__
+    assert not result.interrupted
+
+
+def test_only_what_others_used_is_counted_over_all_stretches() -> None:
+    before = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
+    after = CpuLoad(load_average_1m=0.0, busy_s=22.0, steal_s=1.4, own_s=7.0)
+    share = HostShare(facts=FakeCpu(cores=4).facts())
+
+    share.add(before, after, 10.0)
+    share.add(after, replace(after, busy_s=24.0, own_s=9.0), 10.0)
+
+    state = share.state()
+    assert state.others_percent == pytest.approx(12.5)
+    assert state.steal_percent == pytest.approx(0.5)
+
+
+def test_the_devices_take_turns_whatever_the_order_of_the_rows() -> None:
+    devices = ["cpu", "cpu", "cpu", "gpu:0", "gpu:0", "gpu:1"]
+    records = [Record(case=FakeCase([], label=label(device))) for device in devices]
+
+    found = in_turn(records)
+
+    order = [records.index(record) for record in found]
+    assert [devices[place] for place in order] == ["cpu", "gpu:0", "gpu:1", "cpu", "gpu:0", "cpu"]
+    assert [place for place in order if devices[place] == "cpu"] == [0, 1, 2]
+    assert in_turn([]) == []
+
+
+def test_unreadable_counters_and_no_time_at_all_say_nothing_of_the_host() -> None:
+    load = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
+    idle, unreadable = (HostShare(facts=FakeCpu(cores=4).facts()) for _ in range(2))
+
+    unreadable.add(replace(load, busy_s=None), load, 10.0)
+
+    assert unreadable.state().others_percent is None
+    assert idle.state().others_percent is None
+
+
+def test_parallel_efficiency_needs_both_thread_counts() -> None:
+    one = Roofline(
+        device="cpu", threads=1, copy_bytes_per_s=None, gemm_flops_per_s=10.0, gemm_dtype="float32"
+    )
+    four = replace(one, threads=4, gemm_flops_per_s=32.0)
+
+    assert parallel_efficiency([one, four]) == pytest.approx(0.8)
+    assert parallel_efficiency([one]) is None
+    assert parallel_efficiency([]) is None
+
+
+def test_the_limits_are_told_apart_from_what_was_asked_for() -> None:
+    clock = FakeClock()
+    request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.5, mode=BenchMode.QUICK)
+
+    # So little memory that the limits are measured on small arrays.
+    small = FakeGpu(clock, memory_free_bytes=2**20, l2_bytes=2**10)
+
+    result, _ = run(
+        request,
+        clock=clock,
+        gpus=OpenedGpus(devices=[small]),
+        cpu=FakeCpu(memory_available_bytes=2**22),
+    )
+
+    assert {row.kernel for row in result.measurements} == {"softmax"}
+    by_device = {(one.device, one.threads): one for one in result.environment.rooflines}
+    assert by_device["gpu:0", None].copy_bytes_per_s
+
+
+def test_conclusions_are_drawn_from_good_rows() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {"one": FakeKernel(clock, "one")}
+
+    result, _ = run(BenchRequest(), clock=clock, kernels=kernels)
+
+    assert [(one.kernel, one.code) for one in result.conclusions] == [("one", "counted")]
+
+
+def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
+    clock = FakeClock()
+    kernels: dict[str, Kernel] = {
+        "slow": FakeKernel(clock, "slow", 60.0),
+        "next": FakeKernel(clock, "next", 0.01),
+    }
+
+    result, told = run(BenchRequest(budget_s=10.0), clock=clock, kernels=kernels)
+
+    assert [row.error for row in result.measurements] == [None, None]
+    assert len(result.measurements[1].samples_s) >= 10
+    assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
+
+
+class ScriptedTelemeter:
+    """Sensors that say the same of every GPU."""
+
+    failure: str | None = None
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._energy_j = 0.0
+        self.closed = False
+
+    def _counters(self) -> dict[str, object]:
+        return {"limited_ns": {}, "processes": [4242], "energy_mj": 1000 * self._energy_j}
+
+    def start(self, uuids: Sequence[str]) -> dict[str, dict[str, object]]:
+        return {uuid: {"counters": self._counters(), "power_limit_mw": 700_000} for uuid in uuids}
+
+    def window(self) -> Window:
+        values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
+        samples = [
+            Sample(time_s=self._clock.seconds * step / 200, uuid="GPU-00000000", values=values)
+            for step in range(201)
+        ]
+        return Window(samples=samples, counters={"GPU-00000000": self._counters()})
+
+    def joules(self, uuid: str) -> float | None:
+        self._energy_j += 100.0
+        return self._energy_j
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_sensors_become_telemetry_doubts_and_energy() -> None:
+    clock = FakeClock()
+    telemeter = ScriptedTelemeter(clock)
+    request = BenchRequest(
+        kernels=("softmax",),
+        size=64,
+        mode=BenchMode.FULL,
+        devices=("gpu",),
+        dtypes=("float32",),
+        budget_s=1.0,
+    )
+
+    result = run_bench(
+        request,
+        clock=clock,
+        cpu=FakeCpu(),
+        blas=FakeBlas(),
+        gpus=OpenedGpus(devices=[FakeGpu(clock)]),
+        progress=lambda label, fraction, seconds_left: None,
+        around=Surroundings(
+            telemeter=telemeter,
+            pci_device_ids={"GPU-00000000": "233010de"},
+            processes={"GPU-00000000": frozenset({4242})},
+            claims={"GPU-00000000": "alice"},
+        ),
+        kernels=PLAIN,
+    )
+
+    row = result.measurements[0]
+    codes = {doubt.code for doubt in row.doubts}
+    assert {"throttled", "power-capped", "gpu-shared", "gpu-claimed"} <= codes
+    assert row.joules_per_op is not None
+    assert row.joules_per_op > 0
+    assert row.sm_clock_mhz == 1500.0
+    assert row.percent_of_peak is not None
+    assert row.limits["peak"] == "H100 SXM, datasheet"
+    assert result.environment.gpus[0].board is not None
+    assert result.telemetry is not None
+    assert result.telemetry.gpus[0].power_w is not None
+    assert result.telemetry.gpus[0].power_w.high == 650.0
+    assert result.telemetry.gpus[0].power_limit_w == 700.0
+    assert result.telemetry.gpus[0].other_processes == (4242,)
+    assert telemeter.closed
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        (BenchMode.QUICK, "only --full counts energy"),
+        (BenchMode.FULL, "the GPU's energy was not counted here"),
+    ],
+)
+def test_without_sensors_the_reason_is_told(mode: BenchMode, why: str) -> None:
+    clock = FakeClock()
+    request = BenchRequest(
+        kernels=("softmax",),
+        size=64,
+        devices=("gpu",),
+        budget_s=0.5,
+        mode=mode,
+        dtypes=("float32",),
+    )
+
+    result, _ = run(request, clock=clock, gpus=OpenedGpus(devices=[FakeGpu(clock)]), kernels=PLAIN)
+
+    assert result.telemetry is not None
+    assert result.telemetry.unavailable
+    assert {row.unavailable["joules_per_op"] for row in result.measurements} == {why}

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench.formats import (
+    ALIASES,
+    FORMATS,
+    STORAGES,
+    canonical,
+    decode,
+    encode,
+    output_bytes,
+)
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e4, max_value=1e4)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=50))
+def test_rounding_is_within_the_roundoff(numbers: list[float]) -> None:
+    values = np.array(numbers, dtype=np.float32)
+    for name in ("float32", "float16", "bfloat16"):
+        form = FORMATS[name]
+        back = decode(encode(values, form), name).astype(np.float64)
+        # The smallest numbers of a format are evenly spaced.
+        slack = 2.0**-24 if name == "float16" else 2.0**-133
+        assert np.all(np.abs(back - values) <= form.roundoff * np.abs(values) + slack)
+
+
+def test_bfloat16_is_the_nearest_with_ties_to_even() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = values[np.isfinite(values)]
+
+    ours = encode(values, FORMATS["bfloat16"])
+
+    with np.errstate(over="ignore"):
+        theirs = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    assert np.array_equal(ours, theirs)
+
+
+def test_nan_stays_nan_and_infinity_stays_infinite() -> None:
+    special = np.array([np.nan, np.inf, -np.inf, -np.nan], dtype=np.float32)
+
+    back = decode(encode(special, FORMATS["bfloat16"]), "bfloat16")
+
+    assert np.isnan(back[[0, 3]]).all()
+    assert np.array_equal(back[1:3], special[1:3])
+
+
+def test_int8_is_scaled_rounded_and_held_within_its_range() -> None:
+    values = np.array([0.0, 1.0, -1.0, 10.0, -10.0, 1 / 64], dtype=np.float32)
+
+    assert encode(values, FORMATS["int8"]).tolist() == [0, 32, -32, 127, -127, 0]
+
+
+def e4m3(bits: int) -> float:
+    """Return the number of a bit pattern, as the specification of OFP8 defines it."""
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    if bits & 127 == 127:
+        return float("nan")
+    size = (1 + mantissa / 8) * 2.0 ** (exponent - 7) if exponent else mantissa / 8 * 2.0**-6
+    return -size if bits & 128 else size
+
+
+EVERY_E4M3 = np.array([e4m3(bits) for bits in range(256)], dtype=np.float32)
+
+
+def test_every_float8_is_decoded_without_its_scale_and_encoded_to_itself() -> None:
+    stored = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+    numbers = decode(stored, "float8")
+
+    assert np.array_equal(numbers.reshape(-1), EVERY_E4M3 / 16, equal_nan=True)
+    assert np.array_equal(encode(numbers, FORMATS["float8"]), stored)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=50))
+def test_float8_is_the_nearest_of_all_with_ties_to_even(numbers: list[float]) -> None:
+    values = np.array(numbers, dtype=np.float32)
+    finite = np.nan_to_num(EVERY_E4M3, nan=np.inf).astype(np.float64) / 16
+
+    stored = encode(values, FORMATS["float8"])
+
+    for value, bits in zip(np.clip(values, -28, 28).astype(np.float64), stored, strict=True):
+        distances = np.abs(finite - value)
+        assert distances[bits] == distances.min()
+        if np.sum(distances == distances.min()) > 1 and value:
+            assert bits % 2 == 0
+        assert np.signbit(EVERY_E4M3[bits]) == np.signbit(value)
+
+
+def test_float8_agrees_with_another_library_in_its_range() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 50_000, dtype=np.uint32).view(np.float32)
+    values = np.concatenate([bits[np.abs(bits) <= 28], np.float32(2.0) ** np.arange(-20, 5)])
+
+    ours = encode(values, FORMATS["float8"])
+
+    theirs = (values * np.float32(16)).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    assert np.array_equal(ours, theirs)
+
+
+def test_normal_numbers_neither_leave_float8_nor_lose_much_of_its_precision() -> None:
+    values = np.random.default_rng(3).standard_normal(200_000, dtype=np.float32)
+
+    stored = encode(values, FORMATS["float8"])
+
+    assert np.abs(decode(stored, "float8")).max() < 448 / 16
+    below = np.mean((stored & 0x78) == 0)  # spaced evenly, not by their size
+    assert below < 2e-3
+
+
+def test_what_is_beyond_float8_is_held_in_and_nan_stays() -> None:
+    special = np.array([np.inf, -np.inf, 1e9, -30.0, np.nan, -0.0], dtype=np.float32)
+
+    back = decode(encode(special, FORMATS["float8"]), "float8")
+
+    assert back[:4].tolist() == [28.0, -28.0, 28.0, -28.0]
+    assert np.isnan(back[4])
+    assert np.signbit(back[5])
+
+
+def test_an_array_of_many_blocks_and_dimensions_is_encoded_whole() -> None:
+    values = np.random.default_rng(5).standard_normal((3, 70_001), dtype=np.float32)
+
+    stored = encode(values, FORMATS["float8"])
+
+    assert stored.shape == values.shape
+    for row in range(3):
+        assert np.array_equal(stored[row], encode(values[row].copy(), FORMATS["float8"]))
+
+
+def test_sizes_are_those_of_the_stored_types() -> None:
+    for form in FORMATS.values():
+        assert form.itemsize == np.dtype(form.storage).itemsize
+        assert output_bytes(form) == np.dtype(STORAGES[form.output]).itemsize
+
+
+def test_names_lead_to_a_format() -> None:
+    for alias, name in ALIASES.items():
+        assert canonical(alias.upper()) == name
+        assert name in FORMATS
+    assert canonical(" BF16 ") == "bfloat16"
+    assert canonical("complex64") == "complex64"

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.peaks import board_of
+from gpucheck.bench.plan import make_plan
+from gpucheck.bench.room import Machine, fits
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.inventory.unified_memory import spare_bytes
+from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from tests.fakes.bench import FakeClock, FakeGpu
+
+
+def card(number: int, *, free: int = 2**40) -> BenchGpu:
+    return FakeGpu(FakeClock(), cuda_index=number, memory_free_bytes=free).facts
+
+
+CARDS = tuple(card(number) for number in range(2))
+PLENTY = Machine(host_bytes=2**40, gpus=CARDS)
+NO_GPU = Machine(host_bytes=2**40)
+
+
+def test_every_kernel_is_planned_when_none_is_named() -> None:
+    plan = make_plan(BenchRequest(), KERNELS, PLENTY)
+
+    assert list(dict.fromkeys(group.kernel.id for group in plan.groups)) == list(KERNELS)
+    assert not any(group.limit for group in plan.groups)
+    assert plan.notes == ()
+
+
+def test_a_kernel_named_twice_is_measured_once() -> None:
+    plan = make_plan(BenchRequest(kernels=("softmax", "softmax")), KERNELS, PLENTY)
+
+    asked = [group.kernel.id for group in plan.groups if not group.limit]
+    assert asked == ["softmax", "softmax"]
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float32", "bfloat16"]
+
+
+@pytest.mark.parametrize("mode", BenchMode)
+def test_each_mode_has_sizes_and_its_promised_time(mode: BenchMode) -> None:
+    plan = make_plan(BenchRequest(mode=mode), KERNELS, PLENTY)
+
+    promised_s = {BenchMode.QUICK: 10, BenchMode.DEFAULT: 60, BenchMode.FULL: 600}
+    assert 0 < plan.budget_s < promised_s[mode]
+    assert all(min(group.shape) >= 1024 for group in plan.groups if len(group.shape) > 1)
+
+
+def test_an_explicit_size_and_budget_are_taken() -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), size=64, budget_s=2.5), KERNELS, PLENTY)
+
+    assert {group.shape for group in plan.groups if not group.limit} == {(64, 64, 64)}
+    assert plan.budget_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (BenchRequest(kernels=("matmull",)), "unknown-kernel"),
+        (BenchRequest(dtypes=("float12",)), "unknown-dtype"),
+        (BenchRequest(kernels=("copy",), dtypes=("float16",)), "unknown-dtype"),
+        (BenchRequest(kernels=("towers",), towers=1), "bad-towers"),
+        (BenchRequest(kernels=("train",), data_file="/nowhere/train-images-idx3"), "data-unusable"),
+        (BenchRequest(kernels=("batch",), data_file="/nowhere/x.npz"), "data-unusable"),
+        (BenchRequest(kernels=("towers",), data_file="/nowhere/x.npz"), "data-unusable"),
+        (BenchRequest(kernels=("towers",), towers=10**6), "bad-towers"),
+        (BenchRequest(size=0), "bad-size"),
+        (BenchRequest(size=-1), "bad-size"),
+        (BenchRequest(budget_s=0.0), "bad-budget"),
+        (BenchRequest(budget_s=float("nan")), "bad-budget"),
+        (BenchRequest(budget_s=float("inf")), "bad-budget"),
+        (BenchRequest(seed=-1), "bad-seed"),
+        (BenchRequest(temperature=0.0), "bad-temperature"),
+        (BenchRequest(temperature=-1.0), "bad-temperature"),
+        (BenchRequest(temperature=float("nan")), "bad-temperature"),
+        (BenchRequest(size=10**9), "size-does-not-fit"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_is_measured(
+    request_: BenchRequest, code: str
+) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        make_plan(request_, KERNELS, PLENTY)
+
+    assert caught.value.code == code
+    assert caught.value.remedy
+
+
+def test_the_temperature_does_not_matter_to_matmul() -> None:
+    assert make_plan(BenchRequest(kernels=("matmul",), temperature=0.0), KERNELS, PLENTY).groups
+
+
+@pytest.mark.parametrize(
+    ("device_id", "mode", "edge"),
+    [
+        ("1eb8", BenchMode.DEFAULT, 4096),  # T4: 134 MB take 0.4 ms
+        ("2330", BenchMode.DEFAULT, 8192),  # H100: 40 us, so 0.16 ms
+        ("2330", BenchMode.QUICK, 4096),
+        ("2901", BenchMode.DEFAULT, 8192),  # B200
+        ("2901", BenchMode.FULL, 16384),  # 0.07 ms, so 0.28 ms
+    ],
+)
+def test_one_copy_takes_long_beside_what_it_takes_to_start_it(
+    device_id: str, mode: BenchMode, edge: int
+) -> None:
+    gpu = replace(card(0), pci_device_id=f"{device_id}10de")
+    machine = replace(PLENTY, gpus=(replace(gpu, board=board_of(gpu)),))
+    kernels = ("copy", "triad", "softmax", "transfer")
+
+    plan = make_plan(BenchRequest(mode=mode, kernels=kernels), KERNELS, machine)
+
+    shapes = {group.kernel.id: group.shape for group in plan.groups if group.dtype == "float32"}
+    assert shapes["copy"] == (edge, edge)
+    if mode is not BenchMode.QUICK:
+        assert shapes["softmax"] == (edge, edge)
+        # A triad moves half as much again.
+        assert shapes["triad"] == (min(edge, 8192), min(edge, 8192))
+    # What crosses a link is another matter.
+    assert set(shapes["transfer"]) == {KERNELS["transfer"].sizes[mode]}
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        Machine(host_bytes=10 * 2**20),
+        Machine(gpus=(card(0, free=10 * 2**20),)),
+    ],
+    ids=["host", "gpu"],
+)
+def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
+
+    (edge,) = {group.shape[0] for group in plan.groups if not group.limit}
+    assert edge < 2048
+    assert edge.bit_count() == 1
+    assert plan.notes == (
+        f"matmul: size 2048 does not fit into the free memory; measured at {edge}",
+    )
+
+
+def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
+    memory = Machine(host_bytes=100 * 2**20)
+    with pytest.raises(WrongUseError) as caught:
+        make_plan(BenchRequest(kernels=("softmax",), size=100_000), KERNELS, memory)
+    largest = int(caught.value.remedy[0].rstrip(".").split()[-1])
+
+    make_plan(BenchRequest(kernels=("softmax",), size=largest), KERNELS, memory)
+    with pytest.raises(WrongUseError, match="does not fit"):
+        make_plan(BenchRequest(kernels=("softmax",), size=largest + 1), KERNELS, memory)
+
+
+def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
+    memory = Machine(host_bytes=0)
+
+    with pytest.raises(InconclusiveError, match="hardly any memory is free"):
+        make_plan(BenchRequest(), KERNELS, memory)
+
+
+def test_kernels_for_gpus_are_left_out_where_there_is_none_and_that_is_said() -> None:
+    plan = make_plan(BenchRequest(), KERNELS, NO_GPU)
+
+    assert {"transfer", "launch", "p2p"}.isdisjoint(group.kernel.id for group in plan.groups)
+    assert plan.notes == ("transfer and launch need a GPU; p2p needs 2 GPUs: not measured",)
+
+
+def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
+    plan = make_plan(BenchRequest(), KERNELS, Machine(gpus=CARDS[:1]))
+
+    assert plan.notes == ("p2p needs 2 GPUs: not measured",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (BenchRequest(kernels=("transfer", "p2p")), "nothing-to-measure"),
+        (BenchRequest(kernels=("matmul",), dtypes=("bf16",)), "nothing-to-measure"),
+    ],
+)
+def test_what_cannot_run_here_is_missing_and_never_replaced(
+    request_: BenchRequest, code: str
+) -> None:
+    with pytest.raises(MissingError) as caught:
+        make_plan(request_, KERNELS, NO_GPU)
+
+    assert caught.value.code == code
+
+
+def test_a_format_without_a_fair_opponent_is_measured_on_the_gpu_alone_and_that_is_said() -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
+    group = plan.groups[0]
+
+    assert group.dtype == "float16"
+    assert not group.with_cpu
+    assert group.gpus == {0, 1}
+    assert "NumPy multiplies float16 without BLAS" in plan.notes[0]
+
+
+def test_names_of_formats_are_understood_in_any_way_that_people_write_them() -> None:
+    request = BenchRequest(kernels=("matmul",), dtypes=("FP64", "double", "float64"))
+    plan = make_plan(request, KERNELS, PLENTY)
+
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float64"]
+
+
+def test_the_limits_are_measured_shortly_even_if_nobody_asks() -> None:
+    plan = make_plan(BenchRequest(kernels=("softmax",), mode=BenchMode.FULL), KERNELS, PLENTY)
+    limits = {group.kernel.id: group for group in plan.groups if group.limit}
+
+    assert set(limits) == {"copy", "matmul"}
+    assert limits["copy"].gpus == {0, 1}
+    assert limits["matmul"].gpus == frozenset()
+    assert limits["matmul"].request.mode is BenchMode.QUICK
+
+
+def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size() -> None:
+    full = card(0, free=0)
+    holders = {full.uuid or "": "process 7 (py) holds 9 GiB"}
+    machine = Machine(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
+
+    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+
+    (group,) = plan.groups
+    assert (group.gpus, set(group.taken)) == ({1}, {0})
+    assert group.shape == (4096, 4096)
+    assert group.taken[0].code == "gpu-memory-taken"
+    assert "process 7 (py)" in group.taken[0].message
+    assert plan.notes == (group.taken[0].message,)
+
+
+def test_nothing_but_full_gpus_is_a_plan_of_rows_that_say_so() -> None:
+    machine = Machine(with_cpu=False, gpus=(card(0, free=0),))
+
+    plan = make_plan(BenchRequest(kernels=("copy",), size=64), KERNELS, machine)
+
+    (group,) = plan.groups
+    assert (group.gpus, set(group.taken), group.with_cpu) == (frozenset(), {0}, False)
+    assert "does not say" in group.taken[0].message
+
+
+def test_a_size_that_does_not_fit_names_who_is_in_the_way() -> None:
+    machine = Machine(
+        gpus=(card(0, free=2**28),), holders={"GPU-00000000": "process 7 holds 9 GiB"}
+    )
+
+    with pytest.raises(WrongUseError) as caught:
+        make_plan(BenchRequest(kernels=("copy",), size=10**5), KERNELS, machine)
+
+    assert not caught.value.remedy[0].endswith(" 0.")
+    assert caught.value.remedy[1] == "gpu:0: process 7 holds 9 GiB."
+
+
+def test_tf32_is_not_measured_where_the_environment_replaces_it() -> None:
+    machine = Machine(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"})
+    request = BenchRequest(kernels=("matmul",), dtypes=("tf32", "float32"))
+
+    plan = make_plan(request, KERNELS, machine)
+
+    assert [group.dtype for group in plan.groups if not group.limit] == ["float32"]
+    assert any("NVIDIA_TF32_OVERRIDE=0" in note for note in plan.notes)
+
+
+def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_beside_it() -> None:
+    plan = make_plan(BenchRequest(kernels=("copy",), size=512), KERNELS, PLENTY)
+
+    (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
+    assert limit.shape == (4096, 4096)
+    assert (limit.with_cpu, limit.gpus) == (True, {0, 1})
+
+
+def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
+    machine = Machine(gpus=CARDS, cache_bytes=100 * 2**20)
+
+    plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
+
+    (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
+    assert limit.shape == (8192, 8192)
+    assert (limit.with_cpu, limit.gpus) == (True, frozenset())
+
+
+@pytest.mark.parametrize(("size", "expected"), [(64, [1024]), (1024, []), (2048, [])])
+def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: list[int]) -> None:
+    plan = make_plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Machine())
+
+    limits = [group for group in plan.groups if group.limit and group.kernel.id == "matmul"]
+
+    assert [group.shape[0] for group in limits] == expected
+    assert plan.groups[-1].limit or not expected
+
+
+def test_limits_that_do_not_fit_are_left_out() -> None:
+    machine = Machine(host_bytes=2**20)
+    plan = make_plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
+
+    assert all(min(group.shape) < 1024 for group in plan.groups if group.limit)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("available", "largest"),
+    [
+        # 12 bytes of the GPU and 20 of the host for each of the copy's numbers, of 12 and 80 GiB.
+        (20 * GIB, 2**14),
+        (100 * GIB, 2**15),
+    ],
+)
+def test_memory_that_a_gpu_shares_is_counted_once_and_never_filled(
+    available: int, largest: int
+) -> None:
+    shared = replace(card(0, free=2**40), integrated=True)
+    machine = Machine(with_cpu=False, gpus=(shared,), host_bytes=available)
+    copy = KERNELS["copy"]
+
+    assert fits(copy, "float32", largest, machine, machine.gpus)
+    assert not fits(copy, "float32", 2 * largest, machine, machine.gpus)
+    taken = copy.device_bytes((largest, largest), "float32") + copy.host_bytes(
+        (largest, largest), "float32", 1
+    )
+    assert taken <= spare_bytes(available)
+    with pytest.raises(WrongUseError):
+        make_plan(BenchRequest(kernels=("copy",), size=2 * largest), KERNELS, machine)
+
+
+@pytest.mark.parametrize("available", [None, 8 * GIB])
+def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
+    available: int | None,
+) -> None:
+    shared = replace(card(0), integrated=True)
+
+    with pytest.raises(InconclusiveError) as caught:
+        make_plan(
+            BenchRequest(kernels=("matmul",)),
+            KERNELS,
+            Machine(gpus=(shared,), host_bytes=available),
+        )
+
+    assert caught.value.code == "memory-shared"
+    assert "at least 8 GiB" in caught.value.message

@@ -1,0 +1,286 @@
+"""The training kernels: their step against float64, towers against one tower, real files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpucheck.bench import regression, training
+from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
+from gpucheck.bench.model import BenchMode, BenchRequest, Fill, Scope
+from gpucheck.bench.record import off_by
+from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.report.errors import WrongUseError
+from tests.bench.test_mnist import IMAGES, LABELS, write_npz
+from tests.fakes.bench import FakeClock, FakeGpu, order
+
+QUICK = BenchRequest(mode=BenchMode.QUICK)
+ORDER = order((100,), request=QUICK)
+
+
+def train(plan: Plan, steps: int) -> np.ndarray:
+    """Return the weights after so many steps from zero."""
+    case = CpuTraining(ORDER, plan, 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(steps)
+    return case._weights.copy()
+
+
+def test_a_step_is_the_reference_in_float32() -> None:
+    dataset = regression.load_dataset(ORDER, 100)
+
+    found = train(Plan(kernel="train", batch=100), 30)
+
+    expected = regression.reference_weights(dataset, 100, 30)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("towers", [2, 4, 5])
+def test_towers_give_what_one_tower_gives_on_the_whole_batch(towers: int) -> None:
+    one = train(Plan(kernel="towers", batch=200), 20)
+    many = train(Plan(kernel="towers", batch=200, towers=towers), 20)
+
+    np.testing.assert_allclose(many, one, atol=2e-6)
+
+
+def test_training_learns_the_generated_classes() -> None:
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+
+    assert case.check().ok
+    assert 0.5 < case.facts["accuracy"] <= 1.0  # type: ignore[operator]
+    assert case.facts["accuracy_steps"] == 1000
+    assert case.facts["images"] == "generated"
+    assert (case.facts["trained_images"], case.facts["tested_images"]) == (6400, 2000)
+
+
+@pytest.mark.parametrize("rate", [0.1001, 0.05, -0.1])
+def test_a_step_with_another_learning_rate_is_caught(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "RATE", rate)
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+
+    assert not case.check().ok
+
+
+def test_weights_that_went_to_nan_in_the_timed_steps_are_caught() -> None:
+    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(1)
+    case._weights[3, 3] = np.nan
+
+    found = case.check()
+
+    assert not found.ok
+    assert found.error is None
+
+
+def test_the_merge_of_gpus_that_are_there_is_right_too() -> None:
+    clock = FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(3)]
+    plan = Plan(kernel="towers", batch=300, towers=3)
+    case = MultiGpuTraining(ORDER, plan, gpus, "3-towers")
+    case.prepare()
+    case.poison()
+    case.run(3)
+
+    assert case.check().ok
+    assert case.facts["simulated"] == "no"
+    case.release()
+    assert all(gpu.released for gpu in gpus)
+
+
+def test_a_merge_that_forgets_a_tower_is_caught() -> None:
+    clock = FakeClock()
+    gpus = [FakeGpu(clock, cuda_index=number) for number in range(2)]
+    case = MultiGpuTraining(ORDER, Plan(kernel="towers", batch=200, towers=2), gpus, "2-towers")
+    case.prepare()
+    case.poison()
+    case._plan = replace(case._plan, towers=1)  # what it merges
+
+    case.run(1)
+
+    assert not case.check().ok
+
+
+def test_towers_on_one_gpu_are_simulated_and_say_so() -> None:
+    case = GpuTraining(
+        ORDER, Plan(kernel="towers", batch=200, towers=2), FakeGpu(FakeClock()), "2-towers"
+    )
+    case.prepare()
+    case.poison()
+    case.run(2)
+
+    assert case.check().ok
+    assert case.facts["simulated"] == "yes"
+    assert case.label.shape == (100,)
+    assert case.label.parameters == {"towers": 2}
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_as_a_graph_and_as_launches_train_the_same(towers: int, fused: bool) -> None:
+    gpu = FakeGpu(FakeClock())
+    plan = Plan(kernel="towers", batch=200, towers=towers)
+    case = GpuTraining(ORDER, plan, gpu, "steps", fused=fused)
+    case.prepare()
+    case.poison()
+    batches = len(case._towers[0].batches[0])
+    for _ in range(4):
+        case.run(batches // 2)
+
+    assert case.check().ok
+    # Two places in the data from which half of it is walked through.
+    assert gpu.captured == (2 if fused else 0)
+    assert case.facts["launched_as"] == ("graph" if fused else "stream")
+
+
+def test_a_graph_goes_on_where_the_last_one_ended() -> None:
+    gpu = FakeGpu(FakeClock())
+    plan = Plan(kernel="train", batch=100)
+    one, other = (GpuTraining(ORDER, plan, gpu, "steps", fused=fused) for fused in (True, False))
+    for case in (one, other):
+        case.prepare()
+        case.poison()
+        for loops in (1, 7, 7, 7, 100):
+            case.run(loops)
+
+    weights = [gpu.download(case._towers[0].weights) for case in (one, other)]
+
+    np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-7)
+
+
+def test_a_batch_sent_for_each_step_trains_the_same_and_counts_its_way() -> None:
+    clock = FakeClock()
+    given = replace(ORDER, clock=clock)
+    case = CopiedTraining(given, Plan(kernel="train", batch=100), FakeGpu(clock), "copied")
+    case.prepare()
+    case.poison()
+
+    seconds = case.run(3)
+
+    assert case.check().ok
+    assert case.label.scope is Scope.END_TO_END
+    assert seconds > 0
+    assert len(case._towers[0].batches[0]) == 1
+
+
+def test_work_counts_two_products_and_every_image() -> None:
+    work = regression.step_work(100)
+
+    assert work.flops == 2 * 2 * 100 * 785 * 10
+    assert work.amount == 100
+    assert work.unit == "image/s"
+
+
+def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "mnist.npz")
+    given = order((10,), request=replace(QUICK, data_file=str(path)))
+
+    found = regression.load_dataset(given, 10)
+
+    assert found.source == "file"
+    assert found.images.shape == (10, 785)
+    assert np.array_equal(found.images[:6, :-1], (IMAGES.reshape(6, -1) / 255).astype(np.float32))
+    assert np.all(found.images[:, -1] == 1)
+    assert np.array_equal(found.targets.argmax(axis=1), [*LABELS, *LABELS[:4]])
+
+
+def test_real_images_without_a_test_part_are_tested_on_some_that_were_not_learnt(
+    tmp_path: Path,
+) -> None:
+    path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
+    given = order((5,), request=replace(QUICK, data_file=str(path)))
+
+    found = regression.load_dataset(given, 5)
+
+    assert found.test_labels.tolist() == [LABELS[5]]
+    assert found.targets.argmax(axis=1).tolist() == LABELS[:5].tolist()
+
+
+def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
+    given = order((10,), request=replace(QUICK, data_file=str(tmp_path / "missing.npz")))
+
+    with pytest.raises(WrongUseError):
+        regression.load_dataset(given, 10)
+
+
+def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
+    one = regression.load_dataset(order((100,), request=QUICK), 100)
+    two = regression.load_dataset(order((100,), request=QUICK), 100)
+    zeros = regression.load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
+
+    assert np.array_equal(one.images, two.images)
+    assert not zeros.images[:, :-1].any()
+
+
+def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_left() -> None:
+    given = order((100,))
+    dataset = regression.load_dataset(given, 100)
+    expected = regression.expected_weights(given, dataset, 100)
+    typical = float(np.sqrt(np.mean(np.square(expected))))
+    found = expected.astype(np.float32)
+    assert regression.verify_weights(found, expected).ok
+    assert regression.verify_sums(found, 20).ok
+
+    found[300, 4] += np.float32(0.01 * typical)
+
+    assert not regression.verify_weights(found, expected).ok
+    assert not regression.verify_sums(found, 20).ok
+    # A quarter of the typical weight still shows after a hundred thousand steps.
+    found[300, 4] += np.float32(0.25 * typical)
+    assert not regression.verify_sums(found, int(0.2 * typical / 1e-7)).ok
+    found[0, 0] = np.nan
+    assert not regression.verify_sums(found, 20).ok
+
+
+def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
+    case = CpuTraining(order((100,)), Plan(kernel="train", batch=100), 1, "numpy")
+    case.prepare()
+    case.poison()
+    case.run(50)
+    assert case.check().ok
+    case.poison()
+    case.run(50)
+    case._weights[300, 4] += np.float32(0.05)
+    case.run(50)
+
+    found = case.check()
+
+    assert not found.ok
+    assert off_by(found).startswith("its deviation from the zero sum that every step preserves is ")
+
+
+def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> None:
+    class Broken(CpuTraining):
+        def step(self) -> None:
+            super().step()
+            if self._training.turn == 500:
+                self._weights[300, 4] += np.float32(0.05)
+
+    case = Broken(order((100,)), Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case.prepare()
+    case.poison()
+
+    assert not case.check().ok
+
+
+def test_rounding_of_large_weights_is_no_wrong_step() -> None:
+    # Several towers' steps may not converge: thousands of them leave weights of hundreds.
+    weights = np.array([[420.0, -419.98], [1.0, -1.0]], dtype=np.float32)
+
+    assert regression.verify_sums(weights, 5800).ok
+    assert not regression.verify_sums(weights, 20).ok
+    for broken in (np.nan, np.inf):
+        assert not regression.verify_sums(np.array([[broken, 1.0]], dtype=np.float32), 5800).ok

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench import stats
+
+SECONDS = st.floats(min_value=1e-9, max_value=1e3, allow_nan=False)
+
+
+def test_median_of_an_even_count_lies_between_the_middle_two() -> None:
+    assert stats.median([4.0, 1.0, 3.0, 2.0]) == 2.5
+
+
+@pytest.mark.parametrize("count", range(stats.FEWEST_FOR_INTERVAL))
+def test_no_interval_from_too_few_rounds(count: int) -> None:
+    assert stats.interval([1.0] * count) is None
+    assert stats.repeat_interval([1.0] * count) is None
+    assert stats.half_width_share([1.0] * count) is None
+
+
+@pytest.mark.parametrize(
+    ("freedom", "published"),
+    [(1, 12.706), (2, 4.303), (4, 2.776), (5, 2.571), (7, 2.365), (10, 2.228), (30, 2.042)],
+)
+def test_students_quantiles_are_the_published_ones(freedom: int, published: float) -> None:
+    assert stats.student_quantile(freedom) == pytest.approx(published, rel=2e-3)
+
+
+def test_the_interval_of_rounds_that_do_not_follow_each_other_is_students() -> None:
+    medians = [math.exp(value) for value in (-0.02, 0.01, -0.01, 0.02, 0.0)]
+
+    low, high = stats.interval(medians) or (0, 0)
+
+    # s = 0.0158114, t(4) = 2.776: 2.776 s / sqrt(5) = 0.019629.
+    assert (math.log(low), math.log(high)) == pytest.approx((-0.019629, 0.019629), rel=1e-3)
+
+
+def test_the_interval_of_rounds_that_drift_is_wider() -> None:
+    mixed = [1.0, 1.04, 1.01, 1.05, 1.02, 1.03]
+
+    def width(medians: list[float]) -> float:
+        low, high = stats.interval(medians) or (math.nan, math.nan)
+        return high - low
+
+    assert width(sorted(mixed)) > 1.5 * width(mixed)
+    assert width([1.0] * 6) == pytest.approx(0.0, abs=1e-12)
+
+
+@given(st.lists(SECONDS, min_size=3, max_size=60))
+def test_the_interval_holds_the_median_of_the_rounds(medians: list[float]) -> None:
+    low, high = stats.interval(medians) or (math.nan, math.nan)
+
+    assert 0 < low <= stats.median(medians) <= high
+
+
+@given(st.lists(SECONDS, min_size=3, max_size=60))
+def test_a_further_run_is_known_less_well_than_the_median_of_this_one(medians: list[float]) -> None:
+    low, high = stats.repeat_interval(medians) or (math.nan, math.nan)
+    narrow_low, narrow_high = stats.interval(medians) or (math.nan, math.nan)
+
+    assert 0 < low <= narrow_low * (1 + 1e-9)
+    assert narrow_high * (1 - 1e-9) <= high < math.inf
+
+
+@pytest.mark.parametrize(("own", "least", "most"), [(0.0, 0.99, 1.0), (0.01, 0.93, 0.97)])
+def test_a_further_run_lies_where_it_is_expected(own: float, least: float, most: float) -> None:
+    """Rounds scatter by 1 %, and each run is off by `own` besides: as much as one round, at most.
+
+    Where runs differ by nothing but their rounds the interval is too wide, never too narrow.
+    """
+    source, pairs = random.Random(11), 4000
+
+    def run() -> list[float]:
+        weather = own * source.gauss(0, 1)
+        return [math.exp(weather + 0.01 * source.gauss(0, 1)) for _ in range(9)]
+
+    held = 0
+    for _ in range(pairs):
+        low, high = stats.repeat_interval(run()) or (math.nan, math.nan)
+        held += low <= stats.median(run()) <= high
+
+    assert least <= held / pairs <= most
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=50), st.floats(0, 1))
+def test_quantiles_stay_in_the_range(samples: list[float], share: float) -> None:
+    assert min(samples) <= stats.quantile(samples, share) <= max(samples)
+
+
+def _heavy(source: random.Random) -> float:
+    """Return Student's t with two degrees of freedom: its variance is infinite."""
+    return source.gauss(0, 1) / math.sqrt((source.gauss(0, 1) ** 2 + source.gauss(0, 1) ** 2) / 2)
+
+
+@pytest.mark.parametrize(("rounds", "samples"), [(3, 9), (6, 5), (8, 9), (20, 5)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        pytest.param(lambda source: 1 + 0.03 * source.gauss(0, 1), id="normal"),
+        pytest.param(lambda source: math.exp(0.3 * source.gauss(0, 1)), id="log-normal"),
+        pytest.param(lambda source: max(0.1, 1 + 0.02 * _heavy(source)), id="heavy-tailed"),
+    ],
+)
+def test_interval_holds_the_true_median_about_95_times_in_100(
+    draw: Callable[[random.Random], float], rounds: int, samples: int
+) -> None:
+    source, runs = random.Random(20), 2000
+
+    held = 0
+    for _ in range(runs):
+        medians = [stats.median([draw(source) for _ in range(samples)]) for _ in range(rounds)]
+        low, high = stats.interval(medians) or (0, 0)
+        held += low <= 1 <= high
+
+    assert 0.93 <= held / runs <= 0.975
+
+
+def test_the_interval_holds_what_rounds_differ_by_and_one_stretch_does_not() -> None:
+    source, runs = random.Random(4), 3000
+    held = 0
+    for _ in range(runs):
+        # Each round is 5 % off by its own memory, and its samples agree to 0.1 %.
+        medians = [math.exp(0.05 * source.gauss(0, 1)) for _ in range(8)]
+        low, high = stats.interval(medians) or (0, 0)
+        held += low <= 1 <= high
+
+    assert 0.93 <= held / runs <= 0.97
+
+
+def test_outliers_are_counted_and_change_no_sample() -> None:
+    samples = [1.0] * 10 + [1.1] * 10 + [9.0]
+
+    assert stats.outlier_count(samples) == 1
+    assert stats.summarise(samples).max_s == 9.0
+    assert stats.summarise(samples).count == 21
+
+
+def test_autocorrelation_tells_samples_that_lean_on_each_other_from_noise() -> None:
+    source = random.Random(3)
+    noise = [[source.random() for _ in range(20)] for _ in range(20)]
+
+    assert stats.autocorrelation([sorted(samples) for samples in noise]) > 0.8
+    assert abs(stats.autocorrelation(noise)) < 0.15
+    assert stats.autocorrelation([[1.0] * 50]) <= 0.1
+    assert stats.autocorrelation([[1.0, 2.0], []]) == 0.0
+    assert stats.autocorrelation([]) == 0.0
+
+
+def test_rounds_that_differ_do_not_look_like_autocorrelation() -> None:
+    source = random.Random(3)
+    rounds = [[number + 0.01 * source.random() for _ in range(20)] for number in range(1, 20)]
+
+    assert abs(stats.autocorrelation(rounds)) < 0.2
+
+
+def test_the_spread_of_rounds_is_that_of_their_noise_unless_they_differ() -> None:
+    source = random.Random(5)
+    alike = [[1 + 0.02 * source.gauss(0, 1) for _ in range(20)] for _ in range(40)]
+    apart = [[1 + 0.1 * (number % 2) + 0.001 * source.gauss(0, 1)] * 9 for number in range(10)]
+
+    found, expected = stats.spread_of_rounds(alike)
+    assert found == pytest.approx(expected, rel=0.4)
+    found, expected = stats.spread_of_rounds(apart)
+    assert found > 0.04
+    assert expected < 0.001
+
+
+@pytest.mark.parametrize(
+    ("values", "tau"), [([1.0, 2.0, 3.0], 1.0), ([3.0, 2.0, 1.0], -1.0), ([1.0], 0.0), ([], 0.0)]
+)
+def test_the_trend_of_rounds(values: list[float], tau: float) -> None:
+    assert stats.trend(values) == tau

@@ -1,0 +1,31 @@
+"""compute-mode: GPUs that allow no program, or one program at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import compute_mode
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.drivers.readings import ProcessReading
+from gpucheck.report.envelope import CheckStatus
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+
+def test_an_exclusive_gpu_that_is_taken() -> None:
+    taken = gpu_reading(
+        0, compute_mode="exclusive-process", processes=(ProcessReading(pid=1, type="compute"),)
+    )
+
+    found = compute_mode.check(Machine(FakeProbes(readings=reading_of(taken))))
+
+    assert found.status is CheckStatus.WARN
+    assert "gpucheck list --processes" in found.remedy[0]
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, "fail"), (2, "warn")])
+def test_prohibited(count: int, status: str) -> None:
+    rows = [
+        gpu_reading(n, compute_mode="prohibited" if n == 0 else "default") for n in range(count)
+    ]
+
+    assert compute_mode.check(Machine(FakeProbes(readings=reading_of(*rows)))).status == status

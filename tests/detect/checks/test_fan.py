@@ -1,0 +1,37 @@
+"""fan: stopped fans on a hot card."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import fan
+from gpucheck.report.envelope import CheckStatus
+from tests.detect.checks.healthy import judge
+
+
+@pytest.mark.parametrize(
+    ("gpu", "health", "status", "says"),
+    [
+        (
+            {"fan_percent": 0, "temperature_c": 74},
+            {"fan_count": 2},
+            "ok",
+            "no hot GPU has stopped fans",
+        ),
+        ({"fan_percent": 0, "temperature_c": 75}, {"fan_count": 2}, "warn", "are stopped at 75 C"),
+        (
+            {"fan_percent": 30, "temperature_c": 90},
+            {"fan_count": 2},
+            "ok",
+            "no hot GPU has stopped fans",
+        ),
+    ],
+)
+def test_judgement(
+    gpu: dict[str, object], health: dict[str, object], status: str, says: str
+) -> None:
+    found = judge(fan, gpu, health)
+
+    assert found.status == status
+    assert says in found.summary
+    assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))

@@ -1,0 +1,286 @@
+"""Remedies for a framework: a build that serves the GPUs, in the checked Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpucheck.detect.checks import cupy, framework, jax, numba, onnxruntime, pytorch, tensorflow
+from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.model import Detection, Finding
+from gpucheck.detect.request import DetectRequest
+from gpucheck.detect.run import detect
+from gpucheck.drivers.evidence import BuildReading, BuildsReading
+from gpucheck.report.codec import from_plain
+from gpucheck.report.envelope import CheckStatus, Host
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+DATA = Path(__file__).parents[2] / "data"
+CHECKS = {each.ID: each for each in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)}
+#: For CPUs only, and lacking a library: what every framework can be told to install.
+FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in framework.NAMES]
+LACKING = [
+    BuildReading(
+        name=name, version="1.0", cuda_build="12", gpu_build=True, missing_libraries=("libx.so",)
+    )
+    for name in framework.NAMES
+]
+
+
+def machine(*capabilities: str | None, driver: str | None = "580.95.05") -> Machine:
+    gpus = (
+        gpu_reading(number, compute_capability=capability)
+        for number, capability in enumerate(capabilities)
+    )
+    return Machine(FakeProbes(readings=reading_of(*gpus, driver_version=driver)))
+
+
+def told(where: Machine, build: BuildReading, *, named_by: str | None = None) -> Finding:
+    where.builds = BuildsReading(python="/some where/python", builds=(build,), named_by=named_by)
+    found = CHECKS[build.name].check(where)
+    assert isinstance(found, Finding)
+    return found
+
+
+# ------------------------------------------------------------------------------ real ones
+
+#: What builds_child.py said of these packages, really installed from PyPI on a machine without a
+#: GPU and with the CUDA 13.0 toolkit's cudart, cuPTI and NVVM. Of those without a fault it was
+#: seen that they import (PyTorch), compile (CuPy, numba-cuda) or load (the others) after that.
+INSTALLATIONS = {
+    each.pop("installation"): from_plain(BuildReading, each)
+    for each in map(
+        json.loads, (DATA / "frameworks" / "installations.jsonl").read_text().splitlines()
+    )
+}
+SAID = {
+    "torch without its requirements": ("libraries-missing", "libnvshmem_host.so.3"),
+    "torch": (None, "is a GPU build for CUDA 13.2"),
+    "torch, libtorch_cuda.so deleted": ("installation-broken", "libtorch_cuda.so is not there"),
+    "torch, libtorch_cuda.so cut": ("installation-broken", "is cut: 5000000 bytes of 520025889"),
+    "torch, its package deleted": ("installation-broken", "package torch of torch 2.15.0 is gone"),
+    "tensorflow[and-cuda]": (None, "is a GPU build for CUDA 12.5.1"),
+    "tensorflow[and-cuda], cuDNN and nvJitLink deleted": (
+        "libraries-missing",
+        "libraries are missing: libnvJitLink.so.12, libcudnn.so.9",
+    ),
+    "jax and its plugin alone": ("libraries-missing", "libcupti.so.12"),
+    "jax[cuda12]": (None, "JAX 0.10.2 is a GPU build for CUDA 12"),
+    "cupy-cuda12x": ("libraries-missing", "libnvrtc.so.12, libcublas.so.12, vector_types.h"),
+    "cupy-cuda12x[ctk]": (None, "is a GPU build for CUDA 12"),
+    "onnxruntime-gpu": ("libraries-missing", "libcudnn.so.9, libcufft.so.12"),
+    "onnxruntime-gpu[cuda,cudnn]": (None, "preload_dlls()"),
+    "onnxruntime over onnxruntime-gpu": ("twice-installed", "overwrite each other"),
+    "numba-cuda": ("libraries-missing", "with numba-cuda 0.30.4 cannot use a GPU"),
+    "numba-cuda[cu12]": (None, "is a GPU build for CUDA 12"),
+}
+
+
+@pytest.mark.parametrize("name", INSTALLATIONS)
+def test_a_real_installation_is_judged_as_it_turned_out(name: str) -> None:
+    cause, words = SAID[name]
+
+    finding = told(machine("9.0", driver="595.45.04"), INSTALLATIONS[name])
+
+    assert (finding.cause, words in finding.summary) == (cause, True), finding.summary
+    assert finding.status is (CheckStatus.OK if cause is None else CheckStatus.WARN)
+    assert bool(finding.remedy) is (cause is not None)
+
+
+def test_what_was_not_looked_at_is_not_well() -> None:
+    build = BuildReading(name="cupy", version="14.2.0", gpu_build=True, unchecked="no loader")
+
+    finding = told(machine("9.0"), build)
+
+    assert finding.status is CheckStatus.UNKNOWN
+    assert "its libraries were not checked" in finding.summary
+
+
+# ------------------------------------------------------------------------------ which build
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "driver", "wheel", "remark"),
+    [
+        (("12.0",), "580.95.05", "cu130", ""),
+        (("7.5", "12.0"), "580.95.05", "cu130", ""),
+        (("7.5", "12.0"), "575.51.03", "cu128", ""),
+        (("7.0",), "580.95.05", "cu126", ""),
+        (("6.1", "9.0"), "580.95.05", "cu126", ""),
+        (
+            ("6.1", "12.0"),
+            "580.95.05",
+            "cu130",
+            "it has no code for compute capability 6.1: cu126 has, but none for 12.0; no build"
+            " serves both",
+        ),
+        (
+            ("6.1", "7.0", "12.0"),
+            "580.95.05",
+            "cu126",
+            "it has no code for compute capability 12.0: cu130 has, but none for 6.1, 7.0; no"
+            " build serves both",
+        ),
+        (
+            ("3.5", "9.0"),
+            "580.95.05",
+            "cu130",
+            "it has no code for compute capability 3.5, nor has any other build",
+        ),
+        (("9.0",), "450.80.02", None, "none runs with driver 450.80.02: upgrade it first"),
+    ],
+)
+def test_the_build_serves_every_gpu_or_the_remark_says_which_not(
+    capabilities: tuple[str, ...], driver: str, wheel: str | None, remark: str
+) -> None:
+    where = machine(*capabilities, driver=driver)
+
+    assert framework.choose_wheel(where, pytorch.WHEELS) == (wheel, remark)
+
+
+@pytest.mark.parametrize(
+    "where", [machine("8.0", driver=None), machine(), machine(None)], ids=["driver", "gpu", "cc"]
+)
+@pytest.mark.parametrize("build", FOR_CPUS, ids=lambda build: build.name)
+def test_nothing_is_guessed_of_what_could_not_be_read(where: Machine, build: BuildReading) -> None:
+    steps = " ".join(told(where, build).remedy)
+
+    # TensorFlow has one build alone.
+    assert build.name == "tensorflow" or "could not be read" in steps
+    assert "whl/" not in steps
+
+
+@pytest.mark.parametrize("name", framework.NAMES)
+def test_the_steps_say_which_gpu_is_left_out(name: str) -> None:
+    build = BuildReading(name=name, version="1.0", gpu_build=False)
+    where = machine("5.0", "12.0")
+
+    steps = " ".join(told(where, build).remedy)
+
+    if name in ("pytorch", "jax", "onnxruntime"):
+        assert "5.0" in steps
+
+
+# ------------------------------------------------------------------------------ where and how
+
+
+@pytest.mark.parametrize("build", [*FOR_CPUS, *LACKING], ids=lambda build: build.name)
+def test_a_container_s_python_is_in_the_container(build: BuildReading) -> None:
+    class Container(FakeProbes):
+        def host(self) -> Host:
+            return Host(os="Ubuntu 24.04.3 LTS", kernel="6.8.0", container="docker")
+
+    probes = Container(
+        readings=reading_of(gpu_reading(0), driver_version="580.95.05"),
+        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(build,)),
+    )
+
+    answer = detect(probes, DetectRequest(only=(build.name,)))
+
+    assert isinstance(answer.result, Detection)
+    (finding,) = answer.result.checks
+    assert any("pip install" in step for step in finding.remedy)
+    assert not any(step.startswith("On the host") for step in finding.remedy)
+
+
+@pytest.mark.parametrize("build", [*FOR_CPUS, *LACKING], ids=lambda build: build.name)
+@pytest.mark.parametrize(
+    ("named_by", "own"), [("--python", True), ("gpucheck", True), ("PATH", False), (None, False)]
+)
+def test_the_pip_is_that_of_the_python(
+    build: BuildReading, named_by: str | None, own: bool
+) -> None:
+    (first, *_) = told(machine("9.0"), build, named_by=named_by).remedy
+
+    assert ("'/some where/python' -m pip install" in first) is own
+    assert "pip install" in first
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "step"),
+    [
+        (
+            "onnxruntime",
+            ("onnxruntime-gpu 1.31.1", "onnxruntime 1.31.1"),
+            "pip uninstall -y onnxruntime-gpu onnxruntime; pip install onnxruntime-gpu",
+        ),
+        (
+            "tensorflow",
+            ("tensorflow 2.21.0", "tensorflow-cpu 2.21.0"),
+            "pip uninstall -y tensorflow tensorflow-cpu; pip install 'tensorflow[and-cuda]'",
+        ),
+        (
+            "cupy",
+            ("cupy-cuda13x 14.2.0", "cupy-cuda12x 14.2.0"),
+            "pip uninstall -y cupy-cuda13x cupy-cuda12x; pip install 'cupy-cuda13x[ctk]'",
+        ),
+    ],
+)
+def test_of_two_packages_with_the_same_files_both_are_removed_first(
+    name: str, packages: tuple[str, ...], step: str
+) -> None:
+    note = "both are installed and overwrite each other"
+    build = BuildReading(
+        name=name, version="1", gpu_build=True, distributions=packages, notes=(note,)
+    )
+
+    finding = told(machine("9.0"), build)
+
+    assert finding.cause == "twice-installed"
+    assert finding.remedy[0].endswith(step)
+
+
+def test_a_problem_names_the_python_that_has_it() -> None:
+    finding = told(machine("9.0"), FOR_CPUS[0], named_by="CONDA_PREFIX")
+
+    (where,) = [each.value for each in finding.evidence if each.source == "checked in"]
+    assert where == "/some where/python, by CONDA_PREFIX"
+
+
+def test_missing_libraries_are_installed_for_the_build_that_is_there() -> None:
+    (build,) = [each for each in LACKING if each.name == "pytorch"]
+    build = build._replace(distributions=("torch 2.13.0+cu126",))
+
+    steps = told(machine("9.0"), build).remedy
+
+    assert steps[0] == "Install what it requires: pip install torch"
+    assert steps[1].endswith(
+        "pip install --force-reinstall --no-deps torch==2.13.0+cu126"
+        " --index-url https://download.pytorch.org/whl/cu126"
+    )
+
+
+def test_a_silent_interpreter_is_said_once() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0)),
+        builds_reading=BuildsReading(python="/x", unavailable="/x gave no answer"),
+    )
+
+    answer = detect(probes, DetectRequest(only=("framework",), python="/x"))
+
+    assert isinstance(answer.result, Detection)
+    (layer,) = answer.result.layers
+    assert layer.summary == "not checked: /x gave no answer"
+    assert {finding.summary for finding in answer.result.checks} == {layer.summary}
+    assert answer.result.interpreter == "/x"
+
+
+def test_the_layer_names_the_python() -> None:
+    build = BuildReading(name="pytorch", version="2.13.0", cuda_build="13.0", gpu_build=True)
+    reading = BuildsReading(python="/v/bin/python", builds=(build,), named_by="VIRTUAL_ENV")
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0), driver_version="580.95.05"), builds_reading=reading
+    )
+
+    for builds, said in (
+        (reading, "(in /v/bin/python, by VIRTUAL_ENV)"),
+        (reading._replace(named_by="gpucheck"), "(in /v/bin/python, gpucheck's own)"),
+        (reading._replace(builds=()), "none in /v/bin/python (by VIRTUAL_ENV; --python PATH"),
+    ):
+        probes.builds_reading = builds
+        answer = detect(probes, DetectRequest(only=("framework",)))
+        assert isinstance(answer.result, Detection)
+        assert said in answer.result.layers[0].summary
+        assert answer.result.interpreter_named_by == builds.named_by

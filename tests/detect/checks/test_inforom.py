@@ -1,0 +1,26 @@
+"""inforom: valid or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import inforom
+from gpucheck.report.envelope import CheckStatus
+from tests.detect.checks.healthy import judge
+
+
+@pytest.mark.parametrize(
+    ("gpu", "health", "status", "says"),
+    [
+        ({}, {"inforom_valid": True}, "ok", "valid"),
+        ({}, {"inforom_valid": False}, "warn", "corrupted"),
+    ],
+)
+def test_judgement(
+    gpu: dict[str, object], health: dict[str, object], status: str, says: str
+) -> None:
+    found = judge(inforom, gpu, health)
+
+    assert found.status == status
+    assert says in found.summary
+    assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))

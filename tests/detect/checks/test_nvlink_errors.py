@@ -1,0 +1,36 @@
+"""nvlink-errors: new errors during the check, by DCGM's limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import nvlink_errors
+from gpucheck.report.envelope import CheckStatus
+from tests.detect.checks.healthy import judge
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "says"),
+    [
+        ({}, "ok", "no new NVLink error during the check (2 GPUs)"),
+        ({"nvlink_errors_grown": {"CRC": 9}}, "warn", "9 CRC in 100 ms"),
+        ({"nvlink_errors_grown": {"CRC": 10}}, "fail", "10 CRC in 100 ms"),
+        ({"nvlink_errors_grown": {"CRC": 10}, "sample_s": 1.0}, "warn", "10 CRC in 1000 ms"),
+        (
+            {"nvlink_errors_grown": {"CRC": 0, "replay": 500}},
+            "fail",
+            "new errors: 500 replay in 100 ms",
+        ),
+        ({"nvlink_errors_grown": {"recovery": 1}}, "fail", "1 recovery"),
+        ({"nvlinks_active": 0}, "ok", "(1 GPU)"),
+        ({"nvlinks": 0, "nvlinks_active": 0}, "ok", "(1 GPU)"),
+        ({"nvlink_errors_grown": None}, "unknown", "not checked on GPU 0"),
+        ({"nvlinks": None, "nvlinks_active": None}, "unknown", "not checked on GPU 0"),
+    ],
+)
+def test_judgement(health: dict[str, object], status: str, says: str) -> None:
+    found = judge(nvlink_errors, health=health)
+
+    assert found.status == status
+    assert says in found.summary
+    assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))

@@ -1,0 +1,28 @@
+"""pcie-replays: the rate, and chance left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import pcie_replays
+from gpucheck.report.envelope import CheckStatus
+from tests.detect.checks.healthy import judge
+
+
+@pytest.mark.parametrize(
+    ("gpu", "health", "status", "says"),
+    [
+        ({}, {"pcie_replays_grown": 0}, "ok", "no PCIe transfer"),
+        ({}, {"pcie_replays_grown": 1}, "ok", "no PCIe transfer"),
+        ({}, {"pcie_replays_grown": 2}, "warn", "2 in 100 ms"),
+        ({}, {"pcie_replays_grown": 2, "sample_s": 10.0}, "ok", "no PCIe transfer"),
+    ],
+)
+def test_judgement(
+    gpu: dict[str, object], health: dict[str, object], status: str, says: str
+) -> None:
+    found = judge(pcie_replays, gpu, health)
+
+    assert found.status == status
+    assert says in found.summary
+    assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))

@@ -1,0 +1,126 @@
+"""Which driver and which GPU each CUDA takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.detect.cuda_versions import (
+    MATCHING_DRIVER,
+    MINIMUM_DRIVER,
+    has_only_ptx,
+    holds_code_for,
+    is_driver_too_old,
+    parse_version,
+    show_version,
+    too_new_for,
+    too_old_for,
+)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "expected"),
+    [
+        ("12.8", "525.60.13", False),
+        ("12.0", "525.60.12", True),
+        ("12", "470.256.02", True),
+        ("13.0", "580.65.06", False),
+        ("13.2", "579.99", True),
+        ("11.8", "450.80.02", False),
+        ("11.0", "450.51.05", True),
+        ("10.2", "300.1", None),
+        (None, "580.65.06", None),
+        ("12.8", None, None),
+        ("garbage", "580", None),
+    ],
+)
+def test_minimum_driver(cuda: str | None, driver: str | None, expected: bool | None) -> None:
+    assert is_driver_too_old(cuda, driver) is expected
+
+
+@pytest.mark.parametrize(
+    ("cuda", "capability", "old", "new"),
+    [
+        ("13.0", "7.0", True, False),
+        ("13.0", "7.5", False, False),
+        ("12.6", "6.1", False, False),
+        ("12.4", "12.0", False, True),
+        ("12.8", "12.0", False, False),
+        ("12.4", "10.3", False, True),
+        ("11.7", "9.0", False, True),
+        ("12", "12.0", False, False),
+        (None, "9.0", False, False),
+        ("12.4", None, False, False),
+    ],
+)
+def test_architectures(cuda: str | None, capability: str | None, *, old: bool, new: bool) -> None:
+    assert (too_old_for(cuda, capability), too_new_for(cuda, capability)) == (old, new)
+
+
+@pytest.mark.parametrize(
+    ("codes", "capability", "expected"),
+    [
+        (("sm_80",), "8.6", True),
+        (("sm_86",), "8.0", False),
+        (("sm_80",), "9.0", False),
+        (("sm_80", "compute_80"), "9.0", True),
+        (("compute_90",), "8.0", False),
+        (("sm_120",), "12.0", True),
+        (("sm_90a",), "9.0", True),
+        ((), "9.0", None),
+        (("sm_80",), None, None),
+        (("gfx90a",), "9.0", None),
+    ],
+)
+def test_lists(codes: tuple[str, ...], capability: str | None, expected: bool | None) -> None:
+    assert holds_code_for(codes, capability) is expected
+
+
+def test_a_driver_that_came_with_a_cuda_runs_it() -> None:
+    for cuda, driver in MATCHING_DRIVER.items():
+        if cuda != (11, 0):  # its first driver is older than what minor versions need
+            assert driver >= MINIMUM_DRIVER[cuda[0]]
+
+
+def test_versions_are_shown_as_nvidia_writes_them() -> None:
+    assert show_version((525, 60, 13)) == "525.60.13"
+    assert show_version((450, 80, 2)) == "450.80.02"
+    assert show_version((580,)) == "580"
+
+
+@given(st.text())
+def test_any_text(text: str) -> None:
+    parse_version(text)
+    holds_code_for((text,), text)
+    assert is_driver_too_old(text, text) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "only"),
+    [
+        (("sm_60", "compute_70"), "7.5", True),
+        (("sm_60", "compute_90"), "9.0", True),
+        (("sm_90", "compute_90"), "9.0", False),
+        (("sm_80",), "8.6", False),
+        (("sm_80",), "9.0", False),
+        ((), "9.0", False),
+    ],
+)
+def test_code_that_has_to_be_compiled_first(
+    architectures: tuple[str, ...], capability: str, *, only: bool
+) -> None:
+    assert has_only_ptx(architectures, capability) is only
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "old"),
+    [("12.4", "528.33", False), ("12.4", "526.98", True), ("13.0", "400.1", None)],
+)
+def test_drivers_of_windows(cuda: str, driver: str, *, old: bool | None) -> None:
+    assert is_driver_too_old(cuda, driver, windows=True) is old
+
+
+def test_a_version_has_no_thousand_digits() -> None:
+    assert parse_version("5" * 5000) is None
+    assert parse_version("580." + "5" * 5000) == (580,)

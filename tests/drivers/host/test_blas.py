@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpucheck.drivers.host.blas import BlasFacts, ThreadpoolBlas
+from tests.conftest import scrubbed_environment
+
+
+@pytest.fixture(name="facts")
+def _facts() -> BlasFacts:
+    facts = ThreadpoolBlas().read()
+    if facts is None:
+        pytest.skip("threadpoolctl knows no BLAS in this NumPy")
+    return facts
+
+
+def test_the_loaded_blas_is_named(facts: BlasFacts) -> None:
+    assert facts.name
+    assert facts.threads >= 1
+
+
+def test_a_limit_holds_inside_and_ends_outside(facts: BlasFacts) -> None:
+    blas = ThreadpoolBlas()
+
+    with blas.limited(1):
+        inside = blas.read()
+
+    assert inside is not None
+    assert inside.threads == 1
+    assert blas.read() == facts
+
+
+def test_without_a_blas_there_is_nothing_to_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        lib_controllers: tuple[object, ...] = ()
+
+        def info(self) -> list[dict[str, object]]:
+            return []
+
+    blas = ThreadpoolBlas()
+    monkeypatch.setattr(blas, "_controller", Empty())
+
+    assert blas.read() is None
+    with blas.limited(3):
+        pass
+
+
+PROGRAM = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+asked = []
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            asked.append(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+sys.meta_path.insert(0, Finder())
+from gpucheck.drivers.host.blas import load_numpy
+load_numpy()
+import numpy
+print(asked, os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
+
+
+@pytest.mark.parametrize(("own", "said"), [(None, "['18'] None"), ("26", "['26'] 26")])
+def test_numpy_is_loaded_with_a_blas_that_soon_sleeps_unless_the_user_says_else(
+    own: str | None, said: str
+) -> None:
+    environment = scrubbed_environment() | ({"OPENBLAS_THREAD_TIMEOUT": own} if own else {})
+
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[3])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+
+    assert finished.stdout.strip() == said

@@ -1,0 +1,187 @@
+"""Identity of processes, on written trees of /proc."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from gpucheck.drivers.host.processes import INITIAL_PID_NAMESPACE, identify, without_secrets
+
+OTHER_NAMESPACE = "pid:[4026532001]"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a root with two users and no process."""
+    (tmp_path / "etc").mkdir()
+    passwd = "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\n\nbroken\n"
+    (tmp_path / "etc/passwd").write_text(passwd, encoding="ascii")
+    (tmp_path / "proc").mkdir()
+    return tmp_path
+
+
+def in_namespace(root: Path, name: str) -> None:
+    folder = root / "proc/self/ns"
+    folder.mkdir(parents=True)
+    (folder / "pid").symlink_to(name)
+
+
+def write_process(
+    root: Path,
+    pid: int,
+    *,
+    uid: str = "1001",
+    words: bytes = b"python3\0train.py\0",
+    comm: bytes = b"python3\n",
+    files: tuple[str, ...] | None = ("/dev/null",),
+) -> None:
+    folder = root / "proc" / str(pid)
+    folder.mkdir()
+    (folder / "comm").write_bytes(comm)
+    (folder / "cmdline").write_bytes(words)
+    (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\nGid:\t0\n", encoding="ascii")
+    if files is not None:
+        (folder / "fd").mkdir()
+        for number, target in enumerate(files):
+            (folder / "fd" / str(number)).symlink_to(target)
+
+
+def test_a_process_of_ours(root: Path) -> None:
+    in_namespace(root, INITIAL_PID_NAMESPACE)
+    write_process(root, 7)
+
+    found = identify([7], root)[7]
+
+    assert (found.name, found.user, found.command, found.namespace) == (
+        "python3", "alice", "python3 train.py", "own",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (b"a b\0c\0", "'a b' c"),
+        (b"sh\0-c\0echo $HOME; rm -rf /\0", "sh -c 'echo $HOME; rm -rf /'"),
+        (b"one\0\0three\0", "one '' three"),
+        (b"no-end", "no-end"),
+        (b"caf\xe9\0", "'caf\ufffd'"),
+        (b"line\nfeed\0", "'line\nfeed'"),
+        (b"", None),
+        (b"\0\0", None),
+    ],
+)
+def test_command_lines(root: Path, words: bytes, command: str | None) -> None:
+    write_process(root, 7, words=words)
+
+    found = identify([7], root)[7].command
+
+    assert found == command
+
+
+@pytest.mark.parametrize(
+    ("uid", "user"),
+    [
+        ("0\t0\t0\t0", "root"),
+        ("1001\t0\t0\t0", "alice"),  # the real one, not the effective
+        ("4242\t0\t0\t0", "4242"),
+        ("x", "x"),
+        ("", None),
+        ("99999999999999999999", "99999999999999999999"),
+    ],
+)
+def test_users(root: Path, uid: str, user: str | None) -> None:
+    write_process(root, 7, uid=uid)
+
+    assert identify([7], root)[7].user == user
+
+
+def test_a_process_that_is_gone(root: Path) -> None:
+    in_namespace(root, INITIAL_PID_NAMESPACE)
+
+    found = identify([7], root)[7]
+
+    assert (found.name, found.user, found.command, found.namespace) == (None, None, None, "own")
+
+
+@pytest.mark.parametrize(
+    ("files", "namespace"),
+    [
+        (("/dev/null", "/dev/nvidia0"), "own"),
+        (("/dev/nvidiactl",), "own"),
+        (("/dev/null", "/home/nvidia/x", "socket:[1]"), "other"),
+        ((), "other"),
+        (None, "unknown"),
+    ],
+)
+def test_in_another_namespace_only_an_open_device_is_proof(
+    root: Path, files: tuple[str, ...] | None, namespace: str
+) -> None:
+    in_namespace(root, OTHER_NAMESPACE)
+    write_process(root, 7, files=files)
+
+    found = identify([7], root)[7]
+
+    assert found.namespace == namespace
+    assert (found.command is not None) == (namespace == "own")
+    assert (found.user is not None) == (namespace == "own")
+
+
+def test_in_another_namespace_an_absent_process_is_somewhere_else(root: Path) -> None:
+    in_namespace(root, OTHER_NAMESPACE)
+
+    assert identify([7], root)[7].namespace == "other"
+
+
+def test_ourselves_on_the_real_system() -> None:
+    here = os.getpid()
+
+    found = identify([here], Path("/"))[here]
+
+    if str(Path("/proc/self/ns/pid").readlink()) == INITIAL_PID_NAMESPACE:
+        assert found.namespace == "own"
+        assert found.user == pwd.getpwuid(os.getuid()).pw_name
+        assert "python" in (found.command or "")
+    else:
+        assert found.namespace == "other"
+        assert found.command is None
+
+
+def test_several_at_once(root: Path) -> None:
+    write_process(root, 1)
+    write_process(root, 2, uid="0")
+
+    found = identify([2, 1, 3], root)
+
+    assert set(found) == {1, 2, 3}
+    assert [found[pid].user for pid in (1, 2, 3)] == ["alice", "root", None]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["mysql", "--password=S3CRET", "db"], ["mysql", "--password=***", "db"]),
+        (["serve", "--api-key", "hf_S3CRET", "--port", "80"],
+         ["serve", "--api-key", "***", "--port", "80"]),
+        (["run", "--hf-token", "S3CRET"], ["run", "--hf-token", "***"]),
+        (["env", "WANDB_API_KEY=S3CRET", "python"], ["env", "WANDB_API_KEY=***", "python"]),
+        (["curl", "https://anna:S3CRET@host/x"], ["curl", "https://anna:***@host/x"]),
+        (["x", "--secret", "--verbose"], ["x", "--secret", "--verbose"]),
+        (["x", "--token"], ["x", "--token"]),
+        (["train.py", "--tokenizer", "gpt2", "--keyboard=de", "key.txt", "a=b"],
+         ["train.py", "--tokenizer", "gpt2", "--keyboard=de", "key.txt", "a=b"]),
+    ],
+)  # fmt: skip
+def test_passwords_are_masked(words: list[str], shown: list[str]) -> None:
+    assert without_secrets(words) == shown
+
+
+def test_a_command_line_is_read_without_its_passwords(tmp_path: Path) -> None:
+    folder = tmp_path / "proc" / "7"
+    folder.mkdir(parents=True)
+    (folder / "comm").write_bytes(b"serve\n")
+    (folder / "cmdline").write_bytes(b"serve\0--token\0S3CRET\0")
+
+    assert identify([7], tmp_path)[7].command == "serve --token '***'"

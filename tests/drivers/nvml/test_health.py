@@ -1,0 +1,140 @@
+"""The child's readings of health: growing counters, unavailable fields, a lost GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpucheck.drivers.nvml.nvml_door_child import Door, Refusal
+from gpucheck.drivers.nvml.nvml_health_child import read_health
+from tests.drivers.nvml.test_client import COLD, FakeNvml, error
+
+Field = int | tuple[int, int]
+ULL, SIGNED = 3, 5
+
+
+def field_value(code: int, value: int) -> SimpleNamespace:
+    union = {f"{kind}Val": value for kind in ("d", "ui", "ul", "ull", "sll", "si")}
+    return SimpleNamespace(nvmlReturn=code, valueType=ULL, value=SimpleNamespace(**union))
+
+
+def fields_of(tell: Callable[[Field, int], tuple[int, int]]) -> Callable[..., Any]:
+    """Answer nvmlDeviceGetFieldValues; `tell` gets the field and the number of its reads."""
+    asked: dict[Field, int] = {}
+
+    def answer(handle: object, wanted: list[Field]) -> list[SimpleNamespace]:
+        found = []
+        for key in wanted:
+            found.append(field_value(*tell(key, asked.get(key, 0))))
+            asked[key] = asked.get(key, 0) + 1
+        return found
+
+    return answer
+
+
+def health(
+    tell: Callable[[Field, int], tuple[int, int]], *, links: int = 0, **answers: Any
+) -> dict[str, Any]:
+    """Return the document of one GPU with so many active links."""
+    nvml = FakeNvml(
+        nvmlDeviceGetCount=1,
+        nvmlDeviceGetHandleByIndex="handle",
+        nvmlDeviceGetFieldValues=fields_of(tell),
+        nvmlDeviceGetNvLinkState=lambda handle, link: 1 if link < links else error(2),
+        **answers,
+    )
+    (document,) = read_health(Door(nvml), nvml, Refusal, 0.0)
+    return document
+
+
+def still(key: Field, times: int) -> tuple[int, int]:
+    """Return a value for every field that never grows."""
+    return 0, 7
+
+
+def test_counters_that_stand_still() -> None:
+    found = health(still, links=2)
+
+    assert found["nvlink_errors_grown"] == {"CRC": 0, "replay": 0, "recovery": 0}
+    assert (found["pcie_replays_grown"], set(found["throttled_ns"].values())) == (0, {0})
+    assert found["nvlinks_active"] == 2
+
+
+@pytest.mark.parametrize(
+    ("growing", "kind", "grown"),
+    [
+        # Of the whole GPU, and of each of its two links.
+        ({38: 3}, "CRC", 3),
+        ({38: 3, 45: 4}, "CRC", 7),
+        ({52: 1}, "replay", 1),
+        ({59: 2}, "recovery", 2),
+        ({163: 5}, "CRC", 10),
+        ({161: 500}, "replay", 1000),
+        ({162: 1}, "recovery", 2),
+        # Both count the same errors.
+        ({52: 2, 161: 1}, "replay", 2),
+        # They were reset meanwhile.
+        ({161: -1}, "replay", 0),
+    ],
+)
+def test_nvlink_errors_that_grow(growing: dict[int, int], kind: str, grown: int) -> None:
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        number = key[0] if isinstance(key, tuple) else key
+        return 0, 100 + times * growing.get(number, 0)
+
+    assert health(tell, links=2)["nvlink_errors_grown"][kind] == grown
+
+
+def test_without_links_no_link_is_asked() -> None:
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        assert not isinstance(key, tuple)
+        return 0, 7
+
+    found = health(tell)
+
+    assert found["nvlink_errors_grown"] is None
+    assert "not supported" in found["unavailable"]["nvlink_errors_grown"]
+
+
+@pytest.mark.parametrize("lost", [15, 16])
+@pytest.mark.parametrize("field", [230, 94, 161], ids=["one", "first sample", "second sample"])
+def test_a_field_that_says_that_the_gpu_is_lost(lost: int, field: int) -> None:
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        number = key[0] if isinstance(key, tuple) else key
+        goes = number == field and (times or field != 161)
+        return (lost, 0) if goes else (0, 7)
+
+    found = health(tell, links=1)
+
+    assert found["failure"]["library_code"] == lost
+    assert f"(NVML {lost})" in found["unavailable"]["pcie_replays_grown"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(3, "not supported by this GPU"), (999, "(NVML 999)"), (4, "(NVML 4)")]
+)
+def test_a_field_that_is_refused_says_why(code: int, reason: str) -> None:
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        return (code, 0) if key in (94, 230) else (0, 7)
+
+    found = health(tell)
+
+    assert found["pcie_replays_grown"] is None
+    assert found.get("recovery_action") is None
+    assert reason in found["unavailable"]["pcie_replays_grown"]
+    assert reason in found["unavailable"]["recovery_action"]
+    assert found["throttled_ns"] is not None
+
+
+def test_temperatures_below_zero_and_beyond_all_cards() -> None:
+    def tell(key: Field, times: int) -> tuple[int, int]:
+        return 0, COLD if key == 82 else 7
+
+    found = health(tell, nvmlDeviceGetTemperatureThreshold=300, nvmlDeviceGetMarginTemperature=COLD)
+
+    assert (found["temperature_memory_c"], found["temperature_margin_c"]) == (-5, -5)
+    assert found.get("temperature_slowdown_c") is None
+    assert "300 C, which is impossible" in found["unavailable"]["temperature_slowdown_c"]

@@ -1,0 +1,288 @@
+"""Sensor process: scripted NVML inside it, and the real process without a driver."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gpucheck.drivers.nvml.telemetry as telemetry
+from gpucheck.drivers import open_probes
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Window
+from tests.fakes.libraries import build_libraries
+from tests.fakes.machine import load_machine
+
+
+class Refused(Exception):
+    """The binding's error."""
+
+    def reason(self) -> str:
+        return "not supported by this GPU (NVML 3)"
+
+
+class Door:
+    """Scripted NVML: a value for each function, or an exception."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {"nvmlDeviceGetHandleByUUID": "handle"} | answers
+        self.asked: list[str] = []
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        self.asked.append(function)
+        answer = self.answers.get(function, Refused())
+        if callable(answer):
+            answer = answer(*arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    def celsius(value: int, function: str) -> int:
+        if value == 0xFFFFFFFF - 300:
+            raise Refused
+        return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@pytest.fixture(name="child", scope="module")
+def _child() -> Any:
+    path = Path(telemetry.__file__).with_name("telemetry_child.py")
+    spec = importlib.util.spec_from_file_location("telemetry_child", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def started(child: Any, door: Door, period_s: float = 0.05) -> tuple[Any, dict[str, Any]]:
+    watch = child.Watch(door, Refused)
+    answer = watch.answer({"ask": "start", "uuids": ["GPU-a"], "period_s": period_s})
+    return watch, answer
+
+
+def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason(child: Any) -> None:
+    door = Door(
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1755, 2: 2619}[kind],
+        nvmlDeviceGetTotalEnergyConsumption=5000,
+        nvmlDeviceGetMaxClockInfo=1980,
+    )
+
+    watch, facts = started(child, door)
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    (gpu,) = facts["gpus"]
+    assert (gpu["uuid"], gpu["clock_sm_max_mhz"]) == ("GPU-a", 1980)
+    assert answer["samples"] == [[1.0, "GPU-a", {"clock_sm_mhz": 1755, "clock_memory_mhz": 2619}]]
+    assert answer["counters"]["GPU-a"]["energy_mj"] == 5000
+    assert answer["unavailable"]["GPU-a"]["power_mw"] == "not supported by this GPU (NVML 3)"
+    assert watch.answer({"ask": "energy", "uuid": "GPU-a"}) == {"part": "energy", "joules": 5.0}
+    assert watch.answer({"ask": "energy", "uuid": "GPU-x"})["joules"] is None
+
+
+def test_a_refused_question_is_not_asked_again(child: Any) -> None:
+    door = Door()
+    watch, _ = started(child, door, period_s=0.0)
+    watch.tick(1.0)
+    asked = len(door.asked)
+
+    watch.tick(2.0)
+
+    assert len(door.asked) == asked
+
+
+def test_older_drivers_are_asked_by_their_older_name(child: Any) -> None:
+    watch, _ = started(child, Door(nvmlDeviceGetCurrentClocksThrottleReasons=0x24))
+
+    watch.tick(1.0)
+
+    assert watch.answer({"ask": "window"})["samples"][0][2] == {"reasons": 0x24}
+
+
+def test_readings_come_at_their_period_and_are_handed_out_once(child: Any) -> None:
+    watch, _ = started(child, Door(nvmlDeviceGetPowerUsage=70_000), period_s=0.05)
+
+    for moment in (1.0, 1.01, 1.049, 1.06, 1.2):
+        watch.tick(moment)
+
+    times = [time_s for time_s, _, _ in watch.answer({"ask": "window"})["samples"]]
+    assert times == [1.0, 1.06, 1.2]
+    assert watch.answer({"ask": "window"})["samples"] == []
+    assert watch.wait_s(1.21) == pytest.approx(0.04)
+
+
+def test_counters_of_every_kind(child: Any) -> None:
+    fields = {82: (1, 78), 269: (3, 2_000_000_000), 270: (0, 5.0)}
+
+    def field(handle: str, wanted: list[int]) -> list[Any]:
+        if wanted[0] not in fields:
+            return [SimpleNamespace(nvmlReturn=3)]
+        kind, value = fields[wanted[0]]
+        names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+        values = SimpleNamespace(**dict.fromkeys(names, -1) | {names[kind]: value})
+        return [SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)]
+
+    door = Door(
+        nvmlDeviceGetFieldValues=field,
+        nvmlDeviceGetViolationStatus=lambda handle, policy: SimpleNamespace(violationTime=policy),
+        nvmlDeviceGetTotalEccErrors=lambda handle, kind, counter: 10 + kind,
+        nvmlDeviceGetRemappedRows=[1, 2, 0, 0],
+        nvmlDeviceGetComputeRunningProcesses_v3=[SimpleNamespace(pid=9), SimpleNamespace(pid=4)],
+    )
+    watch, _ = started(child, door)
+
+    counters = watch.answer({"ask": "window"})["counters"]["GPU-a"]
+
+    assert counters["limited_ns"] == {
+        "power": 0,
+        "thermal": 1,
+        "sync-boost": 2,
+        "board-limit": 3,
+        "reliability": 5,
+        "sw-thermal": 2_000_000_000,
+        "hw-thermal": 5,
+    }
+    assert counters["temperature_memory_c"] == 78
+    assert (counters["ecc_corrected"], counters["ecc_uncorrected"]) == (10, 11)
+    assert counters["remapped_rows"] == 3
+    assert counters["processes"] == [4, 9]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "degrees"),
+    [(1, 0xFFFFFFFF - 4, -5), (5, -5, -5), (1, 0xFFFFFFFF - 300, None)],
+)
+def test_a_memory_below_zero_is_not_four_billion_degrees_hot(
+    child: Any, kind: int, value: int, degrees: int | None
+) -> None:
+    names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+    values = SimpleNamespace(**dict.fromkeys(names, 7) | {names[kind]: value})
+    field = SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)
+    watch, _ = started(child, Door(nvmlDeviceGetFieldValues=[field]))
+
+    counters = watch.answer({"ask": "window"})["counters"]["GPU-a"]
+
+    assert counters["temperature_memory_c"] == degrees
+
+
+def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own(child: Any) -> None:
+    def whole_only(value: int) -> Any:
+        return lambda handle, *_: value if handle == "whole" else Refused()
+
+    door = Door(
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle="whole",
+        nvmlDeviceGetClockInfo=whole_only(1410),
+        nvmlDeviceGetPowerUsage=whole_only(400_000),
+        nvmlDeviceGetTotalEnergyConsumption=whole_only(7),
+    )
+    watch = child.Watch(door, Refused)
+    watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    assert answer["samples"][0][2] == {"clock_sm_mhz": 1410, "clock_memory_mhz": 1410}
+    assert {"power_mw", "energy_mj"} <= set(answer["unavailable"]["MIG-a"])
+    assert "energy_mj" not in answer["counters"]["MIG-a"]
+
+
+def test_a_part_whose_whole_is_refused_gives_what_it_has_itself(child: Any) -> None:
+    watch = child.Watch(Door(nvmlDeviceGetClockInfo=1410), Refused)
+    watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    assert answer["samples"][0][2]["clock_sm_mhz"] == 1410
+    assert "parent" in answer["unavailable"]["MIG-a"]
+
+
+def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason(child: Any) -> None:
+    watch, facts = started(child, Door(nvmlDeviceGetHandleByUUID=Refused()))
+    watch.tick(1.0)
+    answer = watch.answer({"ask": "window"})
+
+    assert facts["gpus"][0]["uuid"] == "GPU-a"
+    assert answer["samples"] == [[1.0, "GPU-a", {}]]
+    assert "gpu" in answer["unavailable"]["GPU-a"]
+
+
+def test_the_real_process_says_that_there_is_no_driver_or_reads_one() -> None:
+    telemeter = NvmlTelemeter(deadline_s=20.0)
+
+    facts = telemeter.start([])
+
+    assert facts == {}
+    if telemeter.failure is None:
+        assert telemeter.window().samples == ()
+    else:
+        assert telemeter.window() == Window()
+        assert telemeter.joules("GPU-a") is None
+    telemeter.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("import sys; sys.exit(3)", "ended with code 3"),
+        ("print('no json', flush=True); input()", "unreadable answer"),
+        ("import time; time.sleep(60)", "did not answer within 0.3 s"),
+        ('print(\'{"part": "failure", "message": "it is broken"}\', flush=True)', "broken"),
+    ],
+)
+def test_a_broken_process_is_a_reason_and_no_exception(
+    body: str, words: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(body, encoding="utf-8")
+    telemeter = NvmlTelemeter(deadline_s=0.3 if "sleep" in body else 20.0, script=script)
+
+    assert telemeter.start(["GPU-a"]) == {}
+
+    assert words in (telemeter.failure or "")
+    assert telemeter.window() == Window()
+    telemeter.close()
+
+
+def test_no_telemeter_says_why() -> None:
+    telemeter = NoTelemeter("no GPU is measured")
+
+    assert telemeter.start(["GPU-a"]) == {}
+    assert telemeter.window() == Window()
+    assert telemeter.joules("GPU-a") is None
+    assert telemeter.failure == "no GPU is measured"
+    telemeter.close()
+
+
+def test_the_module_is_loaded_from_beside_the_child(child: Any) -> None:
+    door = child.load_door()
+
+    assert door.Refusal("f", 3, "not-supported", "no").reason() == "no (NVML 3)"
+    assert "gpucheck" not in getattr(door, "__name__", "")
+
+
+def test_the_real_binding_on_a_pretended_driver(
+    c_compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in build_libraries(load_machine("h100x8"), tmp_path).items():
+        monkeypatch.setenv(name, value)
+    machine = open_probes()
+    uuid = machine.nvml(NvmlQuestion()).gpus[0].uuid
+    machine.close()
+    assert uuid is not None
+    telemeter = NvmlTelemeter(deadline_s=30.0)
+
+    facts = telemeter.start([uuid])
+    window = telemeter.window()
+    joules = telemeter.joules(uuid)
+    telemeter.close()
+
+    assert telemeter.failure is None
+    assert facts[uuid]["clock_sm_max_mhz"] == 1980
+    assert window.counters[uuid]["energy_mj"] > 0
+    assert joules is not None
+    for sample in window.samples:
+        assert sample.uuid == uuid
+        assert sample.values["clock_sm_mhz"] > 0

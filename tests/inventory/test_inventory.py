@@ -1,0 +1,512 @@
+"""Both numberings, who uses a GPU, why one is hidden, and what a broken driver leaves of it all."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.drivers.nvml.nvml_door_child import REASONS
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    KernelReading,
+    MigReading,
+    NvmlReading,
+    PairReading,
+    PciDeviceReading,
+    ProbeFailure,
+    ProcessIdentity,
+    ProcessReading,
+    TopologyReading,
+)
+from gpucheck.inventory.inventory import ListRequest, list_gpus, take_inventory
+from gpucheck.inventory.model import DecidedBy, Gpu, GpuState, Inventory, PcieLink
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import ExitCode, InconclusiveError, MissingError
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
+HUNG = ProbeFailure(code="driver-not-answering", message="the driver did not answer within 10 s")
+MIG = (
+    MigReading(uuid="MIG-a", name="1g.5gb", gpu_instance_id=7, compute_instance_id=0),
+    MigReading(uuid="MIG-b", name="1g.5gb", gpu_instance_id=8, compute_instance_id=0),
+)
+T4_A100 = reading_of(gpu_reading(0, name="Tesla T4"), gpu_reading(1, name="NVIDIA A100-SXM4-40GB"))
+
+
+def uuid(index: int) -> str:
+    return gpu_reading(index).uuid or ""
+
+
+def said(*uuids: str) -> CudaReading:
+    devices = tuple(
+        CudaDeviceReading(ordinal=ordinal, uuid_hex=text.partition("-")[2].replace("-", ""))
+        for ordinal, text in enumerate(uuids)
+    )
+    return CudaReading(device_count=len(devices), devices=devices)
+
+
+def found(answer: Answer) -> Inventory:
+    assert isinstance(answer.result, Inventory)
+    return answer.result
+
+
+def take(probes: FakeProbes, **request: bool) -> Inventory:
+    return found(take_inventory(ListRequest(**request), probes))
+
+
+def gpus_of(*rows: object, **probes: object) -> tuple[Gpu, ...]:
+    return take(FakeProbes(readings=reading_of(*rows), **probes)).gpus  # type: ignore[arg-type]
+
+
+def codes(answer: Answer) -> list[str]:
+    return [notice.code for notice in answer.warnings]
+
+
+# --------------------------------------------------------------------------------- a good list
+
+
+def test_a_healthy_machine() -> None:
+    probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)))
+
+    answer = take_inventory(ListRequest(), probes)
+
+    assert answer.exit_code is ExitCode.OK
+    assert answer.error is None
+    assert answer.warnings == ()
+    assert [(g.index, g.cuda_index, g.visible, g.state) for g in found(answer).gpus] == [
+        (0, 0, True, GpuState.OK),
+        (1, 1, True, GpuState.OK),
+    ]
+    assert (answer.host.name, answer.host.driver_version) == ("node1", "580.95.05")
+    assert answer.host.cuda_driver_version == "13.0"
+
+
+def test_alike_gpus_do_not_start_the_cuda_driver() -> None:
+    probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)))
+
+    take(probes)
+
+    assert probes.asked == ["nvml", "kernel"]
+
+
+def test_nested_readings_keep_their_reasons() -> None:
+    [gpu] = gpus_of(
+        gpu_reading(
+            0,
+            pcie_width=None,
+            mig_enabled=None,
+            unavailable={"pcie_width": "no right", "mig_enabled": "not here", "pci_device_id": "x"},
+        )
+    )
+
+    assert gpu.pcie == PcieLink(generation=5, generation_max=5, width=None, width_max=16)
+    assert gpu.unavailable["pcie.width"] == "no right"
+    assert gpu.unavailable["mig.enabled"] == "not here"
+    assert "pci_device_id" not in gpu.unavailable
+
+
+def test_every_null_has_its_reason() -> None:
+    lost = gpu_reading(0, **dict.fromkeys(("fan_percent",), None))
+    [gpu] = gpus_of(lost)
+
+    empty = {name for name in Gpu._fields if getattr(gpu, name) is None}
+
+    assert empty - set(gpu.unavailable) == {"hidden_reason", "error"}
+
+
+# -------------------------------------------------------------------------- the two numberings
+
+
+def test_unlike_gpus_are_numbered_by_the_driver() -> None:
+    probes = FakeProbes(readings=T4_A100, cuda_reading=said(uuid(1), uuid(0)))
+
+    inventory = take(probes)
+
+    assert inventory.visibility.decided_by is DecidedBy.DRIVER
+    assert [(gpu.index, gpu.cuda_index) for gpu in inventory.gpus] == [(0, 1), (1, 0)]
+
+
+def test_bus_order_needs_no_driver() -> None:
+    probes = FakeProbes(readings=T4_A100, variables={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+    inventory = take(probes)
+
+    assert [(gpu.index, gpu.cuda_index) for gpu in inventory.gpus] == [(0, 0), (1, 1)]
+    assert "cuda" not in probes.asked
+
+
+def test_a_silent_driver_leaves_the_ordinals_open() -> None:
+    answer = take_inventory(ListRequest(), FakeProbes(readings=T4_A100))
+
+    assert answer.exit_code is ExitCode.OK
+    assert codes(answer) == ["cuda-order-unknown"]
+    for gpu in found(answer).gpus:
+        assert (gpu.cuda_index, gpu.visible, gpu.hidden_reason) == (None, None, None)
+        assert "no libcuda in this fake" in gpu.unavailable["cuda_index"]
+        assert gpu.unavailable["visible"] == gpu.unavailable["cuda_index"]
+
+
+def test_a_silent_driver_leaves_what_is_hidden_open_too() -> None:
+    probes = FakeProbes(readings=T4_A100, variables={"CUDA_VISIBLE_DEVICES": "1"})
+
+    gpus = take(probes).gpus
+
+    assert {gpu.visible for gpu in gpus} == {None}
+    assert all("no libcuda in this fake" in gpu.unavailable["visible"] for gpu in gpus)
+
+
+def test_the_driver_is_asked_on_request() -> None:
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)), cuda_reading=said(uuid(0)))
+
+    inventory = take(probes, ask_driver=True)
+
+    assert inventory.visibility.decided_by is DecidedBy.DRIVER
+    assert "cuda" in probes.asked
+
+
+def test_a_driver_asked_in_vain_leaves_the_rules_and_says_so() -> None:
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)))
+
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
+
+    assert found(answer).visibility.decided_by is DecidedBy.RULES
+    assert found(answer).gpus[0].cuda_index == 0
+    assert codes(answer) == ["cuda-driver-silent"]
+
+
+# --------------------------------------------------------------------------------- hidden GPUs
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES is empty"),
+        ("0", "CUDA_VISIBLE_DEVICES='0' does not name it"),
+        ("0,9", "CUDA_VISIBLE_DEVICES='0,9' does not name it"),
+        ("none", "CUDA_VISIBLE_DEVICES='none' names no GPU: neither an ordinal nor a UUID"),
+        (
+            "0,0",
+            "CUDA_VISIBLE_DEVICES='0,0' names no GPU:"
+            " a device is named twice, which empties the whole list",
+        ),
+    ],
+)
+def test_why_a_gpu_is_hidden(text: str, reason: str) -> None:
+    gpus = gpus_of(gpu_reading(0), gpu_reading(1), variables={"CUDA_VISIBLE_DEVICES": text})
+
+    assert (gpus[1].visible, gpus[1].cuda_index) == (False, None)
+    assert gpus[1].hidden_reason == reason
+    assert gpus[1].unavailable["cuda_index"] == reason
+
+
+def test_the_driver_may_hide_what_no_variable_hides() -> None:
+    gpus = take(FakeProbes(readings=T4_A100, cuda_reading=said(uuid(0)))).gpus
+
+    assert gpus[1].hidden_reason == "the CUDA driver does not enumerate it"
+
+
+def test_a_dropped_entry_is_a_warning() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0), gpu_reading(1)),
+        variables={"CUDA_VISIBLE_DEVICES": "1,7"},
+    )
+
+    [warning] = take_inventory(ListRequest(), probes).warnings
+
+    assert warning.code == "visible-devices-entry"
+    assert "'7' is dropped: out of range: there are 2 GPUs" in warning.message
+
+
+def test_nothing_visible_hides_a_nameless_gpu_as_well() -> None:
+    [gpu] = gpus_of(gpu_reading(0, uuid=None), variables={"CUDA_VISIBLE_DEVICES": ""})
+
+    assert (gpu.visible, gpu.hidden_reason) == (False, "CUDA_VISIBLE_DEVICES is empty")
+
+
+# ------------------------------------------------------------------------------------------ MIG
+
+
+def test_instances_have_cuda_s_numbers() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0, mig_enabled=True, mig_instances=MIG), gpu_reading(1)),
+        cuda_reading=CudaReading(
+            device_count=1, devices=(CudaDeviceReading(ordinal=0, uuid_hex="b"),)
+        ),
+    )
+
+    first, second = take(probes).gpus
+
+    assert [instance.cuda_index for instance in first.mig.instances] == [None, 0]
+    assert (first.visible, first.cuda_index, first.hidden_reason) == (True, None, None)
+    assert first.unavailable["cuda_index"] == "CUDA numbers its MIG instances instead"
+    assert (second.visible, second.hidden_reason) == (
+        False,
+        "the CUDA driver does not enumerate it beside a MIG instance",
+    )
+
+
+def test_mig_without_a_driver_s_word_leaves_all_visibility_open() -> None:
+    split = gpu_reading(0, mig_enabled=True, mig_instances=MIG)
+
+    gpus = gpus_of(split, gpu_reading(1))
+
+    assert [gpu.visible for gpu in gpus] == [None, None]
+
+
+def test_mig_without_an_instance_is_a_reason() -> None:
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0, mig_enabled=True), gpu_reading(1)),
+        cuda_reading=said(uuid(1)),
+    )
+
+    assert take(probes).gpus[0].hidden_reason == "MIG is enabled on it, but it has no instance"
+
+
+def test_unread_instances_are_not_taken_for_none() -> None:
+    unread = gpu_reading(0, mig_enabled=True, unavailable={"mig_instances": "no right"})
+    probes = FakeProbes(readings=reading_of(unread, gpu_reading(1)), cuda_reading=said(uuid(1)))
+
+    reason = take(probes).gpus[0].hidden_reason or ""
+    assert reason.startswith("the CUDA driver does not enumerate it")
+
+
+# ------------------------------------------------------------------------------------ processes
+
+
+def compute(pid: int, used: int | None = None, **place: int) -> ProcessReading:
+    return ProcessReading(pid=pid, type="compute", memory_used_bytes=used, **place)
+
+
+def graphics(pid: int, used: int | None = None) -> ProcessReading:
+    return ProcessReading(pid=pid, type="graphics", memory_used_bytes=used)
+
+
+def test_a_process_in_two_lists_is_one_row() -> None:
+    listed = (compute(9, 100), compute(3), graphics(9, 100), graphics(4, 5))
+
+    [gpu] = gpus_of(gpu_reading(0, processes=listed))
+
+    assert [(p.pid, p.type, p.memory_used_bytes) for p in gpu.processes] == [
+        (3, "compute", None),
+        (4, "graphics", 5),
+        (9, "compute+graphics", 100),
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, 7), (7, None), (7, 7)])
+def test_one_list_may_know_the_memory(first: int | None, second: int | None) -> None:
+    [gpu] = gpus_of(gpu_reading(0, processes=(compute(9, first), graphics(9, second))))
+
+    assert gpu.processes[0].memory_used_bytes == 7
+
+
+def test_a_process_on_two_instances_is_two_rows() -> None:
+    on_a = compute(9, 1, gpu_instance_id=7, compute_instance_id=0)
+    on_b = compute(9, 2, gpu_instance_id=8, compute_instance_id=0)
+    row = gpu_reading(0, mig_enabled=True, mig_instances=MIG, processes=(on_b, on_a))
+
+    [gpu] = gpus_of(row)
+
+    assert {(p.mig_uuid, p.memory_used_bytes) for p in gpu.processes} == {
+        ("MIG-a", 1),
+        ("MIG-b", 2),
+    }
+
+
+def test_a_process_of_an_unknown_instance_keeps_its_row() -> None:
+    stray = compute(9, 1, gpu_instance_id=99, compute_instance_id=0)
+
+    [gpu] = gpus_of(gpu_reading(0, mig_enabled=True, mig_instances=MIG, processes=(stray,)))
+
+    assert [(p.pid, p.mig_uuid) for p in gpu.processes] == [(9, None)]
+
+
+def test_who_runs_a_process() -> None:
+    anna = ProcessIdentity(pid=9, name="python", user="anna", command="python train.py")
+    listed = gpu_reading(0, processes=(compute(9, 1), compute(10, 1)))
+
+    [gpu] = gpus_of(listed, people={9: anna})
+
+    assert [(p.name, p.user, p.command, p.namespace) for p in gpu.processes] == [
+        ("python", "anna", "python train.py", "own"),
+        (None, None, None, "unknown"),
+    ]
+
+
+def test_utilization_of_a_process() -> None:
+    row = gpu_reading(0, processes=(compute(9, 1), compute(8, 1)), process_utilization={"9": 40})
+
+    [gpu] = gpus_of(row)
+
+    assert [(p.pid, p.utilization_sm_percent) for p in gpu.processes] == [(8, None), (9, 40)]
+
+
+# ----------------------------------------------------------------------------------- the kernel
+
+
+def test_numa_node_and_cores_are_found_by_bus_id() -> None:
+    devices = tuple(
+        PciDeviceReading(
+            pci_bus_id=f"0000:{bus}:00.0", vendor_id="0x10de", numa_node=node, cpu_affinity=cpus
+        )
+        for bus, node, cpus in (("11", 1, "16-31"), ("10", 0, "0-15"))
+    )
+    kernel = KernelReading(pci_devices=devices)
+
+    gpus = gpus_of(gpu_reading(0), gpu_reading(1), gpu_reading(2), kernel_reading=kernel)
+
+    assert [(gpu.numa_node, gpu.cpu_affinity) for gpu in gpus] == [
+        (0, "0-15"),
+        (1, "16-31"),
+        (None, None),
+    ]
+    assert gpus[2].unavailable["numa_node"]
+
+
+def test_a_gpu_without_bus_id_takes_no_other_s_node() -> None:
+    device = PciDeviceReading(pci_bus_id="0000:10:00.0", vendor_id="0x10de", numa_node=1)
+    row = gpu_reading(0, pci_bus_id=None)
+
+    [gpu] = gpus_of(row, kernel_reading=KernelReading(pci_devices=(device,)))
+
+    assert gpu.numa_node is None
+
+
+def test_topology_comes_on_request() -> None:
+    topology = TopologyReading(pairs=(PairReading(from_=0, to=1, level=20),))
+    readings = reading_of(gpu_reading(0), gpu_reading(1), topology=topology)
+
+    inventory = take(FakeProbes(readings=readings), topology=True)
+
+    assert inventory.topology is not None
+    assert inventory.topology.links[0].kind == "PXB"
+
+
+def test_a_topology_that_was_not_read_is_a_warning() -> None:
+    probes = FakeProbes(readings=reading_of(gpu_reading(0)))
+
+    assert codes(take_inventory(ListRequest(topology=True), probes)) == ["topology-unknown"]
+
+
+# ------------------------------------------------------------------------------ broken machines
+
+
+def test_a_lost_gpu_keeps_its_row() -> None:
+    lost = gpu_reading(1, uuid=None, name=None, failure=LOST, unavailable={"name": LOST.message})
+    answer = take_inventory(ListRequest(), FakeProbes(readings=reading_of(gpu_reading(0), lost)))
+
+    first, second = found(answer).gpus
+
+    assert (answer.exit_code, answer.error) == (ExitCode.OK, None)
+    assert (first.state, second.state) == (GpuState.OK, GpuState.LOST)
+    assert second.error == LOST.message
+    assert second.unavailable["name"] == LOST.message
+    assert codes(answer) == ["gpu-lost", "cuda-order-unknown"]
+
+
+@pytest.mark.parametrize("code", ["reset-required", "driver-not-answering"])
+def test_another_failure_of_a_gpu_is_an_error(code: str) -> None:
+    failure = ProbeFailure(code=code, message="text")
+
+    [gpu] = gpus_of(gpu_reading(0, failure=failure))
+
+    assert (gpu.state, gpu.error) == (GpuState.ERROR, "text")
+
+
+def test_a_gpu_that_answers_nothing_basic_is_an_error() -> None:
+    nothing = gpu_reading(
+        0, uuid=None, name=None, memory_total_bytes=None, unavailable={"uuid": "no right"}
+    )
+
+    [gpu] = gpus_of(nothing)
+
+    assert (gpu.state, gpu.error) == (GpuState.ERROR, "no right")
+
+
+def test_a_driver_that_hangs_on_the_way_leaves_rows_for_the_rest() -> None:
+    readings = reading_of(gpu_reading(0), gpu_count=3, failure=HUNG)
+    probes = FakeProbes(readings=readings)
+
+    answer = take_inventory(ListRequest(), probes)
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert answer.error is not None
+    assert answer.error.code == "nvml-driver-not-answering"
+    assert [(gpu.index, gpu.state) for gpu in found(answer).gpus] == [
+        (0, GpuState.OK),
+        (1, GpuState.ERROR),
+        (2, GpuState.ERROR),
+    ]
+    silent = found(answer).gpus[2]
+    empty = {name for name in Gpu._fields if getattr(silent, name) is None}
+    assert empty - set(silent.unavailable) == {"hidden_reason"}
+    assert silent.error == HUNG.message
+
+
+def test_silent_gpus_are_one_warning() -> None:
+    readings = reading_of(gpu_reading(0), gpu_count=4, failure=HUNG)
+
+    first, *_ = take_inventory(ListRequest(), FakeProbes(readings=readings)).warnings
+
+    assert first.code == "gpu-error"
+    assert first.message.startswith("GPUs 1, 2, 3 do not answer; ")
+
+
+@pytest.mark.parametrize("ask_driver", [True, False])
+def test_a_hung_driver_is_not_asked_again(*, ask_driver: bool) -> None:
+    readings = reading_of(gpu_reading(0), gpu_count=2, failure=HUNG)
+    probes = FakeProbes(readings=readings)
+
+    answer = take_inventory(ListRequest(ask_driver=ask_driver), probes)
+
+    assert "cuda" not in probes.asked
+    assert (found(answer).visibility.open_question or "").endswith(
+        "CUDA was not asked, because it may hang on that GPU too"
+    )
+
+
+def test_without_gpus_nothing_else_is_looked_at() -> None:
+    probes = FakeProbes(readings=NvmlReading(failure=HUNG))
+
+    take(probes, ask_driver=True)
+
+    assert probes.asked == ["nvml"]
+
+
+#: These leave it open whether there are GPUs; after all others there is no driver to list them.
+UNDECIDED = {"timeout", "driver-not-answering", "nvml-child-died", "not-recorded"}
+CODES = {slug: number for number, (slug, _) in REASONS.items()}
+FAILURES = {*CODES, *UNDECIDED, "binding-missing", "binding-failed", "binding-too-old", "unlisted"}
+
+
+@pytest.mark.parametrize("code", sorted(FAILURES))
+def test_every_failure_ends_in_an_empty_list_a_sentence_and_the_next_step(code: str) -> None:
+    failure = ProbeFailure(code=code, message="the reason", library_code=CODES.get(code))
+    probes = FakeProbes(readings=NvmlReading(failure=failure))
+
+    answer = take_inventory(ListRequest(), probes)
+
+    expected = ExitCode.INCONCLUSIVE if code in UNDECIDED else ExitCode.MISSING
+    assert answer.exit_code is expected
+    assert found(answer).gpus == ()
+    assert answer.error is not None
+    assert answer.error.code == f"nvml-{code.removeprefix('nvml-')}"
+    number = f" (NVML {CODES[code]})" if code in CODES else ""
+    assert answer.error.message == f"The GPUs cannot be listed: the reason{number}."
+    assert answer.error.remedy == ("Run: gpucheck detect",)
+
+
+def test_no_gpu_is_said_as_such() -> None:
+    answer = take_inventory(ListRequest(), FakeProbes(readings=reading_of()))
+
+    assert answer.exit_code is ExitCode.MISSING
+    assert answer.error is not None
+    assert answer.error.code == "nvml-no-gpu"
+
+
+def test_programs_get_the_gpus_or_an_exception() -> None:
+    assert len(list_gpus(FakeProbes(readings=reading_of(gpu_reading(0))))) == 1
+    with pytest.raises(MissingError, match="cannot be listed"):
+        list_gpus(FakeProbes(readings=reading_of()))
+    with pytest.raises(InconclusiveError, match="did not answer"):
+        list_gpus(FakeProbes(readings=NvmlReading(failure=HUNG)))

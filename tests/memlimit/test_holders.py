@@ -1,0 +1,141 @@
+"""Outcome of a plan for each framework."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.memlimit.holders import HOOK, Holder, holders, together
+from gpucheck.memlimit.model import (
+    GpuMemoryLimit,
+    Mechanism,
+    MemoryLimit,
+    MemoryRequest,
+    Strength,
+    Way,
+)
+
+GPU = GpuMemoryLimit(
+    uuid="GPU-1", memory_total_bytes=10, limit_bytes=3, allocator_limit_bytes=3, index=0
+)
+BY_VARIABLE = Mechanism(
+    framework="tensorflow",
+    mechanism="VARIABLE",
+    setting="VARIABLE=1",
+    strength=Strength.ALLOCATOR,
+    applies=True,
+    reason="as usual",
+    installed=True,
+)
+BY_CODE = replace(BY_VARIABLE, mechanism="call", by=Way.CODE, applies=False, by_hook=True)
+NOBODY = Mechanism(
+    framework="any other CUDA program",
+    mechanism="none",
+    setting=None,
+    strength=Strength.NONE,
+    applies=False,
+    reason="nothing limits it",
+    by=Way.NOBODY,
+)
+MPS = replace(
+    NOBODY, framework="any program", mechanism="MPS", by=Way.DRIVER, applies=True,
+    strength=Strength.HARD,
+)  # fmt: skip
+
+
+def plan(
+    *mechanisms: Mechanism, gpus: int = 1, environment: dict[str, str] | None = None
+) -> MemoryLimit:
+    return MemoryLimit(
+        request=MemoryRequest(text="30%", fraction=0.3),
+        gpus=(GPU,) * gpus,
+        mechanisms=mechanisms,
+        environment=environment or {},
+    )
+
+
+def only(*mechanisms: Mechanism, gpus: int = 1) -> Holder:
+    (found,) = holders(plan(*mechanisms, gpus=gpus))
+    return found
+
+
+def test_both_ways_hold_together() -> None:
+    assert only(BY_VARIABLE, BY_CODE).by == f"VARIABLE and {HOOK}"
+    assert only(replace(BY_VARIABLE, applies=False), BY_CODE).by == HOOK
+    assert only(BY_VARIABLE, replace(BY_CODE, by_hook=False)).by == "VARIABLE"
+
+
+def test_what_nothing_holds_has_its_own_reason_where_it_is_there() -> None:
+    variable = replace(BY_VARIABLE, applies=False, reason="the key is fatal")
+    code = replace(BY_CODE, by_hook=False)
+
+    here = only(variable, code)
+    elsewhere = only(replace(variable, installed=False), replace(code, installed=False))
+
+    assert (here.by, here.remark, here.is_warning) == (None, "the key is fatal", True)
+    assert elsewhere.remark == "nothing limits it without the import hook"
+    unknown = replace(code, installed=None, setting=None, reason="a total is unknown")
+    assert only(replace(variable, installed=None), unknown).remark == "a total is unknown"
+    assert not elsewhere.is_warning
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({}, ""),
+        ({"inherited": "50%"}, "as usual"),
+        ({"strength": Strength.SOFT}, "as usual"),
+    ],
+)
+def test_what_has_to_be_read_is_told(changes: dict[str, object], remark: str) -> None:
+    found = only(replace(BY_VARIABLE, **changes))  # type: ignore[arg-type]
+
+    assert found.remark == remark
+    assert found.soft is ("strength" in changes)
+    assert found.is_warning is found.soft
+
+
+@pytest.mark.parametrize(("gpus", "is_told"), [(1, False), (8, True)])
+def test_the_contexts_that_an_older_pytorch_makes_are_told(gpus: int, is_told: bool) -> None:
+    found = only(replace(BY_CODE, framework="pytorch"), gpus=gpus)
+
+    assert ("a CUDA context on each of the 8 GPUs" in found.remark) is is_told
+    assert found.is_warning is is_told
+
+
+def test_the_driver_leaves_nothing_to_nobody() -> None:
+    assert [each.framework for each in holders(plan(MPS, NOBODY))] == ["any program"]
+    assert [each.framework for each in holders(plan(replace(MPS, applies=False), NOBODY))] == [
+        "any other CUDA program"
+    ]
+
+
+def test_a_driver_that_may_not_be_there_is_doubted() -> None:
+    doubtful = replace(MPS, applies=False, reason="its daemon cannot be seen")
+    found, _ = holders(plan(doubtful, NOBODY, environment={"MPS": "GPU-1=3M"}))
+
+    assert (found.by, found.remark) == ("MPS", "its daemon cannot be seen")
+
+
+def test_frameworks_that_are_not_there_count_only_where_none_is() -> None:
+    absent = replace(BY_VARIABLE, framework="jax", installed=False)
+
+    assert [each.framework for each in holders(plan(absent, BY_VARIABLE, NOBODY))] == [
+        "tensorflow",
+        "any other CUDA program",
+    ]
+    assert [each.framework for each in holders(plan(absent))] == ["jax"]
+
+
+def test_two_groups_where_nobody_knows_what_is_there() -> None:
+    unknown = [
+        replace(BY_VARIABLE, framework=name, mechanism=name.upper(), installed=None)
+        for name in ("cupy", "jax")
+    ]
+    hooked = replace(BY_CODE, framework="pytorch", installed=None)
+
+    assert together(holders(plan(*unknown, hooked, NOBODY))) == [
+        ("cupy, jax", "environment variables"),
+        ("pytorch", HOOK),
+    ]

@@ -1,0 +1,160 @@
+"""Environment of a limited command, and whether the hook takes effect in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.inventory.model import Gpu
+from gpucheck.memlimit.hook import gpucheck_limit_hook
+from gpucheck.memlimit.hooking import (
+    HOOK_VARIABLE,
+    hook_environment,
+    hook_folder,
+    hook_state,
+    outer_limit,
+)
+from gpucheck.memlimit.model import MemoryLimit
+from gpucheck.memlimit.plan import plan_limit
+from gpucheck.report.units import parse_amount
+
+GIB = 1024**3
+
+
+def card(index: int, total: int | None = 80 * GIB) -> Gpu:
+    return Gpu(
+        index=index,
+        cuda_index=index,
+        visible=True,
+        uuid=f"GPU-{index}",
+        memory_total_bytes=total,
+    )
+
+
+def plan(text: str, *gpus: Gpu, torch: str = "", env: dict[str, str] | None = None) -> MemoryLimit:
+    frameworks = FrameworksReading(
+        interpreter=Interpreter(path="python"), frameworks={"torch": torch} if torch else {}
+    )
+    return plan_limit(
+        parse_amount(text), gpus or (card(0),), environment=env or {}, frameworks=frameworks
+    )
+
+
+def document(variables: dict[str, str]) -> dict[str, object]:
+    return json.loads(variables[HOOK_VARIABLE])  # type: ignore[no-any-return]
+
+
+def test_the_folder_holds_the_hook_and_little_else() -> None:
+    names = {path.name for path in Path(hook_folder()).glob("*.py")}
+
+    assert names == {"__init__.py", "gpucheck_limit_hook.py", "sitecustomize.py"}
+    assert Path(hook_folder()).is_absolute()
+
+
+def test_both_sides_agree_on_the_variable() -> None:
+    assert HOOK_VARIABLE == gpucheck_limit_hook.VARIABLE
+
+
+def test_the_hook_is_told_the_bytes_of_every_gpu() -> None:
+    variables = hook_environment(plan("50%", card(0), card(1, 8 * GIB)), {})
+
+    assert document(variables)["gpus"] == [
+        {"uuid": "GPU-0", "bytes": 40 * GIB},
+        {"uuid": "GPU-1", "bytes": 4 * GIB},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, ""), ("", ""), ("/a:/b", ":/a:/b"), (":", "::")]
+)
+def test_the_folder_comes_first_and_the_rest_stays(before: str | None, after: str) -> None:
+    inherited = {} if before is None else {"PYTHONPATH": before}
+
+    assert hook_environment(plan("1GiB"), inherited)["PYTHONPATH"] == hook_folder() + after
+
+
+def test_an_unknown_limit_has_no_hook() -> None:
+    assert hook_environment(plan("50%", card(0, None)), {}) == {}
+
+
+def test_what_was_put_into_pytorchs_variable_is_told() -> None:
+    inherited = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
+
+    variables = hook_environment(plan("50%", torch="2.10.0", env=inherited), inherited)
+
+    assert document(variables)["torch"] == {
+        "variable": "PYTORCH_CUDA_ALLOC_CONF",
+        "value": "backend:native,per_process_memory_fraction:0.5",
+        "before": "backend:native",
+    }
+
+
+def test_what_was_put_into_the_other_variables_is_told() -> None:
+    told = document(hook_environment(plan("50%"), {}))
+
+    assert told["jax"] == {"variable": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}
+    assert told["cupy"] == "50%"
+    assert told["torch"] is None  # no Python is known to have one that knows the key
+
+
+def test_variables_that_were_not_set_are_told_too() -> None:
+    inherited = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+
+    told = document(hook_environment(plan("8GiB", env=inherited), inherited))
+
+    assert (told["jax"], told["cupy"]) == (None, str(8 * GIB))
+
+
+@pytest.mark.parametrize(("outer", "after"), [(GIB, GIB), (99 * GIB, 8 * GIB)])
+def test_an_outer_limit_is_not_widened(outer: int, after: int) -> None:
+    inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": "GPU-0", "bytes": outer}]})}
+
+    found = document(hook_environment(plan("8GiB"), inherited))
+
+    assert found["gpus"] == [{"uuid": "GPU-0", "bytes": after}]
+
+
+@pytest.mark.parametrize(("outer", "told"), [("GPU-0", GIB), ("GPU-0", None), ("GPU-9", None)])
+def test_an_outer_limit_is_told_where_it_is_the_tighter_one(outer: str, told: int | None) -> None:
+    size = GIB if told else 99 * GIB
+    inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": outer, "bytes": size}]})}
+
+    assert outer_limit(plan("8GiB"), inherited) == told
+    assert outer_limit(plan("8GiB"), {}) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"gpus": [{}]}', '{"gpus": 3}'])
+def test_an_outer_limit_that_cannot_be_read_is_none(text: str) -> None:
+    found = document(hook_environment(plan("8GiB"), {HOOK_VARIABLE: text}))
+
+    assert found["gpus"] == [{"uuid": "GPU-0", "bytes": 8 * GIB}]
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "wanted", "present", "why"),
+    [
+        (None, True, True, "every Python"),
+        (Interpreter(path="python"), True, True, "runs it"),
+        (Interpreter(path="python", isolated=True), True, False, "-I"),
+        (Interpreter(path="python", bare=True), True, False, "-S"),
+        (Interpreter(path="python"), False, False, "--no-hook"),
+    ],
+)
+def test_whether_the_hook_will_be_there(
+    interpreter: Interpreter | None, wanted: bool, present: bool, why: str
+) -> None:
+    state = hook_state(interpreter, wanted=wanted)
+
+    assert state.present is present
+    assert why in state.reason
+
+
+def test_a_folder_that_pythonpath_cannot_name_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpucheck.memlimit.hooking.hook_folder", lambda: f"/a{os.pathsep}b")
+
+    assert hook_state(None, wanted=True).present is False

@@ -1,0 +1,423 @@
+"""Mechanisms that depend on versions, existing settings, MPS and MIG."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.drivers.host.mps import MpsReading
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.inventory.model import Gpu, MigInstance, MigState
+from gpucheck.memlimit.folklore import warn_of_folklore
+from gpucheck.memlimit.hard import MPS_LIMIT
+from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
+from gpucheck.memlimit.overhead import estimate_overhead
+from gpucheck.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.memlimit.situation import HookState
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.units import parse_amount
+
+GIB = 1024**3
+MIB = 1024**2
+CONF, CONF_OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+TF_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
+RUNNING = MpsReading(running=True, reason="it runs")
+
+
+def card(index: int = 0, total: int | None = 80 * GIB, **changes: object) -> Gpu:
+    fields: dict[str, object] = {
+        "index": index,
+        "cuda_index": index,
+        "visible": True,
+        "uuid": f"GPU-{index}",
+        "memory_total_bytes": total,
+        "memory_free_bytes": total,
+        "compute_capability": "9.0",
+    }
+    return Gpu(**(fields | changes))  # type: ignore[arg-type]
+
+
+def plan(
+    text: str,
+    *gpus: Gpu,
+    env: Mapping[str, str] | None = None,
+    found: Mapping[str, str] | None = None,
+    mps: MpsReading | None = None,
+    hook: bool | None = None,
+    include_overhead: bool = False,
+) -> MemoryLimit:
+    reading = (
+        FrameworksReading(reason="not known")
+        if found is None
+        else FrameworksReading(interpreter=Interpreter(path="/bin/python"), frameworks=found)
+    )
+    return plan_limit(
+        parse_amount(text),
+        gpus or (card(),),
+        environment=env,
+        frameworks=reading,
+        mps=mps,
+        hook=None if hook is None else HookState(present=hook, reason="because"),
+        request=PlanRequest(include_overhead=include_overhead),
+        cuda_version="13.0",
+    )
+
+
+def by_name(limit: MemoryLimit, name: str) -> Mechanism:
+    (found,) = [each for each in limit.mechanisms if each.mechanism == name]
+    return found
+
+
+class TestPytorch:
+    @pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cu130", "2.14.1a0+git1", "3.0"])
+    def test_the_variable_from_2_10_on(self, version: str) -> None:
+        limit = plan("30%", found={"torch": version})
+
+        assert limit.environment[CONF] == "per_process_memory_fraction:0.3"
+        assert by_name(limit, CONF).applies
+
+    @pytest.mark.parametrize("version", ["2.9.1", "1.13.1+cu117", "", "odd", "2"])
+    def test_never_for_an_older_or_unknown_one(self, version: str) -> None:
+        limit = plan("30%", found={"torch": version}, hook=True)
+
+        assert CONF not in limit.environment
+        assert "fatal" in by_name(limit, CONF).reason
+        assert by_name(limit, "set_per_process_memory_fraction").applies
+
+    def test_never_where_the_python_is_not_known_or_has_none(self) -> None:
+        for found in (None, {}):
+            limit = plan("30%", found=found)
+
+            assert CONF not in limit.environment
+            assert not by_name(limit, CONF).applies
+
+    def test_the_hook_is_not_needed_where_the_variable_is_enough(self) -> None:
+        limit = plan("30%", found={"torch": "2.10.0"}, hook=True)
+
+        assert not by_name(limit, "set_per_process_memory_fraction").applies
+
+    @pytest.mark.parametrize(
+        ("theirs", "after"),
+        [
+            ("", "per_process_memory_fraction:0.3"),
+            ("max_split_size_mb:64", "max_split_size_mb:64,per_process_memory_fraction:0.3"),
+            (
+                "roundup_power2_divisions:[256:1,512:2],",
+                "roundup_power2_divisions:[256:1,512:2],per_process_memory_fraction:0.3",
+            ),
+            ("per_process_memory_fraction:0.2,a:b", "per_process_memory_fraction:0.2,a:b"),
+            ("a:b,per_process_memory_fraction:0.9,c:d", "a:b,per_process_memory_fraction:0.3,c:d"),
+            ("per_process_memory_fraction:nonsense", "per_process_memory_fraction:0.3"),
+            ("a:b, per_process_memory_fraction : 1.0", "a:b, per_process_memory_fraction : 0.3"),
+        ],
+    )
+    @pytest.mark.parametrize("name", [CONF, CONF_OLD])
+    def test_settings_that_are_there_are_merged(self, name: str, theirs: str, after: str) -> None:
+        limit = plan("30%", env={name: theirs}, found={"torch": "2.12.0"})
+
+        assert limit.environment == {**limit.environment, name: after}
+        assert len({CONF, CONF_OLD} & limit.environment.keys()) == 1
+
+    def test_of_two_variables_the_one_that_is_read_is_edited(self) -> None:
+        limit = plan("30%", env={CONF: "a:b", CONF_OLD: "c:d"}, found={"torch": "2.12.0"})
+
+        assert CONF not in limit.environment
+        assert limit.environment[CONF_OLD] == "c:d,per_process_memory_fraction:0.3"
+
+    def test_an_empty_older_name_still_hides_the_newer_one(self) -> None:
+        limit = plan("30%", env={CONF: "a:b", CONF_OLD: ""}, found={"torch": "2.12.0"})
+
+        assert CONF not in limit.environment
+        assert limit.environment[CONF_OLD] == "per_process_memory_fraction:0.3"
+
+    @pytest.mark.parametrize("hook", [True, False])
+    def test_the_asynchronous_backend_is_held_by_code_alone(self, hook: bool) -> None:
+        env = {CONF: "backend: cudaMallocAsync"}
+        limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=hook)
+
+        assert CONF not in limit.environment
+        assert not by_name(limit, CONF).applies
+        assert by_name(limit, "set_per_process_memory_fraction").applies is hook
+
+    @pytest.mark.parametrize("value", ["1", "0", ""])
+    def test_without_its_allocator_nothing_holds_it(self, value: str) -> None:
+        env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": value}
+        limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=True)
+
+        for name in (CONF, "set_per_process_memory_fraction"):
+            assert not by_name(limit, name).applies
+            assert by_name(limit, name).setting is None
+            assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in by_name(limit, name).reason
+
+    @given(st.text(max_size=40))
+    def test_any_text_that_is_there_is_survived(self, theirs: str) -> None:
+        limit = plan("30%", env={CONF: theirs}, found={"torch": "2.12.0"})
+
+        assert "per_process_memory_fraction" in limit.environment[CONF]
+
+    def test_where_only_the_program_will_know_the_total_the_line_asks_it(self) -> None:
+        limit = plan("8GiB", card(memory_total_bytes=None), hook=True)
+        found = by_name(limit, "set_per_process_memory_fraction")
+
+        assert found.by_hook
+        assert f"{8 * GIB} / torch.cuda.get_device_properties(device)" in (found.setting or "")
+        ast.parse(found.setting or "")
+
+
+class TestTensorflow:
+    def test_what_has_to_stay_free_is_counted_from_now(self) -> None:
+        limit = plan("30%", card(memory_free_bytes=70 * GIB))
+
+        assert limit.environment[TF_FREE] == str((70 - 24) * 1024)
+
+    def test_the_tightest_gpu_decides(self) -> None:
+        limit = plan("8GiB", card(0, memory_free_bytes=79 * GIB), card(1))
+
+        assert limit.environment[TF_FREE] == str(72 * 1024)
+
+    def test_a_gpu_on_which_there_is_nothing_to_leave_is_no_matter(self) -> None:
+        limit = plan("8GiB", card(0, memory_free_bytes=7 * GIB), card(1))
+
+        assert limit.environment[TF_FREE] == str(72 * 1024)
+
+    def test_a_number_that_one_gpu_would_ignore_is_none(self) -> None:
+        limit = plan("8GiB", card(0, memory_free_bytes=10 * GIB), card(1))
+
+        assert TF_FREE not in limit.environment
+        assert "no single number" in by_name(limit, TF_FREE).reason
+
+    def test_the_other_allocator_holds_softly(self) -> None:
+        limit = plan("30%", env={"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, hook=True)
+
+        for name in (TF_FREE, "set_logical_device_configuration"):
+            assert by_name(limit, name).strength is Strength.SOFT
+            assert "memory is released" in by_name(limit, name).reason
+
+    def test_nothing_where_less_than_the_limit_is_free(self) -> None:
+        limit = plan("30%", card(memory_free_bytes=GIB))
+
+        assert TF_FREE not in limit.environment
+
+    def test_nothing_where_the_free_memory_is_not_known(self) -> None:
+        assert TF_FREE not in plan("30%", card(memory_free_bytes=None)).environment
+
+    @pytest.mark.parametrize(
+        ("theirs", "after"),
+        [
+            ("60000", "60000"),
+            ("100", "57344"),
+            ("-1", "57344"),
+            ("x", "57344"),
+            ("9" * 20, "57344"),
+            ("99999", "57344"),
+        ],
+    )
+    def test_a_setting_that_leaves_more_stays(self, theirs: str, after: str) -> None:
+        assert plan("30%", env={TF_FREE: theirs}).environment[TF_FREE] == after
+
+
+class TestHook:
+    @pytest.mark.parametrize(("hook", "applies"), [(True, True), (False, False), (None, False)])
+    def test_a_line_of_code_applies_with_the_hook_alone(
+        self, hook: bool | None, applies: bool
+    ) -> None:
+        limit = plan("30%", hook=hook)
+
+        for name in ("gpu_mem_limit", "set_logical_device_configuration"):
+            assert by_name(limit, name).applies is applies
+
+    def test_without_the_limit_of_each_gpu_there_is_no_hook(self) -> None:
+        limit = plan("30%", card(0), card(1, memory_total_bytes=None), hook=True)
+
+        found = by_name(limit, "set_per_process_memory_fraction")
+        assert (found.applies, found.by_hook) == (False, False)
+        assert "one is unknown" in found.reason
+        assert plan("8GiB", card(1, memory_total_bytes=None), hook=True).mechanisms[-3].by_hook
+
+    def test_a_framework_that_is_not_there_is_said(self) -> None:
+        limit = plan("30%", found={"jax": "0.10.2"}, hook=True)
+
+        assert not by_name(limit, "gpu_mem_limit").applies
+        assert "/bin/python has no onnxruntime" in by_name(limit, "gpu_mem_limit").reason
+        assert not by_name(limit, "CUPY_GPU_MEMORY_LIMIT").applies
+        assert by_name(limit, "XLA_CLIENT_MEM_FRACTION").applies
+
+
+class TestWhatARowTells:
+    def test_who_says_it_and_whether_it_is_there(self) -> None:
+        limit = plan("30%", found={"torch": "2.12.0"}, env={CONF: "a:b"}, mps=RUNNING)
+
+        assert by_name(limit, CONF).by is Way.ENVIRONMENT
+        assert (by_name(limit, CONF).installed, by_name(limit, CONF).inherited) == (True, "a:b")
+        assert by_name(limit, "gpu_mem_limit").by is Way.CODE
+        assert by_name(limit, "gpu_mem_limit").installed is False
+        assert by_name(limit, MPS_LIMIT).by is Way.DRIVER
+        assert by_name(limit, "none").by is Way.NOBODY
+
+    def test_nobody_knows_what_an_unknown_python_has(self) -> None:
+        assert {each.installed for each in plan("30%").mechanisms} == {None}
+
+
+class TestJax:
+    @pytest.mark.parametrize(
+        ("version", "name"),
+        [
+            ("0.4.30", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("0.10.2", "XLA_CLIENT_MEM_FRACTION"),
+            ("1.0", "XLA_CLIENT_MEM_FRACTION"),
+            ("0.9.2", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("odd", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+        ],
+    )
+    def test_the_name_that_the_version_reads(self, version: str, name: str) -> None:
+        limit = plan("30%", found={"jax": version})
+
+        assert limit.environment[name] == "0.3"
+
+
+class TestMps:
+    def test_it_is_set_where_a_daemon_runs(self) -> None:
+        limit = plan("30%", mps=RUNNING)
+
+        assert limit.environment[MPS_LIMIT] == f"GPU-0={24 * 1024}M"
+        assert by_name(limit, MPS_LIMIT).applies
+
+    def test_it_is_set_but_not_promised_where_that_cannot_be_seen(self) -> None:
+        limit = plan("30%", mps=MpsReading(running=None, reason="who knows"))
+
+        assert MPS_LIMIT in limit.environment
+        assert not by_name(limit, MPS_LIMIT).applies
+
+    def test_it_is_not_set_where_there_is_none(self) -> None:
+        limit = plan("30%", mps=MpsReading(running=False, reason="none"))
+
+        assert MPS_LIMIT not in limit.environment
+
+    def test_cards_before_volta_have_none(self) -> None:
+        limit = plan("30%", card(compute_capability="6.1"), mps=RUNNING)
+
+        assert not by_name(limit, MPS_LIMIT).applies
+
+    @pytest.mark.parametrize(
+        ("theirs", "after"),
+        [
+            ("GPU-0=1G", "GPU-0=1G"),
+            ("GPU-0=99G", "GPU-0=8192M"),
+            ("GPU-7=512MB", "GPU-7=512MB,GPU-0=8192M"),
+            ("0=1G", "0=1G,GPU-0=8192M"),
+        ],
+    )
+    def test_entries_that_are_there_are_only_tightened(self, theirs: str, after: str) -> None:
+        limit = plan("8GiB", env={MPS_LIMIT: theirs}, mps=RUNNING)
+
+        assert limit.environment[MPS_LIMIT] == after
+
+    @pytest.mark.parametrize("theirs", ["1G", "0=lots", "0=1G,,", "=", "0=" + "9" * 30 + "G"])
+    def test_entries_that_cannot_be_read_are_left(self, theirs: str) -> None:
+        limit = plan("8GiB", env={MPS_LIMIT: theirs}, mps=RUNNING)
+
+        assert MPS_LIMIT not in limit.environment
+        assert not by_name(limit, MPS_LIMIT).applies
+
+
+class TestMig:
+    @pytest.mark.parametrize(("amount", "applies"), [("100%", True), ("50%", False)])
+    def test_the_instance_is_hard_where_it_is_the_limit(self, amount: str, applies: bool) -> None:
+        instance = MigInstance(
+            uuid="MIG-1", name="1g.10gb", memory_total_bytes=10 * GIB, cuda_index=0
+        )
+        mig = MigState(enabled=True, instances=(instance,))
+
+        limit = plan(amount, card(cuda_index=None, mig=mig))
+
+        found = by_name(limit, "MIG instance")
+        assert (found.applies, found.strength) == (applies, Strength.HARD)
+
+    def test_a_whole_gpu_has_no_such_row(self) -> None:
+        assert all(each.mechanism != "MIG instance" for each in plan("50%").mechanisms)
+
+
+class TestOverhead:
+    def test_every_setting_keeps_to_what_is_left(self) -> None:
+        limit = plan("30%", found={"torch": "2.12.0"}, include_overhead=True, mps=RUNNING)
+
+        left = 24 * GIB - estimate_overhead("13.0").total_bytes
+        assert limit.gpus[0].allocator_limit_bytes == left
+        share = left / (80 * GIB)
+        assert float(limit.environment["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == pytest.approx(share)
+        assert float(limit.environment["CUPY_GPU_MEMORY_LIMIT"][:-1]) == pytest.approx(100 * share)
+        assert float(limit.environment[CONF].rpartition(":")[2]) == pytest.approx(share)
+        # MPS counts the context itself: it gets the whole limit.
+        assert limit.environment[MPS_LIMIT] == f"GPU-0={24 * 1024}M"
+
+    def test_bytes_are_lowered_as_they_are(self) -> None:
+        limit = plan("8GiB", include_overhead=True)
+
+        left = 8 * GIB - estimate_overhead("13.0").total_bytes
+        assert limit.environment["CUPY_GPU_MEMORY_LIMIT"] == str(left)
+
+    def test_a_limit_below_the_overhead_is_wrong_use(self) -> None:
+        with pytest.raises(WrongUseError) as caught:
+            plan("512MiB", include_overhead=True)
+
+        assert caught.value.code == "less-than-the-overhead"
+
+    def test_drivers_before_lazy_loading_take_more(self) -> None:
+        assert estimate_overhead("11.6").context_bytes > estimate_overhead("11.7").context_bytes
+        assert estimate_overhead(None) == estimate_overhead("13.0")
+
+
+class TestFolklore:
+    @pytest.mark.parametrize(
+        "environment",
+        [
+            {"TF_GPU_MEMORY_LIMIT": "1024"},
+            {"TF_MEMORY_ALLOCATION": "0.3"},
+            {"TF_PER_DEVICE_MEMORY_LIMIT_MB": "1024"},
+            {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+            {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+            {"CUDA_DEVICE_MEMORY_LIMIT": "1g"},
+            {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", "LD_PRELOAD": "libother.so"},
+            {"THEANO_FLAGS": "device=cuda,gpuarray.preallocate=0.3"},
+            {"THEANO_FLAGS": "lib.cnmem = 0.3"},
+            {"TF_GPU_ALLOCATOR": "cuda_malloc_async"},
+            {"TF_GPU_MEMORY_FRACTION": "0.3"},
+            {"TF_FORCE_UNIFIED_MEMORY": "true"},
+            {"per_process_gpu_memory_fraction": "0.3"},
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": ""},
+            {"CUDA_MEMORY_LIMIT": "4G"},
+        ],
+    )
+    def test_what_caps_nothing_is_said_once(self, environment: dict[str, str]) -> None:
+        (notice,) = warn_of_folklore(environment)
+
+        assert notice.code == "no-memory-limit"
+        assert next(iter(environment)) in notice.message
+
+    @pytest.mark.parametrize(
+        "environment",
+        [
+            {},
+            {"TF_GPU_MEMORY_LIMIT": ""},
+            {"TF_FORCE_GPU_ALLOW_GROWTH": "false"},
+            {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+            {"THEANO_FLAGS": "mylib.cnmem=1,x.gpuarray.preallocate=1"},
+            {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "LD_PRELOAD": "/lib/libvgpu.so"},
+            {"THEANO_FLAGS": "device=cuda"},
+            {"TF_GPU_ALLOCATOR": "cuda_malloc"},
+            {"MY_CUDA_DEVICE_MEMORY_LIMIT": "1"},
+        ],
+    )
+    def test_what_means_something_else_is_not(self, environment: dict[str, str]) -> None:
+        assert warn_of_folklore(environment) == ()
+
+    def test_control_characters_are_made_visible(self) -> None:
+        (notice,) = warn_of_folklore({"TF_GPU_MEMORY_LIMIT": "\x1b[31m"})
+
+        assert notice.message.isprintable()

@@ -1,0 +1,422 @@
+"""Verdict of the proof: held, broken or not tried."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from gpucheck.drivers.python import limit_proof_child
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
+from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
+from gpucheck.inventory.model import Gpu
+from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification
+from gpucheck.memlimit.plan import plan_limit
+from gpucheck.memlimit.proof import (
+    NOTHING_SHARED,
+    STEPS,
+    SharedMemory,
+    allowed_bytes,
+    check_frameworks,
+    prove,
+    shared_memory,
+)
+from gpucheck.report.envelope import Answer
+from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.report.units import parse_amount
+
+MIB = 1024**2
+LIMIT, STEP, FINE = 1600 * MIB, 100 * MIB, 16 * MIB
+START = {"step": "start", "gpu": 0, "pid": 7, "version": "14.2.0", "size": STEP, "free": 9 * LIMIT}
+REFUSED = {
+    "step": "refused",
+    "gpu": 0,
+    "size": FINE,
+    "error": "OOM",
+    "message": "no",
+    "proper": True,
+    "free": 9 * LIMIT,
+}
+END = {"step": "end", "gpu": 0, "refused": True, "restored": True}
+
+
+def took(size: int) -> dict[str, Any]:
+    return {"step": "took", "gpu": 0, "taken": size, "counted": size}
+
+
+def measured(pid: int, uuid: str | None, index: int | None) -> int | None:
+    """Return what NVML says of the process."""
+    return 2100 * MIB if (pid, uuid, index) == (7, "GPU-0", 0) else None
+
+
+HELD = [START, took(LIMIT), REFUSED, END]
+
+
+def plan(**changes: Any) -> MemoryLimit:
+    gpu = Gpu(index=0, cuda_index=0, visible=True, uuid="GPU-0", memory_total_bytes=10 * LIMIT)
+    frameworks = FrameworksReading(
+        interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+    )
+    return plan_limit(
+        parse_amount("10%"), [gpu], **({"frameworks": frameworks, "environment": {}} | changes)
+    )
+
+
+def tried(
+    *steps: Mapping[str, Any],
+    framework: str = "cupy",
+    nvml_bytes: int | None = 2100 * MIB,
+    **changes: Any,
+) -> tuple[Answer, Verification]:
+    def measured(pid: int, uuid: str | None, index: int | None) -> int | None:
+        return nvml_bytes if (pid, uuid, index) == (7, "GPU-0", 0) else None
+
+    def run(*_: Any, **__: Any) -> Iterator[Mapping[str, Any]]:
+        yield from steps
+
+    limit = plan(**changes)
+    answer = prove(
+        Answer(result=limit), limit, [framework], {}, run=run, gauge=lambda: nullcontext(measured)
+    )
+    assert isinstance(answer.result, MemoryLimit)
+    assert answer.result.verification is not None
+    return answer, answer.result.verification
+
+
+def test_a_cap_that_holds() -> None:
+    answer, found = tried(*HELD)
+
+    assert (answer.exit_code, answer.error) == (0, None)
+    assert (found.held, found.allocated_bytes, found.refused_bytes) == (True, LIMIT, FINE)
+    assert found.deviation_bytes == 0
+    assert (found.refused_with, found.restored, found.version) == ("OOM", True, "14.2.0")
+    assert found.mechanism == "CUPY_GPU_MEMORY_LIMIT"
+    assert (found.nvml_bytes, found.overhead_bytes) == (2100 * MIB, 500 * MIB)
+
+
+def test_where_the_real_limit_lies_is_told() -> None:
+    _, below = tried(START, took(LIMIT - 24 * MIB), REFUSED, END)
+    _, above = tried(START, took(LIMIT + 1), REFUSED, END)
+
+    assert (below.held, below.deviation_bytes) == (True, -24 * MIB)
+    assert (above.held, above.deviation_bytes) == (False, 1)
+    assert f"1 bytes above the limit of {LIMIT} bytes, to within 16777216" in (above.reason or "")
+
+
+def test_what_nvml_counts_is_held_against_the_limit_too() -> None:
+    # CuPy kept its word, and something else in the process did not.
+    plenty, little = LIMIT + 2 * 576 * MIB + 65 * MIB, LIMIT + 2 * 576 * MIB
+    answer, broken = tried(*HELD, nvml_bytes=plenty)
+    _, fine = tried(*HELD, nvml_bytes=little)
+
+    assert (answer.exit_code, broken.held) == (1, False)
+    assert f"NVML counts {plenty} bytes for the process" in (broken.reason or "")
+    assert broken.nvml_most_bytes == plenty - MIB
+    assert fine.held is True
+    assert tried(*HELD, nvml_bytes=None)[1].nvml_most_bytes is None
+
+
+@pytest.mark.parametrize("taken", [LIMIT - STEP, LIMIT - 2 * STEP])
+def test_rounding_of_an_allocator_is_no_failure(taken: int) -> None:
+    assert tried(START, took(taken), REFUSED, END)[1].held is True
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (
+            [START, took(2 * LIMIT), {"step": "end", "gpu": 0, "refused": False}],
+            "none was refused",
+        ),
+        ([START, took(LIMIT + STEP), REFUSED, END], "bytes above the limit"),
+        ([START, took(LIMIT), REFUSED | {"proper": False}, END], "another error: no"),
+        ([START, took(LIMIT), REFUSED, END | {"restored": False}], "could not be allocated again"),
+    ],
+)
+def test_a_cap_that_does_not(steps: list[dict[str, Any]], why: str) -> None:
+    answer, found = tried(*steps)
+
+    assert (answer.exit_code, found.held) == (1, False)
+    assert answer.error is not None
+    assert answer.error.code == "limit-not-held"
+    assert "CUPY_GPU_MEMORY_LIMIT" in answer.error.message
+    assert why in answer.error.message
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ([], "it ended early"),
+        ([START, took(STEP)], "it ended early"),
+        ([START, {"step": "failed", "gpu": 0, "error": "E", "message": "no"}], "E: no"),
+        ([{"step": "failed", "gpu": None, "error": "E", "message": "no"}], "E: no"),
+        (
+            [START, took(LIMIT // 2), REFUSED | {"free": FINE + 63 * MIB}, END],
+            "the card itself was full",
+        ),
+        ([START, took(LIMIT // 2), REFUSED | {"free": None}, END], "well below the limit"),
+    ],
+)
+def test_what_proves_nothing(steps: list[dict[str, Any]], why: str) -> None:
+    answer, found = tried(*steps)
+
+    assert (answer.exit_code, found.held) == (3, None)
+    assert answer.error is not None
+    assert why in answer.error.message
+
+
+def test_a_tighter_limit_holds_too() -> None:
+    answer, found = tried(START, took(LIMIT // 2), REFUSED, END)
+
+    assert (answer.exit_code, found.held) == (0, True)
+    assert "another limit is lower" in (found.reason or "")
+
+
+def test_both_sides_take_the_same_steps() -> None:
+    assert STEPS == limit_proof_child.STEPS
+
+
+class TestRoom:
+    def tried(
+        self, *free: int | None, shared: SharedMemory = NOTHING_SHARED
+    ) -> tuple[list[Any], tuple[Verification, ...]]:
+        gpus = [
+            Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}",
+                memory_total_bytes=10 * LIMIT, memory_free_bytes=each)
+            for n, each in enumerate(free)
+        ]  # fmt: skip
+        asked: list[Any] = []
+
+        def run(*arguments: Any, **_: Any) -> Iterator[Mapping[str, Any]]:
+            asked.append(arguments[2])
+            return iter(())
+
+        frameworks = FrameworksReading(
+            interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+        )
+        limit = plan_limit(parse_amount("10%"), gpus, environment={}, frameworks=frameworks)
+        gauge = functools.partial(nullcontext, measured)
+        answer = prove(
+            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=gauge, shared=shared
+        )
+        assert isinstance(answer.result, MemoryLimit)
+        assert answer.exit_code == 3
+        return asked, answer.result.verifications
+
+    def test_a_gpu_without_room_is_left_alone(self) -> None:
+        asked, found = self.tried(10 * LIMIT, LIMIT, None)
+
+        assert asked == [[(LIMIT, 2 * LIMIT), (0, 0), (LIMIT, 2 * LIMIT)]]
+        assert "bytes are free" in (found[1].reason or "")
+        assert found[0].reason == found[2].reason == "it ended early"
+
+    @pytest.mark.parametrize(
+        ("spare", "asked", "why"),
+        [
+            # The limit, a step more, and what a program takes beside it.
+            (LIMIT + STEP + 576 * MIB, [(LIMIT, LIMIT + STEP)], "it ended early"),
+            (LIMIT + STEP + 576 * MIB - 1, None, "it shares the system's memory, of which"),
+            (None, None, "how much of that is free is unknown"),
+            (9 * LIMIT, [(LIMIT, 2 * LIMIT)], "it ended early"),
+        ],
+    )
+    def test_memory_that_the_system_shares_is_never_filled(
+        self, spare: int | None, asked: Any, why: str
+    ) -> None:
+        shared = SharedMemory(cuda_indices=frozenset({0}), spare_bytes=spare)
+
+        # What the driver calls free says nothing here: the kernel's caches are not in it.
+        started, (found,) = self.tried(None, shared=shared)
+
+        assert started == ([] if asked is None else [asked])
+        assert why in (found.reason or "")
+
+    def test_where_nvml_has_no_size_of_its_own_it_is_shared_too(self) -> None:
+        own, shared = (
+            GpuMemoryLimit(
+                uuid=None,
+                memory_total_bytes=LIMIT,
+                limit_bytes=LIMIT,
+                allocator_limit_bytes=LIMIT,
+                memory_source=source,
+            )
+            for source in ("driver", "system")
+        )
+
+        assert [NOTHING_SHARED.has(gpu) for gpu in (own, shared)] == [False, True]
+        # What is available of it was not read: nothing is taken.
+        assert NOTHING_SHARED.refusal(1) is not None
+
+    def test_which_gpus_share_it_is_cudas_word(self) -> None:
+        devices = tuple(
+            CudaDeviceReading(ordinal=n, integrated=shares)
+            for n, shares in enumerate((False, True, None))
+        )
+
+        found = shared_memory(CudaReading(devices=devices), 100 << 30)
+
+        assert found == SharedMemory(cuda_indices=frozenset({1}), spare_bytes=80 << 30)
+        assert shared_memory(CudaReading(), None).spare_bytes is None
+
+    def test_without_any_room_nothing_is_started(self) -> None:
+        asked, found = self.tried(LIMIT, 0)
+
+        assert asked == []
+        assert [each.held for each in found] == [None, None]
+
+
+class TestSeveralGpus:
+    def tried(self, *documents: Mapping[str, Any]) -> tuple[Answer, tuple[Verification, ...]]:
+        limit = plan_limit(
+            parse_amount("10%"),
+            [
+                Gpu(index=n + 4, cuda_index=n, visible=True, uuid=f"GPU-{n}",
+                    memory_total_bytes=10 * LIMIT)
+                for n in (0, 1)
+            ],
+            frameworks=FrameworksReading(
+                interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
+            ),
+            environment={},
+        )  # fmt: skip
+        asked: list[Any] = []
+
+        def run(*arguments: Any, **_: Any) -> Iterator[Mapping[str, Any]]:
+            asked.append(arguments[2])
+            yield from documents
+
+        def measure(*arguments: Any) -> int:
+            asked.append(arguments)
+            return 2100 * MIB
+
+        answer = prove(
+            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measure)
+        )
+        assert asked[0] == [(LIMIT, 2 * LIMIT)] * 2
+        assert all(each == (7, f"GPU-{each[2] - 4}", each[2]) for each in asked[1:])
+        assert isinstance(answer.result, MemoryLimit)
+        return answer, answer.result.verifications
+
+    @staticmethod
+    def on(ordinal: int, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{**step, "gpu": ordinal} for step in steps]
+
+    def test_each_has_its_verdict(self) -> None:
+        answer, found = self.tried(*self.on(0, *HELD), *self.on(1, *HELD))
+
+        assert answer.exit_code == 0
+        assert [(each.uuid, each.cuda_index, each.held) for each in found] == [
+            ("GPU-0", 0, True), ("GPU-1", 1, True),
+        ]  # fmt: skip
+
+    def test_one_that_does_not_hold_is_named(self) -> None:
+        broken = self.on(1, START, took(2 * LIMIT), {"step": "end", "refused": False})
+        answer, found = self.tried(*self.on(0, *HELD), *broken)
+
+        assert (answer.exit_code, [each.held for each in found]) == (1, [True, False])
+        assert answer.error is not None
+        assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 1: " in answer.error.message
+
+    def test_a_failure_on_one_says_nothing_of_the_other(self) -> None:
+        failed = {"step": "failed", "gpu": 0, "error": "E", "message": "lost"}
+        answer, found = self.tried(failed, *self.on(1, *HELD))
+
+        assert (answer.exit_code, [each.held for each in found]) == (3, [None, True])
+        assert found[0].reason == "E: lost"
+
+    def test_a_failure_before_any_is_everyones(self) -> None:
+        _, found = self.tried({"step": "failed", "gpu": None, "error": "E", "message": "no"})
+
+        assert [each.reason for each in found] == ["E: no"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "allowed"),
+    [
+        ("cupy", "10%", [8, 1]),
+        ("cupy", "4GiB", [4, 4]),
+        ("jax", "4GiB", [4, 0.5]),  # one fraction: that of the larger card
+        ("torch", "4GiB", [4, 0.5]),
+        ("tensorflow", "4GiB", [4, 4]),
+    ],
+)
+def test_what_one_setting_allows_on_cards_that_differ(
+    name: str, amount: str, allowed: list[float]
+) -> None:
+    gpus = [
+        Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}", memory_total_bytes=size << 30)
+        for n, size in enumerate((80, 10))
+    ]
+    frameworks = FrameworksReading(
+        interpreter=Interpreter(path="python"),
+        frameworks={"cupy": "1", "jax": "0.10.2", "torch": "2.12.0", "tensorflow": "2.21.0"},
+    )
+    limit = plan_limit(parse_amount(amount), gpus, environment={}, frameworks=frameworks)
+
+    assert [allowed_bytes(limit, name, gpu) for gpu in limit.gpus] == [
+        int(size * 1024**3) for size in allowed
+    ]
+
+
+def test_a_framework_that_does_not_answer() -> None:
+    def run(*_: Any, **__: Any) -> Iterator[Mapping[str, Any]]:
+        yield START
+        problem = "it did not answer in time"
+        raise OtherPythonError(problem)
+
+    limit = plan()
+    answer = prove(
+        Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measured)
+    )
+
+    assert answer.exit_code == 3
+
+
+def test_a_framework_that_is_not_installed_is_missing() -> None:
+    answer, found = tried(*HELD, framework="torch")
+
+    assert (answer.exit_code, found.held) == (4, None)
+    assert answer.error is not None
+    assert answer.error.message.startswith("The limit of torch could not be tried: ")
+    assert answer.error.remedy == ("Try what this Python has: --verify-with cupy",)
+
+
+def test_where_nothing_is_installed_another_python_is_asked_for() -> None:
+    frameworks = FrameworksReading(interpreter=Interpreter(path="python"), frameworks={"numba": ""})
+    answer, _ = tried(framework="cupy", frameworks=frameworks)
+
+    assert answer.error is not None
+    assert answer.error.remedy == ("Name a Python that has it: --python FILE",)
+
+
+def test_a_framework_that_nothing_caps_is_not_capped() -> None:
+    answer, found = tried(*HELD, environment={"CUPY_GPU_MEMORY_LIMIT": "1"})
+    assert found.held is True
+
+    frameworks = FrameworksReading(
+        interpreter=Interpreter(path="python"), frameworks={"jax": "0.10.2"}
+    )
+    answer, found = tried(
+        framework="jax",
+        frameworks=frameworks,
+        environment={"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+    )
+
+    assert (answer.exit_code, found.held) == (1, False)
+
+
+def test_without_a_python() -> None:
+    limit = plan(frameworks=FrameworksReading(reason="none"))
+
+    with pytest.raises(MissingError):
+        prove(Answer(result=limit), limit, ["cupy"], {})
+
+
+def test_names_are_checked_first() -> None:
+    check_frameworks(["cupy", "torch", "jax", "tensorflow"])
+    with pytest.raises(WrongUseError):
+        check_frameworks(["caffe"])

@@ -1,0 +1,484 @@
+"""Terminal view of a memory limit, at several widths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.memlimit.model import (
+    Culprit,
+    GpuMemoryLimit,
+    LimitedRun,
+    Mechanism,
+    MemoryLimit,
+    MemoryRequest,
+    Overhead,
+    RunGpu,
+    Software,
+    Strength,
+    Verification,
+    Way,
+)
+from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.table import render
+from gpucheck.report.text import View
+
+GPU = GpuMemoryLimit(
+    uuid="GPU-1",
+    memory_total_bytes=85520809984,
+    limit_bytes=25656242995,
+    allocator_limit_bytes=25656242995,
+    cuda_index=0,
+    index=1,
+    name="NVIDIA H100 80GB HBM3",
+)
+UNKNOWN = GpuMemoryLimit(
+    uuid="GPU-2",
+    memory_total_bytes=None,
+    limit_bytes=None,
+    allocator_limit_bytes=None,
+    index=2,
+)
+CUPY = Mechanism(
+    framework="cupy",
+    mechanism="CUPY_GPU_MEMORY_LIMIT",
+    setting="CUPY_GPU_MEMORY_LIMIT=30%",
+    strength=Strength.ALLOCATOR,
+    applies=True,
+    reason="default pool only",
+)
+OTHER = Mechanism(
+    framework="any other CUDA program",
+    mechanism="none",
+    setting=None,
+    strength=Strength.NONE,
+    applies=False,
+    reason="nothing but MPS or MIG holds it",
+    by=Way.NOBODY,
+)
+LIMIT = MemoryLimit(
+    request=MemoryRequest(text="30%", fraction=0.3),
+    gpus=(GPU, UNKNOWN),
+    mechanisms=(CUPY, OTHER),
+    environment={"CUPY_GPU_MEMORY_LIMIT": "30%"},
+)
+
+
+def shown(limit: MemoryLimit, **view: object) -> str:
+    report = Report(
+        command="memlimit",
+        schema="gpucheck/memlimit/1",
+        time="2026-01-01T00:00:00Z",
+        host=Host(),
+        exit_code=ExitCode.OK,
+        status=Status.OK,
+        error=None,
+        warnings=(),
+        result=limit,
+    )
+    return render(report, View(**view))  # type: ignore[arg-type]
+
+
+def test_a_glance_at_80_columns() -> None:
+    overhead = Overhead(included=False, context_bytes=1 << 29, library_bytes=1 << 26, sources=())
+
+    assert shown(replace(LIMIT, gpus=(GPU,), overhead=overhead), width=80) == (
+        "30% of each visible GPU\n"
+        "CUDA  Name                      Total     Limit        Bytes\n"
+        "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
+        "nvidia-smi shows about 576.0 MiB more for the CUDA context and libraries;\n"
+        "--include-overhead includes it.\n"
+        "In a run (not checked):\n"
+        "  ✓ cupy                    by environment variables\n"
+        "  ✗ any other CUDA program  nothing but MPS or MIG holds it\n"
+        "-- COMMAND at the end runs it limited and watched; --verify proves the limit.\n"
+        "--format shell prints the variables, --code FRAMEWORK the code for a program.\n"
+        "-v shows how each framework is limited, how strictly, and why.\n"
+    )
+
+
+def test_everything_at_80_columns() -> None:
+    assert shown(LIMIT, width=80, verbosity=1) == (
+        "30% of each visible GPU\n"
+        "CUDA  Name                      Total     Limit        Bytes\n"
+        "   0  NVIDIA H100 80GB HBM3  79.6 GiB  23.9 GiB  25656242995\n"
+        "   -  GPU-2                         -         -            -\n"
+        "\n"
+        "  Framework               Strength   Applies   By\n"
+        "✓ cupy                    allocator  yes       CUPY_GPU_MEMORY_LIMIT\n"
+        "    default pool only\n"
+        "- any other CUDA program  none       no        nothing but MPS or MIG holds it\n"
+        "\n"
+        "The settings (--format shell prints only these lines):\n"
+        "export CUPY_GPU_MEMORY_LIMIT=30%\n"
+    )
+
+
+def test_a_limit_at_40_columns_in_ascii() -> None:
+    text = shown(LIMIT, width=40, unicode=False)
+
+    assert text.startswith(
+        "30% of each visible GPU\n"
+        "CUDA 0 NVIDIA H100 80GB HBM3\n"
+        "  23.9 GiB of 79.6 GiB\n"
+        "  25656242995 bytes\n"
+        "CUDA - GPU-2\n"
+    )
+    assert "\n+ cupy\n  by environment variables\n" in text
+    assert "\n    CUPY_GPU_MEMORY_LIMIT\n" in shown(LIMIT, width=40, verbosity=1)
+
+
+@pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 160])
+def test_bytes_are_never_cut_off(width: int) -> None:
+    text = shown(LIMIT, width=width)
+
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith("export"))
+    assert "25656242995" in text
+
+
+class TestEqualGpus:
+    EIGHT = tuple(replace(GPU, cuda_index=n, index=n, uuid=f"GPU-{n}") for n in (0, 1, 2, 5))
+
+    def test_are_one_row(self) -> None:
+        text = shown(replace(LIMIT, gpus=self.EIGHT))
+
+        assert "0-2,5  4 × NVIDIA H100 80GB HBM3  79.6 GiB" in text
+        assert text.count("H100") == 1
+
+    def test_are_one_block_where_it_is_narrow_and_rows_where_more_is_asked_for(self) -> None:
+        narrow = shown(replace(LIMIT, gpus=self.EIGHT), width=40, unicode=False)
+
+        assert "CUDA 0-2,5 4 x NVIDIA H100 80GB HBM3\n" in narrow
+        assert shown(replace(LIMIT, gpus=self.EIGHT), verbosity=1).count("H100") == 4
+
+    def test_unlike_ones_have_rows_and_budgets_of_their_own(self) -> None:
+        other = replace(GPU, cuda_index=9, memory_total_bytes=10, limit_bytes=5)
+        limit = replace(whole(), gpus=(*self.EIGHT, other), verifications=())
+        text = shown(limit, width=200, verbosity=1)
+
+        assert shown(limit, width=200).count("H100") == 2
+        assert "Budget of GPU 0-2,5: 23.9 GiB" in text
+        assert "Budget of GPU 9: 23.9 GiB" in text
+
+
+class TestLinesToCopy:
+    LONG = "PYTORCH_ALLOC_CONF=" + "a:b," * 40 + "per_process_memory_fraction:0.3"
+    CODE = "for each in " + "x" * 100 + ": set(each)"
+
+    def limit(self, *, installed: bool | None) -> MemoryLimit:
+        by_code = replace(
+            CUPY, framework="tensorflow", mechanism="code", setting=self.CODE, applies=False,
+            by=Way.CODE, installed=installed, reason="a line in the program",
+        )  # fmt: skip
+        name, _, value = self.LONG.partition("=")
+        return replace(LIMIT, mechanisms=(CUPY, by_code), environment={name: value + " $x"})
+
+    @pytest.mark.parametrize("width", [20, 64, 80])
+    def test_are_never_broken(self, width: int) -> None:
+        lines = shown(self.limit(installed=True), width=width, verbosity=1).splitlines()
+
+        name, _, value = self.LONG.partition("=")
+        assert f"export {name}='{value} $x'" in lines
+        assert self.CODE in lines
+
+    def test_are_left_out_at_a_glance(self) -> None:
+        text = shown(self.limit(installed=True))
+
+        assert self.CODE not in text
+        assert "export" not in text
+
+    def test_the_trap_is_told_where_tensorflow_is(self) -> None:
+        assert "0.3 there means 0 bytes" in shown(self.limit(installed=True))
+        assert "0.3 there means 0 bytes" not in shown(self.limit(installed=None))
+        in_bytes = replace(self.limit(installed=True), request=MemoryRequest(text="8GiB", bytes=8))
+        assert "0.3 there means 0 bytes" not in shown(in_bytes)
+
+    def test_quiet_gives_no_advice(self) -> None:
+        text = shown(self.limit(installed=True), verbosity=-1)
+
+        assert "--format shell" not in text
+        assert "✗ tensorflow" in text
+
+
+class TestTheTable:
+    def test_what_is_set_for_another_python_is_neither_yes_nor_no(self) -> None:
+        elsewhere = replace(LIMIT, mechanisms=(replace(CUPY, applies=False, installed=False),))
+
+        assert "- cupy  allocator  not here" in shown(elsewhere, verbosity=1)
+
+    def test_a_cap_that_is_missing_is_marked(self) -> None:
+        missing = replace(CUPY, applies=False, installed=True)
+        limit = replace(LIMIT, mechanisms=(missing,), environment={})
+
+        assert "✗ cupy  allocator  no" in shown(limit, verbosity=1)
+
+
+class TestAtAGlance:
+    SOFTWARE = Software(interpreter="/bin/py", python="3.11.1", frameworks={"torch": "2.9.1"})
+
+    def limit(self, *mechanisms: Mechanism, **changes: object) -> str:
+        found = replace(LIMIT, software=self.SOFTWARE, mechanisms=mechanisms, **changes)  # type: ignore[arg-type]
+        return shown(found, width=100)
+
+    def test_each_framework_that_is_there_has_a_line(self) -> None:
+        here = replace(CUPY, installed=True)
+        by_hook = replace(
+            here, framework="pytorch", by=Way.CODE, applies=False, by_hook=True, setting="x"
+        )
+        absent = replace(here, framework="jax", mechanism="JAX", applies=False, installed=False)
+
+        text = self.limit(here, by_hook, absent, OTHER)
+
+        assert "In a run of /bin/py:\n" in text
+        assert "  ✓ cupy                    by CUPY_GPU_MEMORY_LIMIT\n" in text
+        assert "  ✓ pytorch 2.9.1           by the import hook\n" in text
+        assert "makes a CUDA context on each of the 2 GPUs" in text
+        assert "jax" not in text
+
+    def test_a_build_for_cpus_is_not_held(self) -> None:
+        here = replace(CUPY, installed=True)
+        software = replace(
+            self.SOFTWARE, frameworks={"torch": "2.9.1+cpu", "cupy": "14"}, for_cpus=("torch",)
+        )
+        torch = replace(here, framework="pytorch")
+
+        text = shown(replace(LIMIT, software=software, mechanisms=(here, torch)), width=100)
+
+        assert "  ✗ pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
+        assert "  ✓ cupy 14" in text
+
+    def test_where_none_is_there_all_are_told_together(self) -> None:
+        cupy = replace(CUPY, applies=False, installed=False)
+        jax = replace(cupy, framework="jax")
+
+        text = self.limit(cupy, jax)
+
+        assert "/bin/py has none of these (--python names another Python):\n" in text
+        assert "  ✓ cupy, jax  by environment variables\n" in text
+
+    def test_a_soft_limit_and_a_missing_one_are_marked_with_their_reasons(self) -> None:
+        soft = replace(CUPY, installed=True, strength=Strength.SOFT, reason="it is soft")
+        missing = replace(
+            CUPY, framework="jax", mechanism="X", applies=False, installed=True, reason="both set"
+        )
+
+        text = self.limit(soft, missing)
+
+        assert "  ~ cupy  by CUPY_GPU_MEMORY_LIMIT\n          it is soft\n" in text
+        assert "  ✗ jax   both set\n" in text
+
+    def test_a_total_that_is_not_known(self) -> None:
+        assert "such as 8GiB, limits more frameworks" in self.limit(CUPY)
+
+    @pytest.mark.parametrize("included", [False, True])
+    def test_what_nvidia_smi_will_show(self, included: bool) -> None:
+        overhead = Overhead(included=included, context_bytes=1 << 30, library_bytes=0, sources=())
+        text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
+
+        assert ("About 1.0 GiB of that is reserved for" in text) is included
+        assert ("nvidia-smi shows about 1.0 GiB more" in text) is not included
+
+    def test_a_limit_that_is_less_than_a_context(self) -> None:
+        overhead = Overhead(included=False, context_bytes=1 << 60, library_bytes=0, sources=())
+
+        text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
+
+        assert "more than the limit itself" in " ".join(text.split())
+
+
+def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
+    gpu = RunGpu(
+        uuid="GPU-1",
+        index=1,
+        limit_bytes=1 << 30,
+        allowance_bytes=0,
+        peak_bytes=2 << 30,
+        exceeded=True,
+        cuda_index=0,
+    )
+    culprit = Culprit(pid=7, name="py\x1b", uuid="GPU-1", memory_used_bytes=1 << 30)
+    run = LimitedRun(
+        exit_code=143,
+        peak_bytes=2 << 30,
+        exceeded=True,
+        action="terminated",
+        gpus=(gpu,),
+        culprits=(culprit,),
+        unavailable={"later_readings": "memory is no longer watched: x"},
+    )
+
+    text = shown(replace(LIMIT, run=run))
+
+    assert (
+        "The command ended with 143; the watcher terminated it.\n"
+        "  GPU 0: peak 2.0 GiB of 1.0 GiB, exceeded\n"
+        "  py\\x1b (7) had 1.0 GiB when the limit was exceeded\n"
+        "  memory is no longer watched: x\n"
+        "In a run"
+    ) in text
+    assert "--format shell" not in text
+    assert "ended with 143" in shown(replace(LIMIT, run=run), verbosity=1)
+
+
+def test_a_run_of_which_nothing_is_known() -> None:
+    run = LimitedRun(
+        exit_code=0,
+        peak_bytes=None,
+        exceeded=None,
+        action=None,
+        unavailable={"peak_bytes": "--watch off"},
+    )
+
+    assert "The command ended with 0.\n  peak unknown: --watch off\n" in shown(
+        replace(LIMIT, run=run)
+    )
+    unseen = replace(run, peak_bytes=0, unavailable={})
+    assert "no process of the command was seen on a GPU" in shown(replace(LIMIT, run=unseen))
+
+
+def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
+    evil = GpuMemoryLimit(
+        uuid=None,
+        memory_total_bytes=1,
+        limit_bytes=1,
+        allocator_limit_bytes=1,
+        cuda_index=0,
+        name="[red]\x1b[31m",
+    )
+    limit = MemoryLimit(
+        request=MemoryRequest(text="30%\x1b"), gpus=(evil,), mechanisms=(), environment={}
+    )
+
+    for width in (40, 80):
+        text = shown(limit, width=width)
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "[red]\\x1b[31m" in text
+
+
+def whole() -> MemoryLimit:
+    overhead = Overhead(
+        included=False, context_bytes=1 << 29, library_bytes=1 << 26, sources=("a",)
+    )
+    return replace(
+        LIMIT,
+        overhead=overhead,
+        software=Software(interpreter="/bin/python", python="3.11.1", frameworks={"torch": "2.13"}),
+        verifications=(
+            Verification(
+                framework="cupy",
+                version="14.2.0",
+                mechanism="CUPY_GPU_MEMORY_LIMIT",
+                allocated_bytes=100,
+                refused_bytes=7,
+                limit_bytes=105,
+                deviation_bytes=-5,
+                refused_with="OutOfMemoryError",
+                held=True,
+            ),
+            Verification(
+                framework="jax\x1b",
+                allocated_bytes=None,
+                refused_bytes=None,
+                refused_with=None,
+                held=False,
+                reason="nothing was refused",
+            ),
+            Verification(
+                framework="torch",
+                allocated_bytes=None,
+                refused_bytes=None,
+                refused_with=None,
+                held=None,
+                reason="the card was full",
+            ),
+        ),
+    )
+
+
+def test_budget_and_software() -> None:
+    lines = shown(whole(), width=200, verbosity=1).splitlines()
+
+    assert lines[4:7] == [
+        "Budget of GPU 0: 23.9 GiB for allocators, about 512.0 MiB for the context and 64.0 MiB for"
+        " libraries: nvidia-smi shows about 24.5 GiB; --include-overhead keeps that within the"
+        " limit.",
+        "Budget of GPU -: unknown without the GPU's total",
+        "For /bin/python: torch 2.13",
+    ]
+
+
+def test_proofs_are_told_in_the_place_of_the_plan() -> None:
+    text = shown(whole(), width=200)
+
+    assert text.endswith(
+        "✓ cupy 14.2.0: the cap holds\n"
+        "    by CUPY_GPU_MEMORY_LIMIT\n"
+        "    100 of 105 bytes allocated\n"
+        "    7 bytes more refused with OutOfMemoryError: at the limit, to within 7 B\n"
+        "    NVML does not report what the process took: only the allocator's own count is known\n"
+        "✗ jax\\x1b: the cap does not hold\n"
+        "    nothing was refused\n"
+        "? torch: not proven\n"
+        "    the card was full\n"
+    )
+    assert "export" not in text
+    assert "export" in shown(whole(), width=200, verbosity=1)
+
+
+def test_the_same_on_several_gpus_is_told_once() -> None:
+    first, *_ = whole().verifications
+    found = [
+        replace(first, cuda_index=n, uuid=f"GPU-{n}", overhead_bytes=n << 20) for n in (0, 1, 2)
+    ]
+    found[1] = replace(found[1], held=False, allocated_bytes=300, reason="no limit")
+    limit = replace(whole(), gpus=(GPU,) * 3, verifications=tuple(found))
+
+    text = shown(limit, width=200)
+
+    assert "✓ cupy 14.2.0: the cap holds on GPU 0,2\n" in text
+    assert "✗ cupy 14.2.0: the cap does not hold on GPU 1\n" in text
+    assert "    2.0 MiB outside the allocator, by NVML\n" in text
+
+
+def test_a_budget_that_the_card_does_not_have() -> None:
+    tight = replace(GPU, allocator_limit_bytes=GPU.memory_total_bytes)
+
+    assert "more than the card has" in shown(
+        replace(whole(), gpus=(tight,)), width=200, verbosity=1
+    )
+
+
+def test_sources_are_shown_where_more_is_asked_for() -> None:
+    assert "\n  a\n" in shown(whole(), verbosity=1)
+    assert "\n  a\n" not in shown(whole())
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_whole_report_fits(width: int) -> None:
+    text = shown(whole(), width=width, unicode=False)
+
+    assert text.isascii()
+    assert all(len(line) <= width for line in text.splitlines() if not line.startswith("export"))
+
+
+def test_another_result_is_refused() -> None:
+    with pytest.raises(TypeError):
+        shown("not a limit")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("deviation", "said"),
+    [
+        (-(16 << 20), "16.0 MiB below the limit, to within 16.0 MiB"),
+        (-1, "at the limit, to within 16.0 MiB"),
+        (3 << 30, "3.0 GiB above the limit, to within 16.0 MiB"),
+    ],
+)
+def test_where_the_refusal_was_is_said(deviation: int, said: str) -> None:
+    first = replace(whole().verifications[0], deviation_bytes=deviation, refused_bytes=16 << 20)
+
+    text = shown(replace(whole(), verifications=(first,)), width=200)
+
+    assert f"refused with OutOfMemoryError: {said}\n" in text

@@ -1,0 +1,357 @@
+"""What fits, what is best, and the reason that each of the others is given."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.inventory.model import (
+    DecidedBy,
+    EntryStatus,
+    Gpu,
+    GpuProcess,
+    GpuState,
+    Inventory,
+    MigInstance,
+    MigState,
+    Topology,
+    TopologyLink,
+    Visibility,
+    VisibilityEntry,
+)
+from gpucheck.place.choice import Chooser, capability_of
+from gpucheck.place.choice_options import allowed_uuids, options_of
+from gpucheck.place.choice_rank import best, cpus_in
+from gpucheck.place.model import ChoiceRequest, Preference
+from gpucheck.report.errors import BadAnswerError, WrongUseError
+from gpucheck.report.units import parse_amount
+
+GIB = 1024**3
+
+
+def card(index: int, **changes: object) -> Gpu:
+    values: dict[str, object] = {
+        "index": index,
+        "cuda_index": index,
+        "visible": True,
+        "uuid": f"GPU-{index}",
+        "name": "NVIDIA H100",
+        "pci_bus_id": f"0000:0{index}:00.0",
+        "compute_capability": "9.0",
+        "memory_total_bytes": 80 * GIB,
+        "memory_free_bytes": 70 * GIB,
+        "utilization_gpu_percent": 0,
+        "temperature_c": 40,
+    }
+    return Gpu(**(values | changes))  # type: ignore[arg-type]
+
+
+def split_card(index: int, **changes: object) -> Gpu:
+    instances = tuple(
+        MigInstance(
+            uuid=f"MIG-{index}-{number}",
+            name="H100 MIG 1g.10gb",
+            memory_total_bytes=10 * GIB,
+            memory_used_bytes=number * GIB,
+        )
+        for number in range(2)
+    )
+    mig = MigState(enabled=True, instances=instances)
+    return card(index, mig=mig, cuda_index=None, **changes)
+
+
+def seen(text: str | None = None, *uuids: str) -> Visibility:
+    entries = tuple(
+        VisibilityEntry(text=uuid, status=EntryStatus.KEPT, uuid=uuid, reason="") for uuid in uuids
+    )
+    return Visibility(text, None, DecidedBy.RULES, entries=entries, visible=uuids)
+
+
+def chooser(
+    *gpus: Gpu,
+    visibility: Visibility | None = None,
+    links: tuple[TopologyLink, ...] = (),
+    driver: str = "580.1",
+    **request: object,
+) -> Chooser:
+    inventory = Inventory(gpus, visibility or seen(), Topology(links=links))
+    made = Chooser(
+        request=ChoiceRequest(**request),  # type: ignore[arg-type]
+        look=lambda: inventory,
+        driver_version=lambda: driver,
+    )
+    made.survey()
+    return made
+
+
+def reason(gpu: Gpu, **request: object) -> str:
+    found = chooser(gpu, **request)
+    assert found.choose({}) == []
+    (candidate,) = found.choice.candidates
+    assert not candidate.eligible
+    return candidate.reason
+
+
+class TestEligibility:
+    @pytest.mark.parametrize(
+        ("gpu", "request_", "why"),
+        [
+            (card(0, state=GpuState.LOST), {}, "lost"),
+            (card(0, state=GpuState.ERROR), {}, "no answer to NVML"),
+            (card(0, state=GpuState.ERROR, error="it needs a reset"), {}, "it needs a reset"),
+            (card(0, uuid=None), {}, "UUID cannot be read"),
+            (card(0, mig=MigState(enabled=True)), {}, "no instance"),
+            (card(0, compute_mode="prohibited"), {}, "forbids"),
+            (card(0), {"exclude": ("0",)}, "excluded"),
+            (card(0), {"exclude": ("GPU-0",)}, "excluded"),
+            (card(0), {"exclude": ("00:00.0",)}, "excluded"),
+            (card(0), {"name": "A100"}, "its name is NVIDIA H100"),
+            (card(0), {"min_compute_capability": "10.0"}, "capability is 9.0"),
+            (card(0, compute_capability=None), {"min_compute_capability": "1.0"}, "cannot be read"),
+            (card(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB is free"),
+            (card(0), {"min_free": parse_amount("100GiB")}, "it has only 80.0 GiB"),
+            (card(0, memory_free_bytes=None), {"min_free": parse_amount("1GiB")}, "cannot be read"),
+            (card(0, utilization_gpu_percent=7), {"max_utilization_percent": 5}, "load is 7 %"),
+            (card(0, utilization_gpu_percent=None), {"max_utilization_percent": 5}, "be read"),
+            (card(0, visible=False, hidden_reason="it is in another cgroup"), {}, "cgroup"),
+        ],
+    )
+    def test_a_reason_for_each(self, gpu: Gpu, request_: dict[str, object], why: str) -> None:
+        assert why in reason(gpu, **request_)
+
+    def test_a_process_without_a_claim(self) -> None:
+        gpu = card(0, processes=(GpuProcess(pid=7, type="compute"),))
+
+        assert "process 7 uses it without a claim" in reason(gpu)
+        assert chooser(gpu, share=2).choose({})
+        assert chooser(gpu, min_free=parse_amount("1GiB")).choose({})
+
+    def test_a_desktop_is_no_competitor(self) -> None:
+        assert chooser(card(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
+
+    def test_what_is_held(self) -> None:
+        found = chooser(card(0), card(1))
+
+        assert [target.uuid for target in found.choose({"GPU-0": "held by alice"})] == ["GPU-1"]
+        assert found.choice.candidates[0].reason == "held by alice"
+
+    def test_too_few_says_why_for_each(self) -> None:
+        found = chooser(card(0), card(1), count=2)
+        assert found.choose({"GPU-1": "held by alice"}) == []
+
+        error = found.failure()
+        assert error.message == "2 GPUs were requested, but only 1 fits."
+        assert error.remedy[0] == "GPU 1: held by alice"
+
+    def test_what_can_never_fit_is_not_waited_for(self) -> None:
+        found = chooser(card(0), card(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
+
+        assert [target.uuid for target in found.possible] == ["GPU-0"]
+
+
+class TestVisibleSet:
+    def test_only_the_inherited_ones(self) -> None:
+        gpus = (card(0, visible=False), card(1), card(2, visible=False))
+        found = chooser(*gpus, visibility=seen("1", "GPU-1"))
+
+        assert [target.uuid for target in found.choose({})] == ["GPU-1"]
+        assert "does not name it" in found.choice.candidates[0].reason
+
+    def test_none_at_all(self) -> None:
+        assert chooser(card(0, visible=False), visibility=seen("")).choose({}) == []
+
+    def test_unset_is_everything(self) -> None:
+        assert allowed_uuids(seen(None)) is None
+
+    def test_instances_of_a_named_card(self) -> None:
+        found = chooser(split_card(0), card(1), visibility=seen("0", "GPU-0"), count=2)
+
+        assert [target.uuid for target in found.choose({})] == ["MIG-0-0", "MIG-0-1"]
+
+    def test_one_named_instance(self) -> None:
+        found = chooser(split_card(0), visibility=seen("MIG-0-1", "MIG-0-1"))
+
+        (target,) = found.choose({})
+        assert (target.card, target.instance) == ("GPU-0", "MIG-0-1")
+
+    def test_an_old_driver_shows_one_instance(self) -> None:
+        assert chooser(split_card(0), driver="525.1").choose({})
+        assert chooser(split_card(0), driver="525.1", count=2).choose({}) == []
+        assert chooser(split_card(0), driver="570.1", count=2).choose({})
+
+    def test_exclude_an_instance(self) -> None:
+        (target,) = chooser(split_card(0), exclude=("mig-0-0",)).choose({})
+
+        assert target.instance == "MIG-0-1"
+
+    @pytest.mark.parametrize("unread", ["uuid of the instance", "uuid of the card"])
+    def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
+        whole = split_card(0)
+        if unread == "uuid of the card":
+            options = options_of([whole._replace(uuid=None)])
+        else:
+            first, second = whole.mig.instances
+            mig = whole.mig._replace(instances=(first._replace(uuid=None), second))
+            options = options_of([whole._replace(mig=mig)])
+
+        named = [option.target is not None for option in options]
+
+        assert named == ([False, False] if unread == "uuid of the card" else [False, True])
+
+    def test_an_instance_tells_no_load(self) -> None:
+        found = chooser(split_card(0), max_utilization_percent=100)
+
+        assert found.choose({}) == []
+        assert "reports no load" in found.choice.candidates[0].reason
+
+
+def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) -> list[int]:
+    made = chooser(*gpus, prefer=prefer, count=count, **more)
+    made.choose({})
+    return [option.gpu.index for option in made.choice.chosen]
+
+
+class TestPreference:
+    def test_free_memory(self) -> None:
+        gpus = (card(0), card(1, memory_free_bytes=79 * GIB), card(2, memory_free_bytes=None))
+
+        assert preferred(Preference.FREE_MEMORY, *gpus) == [1]
+        assert preferred(Preference.FREE_MEMORY, *gpus, count=2) == [0, 1]
+
+    def test_idle(self) -> None:
+        gpus = (card(0, utilization_gpu_percent=None), card(1, utilization_gpu_percent=9), card(2))
+
+        assert preferred(Preference.IDLE, *gpus) == [2]
+
+    def test_cool(self) -> None:
+        gpus = (card(0, temperature_c=60), card(1, temperature_c=None), card(2, temperature_c=30))
+
+        assert preferred(Preference.COOL, *gpus) == [2]
+
+    def test_numa_keeps_them_on_one_node(self) -> None:
+        gpus = (card(0, numa_node=0), card(1, numa_node=1), card(2), card(3, numa_node=1))
+
+        assert preferred(Preference.NUMA, *gpus, count=2) == [1, 3]
+
+    def test_nvlink_takes_the_pair_with_the_bridge(self) -> None:
+        gpus = tuple(card(index) for index in range(4))
+        links = (
+            TopologyLink(0, 1, "SYS"),
+            TopologyLink(0, 2, "NODE"),
+            TopologyLink(0, 3, "PIX"),
+            TopologyLink(1, 2, "NV4"),
+            TopologyLink(1, 3, None),
+            TopologyLink(2, 3, "SYS"),
+        )
+
+        assert preferred(Preference.NVLINK, *gpus, count=2, links=links) == [1, 2]
+
+    @given(st.integers(1, 5), st.sampled_from(list(Preference)))
+    def test_always_as_many_as_asked_each_once(self, count: int, prefer: Preference) -> None:
+        options = options_of([card(index, numa_node=index % 2) for index in range(5)])
+        chosen = best(options, ChoiceRequest(count=count, prefer=prefer), None)
+
+        assert len({option.uuid for option in chosen}) == count
+
+
+class TestWords:
+    @pytest.mark.parametrize(("text", "pair"), [("9.0", (9, 0)), ("10.3", (10, 3))])
+    def test_capabilities_are_numbers(self, text: str, pair: tuple[int, int]) -> None:
+        assert capability_of(text) == pair
+
+    @given(st.text())
+    def test_any_capability(self, text: str) -> None:
+        with contextlib.suppress(WrongUseError):
+            assert min(capability_of(text)) >= 0
+
+    @pytest.mark.parametrize(
+        ("text", "count"),
+        [("", 0), ("3", 1), ("0-3,8", 5), ("x", 0), ("1-", 1), ("0-99999999999", 8193)],
+    )
+    def test_cpu_lists(self, text: str, count: int) -> None:
+        assert len(cpus_in(text)) == count
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"count": 0},
+            {"share": 0},
+            {"max_utilization_percent": 101},
+            {"max_utilization_percent": float("nan")},
+            {"min_compute_capability": "nine"},
+            {"name": "("},
+            {"name": "*"},
+        ],
+    )
+    def test_requests_that_no_machine_could_answer(self, wrong: dict[str, object]) -> None:
+        from gpucheck.place.choice import check_request
+
+        with pytest.raises(WrongUseError):
+            check_request(ChoiceRequest(**wrong))  # type: ignore[arg-type]
+
+
+def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
+    inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
+
+    def failure(count: int) -> BadAnswerError:
+        chooser = Chooser(request=ChoiceRequest(count=count), look=lambda: inventory)
+        chooser.survey()
+        chooser.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
+        return chooser.failure()
+
+    assert failure(2).remedy == (
+        "GPUs 0-1: held by x",
+        "Ask for less, or wait: add --wait.",
+    )
+    assert failure(3).remedy[-1] == "Waiting would not help: ask for less."
+    # There is less than one only of what was asked for besides.
+    assert failure(1).remedy[-1] == "Wait: add --wait."
+
+
+def test_what_is_hidden_may_be_shown_again() -> None:
+    hidden = card(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
+    inventory = Inventory(gpus=(hidden,), visibility=seen())
+    chooser = Chooser(request=ChoiceRequest(), look=lambda: inventory)
+    chooser.survey()
+    chooser.choose({})
+
+    assert chooser.failure().remedy[-1] == (
+        "Waiting would not help: allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)."
+    )
+
+
+def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
+    busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
+    chooser = Chooser(
+        request=ChoiceRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
+    )
+    chooser.survey()
+
+    assert chooser.choose({}, behind=2) == []
+    assert [item.reason for item in chooser.choice.candidates] == [
+        "2 others are already waiting for it",
+        "process 7 uses it without a claim",
+    ]
+
+
+def test_where_none_can_be_given_nobody_is_told_to_ask_for_less() -> None:
+    inventory = Inventory(
+        gpus=(card(0, state=GpuState.LOST), card(1, state=GpuState.LOST)),
+        visibility=Visibility(
+            cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
+        ),
+    )
+    chooser = Chooser(request=ChoiceRequest(count=2), look=lambda: inventory)
+    chooser.survey()
+    chooser.choose({})
+
+    failure = chooser.failure()
+
+    assert failure.message == "2 GPUs were requested, but none fits."
+    assert failure.remedy == (
+        "GPUs 0-1: lost",
+        "Waiting would not help: no GPU here can ever fit.",
+    )

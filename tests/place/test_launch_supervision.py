@@ -1,0 +1,175 @@
+"""Supervision of a command: forwarded signals, ticks, and no leftovers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpucheck.place import launch
+from tests.place.launch_driver import (
+    COUNTING_CHILD,
+    DEADLINE_S,
+    Session,
+    driver,
+    environment,
+    eventually,
+    finish,
+    python,
+    sessions,
+    state_of,
+)
+
+
+@pytest.fixture
+def session() -> Iterator[Callable[..., Session]]:
+    with sessions() as start:
+        yield start
+
+
+class TestSupervise:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+    def test_a_child_ended_by_a_signal(self, number: signal.Signals) -> None:
+        done = finish("supervise", ["sh", "-c", f"ulimit -c 0; kill -{number.value} $$"])
+
+        assert done.returncode == 128 + number
+
+    def test_the_child_ends_when_the_reader_of_its_pipe_has_gone(self) -> None:
+        pipe = subprocess.Popen(
+            driver("supervise", ["sh", "-c", "yes; exit $?"]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
+        assert pipe.stdout is not None
+        pipe.stdout.readline()
+        pipe.stdout.close()
+
+        assert pipe.wait(DEADLINE_S) == 128 + signal.SIGPIPE
+
+    def test_ticks_come_with_the_childs_process_id(self) -> None:
+        seen: list[int] = []
+
+        code = launch.supervise(
+            ["sleep", "0.3"], dict(os.environ), on_tick=seen.append, tick_s=0.01
+        )
+
+        assert code == 0
+        assert len(set(seen)) == 1
+        assert seen[0] not in (0, os.getpid())
+
+    def test_a_failing_tick_waits_for_the_child_and_is_raised_once(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        def fail(pid: int) -> None:
+            calls.append(pid)
+            raise RuntimeError("broken watcher")
+
+        with pytest.raises(RuntimeError, match="broken watcher"):
+            launch.supervise(
+                ["sh", "-c", f"sleep 0.2; touch {tmp_path}/ended"],
+                dict(os.environ),
+                on_tick=fail,
+                tick_s=0.01,
+            )
+
+        assert (tmp_path / "ended").exists()
+        assert len(calls) == 1
+
+    def test_a_tick_may_end_the_child(self) -> None:
+        code = launch.supervise(
+            ["sleep", "60"],
+            dict(os.environ),
+            on_tick=lambda pid: os.kill(pid, signal.SIGTERM),
+            tick_s=0.01,
+        )
+
+        assert code == 128 + signal.SIGTERM
+
+    def test_the_child_stays_in_our_process_group(self) -> None:
+        show = python("import os; print(os.getpgrp())")
+
+        process = subprocess.Popen(
+            driver("supervise", show),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        output, _ = process.communicate(timeout=DEADLINE_S)
+
+        assert int(output) == process.pid
+
+    def test_a_child_that_signals_its_own_group_gets_it_once(
+        self, session: Callable[..., Session]
+    ) -> None:
+        source = COUNTING_CHILD.replace("while True:", "os.kill(0, signal.SIGUSR1)\nwhile True:")
+        running = session("supervise", python(source))
+        assert running.line().startswith("ready")
+        assert running.line() == "SIGUSR1"
+
+        running.send(signal.SIGTERM)
+
+        assert running.rest() == ["SIGTERM"]
+
+    def test_stopped_and_continued_alone_is_passed_on(
+        self, session: Callable[..., Session]
+    ) -> None:
+        running = session("supervise", python(COUNTING_CHILD))
+        child = int(running.line().split()[1])
+
+        os.kill(child, signal.SIGSTOP)
+        eventually(lambda: state_of(child) == "T")
+        running.send(signal.SIGCONT)
+
+        assert running.line() == "SIGCONT"
+        running.send(signal.SIGTERM)
+        assert running.rest() == ["SIGTERM"]
+        assert running.wait() == 7
+
+    def test_a_stop_and_a_continuation_of_ours_alone_are_shared(
+        self, session: Callable[..., Session]
+    ) -> None:
+        running = session("supervise", python(COUNTING_CHILD))
+        child = int(running.line().split()[1])
+        # Whoever is in a group without a parent outside it is not stopped by SIGTSTP.
+        running.send(signal.SIGSTOP)
+        eventually(lambda: state_of(running.process.pid) == "T")
+        # It has written its line, and may not be asleep yet.
+        eventually(lambda: state_of(child) == "S")
+
+        running.send(signal.SIGCONT)
+
+        assert running.line() == "SIGCONT"
+        running.send(signal.SIGTERM)
+        assert running.rest() == ["SIGTERM"]
+        assert running.wait() == 7
+
+    def test_no_process_is_left_behind(self, session: Callable[..., Session]) -> None:
+        running = session("supervise", ["sh", "-c", "echo here; cat /proc/$PPID/task/*/children"])
+        assert running.line() == "here"
+        children = [int(pid) for pid in running.rest()]
+
+        running.wait()
+
+        assert len(children) == 2
+        assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+    def test_killed_itself_it_leaves_no_witness(self, session: Callable[..., Session]) -> None:
+        command = ["sh", "-c", "cat /proc/$PPID/task/*/children; echo; exec sleep 2"]
+        running = session("supervise", command)
+        children = [int(pid) for pid in running.line().split()]
+
+        running.send(signal.SIGKILL)
+
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+    def test_an_exit_code_is_known_although_the_caller_ignores_its_children(self) -> None:
+        def ignore() -> None:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+        assert finish("supervise", ["sh", "-c", "exit 5"], preexec_fn=ignore).returncode == 5

@@ -1,0 +1,236 @@
+"""How a placement looks on terminals of several widths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.place.claim_model import Claim
+from gpucheck.place.model import Candidate, PlacedDevice, PlacedOp, Placement, Transfer
+from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats.table import render
+from gpucheck.report.text import View
+
+LOCAL = "/job:localhost/replica:0/task:0"
+UUID = "GPU-00000002-1111-2222-3333-444444444444"
+
+GPU = PlacedDevice(
+    spec="/gpu:0",
+    resolved=f"{LOCAL}/device:GPU:0",
+    kind="GPU",
+    cuda_index=0,
+    index=2,
+    uuid=UUID,
+    name="NVIDIA A100",
+    pci_bus_id="0000:1a:00.0",
+    reason="CUDA device 0, the only visible one",
+    names={"tensorflow": "/device:GPU:0", "cupy": "0", "jax": "0", "nvidia-smi": "2"},
+)
+CPU = PlacedDevice(
+    spec="/gpu:7",
+    resolved=f"{LOCAL}/device:CPU:0",
+    kind="CPU",
+    soft=True,
+    reason="there is no /device:GPU:7; soft placement drops type and id, which leaves the CPU",
+    names={"tensorflow": "/device:CPU:0"},
+)
+GRAPH = Placement(
+    graph="g.toml",
+    ops=(
+        PlacedOp(name="a", op="Const", device=f"{LOCAL}/device:GPU:0"),
+        PlacedOp(name="MatMul", op="MatMul", device=f"{LOCAL}/device:GPU:0"),
+        PlacedOp(name="sum", op="AddV2", device=f"{LOCAL}/device:CPU:0"),
+    ),
+    transfers=(
+        Transfer(
+            from_=f"{LOCAL}/device:GPU:0", to=f"{LOCAL}/device:CPU:0", what="MatMul", bytes=16
+        ),
+    ),
+    advice=("a elsewhere would copy less",),
+)
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": UUID, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def shown(placement: Placement, **view: object) -> str:
+    report = Report(
+        command="place",
+        schema="gpucheck/place/1",
+        time="2026-01-01T00:00:00Z",
+        host=Host(),
+        exit_code=ExitCode.OK,
+        status=Status.OK,
+        error=None,
+        warnings=(),
+        result=placement,
+    )
+    return render(report, View(**view))  # type: ignore[arg-type]
+
+
+def test_a_placement_at_80_columns() -> None:
+    assert shown(Placement(devices=(GPU, CPU), environment=ENVIRONMENT), width=80) == (
+        "/gpu:0 is NVIDIA A100, CUDA device 0, the only visible one\n"
+        "  GPU-00000002-1111-2222-3333-444444444444 at 0000:1a:00.0\n"
+        "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2\n"
+        "/gpu:7 is replaced by the CPU\n"
+        "  there is no /device:GPU:7; soft placement drops type and id, which leaves the\n"
+        "  CPU\n"
+        "  TensorFlow /device:CPU:0\n"
+        "To show a program only this GPU, put this before it:\n"
+        "  CUDA_VISIBLE_DEVICES=GPU-00000002-1111-2222-3333-444444444444 "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID\n"
+        "That holds nothing. To hold it until the program ends, put this before it:\n"
+        "  gpucheck place --soft /gpu:0 /gpu:7 --\n"
+    )
+
+
+def test_names_are_broken_between_libraries_alone() -> None:
+    lines = shown(Placement(devices=(GPU,)), width=32).splitlines()
+
+    assert lines[3:5] == ["  TensorFlow /device:GPU:0,", "  CuPy/JAX 0, nvidia-smi 2"]
+
+
+def test_the_tutorials_graph_is_one_line() -> None:
+    planned = Placement(devices=(GPU,), ops=GRAPH.ops, transfers=GRAPH.transfers)
+
+    assert shown(planned).endswith(
+        "--run computes a small graph there (3 operations, 16 bytes copied); -v shows it.\n"
+    )
+    assert "MatMul" not in shown(planned)
+    assert "MatMul: (MatMul)" in shown(planned, verbosity=1)
+    assert "graph" not in shown(planned, verbosity=-1)
+
+
+def test_what_holds_a_gpu_is_quoted_for_the_shell() -> None:
+    odd = replace(GPU, spec="gpu; rm")
+
+    assert "  gpucheck place 'gpu; rm' --\n" in shown(Placement(devices=(odd, odd)))
+
+
+def test_a_graph_that_is_planned() -> None:
+    assert shown(GRAPH) == (
+        "Planned, not run (--run does that):\n"
+        "  /device:GPU:0 a, MatMul\n"
+        "  /device:CPU:0 sum\n"
+        "Copies, 16 bytes:\n"
+        "  MatMul: /device:GPU:0 -> /device:CPU:0, 16 bytes\n"
+        "a elsewhere would copy less\n"
+    )
+
+
+def test_all_of_a_plan() -> None:
+    text = shown(GRAPH, verbosity=1, width=20)
+
+    assert f"  MatMul: (MatMul): {LOCAL}/device:GPU:0\n" in text
+    assert "Planned, not run" in " ".join(text.split())
+
+
+def test_a_graph_that_ran() -> None:
+    ran = replace(
+        GRAPH,
+        devices=(GPU,),
+        ran=True,
+        value=((1.0, 2.5),),
+        transfers=(replace(GRAPH.transfers[0], seconds=0.0123),),
+    )
+    text = shown(ran, width=40)
+
+    assert f"  {LOCAL}/device:GPU:0 -> device: 0, name: NVIDIA A100, pci bus id: 0000:1a" in text
+    assert f"Operations:\n  a: (Const): {LOCAL}/device:GPU:0\n" in text
+    assert "12.3 ms" in text
+    assert "Value: [[1, 2.5]]\n" in text
+
+
+def test_a_graph_without_a_value_still_ran() -> None:
+    """A value may be too large to be shown."""
+    assert "Planned, not run" not in shown(replace(GRAPH, ran=True, transfers=()))
+
+
+def test_a_choice() -> None:
+    candidates = (
+        Candidate(uuid="GPU-x", index=0, name="A100", eligible=False, reason="it is lost"),
+        Candidate(uuid=UUID, index=2, name="A100", eligible=True, reason="80 GiB free"),
+        Candidate(uuid="MIG-1", index=3, name="A100", eligible=True, reason="5 GiB free"),
+    )
+    chosen = Placement(devices=(GPU,), candidates=candidates)
+
+    assert shown(chosen).splitlines()[:3] == [
+        "chosen GPU 2 A100  80 GiB free",
+        "fits   GPU 3 MIG-1 5 GiB free",
+        "no     GPU 0 A100  it is lost",
+    ]
+    assert "/gpu:0 is NVIDIA A100" not in shown(chosen)
+    assert shown(chosen).endswith("To hold them, add -- COMMAND.\n")
+    assert f"chosen GPU 2 A100  {UUID} 80 GiB free" in shown(chosen, verbosity=1, width=100)
+    assert "/gpu:0 is NVIDIA A100" in shown(chosen, verbosity=1)
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+@pytest.mark.parametrize("width", [20, 40, 80, 160])
+def test_what_is_made_to_be_copied_is_never_broken(width: int, verbosity: int) -> None:
+    two = {"CUDA_VISIBLE_DEVICES": f"{UUID},GPU-{'3' * 36}", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    placement = Placement(devices=(GPU, CPU), environment=two)
+    lines = shown(placement, width=width, verbosity=verbosity).splitlines()
+
+    assert "  " + " ".join(f"{name}={value}" for name, value in two.items()) in lines
+    assert f"  {UUID} at 0000:1a:00.0" in lines
+    assert "  gpucheck place --soft /gpu:0 /gpu:7 --" in lines
+    whole = ("CUDA_VISIBLE_DEVICES", UUID, LOCAL, "gpucheck place")
+    assert all(len(line) <= width for line in lines if not any(text in line for text in whole))
+
+
+def test_a_value_that_the_shell_would_read_is_quoted() -> None:
+    text = shown(Placement(devices=(CPU,), environment={"A": "x; y"}))
+
+    assert "  A='x; y'\n" in text
+
+
+def test_quiet_leaves_the_advice_out() -> None:
+    text = shown(Placement(devices=(GPU,), environment=ENVIRONMENT), verbosity=-1)
+
+    assert UUID in text
+    assert "CUDA_VISIBLE_DEVICES" not in text
+
+
+def test_a_held_gpu_is_not_called_free() -> None:
+    claim = Claim(uuid=UUID, path="/run/x", slot=0, held=True)
+
+    assert "No GPU is held" not in shown(Placement(devices=(GPU,), claims=(claim,)))
+
+
+def test_the_cpu_alone() -> None:
+    text = shown(Placement(devices=(CPU,), environment={"CUDA_VISIBLE_DEVICES": ""}))
+
+    assert "To hide all GPUs from a program, put this before it:\n  CUDA_VISIBLE_DEVICES=\n" in text
+    assert "No GPU is held" not in text
+
+
+def test_control_characters_and_markup_of_outside_text_do_nothing() -> None:
+    evil = PlacedDevice(
+        spec="\x1b[2J[red]",
+        resolved="r",
+        kind="GPU",
+        index=0,
+        uuid="GPU-\x07",
+        name="[bold]\x1b[31mcard",
+        reason="\n\r",
+        names={"cupy": "\x9b31m"},
+    )
+
+    text = shown(Placement(devices=(evil,), environment={"A": "\x1b"}), color=False)
+
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "[bold]" in text
+    assert "\\x1b[2J[red]" in text
+
+
+def test_ascii_only_is_ascii() -> None:
+    named = PlacedDevice(spec="0", resolved="r", kind="GPU", index=0, name="Kärtchen …")
+
+    assert shown(Placement(devices=(named,)), unicode=False).isascii()
+
+
+def test_another_result_is_refused() -> None:
+    with pytest.raises(TypeError):
+        shown("not a placement")  # type: ignore[arg-type]

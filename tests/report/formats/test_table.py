@@ -1,0 +1,108 @@
+"""What holds for every document on a terminal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.cli.commands import COMMANDS
+from gpucheck.report.formats.table import DOCUMENTS, in_ascii, render
+from gpucheck.report.text import View
+from tests.fakes.reports import list_report
+from tests.report.formats.recorded import SNAPSHOTS
+
+
+class Word(StrEnum):
+    """An enum whose values are words of ours."""
+
+    OK = "ok"
+
+
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    text: str
+    inner: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A dataclass."""
+
+    text: str
+    table: dict[str, str] = field(default_factory=dict)
+    many: tuple[Pair, ...] = ()
+    word: Word = Word.OK
+
+
+def test_every_command_but_the_snapshot_has_a_document() -> None:
+    assert set(DOCUMENTS) >= set(COMMANDS) - {"snapshot"}
+
+
+def test_texts_become_ascii_everywhere() -> None:
+    before = Box(text="\u00e9", table={"a": "\u4e2d"}, many=(Pair("\U0001f600", Pair("\u202e")),))
+
+    assert in_ascii(before) == Box(
+        text="\\xe9",
+        table={"a": "\\u4e2d"},
+        many=(Pair("\\U0001f600", Pair("\\u202e")),),
+    )
+
+
+@pytest.mark.parametrize("value", [None, True, 1, 1.5, Word.OK, "plain", (1, "x"), Pair("x", 2)])
+def test_the_rest_stays(value: object) -> None:
+    found = in_ascii(value)
+
+    assert found == value
+    assert type(found) is type(value)
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.text() | st.integers(),
+    lambda inner: st.builds(Pair, st.text(), inner) | st.dictionaries(st.text("abc"), inner),
+    max_leaves=6,
+)
+
+
+@given(VALUES)
+def test_twice_is_once(value: Any) -> None:
+    once = in_ascii(value)
+
+    assert in_ascii(once) == once
+    assert repr(once).isascii()
+
+
+def test_without_colour_there_is_no_escape() -> None:
+    assert "\x1b" not in render(list_report(), View(color=False))
+
+
+def test_the_environment_of_the_process_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = render(list_report(), View(width=100, color=True))
+    for name, value in {"NO_COLOR": "1", "COLUMNS": "40", "TERM": "dumb", "LINES": "5"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert render(list_report(), View(width=100, color=True)) == before
+
+
+def test_lines_end_without_blanks_and_the_text_with_a_line_end() -> None:
+    text = render(list_report(), View(width=160))
+
+    assert text.endswith("\n")
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_no_snapshot_is_left_over() -> None:
+    kept = {path.stem for path in SNAPSHOTS.iterdir()}
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in SNAPSHOTS.parents[2].rglob("test_*view.py")
+    )
+    named = re.findall(r'recorded\(f?"([^"]+)"', sources)
+
+    patterns = [re.compile(re.sub(r"\{[a-z]+\}", "[a-z0-9]+", name)) for name in named]
+    assert [name for name in kept if not any(p.fullmatch(name) for p in patterns)] == []
