@@ -31,7 +31,7 @@ MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
 MOST_LINKS = 64
-#: The readings, by their first field, from which inventory/condition.py decides that a card is unfit.
+#: Readings, by their first field, from which inventory/condition.py decides that a card is unfit.
 CONDITION = frozenset(
     {
         "clock_event_reasons",
