@@ -82,7 +82,7 @@ def bench_here(
         raise KeyboardInterrupt
     failure = answer.error
     if failure is not None and answer.exit_code is ExitCode.MISSING:
-        raise MissingError(code=failure.code, message=failure.message, remedy=failure.remedy)
+        raise failure.as_error(MissingError)
     return result
 
 

@@ -86,7 +86,7 @@ class Record:
 
 def as_failure(error: GpucheckError) -> Failure:
     """Return an exception as a failure record."""
-    return Failure(code=error.code, message=error.message, remedy=error.remedy)
+    return Failure.of(error)
 
 
 def no_time(record: Record) -> Failure:

@@ -17,7 +17,7 @@ from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
 from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
 from gpucheck.cli.gating import run_with_profile
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, report_now
+from gpucheck.cli.output import deliver, machine, report_now
 from gpucheck.cli.repeating import repeat
 from gpucheck.cli.reporting import Github, Junit, Outlets, open_outlets
 from gpucheck.cli.saving import (
@@ -194,23 +194,22 @@ def _run(
     require_gpu: bool,
 ) -> int:
     """Measure in this process, or in several, and report."""
-
-    def find(probes: Probes) -> Answer:
+    with machine("bench", shared) as probes:
         if saving.repeats:
-            return repeat(
+            answer = repeat(
                 *(request, probes, saving, shared),
                 corruption_s=corruption_s,
                 require_gpu=require_gpu,
             )
-        return _measure(
-            *(request, probes),
-            require_gpu=require_gpu,
-            quiet=shared.verbosity < 0,
-            corruption_s=corruption_s,
-            finish=lambda answer: report_now("bench", shared, answer, outlets.write),
-        )
-
-    return deliver("bench", shared, find, also=outlets.write)
+        else:
+            answer = _measure(
+                *(request, probes),
+                require_gpu=require_gpu,
+                quiet=shared.verbosity < 0,
+                corruption_s=corruption_s,
+                finish=lambda answer: report_now("bench", shared, answer, outlets.write),
+            )
+    return deliver("bench", shared, answer, probes.time(), also=outlets.write)
 
 
 def _measure(

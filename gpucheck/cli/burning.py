@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared
-from gpucheck.report.envelope import Answer
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn_model import BurnMoment, BurnRequest
     from gpucheck.cli.reporting import Outlets
-    from gpucheck.drivers.interface import Probes
 
 BurnSeconds = Annotated[
     float | None,
@@ -48,12 +46,13 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
 
     check_burn(request)
 
-    def find(probes: Probes) -> Answer:
-        with _live_view(shown=shared.verbosity >= 0) as tell:
-            return burn_here(request, probes, ProcessBurners(), os.environ, tell)
-
     formats = ("table", "json", "junit", "github")
-    return deliver("burn", shared, find, formats=formats, also=outlets.write)
+    with (
+        machine("burn", shared, formats) as probes,
+        _live_view(shown=shared.verbosity >= 0) as tell,
+    ):
+        answer = burn_here(request, probes, ProcessBurners(), os.environ, tell)
+    return deliver("burn", shared, answer, probes.time(), also=outlets.write)
 
 
 def _say_nothing(moment: BurnMoment) -> None:

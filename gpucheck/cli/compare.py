@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.reporting import Github, Junit, open_outlets
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.drivers.interface import Probes
-from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
 
 
@@ -57,8 +55,7 @@ def command(
     outlets = open_outlets(junit, github=github)
 
     with outlets.guarded("compare"):
-
-        def find(probes: Probes) -> Answer:
+        with machine("compare", shared) as probes:
             comparison = compare_runs(
                 read_run(first),
                 read_run(second),
@@ -66,6 +63,5 @@ def command(
                 tolerance_percent=tolerance,
                 allowed=allowed_keys(split_words(allow_difference)),
             )
-            return conclude_comparison(comparison, probes.host())
-
-        return deliver("compare", shared, find, also=outlets.write)
+            answer = conclude_comparison(comparison, probes.host())
+        return deliver("compare", shared, answer, probes.time(), also=outlets.write)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.status import status_line
 from gpucheck.report.errors import WrongUseError
-
-if TYPE_CHECKING:
-    from gpucheck.drivers.interface import Probes
-    from gpucheck.report.envelope import Answer
 
 
 @with_shared_options
@@ -69,7 +65,9 @@ def command(
     from gpucheck.detect.run import detect
 
     if list_checks or explain is not None:
-        return deliver("detect", shared, lambda _: describe_checks(explain))
+        with machine("detect", shared) as probes:
+            answer = describe_checks(explain)
+        return deliver("detect", shared, answer, probes.time())
     request = DetectRequest(
         expect_gpus=_positive(expect_gpus),
         framework=framework,
@@ -79,12 +77,10 @@ def command(
         python=_program(python),
     )
 
-    def find(probes: Probes) -> Answer:
-        # It ends before the report is written: the two may share a terminal.
-        with status_line(shown=shared.verbosity >= 0) as tell:
-            return detect(probes, request, tell)
-
-    return deliver("detect", shared, find, told_in_table=True)
+    # The status line ends before the report is written: the two may share a terminal.
+    with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
+        answer = detect(probes, request, tell)
+    return deliver("detect", shared, answer, probes.time(), told_in_table=True)
 
 
 def _names(option: str, values: list[str] | None) -> tuple[str, ...]:

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.profile_model import Target
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.status import status_line
-from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:
     from gpucheck.cli.reporting import Outlets
     from gpucheck.cli.saving import Saving
-    from gpucheck.drivers.interface import Probes
 
 
 def run_with_profile(
@@ -42,13 +40,12 @@ def run_with_profile(
         raise WrongUseError(code="other-device", message=message)
     wanted = wanted_devices(profile, devices)
 
-    def find(probes: Probes) -> Answer:
+    with machine("bench", shared) as probes:
         with status_line(shown=shared.verbosity >= 0) as tell:
             answer, run = examine(
                 *(profile, wanted, probes, ProcessWorkers(tell=tell)),
                 *(saving.baseline, saving.baseline_path),
                 allowed=saving.allowed,
             )
-        return saving.keep(run, answer, shared)
-
-    return deliver("bench", shared, find, also=outlets.write)
+        answer = saving.keep(run, answer, shared)
+    return deliver("bench", shared, answer, probes.time(), also=outlets.write)

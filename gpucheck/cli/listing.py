@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.columns import COLUMNS
@@ -48,7 +48,7 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
         process_utilization=options.processes or shared.format == "json",
     )
 
-    def find(probes: Probes) -> Answer:
+    def read(probes: Probes) -> Answer:
         return _choose(judge_list(take_inventory(request, probes)), options, order)
 
     show: dict[str, Any] = {
@@ -58,8 +58,10 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
     if options.watch is not None:
         from gpucheck.cli.watch import watch
 
-        return watch("list", shared, find, every_s=options.watch, **show)
-    return deliver("list", shared, find, **show)
+        return watch("list", shared, read, every_s=options.watch, **show)
+    with machine("list", shared) as probes:
+        answer = read(probes)
+    return deliver("list", shared, answer, probes.time(), **show)
 
 
 def _choose(answer: Answer, options: ListOptions, order: str | None) -> Answer:

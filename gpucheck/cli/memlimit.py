@@ -13,13 +13,14 @@ from gpucheck.cli.memlimit_remarks import say_after, say_before, say_what_variab
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     Context,
+    check_runnable,
     deliver,
-    find_only,
+    machine,
+    machine_for_child,
     refuse_recording,
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.report.envelope import Answer, Notice
@@ -103,20 +104,21 @@ def command(
         message = "--watch needs a command: add one after `--`."
         raise WrongUseError(code="watch-without-command", message=message)
 
-    def find(probes: Probes) -> Answer:
-        answer = find_limit(request, probes)
-        if context.child is None and shared.format == "shell" and shared.verbosity >= 0:
-            say_what_variables_miss(answer)
-        return answer
-
     if context.child is None:
+        formats = None
         if code is not None and shared.format == "table":
-            return deliver("memlimit", shared._replace(format="code"), find, formats=("code",))
-        return deliver("memlimit", shared, find)
+            shared, formats = shared._replace(format="code"), ("code",)
+        with machine("memlimit", shared, formats) as probes:
+            answer = find_limit(request, probes)
+        if shared.format == "shell" and shared.verbosity >= 0:
+            say_what_variables_miss(answer)
+        return deliver("memlimit", shared, answer, probes.time())
     refuse_recording(shared)
-    answer = find_only("memlimit", shared, find)
+    with machine_for_child("memlimit", shared) as probes:
+        answer = find_limit(request, probes)
+    check_runnable(answer)
     if not isinstance(answer.result, MemoryLimit):
-        raise AssertionError  # pragma: no cover - find_only raises where there is no result
+        raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
     return _run(context, answer, answer.result, shared, watch=watch, hook=hook)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,8 @@ from gpucheck.report.formats import FORMATS, open_format
 from gpucheck.report.text import View, printable
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from gpucheck.cli.shared import Shared
     from gpucheck.drivers.interface import Probes
 
@@ -95,10 +98,9 @@ def emit(report: Report, shared: Shared, view: View) -> Report:
         mode = PRIVATE if shared.private else None
         write_file(shared.output, render(report, view), mode=mode)
     except WrongUseError as error:
-        failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
         code = error.exit_code
         status = status_of(code, warnings=False)
-        report = report._replace(exit_code=code, status=status, error=failure)
+        report = report._replace(exit_code=code, status=status, error=Failure.of(error))
         write_stdout(render(report, view))
     return report
 
@@ -137,34 +139,41 @@ def check_shared(shared: Shared, command: str, formats: Sequence[str] | None = N
         check_writable(shared.output)
 
 
-def deliver(
-    command: str,
-    shared: Shared,
-    find: Callable[[Probes], Answer],
-    *,
-    formats: Sequence[str] | None = None,
-    told_in_table: bool = False,
-    also: Callable[[Report], None] | None = None,
-    **view_changes: Any,
-) -> int:
-    """Open the machine, let `find` answer, render the report, and return the exit code.
+@contextmanager
+def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) -> Iterator[Probes]:
+    """Open the machine, or the snapshot of --from, that a command answers from.
 
     `formats` are those of this answer, where they differ from the command's.
-    `told_in_table`: the table already shows the warnings, so they are not repeated.
-    `also` receives the report once it is on stdout.
     """
     from gpucheck.drivers import open_probes
 
     check_shared(shared, command, formats)
     probes = open_probes(shared.recording, deadline_s=shared.deadline_s)
     try:
-        answer = find(probes)
-        report = wrap(command, answer, time=probes.time(), strict=shared.strict)
+        yield probes
     except GpucheckError as error:
         error.host = probes.host()  # the machine that was read: with --from another one
         raise
     finally:
         probes.close()
+
+
+def deliver(
+    command: str,
+    shared: Shared,
+    answer: Answer,
+    time: str,
+    *,
+    told_in_table: bool = False,
+    also: Callable[[Report], None] | None = None,
+    **view_changes: Any,
+) -> int:
+    """Render the report of an answer, write it, and return the exit code.
+
+    `told_in_table`: the table already shows the warnings, so they are not repeated.
+    `also` receives the report once it is on stdout.
+    """
+    report = wrap(command, answer, time=time, strict=shared.strict)
     if report.exit_code is not ExitCode.INTERRUPTED:
         REQUESTS.raise_lost()
     REQUESTS.settle()
@@ -184,36 +193,37 @@ def report_now(
     command: str, shared: Shared, answer: Answer, also: Callable[[Report], None] | None = None
 ) -> None:
     """Write the report of an answer at once, when `deliver` cannot be reached any more."""
-    from datetime import UTC, datetime
-
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    report = emit(wrap(command, answer, time=time, strict=shared.strict), shared, view_for(shared))
+    report = wrap(command, answer, time=now(), strict=shared.strict)
+    report = emit(report, shared, view_for(shared))
     if also is not None:
         also(report)
     comment(report, quiet=shared.verbosity < 0)
 
 
-def find_only(command: str, shared: Shared, find: Callable[[Probes], Answer]) -> Answer:
-    """Return what a command of the user's should run with, without a report on stdout.
+def now() -> str:
+    """Return the current time in UTC to the second."""
+    from datetime import UTC, datetime
 
-    Raises:
-        GpucheckError: there is no answer; nothing was started.
-    """
-    from gpucheck.drivers import open_probes
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    check_shared(shared, command, ("table", "json"))
+
+def machine_for_child(command: str, shared: Shared) -> AbstractContextManager[Probes]:
+    """Open the machine to find out what a command of the user's should run with."""
     if shared.format == "json" and shared.output is None and shared.verbosity >= 0:
         write_stderr("gpucheck: the JSON report needs --output FILE: stdout belongs to the command")
-    probes = open_probes(deadline_s=shared.deadline_s)
-    try:
-        answer = find(probes)
-    finally:
-        probes.close()
+    return machine(command, shared, ("table", "json"))
+
+
+def check_runnable(answer: Answer) -> None:
+    """Write the warnings of an answer that a command of the user's should run with.
+
+    Raises:
+        LaunchError: there is no answer; nothing was started.
+    """
     write_warnings(answer.warnings)
     if answer.result is None:
         failure = answer.error or Failure(code="no-answer", message="There is no answer.")
-        raise LaunchError(code=failure.code, message=failure.message, remedy=failure.remedy)
-    return answer
+        raise failure.as_error(LaunchError)
 
 
 def save(command: str, shared: Shared, answer: Answer) -> None:
@@ -221,16 +231,13 @@ def save(command: str, shared: Shared, answer: Answer) -> None:
 
     A failure to write goes to stderr: stdout and the exit code belong to the command.
     """
-    from datetime import UTC, datetime
-
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    report = wrap(command, answer, time=time, strict=shared.strict)
+    report = wrap(command, answer, time=now(), strict=shared.strict)
     if shared.output is None:
         return
     try:
         write_file(shared.output, open_format(shared.format)(report, view_for(shared)))
     except WrongUseError as error:
-        write_failure(Failure(code=error.code, message=error.message, remedy=error.remedy))
+        write_failure(Failure.of(error))
 
 
 def refuse_recording(shared: Shared) -> None:
@@ -243,9 +250,8 @@ def refuse_recording(shared: Shared) -> None:
 def _answer_of(error: GpucheckError) -> Answer:
     from gpucheck.drivers.host.environment import read_host
 
-    failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
     host = error.host or read_host(Path("/"), os.environ)
-    return Answer(result=None, exit_code=error.exit_code, host=host, error=failure)
+    return Answer(result=None, exit_code=error.exit_code, host=host, error=Failure.of(error))
 
 
 def fail(context: Context, error: GpucheckError) -> int:
@@ -267,10 +273,7 @@ def fail(context: Context, error: GpucheckError) -> int:
 def _write_error_document(context: Context, answer: Answer) -> None:
     if not context.json or sys.stdout is None:
         return
-    from datetime import UTC, datetime
-
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    report = wrap(context.command or "error", answer, time=time)
+    report = wrap(context.command or "error", answer, time=now())
     try:
         write_stdout(open_format("json")(report, View()))
     except BrokenPipeError:

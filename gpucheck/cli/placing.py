@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
+    check_runnable,
     deliver,
-    find_only,
+    machine,
+    machine_for_child,
     refuse_recording,
     save,
 )
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from gpucheck.inventory.model import Gpu
     from gpucheck.place.claims import Held
     from gpucheck.place.graph_model import Graph
-    from gpucheck.place.picking import Picked, Wish
+    from gpucheck.place.picking import Wish
     from gpucheck.report.units import Amount
 
 
@@ -67,7 +69,7 @@ def _show_claims(shared: Shared) -> int:
             fact="--claims reads this machine, and a snapshot has no claims: leave --from out."
         )
 
-    def find(probes: Probes) -> Answer:
+    with machine("claims", shared, ("table", "json")) as probes:
         store = open_claims(os.environ)
         found = list_claims(store)
         notices = [
@@ -81,9 +83,8 @@ def _show_claims(shared: Shared) -> int:
         said = store.warning()
         if said is not None:
             notices.append(Notice(code="claims-directory-owner", message=said))
-        return Answer(result=found, host=probes.host(), warnings=tuple(notices))
-
-    return deliver("claims", shared, find, formats=("table", "json"))
+        answer = Answer(result=found, host=probes.host(), warnings=tuple(notices))
+    return deliver("claims", shared, answer, probes.time())
 
 
 # ---------------------------------------------------------------------------------- choosing
@@ -94,31 +95,22 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
     request = _request(options)
     wish = _wish(options, shared, context)
-    picked: list[Picked] = []
-
-    def find(probes: Probes) -> Answer:
-        environment = _environment(shared, probes)
-        found = pick_gpus(request, wish, probes, environment, on_wait=reporter(shared))
-        picked.append(found)
-        return found.answer
-
     if context.child is not None:
-        answer = _find_for_command(shared, find)
-        _become(context, answer, picked[0].held, shared)
+        with machine_for_child("place", shared) as probes:
+            picked = pick_gpus(request, wish, probes, os.environ, on_wait=reporter(shared))
+        _become(context, picked.answer, picked.held, shared)
     given = options.format_given or shared.format != "table"
     wanted = shared if given else shared._replace(format="uuid")
-
-    def find_and_explain(probes: Probes) -> Answer:
-        found = find(probes)
-        answer = _for_format(found, wanted, picked[-1].gpus, probes)
-        if wanted.format not in ("table", "json") and answer.error is None:
-            # stdout goes into a variable.
-            explain(answer, shared)
-            if shared.verbosity >= 0:
-                write_stderr("gpucheck: no GPU is held; add -- COMMAND to hold them for it")
-        return answer
-
-    return deliver("place", wanted, find_and_explain)
+    with machine("place", wanted) as probes:
+        environment = _environment(shared, probes)
+        picked = pick_gpus(request, wish, probes, environment, on_wait=reporter(shared))
+        answer = _for_format(picked.answer, wanted, picked.gpus, probes)
+    if wanted.format not in ("table", "json") and answer.error is None:
+        # stdout goes into a variable.
+        explain(answer, shared)
+        if shared.verbosity >= 0:
+            write_stderr("gpucheck: no GPU is held; add -- COMMAND to hold them for it")
+    return deliver("place", wanted, answer, probes.time())
 
 
 def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
@@ -189,7 +181,6 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
     from gpucheck.place.device_strings import parse_device
     from gpucheck.place.graph import towers
     from gpucheck.place.picking import hold_named
-    from gpucheck.place.placement import place_devices, prohibited
 
     for spec in options.specs:
         try:
@@ -199,33 +190,43 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
                 raise
             remedy = (*error.remedy, COMMAND_AFTER_DASHES)
             raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None
-    picked: list[Picked] = []
-
-    def find(probes: Probes) -> Answer:
-        answer, gpus, lack = _look(probes)
-        if gpus is None:
-            return answer
-        with _saying_why(lack):
-            named = place_devices(options.specs, gpus, soft=options.soft)
-        answer = _with_notice(answer, named, lack)
-        taken = {device.index for device in named.devices if device.kind == "GPU"}
-        said = prohibited(gpu for gpu in gpus if gpu.index in taken)
-        answer = answer._replace(warnings=(*answer.warnings, *said))
-        if context.child is not None:
-            wish = _wish(options, shared, context)
-            picked.append(hold_named(answer, gpus, wish, os.environ, on_wait=reporter(shared)))
-            return picked[0].answer
-        drawn = _draw(towers(options.specs), gpus, options, probes)
-        shown = dataclasses.replace(
-            drawn, devices=named.devices, environment=named.environment, advice=()
-        )
-        return _for_format(answer._replace(result=shown), shared, gpus, probes)
-
     if context.child is not None:
-        answer = _find_for_command(shared, find)
-        _become(context, answer, picked[0].held, shared)
+        with machine_for_child("place", shared) as probes:
+            answer, gpus = _resolve(options.specs, options, probes)
+            held = None
+            if gpus is not None:
+                wish = _wish(options, shared, context)
+                picked = hold_named(answer, gpus, wish, os.environ, on_wait=reporter(shared))
+                answer, held = picked.answer, picked.held
+        _become(context, answer, held, shared)
     _check_run(options, shared)
-    return deliver("place", shared, find)
+    with machine("place", shared) as probes:
+        answer, gpus = _resolve(options.specs, options, probes)
+        named = answer.result
+        if gpus is not None and isinstance(named, Placement):
+            drawn = _draw(towers(options.specs), gpus, options, probes)
+            shown = dataclasses.replace(
+                drawn, devices=named.devices, environment=named.environment, advice=()
+            )
+            answer = _for_format(answer._replace(result=shown), shared, gpus, probes)
+    return deliver("place", shared, answer, probes.time())
+
+
+def _resolve(
+    specs: Sequence[str], options: PlaceOptions, probes: Probes
+) -> tuple[Answer, Sequence[Gpu] | None]:
+    """Return the devices that the strings name, and the GPUs of the machine if they are known."""
+    from gpucheck.place.placement import place_devices, prohibited
+
+    answer, gpus, lack = _look(probes)
+    if gpus is None:
+        return answer, None
+    with _saying_why(lack):
+        named = place_devices(specs, gpus, soft=options.soft)
+    answer = _with_notice(answer, named, lack)
+    taken = {device.index for device in named.devices if device.kind == "GPU"}
+    said = prohibited(gpu for gpu in gpus if gpu.index in taken)
+    return answer._replace(warnings=(*answer.warnings, *said)), gpus
 
 
 class _Look(NamedTuple):
@@ -282,15 +283,13 @@ def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
     graph = read_graph(path)
     _check_run(options, shared)
 
-    def find(probes: Probes) -> Answer:
+    with machine("place", shared) as probes:
         answer, gpus, lack = _look(probes)
-        if gpus is None:
-            return answer
-        with _saying_why(lack):
-            drawn = _draw(graph, gpus, options, probes)
-        return _for_format(_with_notice(answer, drawn, lack), shared, gpus, probes)
-
-    return deliver("place", shared, find)
+        if gpus is not None:
+            with _saying_why(lack):
+                drawn = _draw(graph, gpus, options, probes)
+            answer = _for_format(_with_notice(answer, drawn, lack), shared, gpus, probes)
+    return deliver("place", shared, answer, probes.time())
 
 
 def _check_run(options: PlaceOptions, shared: Shared) -> None:
@@ -315,22 +314,20 @@ def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Prob
 # ---------------------------------------------------------------------------------- commands
 
 
-def _find_for_command(shared: Shared, find: Callable[[Probes], Answer]) -> Answer:
-    """Return the answer for the command; any failure is exit code 125."""
-    answer = find_only("place", shared, find)
-    if answer.error is not None:
-        error = answer.error
-        raise LaunchError(code=error.code, message=error.message, remedy=error.remedy)
-    return answer
+def _become(context: Context, answer: Answer, held: Held | None, shared: Shared) -> NoReturn:
+    """Replace this process by the command, which inherits the claims.
 
-
-def _become(context: Context, answer: Answer, held: Held, shared: Shared) -> NoReturn:
-    """Replace this process by the command, which inherits the claims."""
+    Raises:
+        LaunchError: there is no usable answer; nothing was started.
+    """
     from gpucheck.place.launch import replace
     from gpucheck.place.launch_environment import environment_before
 
+    check_runnable(answer)
+    if answer.error is not None:
+        raise answer.error.as_error(LaunchError)
     placement = answer.result
-    if not isinstance(placement, Placement):
+    if not isinstance(placement, Placement) or held is None:
         raise TypeError(type(placement).__name__)
     if shared.output is not None:
         save("place", shared, answer)

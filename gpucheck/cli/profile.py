@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
-
-if TYPE_CHECKING:
-    from gpucheck.drivers.interface import Probes
 
 
 @with_shared_options
@@ -58,11 +55,10 @@ def command(
         message = "profile reads profiles, not a machine: leave --from out."
         raise WrongUseError(code="profile-from-snapshot", message=message)
 
-    def find(probes: Probes) -> Answer:
+    with machine("profile", shared) as probes:
         answer = _answer(action, given, board=board, base=base, replace=replace)
-        return answer._replace(host=probes.host())
-
-    return deliver("profile", shared, find)
+        answer = answer._replace(host=probes.host())
+    return deliver("profile", shared, answer, probes.time())
 
 
 def _check(

@@ -10,13 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpucheck.cli.output import wrap
+from gpucheck.cli.output import now, wrap
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.streams import write_stderr, write_workflow_command
 from gpucheck.drivers.interrupts import REQUESTS
@@ -66,8 +65,7 @@ class Outlets:
         try:
             yield
         except GpucheckError as error:
-            failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
-            self.write(_report_of(command, failure, ExitCode(error.exit_code)))
+            self.write(_report_of(command, Failure.of(error), ExitCode(error.exit_code)))
             raise
         except KeyboardInterrupt:
             REQUESTS.settle()
@@ -114,4 +112,4 @@ def _report_of(command: str, failure: Failure, code: ExitCode) -> Report:
 
     host = read_host(Path("/"), os.environ)
     answer = Answer(result=None, exit_code=code, host=host, error=failure)
-    return wrap(command, answer, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return wrap(command, answer, time=now())

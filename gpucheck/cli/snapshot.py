@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver
+from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.report_file import check_writable
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import write_stderr
@@ -43,7 +43,9 @@ def command(
             message=f"The file {str(shared.output)!r} exists already.",
             remedy=("Replace it with --overwrite, or name another file.",),
         )
-    code = deliver("snapshot", shared, lambda probes: take_snapshot(probes, redacted=redact))
+    with machine("snapshot", shared) as probes:
+        answer = take_snapshot(probes, redacted=redact)
+    code = deliver("snapshot", shared, answer, probes.time())
     if shared.output is not None and shared.verbosity >= 0 and code != ExitCode.WRONG_USE:
         write_stderr(f"Recorded. Look at it with: gpucheck list --from {shared.output}")
     if not redact and shared.verbosity >= 0 and code == ExitCode.OK:

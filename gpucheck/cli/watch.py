@@ -12,7 +12,6 @@ from typing import Any
 from gpucheck.cli import output
 from gpucheck.cli.shared import Shared
 from gpucheck.cli.streams import closed_pipe, view_for, write_stdout
-from gpucheck.drivers import open_probes
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Report
@@ -26,7 +25,7 @@ SHORTEST_S = 0.1
 def watch(
     command: str,
     shared: Shared,
-    find: Callable[[Probes], Answer],
+    read: Callable[[Probes], Answer],
     *,
     every_s: float,
     **view_changes: Any,
@@ -44,15 +43,13 @@ def watch(
     if shared.output is not None or shared.recording is not None:
         message = "--watch shows this machine live: it cannot be combined with --output or --from."
         raise WrongUseError(code="watch-with-file", message=message)
-    output.check_shared(shared, command)
     gc.enable()
-    probes = open_probes(deadline_s=shared.deadline_s)
     code = ExitCode.OK
     try:
-        with _screen(shared) as show:
+        with output.machine(command, shared) as probes, _screen(shared) as show:
             first = True
             while True:
-                answer = find(probes)
+                answer = read(probes)
                 REQUESTS.raise_lost()
                 report = output.wrap(command, answer, time=probes.time(), strict=shared.strict)
                 show(report, {**view_changes, "header": first or shared.format != "csv"})
@@ -69,8 +66,6 @@ def watch(
     except BrokenPipeError:
         closed_pipe()
         return int(code)
-    finally:
-        probes.close()
 
 
 def _redraws(shared: Shared) -> bool:

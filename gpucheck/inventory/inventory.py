@@ -105,7 +105,7 @@ def list_gpus(probes: Probes, *, ask_driver: bool = False) -> tuple[Gpu, ...]:
     if failure is not None:
         undecided = answer.exit_code is ExitCode.INCONCLUSIVE
         error = InconclusiveError if undecided else MissingError
-        raise error(code=failure.code, message=failure.message, remedy=failure.remedy)
+        raise failure.as_error(error)
     inventory = answer.result
     return inventory.gpus if isinstance(inventory, Inventory) else ()
 

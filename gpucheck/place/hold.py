@@ -146,7 +146,7 @@ def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Pi
     answer = take_inventory(ListRequest(ask_driver=True), probes)
     failure = answer.error
     if failure is not None and answer.exit_code is ExitCode.INCONCLUSIVE:
-        raise InconclusiveError(code=failure.code, message=failure.message, remedy=failure.remedy)
+        raise failure.as_error(InconclusiveError)
     inventory = answer.result
     gpus: Sequence[Gpu] = ()
     if isinstance(inventory, Inventory):
@@ -166,5 +166,5 @@ def _name(specs: Sequence[str], wish: Wish, probes: Probes, *, soft: bool) -> Pi
 def _devices(answer: Answer) -> tuple[PlacedDevice, ...]:
     failure = answer.error
     if failure is not None:
-        raise BadAnswerError(code=failure.code, message=failure.message, remedy=failure.remedy)
+        raise failure.as_error(BadAnswerError)
     return answer.result.devices if isinstance(answer.result, Placement) else ()

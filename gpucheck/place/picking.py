@@ -119,7 +119,7 @@ def pick_gpus(
 
 
 def _nothing(look: _Look, chooser: Chooser, error: BadAnswerError) -> Picked:
-    failure = Failure(code=error.code, message=error.message, remedy=error.remedy)
+    failure = Failure.of(error)
     answer = look.answer_with(Placement(candidates=chooser.choice.candidates), ())
     answer = answer._replace(exit_code=error.exit_code, error=failure)
     return Picked(answer=answer, held=Held(environment={}))
@@ -286,7 +286,7 @@ def _as_error(answer: Answer) -> GpucheckError:
     kind = InconclusiveError if answer.exit_code is ExitCode.INCONCLUSIVE else MissingError
     if failure is None:
         return kind(code="no-inventory", message="The GPUs cannot be listed.")
-    return kind(code=failure.code, message=failure.message, remedy=failure.remedy)
+    return failure.as_error(kind)
 
 
 def _terms(wish: Wish, environment: Mapping[str, str]) -> ClaimTerms:

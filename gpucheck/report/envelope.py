@@ -1,11 +1,15 @@
 """Envelope of every document."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.errors import ExitCode, GpucheckError
+
+AnyError = TypeVar("AnyError", bound=GpucheckError)
 
 #: An empty mapping, as a default.
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -55,6 +59,15 @@ class Failure(NamedTuple):
     code: str
     message: str
     remedy: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: GpucheckError) -> Failure:
+        """Return an error as data."""
+        return cls(code=error.code, message=error.message, remedy=error.remedy)
+
+    def as_error(self, kind: type[AnyError]) -> AnyError:
+        """Return the failure as an error of this class."""
+        return kind(code=self.code, message=self.message, remedy=self.remedy)
 
 
 class Notice(NamedTuple):

@@ -215,4 +215,4 @@ def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
     failure = failure or Failure(code="nothing-measured", message="no process returned a document")
     kinds: dict[int, type[GpucheckError]] = {2: WrongUseError, 4: MissingError}
     kind = kinds.get(code or 0, InconclusiveError)
-    return kind(code=failure.code, message=failure.message, remedy=failure.remedy)
+    return failure.as_error(kind)
