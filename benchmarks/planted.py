@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpucheck.bench import regression
 from gpucheck.bench.data import HostData
 from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.kernels.copy import verify_copy
-from gpucheck.bench.kernels.softmax import draw_input, verify_order
+from gpucheck.bench.kernels.softmax import LOG2_E, Scaling, draw_input, softmax_rows, verify_order
 from gpucheck.bench.model import Verified
 from gpucheck.bench.product_check import draw_inputs, verify_product
-from gpucheck.bench.softmax_rows import LOG2_E, Scaling, softmax_rows
+from gpucheck.bench.training import expected_weights, load_dataset, verify_weights
 from tests.fakes.bench import order
 
 HostArray = NDArray[Any]
@@ -121,9 +120,9 @@ def others(edge: int, rows: int = ROWS) -> Iterator[Subject]:
     source = given.data.normal("copy", given.shape)
     yield Subject("copy float32", source, "float32", partial(verify_copy, source))
     trained = order((100,))
-    dataset = regression.load_dataset(trained, 100)
-    weights = regression.expected_weights(trained, dataset, 100)
-    check = partial(regression.verify_weights, expected=weights)
+    dataset = load_dataset(trained, 100)
+    weights = expected_weights(trained, dataset, 100)
+    check = partial(verify_weights, expected=weights)
     yield Subject("train, batch, towers", weights.astype(np.float32), "float32", check)
 
 

@@ -40,7 +40,7 @@ def read_machine(opened: OpenedGpus, torch: str) -> dict[str, object]:
 def kernels_digest() -> str:
     """Return a digest of the CUDA sources and their launches."""
     package = CHECKOUT / "gpucheck"
-    files = sorted([*package.rglob("*.cu"), *package.rglob("softmax_launch.py")])
+    files = sorted([*package.rglob("*.cu"), *package.rglob("kernels/softmax.py")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

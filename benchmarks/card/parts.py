@@ -23,7 +23,7 @@ from gpucheck.bench.kernels.launch import LaunchCase
 from gpucheck.bench.kernels.p2p import PeerCase
 from gpucheck.bench.kernels.softmax import GpuSoftmax
 from gpucheck.bench.kernels.triad import GpuTriad
-from gpucheck.bench.training import Plan
+from gpucheck.bench.training import TrainingPlan
 
 #: Towers that share one GPU.
 _TOWERS = 4
@@ -36,7 +36,7 @@ def launch(bench: Bench) -> None:
         empty = LaunchCase(bench.order(()), bench.gpu, way)
         bench.notes.take(name, "s", partial(timed_case, empty, "launch", name, "s"))
     order, gpu = bench.order((100,)), bench.gpu
-    plan = Plan(kernel="train", batch=100)
+    plan = TrainingPlan(kernel="train", batch=100)
     ways: dict[str, Case] = {
         "resident, one graph": GpuTraining(order, plan, gpu, "fused", fused=True),
         "resident, cuBLAS launches": GpuTraining(order, plan, gpu, "cublas"),
@@ -54,9 +54,10 @@ def towers(bench: Bench) -> None:
     gpu, count, size = bench.gpu, len(bench.gpus), max(64, int(4096 * bench.share))
     order = bench.order((size,))
     one, several, everywhere = (
-        Plan(kernel="towers", batch=size * number, towers=number) for number in (1, _TOWERS, count)
+        TrainingPlan(kernel="towers", batch=size * number, towers=number)
+        for number in (1, _TOWERS, count)
     )
-    ways: dict[str, tuple[Case, Plan]] = {
+    ways: dict[str, tuple[Case, TrainingPlan]] = {
         f"one tower of {size}": (GpuTraining(order, one, gpu, "one", fused=True), one),
         f"{_TOWERS} towers on one GPU": (
             GpuTraining(order, several, gpu, "several", fused=True),
@@ -89,9 +90,9 @@ def exercise(bench: Bench) -> None:
     cases += [
         ResidentCase(gpu, make(bench.order((33, 100)), gpu)) for make in (KernelCopy, GpuTriad)
     ]
-    two = Plan(kernel="towers", batch=200, towers=2)
+    two = TrainingPlan(kernel="towers", batch=200, towers=2)
     cases.append(GpuTraining(batches, two, gpu, "towers", fused=True))
-    cases.append(GpuTraining(batches, Plan(kernel="train", batch=100), gpu, "cublas"))
+    cases.append(GpuTraining(batches, TrainingPlan(kernel="train", batch=100), gpu, "cublas"))
     for case in cases:
         bench.notes.take(case.label.text, "", partial(exercised, case))
 

@@ -17,9 +17,15 @@ from gpucheck.bench.formats import FORMATS, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
-from gpucheck.bench.kernels.softmax import GpuSoftmax, LibrarySoftmax, launch_for, verify_softmax
+from gpucheck.bench.kernels.softmax import (
+    CLUSTERS,
+    GpuSoftmax,
+    LibrarySoftmax,
+    SoftmaxLaunch,
+    launch_for,
+    verify_softmax,
+)
 from gpucheck.bench.model import Verified
-from gpucheck.bench.softmax_launch import CLUSTERS, SoftmaxLaunch
 from gpucheck.drivers.gpu import GpuDevice
 
 if TYPE_CHECKING:

@@ -1,22 +1,171 @@
-"""Training cases on GPUs: one GPU, or several with one tower each."""
+"""Training cases on GPUs: a step's kernels, one tower's share, and the cases that time them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
-from gpucheck.bench import regression
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import GpuTimer, gpu_label
-from gpucheck.bench.gpu_towers import Tower
 from gpucheck.bench.kernel import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
 from gpucheck.bench.model import Fact, Scope, Verified
-from gpucheck.bench.regression import CLASSES, INPUTS, RATE, Dataset
-from gpucheck.bench.training import Plan, Training
-from gpucheck.drivers.gpu import GpuDevice
+from gpucheck.bench.training import (
+    CLASSES,
+    INPUTS,
+    RATE,
+    WEIGHTS,
+    Dataset,
+    TrainingPlan,
+    TrainingState,
+    batch_count,
+    step_work,
+)
+from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction, Product
 
+#: Threads in a block of train.cu's kernels: `gradient` and `merge`, `forward`, `project`.
+_BLOCK, _FORWARD_BLOCK, _PROJECT_BLOCK = 128, 128, 512
+#: Lanes of a warp: `forward` gives each image one warp, `project` each warp this many inputs.
+_WARP = 32
 _FLOAT32 = FORMATS["float32"].spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A tower's images of one step, their targets, and the place for their errors."""
+
+    images: GpuArray
+    targets: GpuArray
+    errors: GpuArray
+    size: int
+
+
+class _Arithmetic(Protocol):
+    """Arithmetic of a batch's gradient."""
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue out = scale X' G, or out += scale X' G, with G = softmax(X W) - targets."""
+        ...
+
+
+class _Fused:
+    """Two launches of train.cu, without a library: a graph can replay any number of steps."""
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        source = _source()
+        self._forward: GpuFunction = gpu.compile(source, "forward")
+        self._project: GpuFunction = gpu.compile(source, "project")
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue both."""
+        import numpy as np
+
+        rows = np.int64(batch.size)
+        arguments = (batch.images, weights, batch.targets, batch.errors, rows)
+        self._forward(-(-batch.size * _WARP // _FORWARD_BLOCK), _FORWARD_BLOCK, arguments)
+        projected = (batch.images, batch.errors, out, np.float32(scale), np.int32(added), rows)
+        self._project(-(-INPUTS // _WARP), _PROJECT_BLOCK, projected)
+
+
+class _Cublas:
+    """Two cuBLAS products around a kernel of train.cu; CuPy does not capture cuBLAS."""
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        self._gpu = gpu
+        self._gradient: GpuFunction = gpu.compile(_source(), "gradient")
+
+    def enqueue(
+        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
+    ) -> None:
+        """Enqueue all three; the second product adds the result itself."""
+        import numpy as np
+
+        self._gpu.multiply(batch.images, weights, batch.errors)
+        arguments = (batch.errors, batch.targets, np.int64(batch.size))
+        self._gradient(-(-batch.size // _BLOCK), _BLOCK, arguments)
+        product = Product(left_transposed=True, alpha=scale, beta=1.0 if added else 0.0)
+        self._gpu.multiply(batch.images, batch.errors, out, product)
+
+
+class Tower:
+    """One GPU's share of a step: its part of every batch, its weights and its gradient.
+
+    `numbers` are the towers that it computes, `batches` the number of batches that it holds.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuDevice,
+        dataset: Dataset,
+        plan: TrainingPlan,
+        numbers: Sequence[int],
+        *,
+        fused: bool,
+        batches: int,
+    ) -> None:
+        self.gpu = gpu
+        self.part = plan.batch // plan.towers
+        self.arithmetic: _Arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
+        # Towers of one GPU may run at the same time, so each has its own place for its errors.
+        self.errors = gpu.allocate((self.part * len(numbers), CLASSES))
+        self.batches = [
+            self._uploaded(dataset, plan, number, place, batches)
+            for place, number in enumerate(numbers)
+        ]
+        self.weights = gpu.allocate((INPUTS, CLASSES))
+        self.gradients = gpu.allocate((plan.towers * INPUTS, CLASSES))
+        self._merge: GpuFunction = gpu.compile(_source(), "merge")
+
+    def _uploaded(
+        self, dataset: Dataset, plan: TrainingPlan, number: int, place: int, count: int
+    ) -> list[_Batch]:
+        """Return a tower's rows of every batch, in one array on the GPU."""
+        import numpy as np
+
+        part, gpu = self.part, self.gpu
+        lows = [start * plan.batch + number * part for start in range(count)]
+        images, targets = (
+            gpu.upload(np.concatenate([values[low : low + part] for low in lows]))
+            for values in (dataset.images, dataset.targets)
+        )
+        errors = gpu.rows(self.errors, place * part, (place + 1) * part)
+        return [
+            _Batch(
+                images=gpu.rows(images, low, low + part),
+                targets=gpu.rows(targets, low, low + part),
+                errors=errors,
+                size=part,
+            )
+            for low in range(0, part * count, part)
+        ]
+
+    def slot(self, number: int) -> GpuArray:
+        """Return the place of one tower's gradient."""
+        return self.gpu.rows(self.gradients, number * INPUTS, (number + 1) * INPUTS)
+
+    def compute(self, which: int, step_number: int, out: GpuArray, scale: float) -> None:
+        """Enqueue one tower's gradient of one batch: out = scale X' G."""
+        batches = self.batches[which]
+        batch = batches[step_number % len(batches)]
+        self.arithmetic.enqueue(batch, self.weights, out, scale, added=False)
+
+    def step(self, step_number: int, scale: float) -> None:
+        """Enqueue a whole step of a single tower, which updates the weights itself."""
+        batch = self.batches[0][step_number % len(self.batches[0])]
+        self.arithmetic.enqueue(batch, self.weights, self.weights, -scale, added=True)
+
+    def merge(self, towers: int) -> None:
+        """Enqueue the subtraction of all towers' gradients from the weights."""
+        import numpy as np
+
+        arguments = (self.weights, self.gradients, np.int32(towers), np.int64(WEIGHTS))
+        self._merge(-(-WEIGHTS // _BLOCK), _BLOCK, arguments)
 
 
 class _GpuTraining:
@@ -30,7 +179,7 @@ class _GpuTraining:
     def __init__(
         self,
         order: CaseOrder,
-        plan: Plan,
+        plan: TrainingPlan,
         gpus: Sequence[GpuDevice],
         variant: str,
         *,
@@ -40,11 +189,11 @@ class _GpuTraining:
         self._order = order
         self._plan = plan
         self._gpus = gpus
-        self._training = Training(order, plan)
+        self._training = TrainingState(order, plan)
         self._towers: list[Tower] = []
         self._scale = RATE / plan.batch
         self.label = plan.label(gpu_label(order, plan.kernel, variant, gpus[0], _FLOAT32))
-        self.work = regression.step_work(plan.batch)
+        self.work = step_work(plan.batch)
         self._used_bytes = 0
 
     @property
@@ -68,14 +217,14 @@ class _GpuTraining:
 
     def _batches_held(self, dataset: Dataset) -> int:
         """Return how many batches stay on the GPU: all that the steps use."""
-        return regression.batch_count(dataset, self._plan.batch)
+        return batch_count(dataset, self._plan.batch)
 
     def poison(self) -> None:
         """Start from zero, with NaN in the results of a step."""
         for tower in self._towers:
             tower.gpu.poison(tower.gradients)
             tower.gpu.poison(tower.errors)
-        self._training.turn = 0
+        self._training.steps_done = 0
         self._zero()
 
     def _zero(self) -> None:
@@ -120,7 +269,7 @@ class GpuTraining(_GpuTraining):
     def __init__(
         self,
         order: CaseOrder,
-        plan: Plan,
+        plan: TrainingPlan,
         gpu: GpuDevice,
         variant: str,
         *,
@@ -149,21 +298,21 @@ class GpuTraining(_GpuTraining):
         """Return the number of batches if a graph replays the steps, so that one graph will do."""
         if not self._fused:
             return 1
-        return regression.batch_count(self._training.load(), self._plan.batch)
+        return batch_count(self._training.load(), self._plan.batch)
 
     def step(self) -> None:
         """Enqueue one step."""
-        turn = self._training.turn
-        self._training.turn += 1
-        self._enqueue(turn)
+        step_number = self._training.steps_done
+        self._training.steps_done += 1
+        self._enqueue(step_number)
 
-    def _enqueue(self, turn: int) -> None:
+    def _enqueue(self, step_number: int) -> None:
         plan, (tower,) = self._plan, self._towers
         if plan.towers == 1:
-            tower.step(turn, self._scale)
+            tower.step(step_number, self._scale)
             return
         works = [
-            partial(tower.compute, number, turn, tower.slot(number), self._scale)
+            partial(tower.compute, number, step_number, tower.slot(number), self._scale)
             for number in range(plan.towers)
         ]
         tower.gpu.side_by_side(works)
@@ -171,12 +320,12 @@ class GpuTraining(_GpuTraining):
 
     def run(self, loops: int) -> float:
         """Train `loops` steps and return their device time."""
-        first = self._training.turn % len(self._towers[0].batches[0])
-        self._training.turn += loops
+        first = self._training.steps_done % len(self._towers[0].batches[0])
+        self._training.steps_done += loops
 
         def enqueue() -> None:
-            for turn in range(first, first + loops):
-                self._enqueue(turn)
+            for step_number in range(first, first + loops):
+                self._enqueue(step_number)
 
         return self._timer.seconds(enqueue, (first, loops) if self._fused else None)
 
@@ -195,7 +344,7 @@ class CopiedTraining(_GpuTraining):
 
     shortest_span_s = HOST_SPAN_S
 
-    def __init__(self, order: CaseOrder, plan: Plan, gpu: GpuDevice, variant: str) -> None:
+    def __init__(self, order: CaseOrder, plan: TrainingPlan, gpu: GpuDevice, variant: str) -> None:
         super().__init__(order, plan, [gpu], variant, fused=True)
         self.label = replace(self.label, scope=Scope.END_TO_END)
 
@@ -206,8 +355,8 @@ class CopiedTraining(_GpuTraining):
     def step(self) -> None:
         """Send a batch from ordinary memory, train on it, and wait."""
         (tower,), dataset, size = self._towers, self._training.load(), self._plan.batch
-        low = self._training.turn % regression.batch_count(dataset, size) * size
-        self._training.turn += 1
+        low = self._training.steps_done % batch_count(dataset, size) * size
+        self._training.steps_done += 1
         (held,) = tower.batches[0]
         tower.gpu.send(dataset.images[low : low + size], held.images)
         tower.gpu.send(dataset.targets[low : low + size], held.targets)
@@ -238,11 +387,11 @@ class MultiGpuTraining(_GpuTraining):
 
     def step(self) -> None:
         """Run one step: gradients in parallel; the first GPU merges them and sends weights back."""
-        turn = self._training.turn
-        self._training.turn += 1
+        step_number = self._training.steps_done
+        self._training.steps_done += 1
         lead, *others = self._towers
         for number, tower in enumerate(self._towers):
-            tower.compute(0, turn, tower.slot(number), self._scale)
+            tower.compute(0, step_number, tower.slot(number), self._scale)
         for number, tower in enumerate(others, start=1):
             tower.gpu.synchronize()
             lead.gpu.copy_from(tower.gpu, tower.slot(number), lead.slot(number))
@@ -261,3 +410,8 @@ class MultiGpuTraining(_GpuTraining):
         for _ in range(loops):
             self.step()
         return self._order.clock.now_s() - start_s
+
+
+def _source() -> str:
+    """Return the CUDA source of a training step."""
+    return (Path(__file__).parent / "kernels" / "train.cu").read_text(encoding="utf-8")

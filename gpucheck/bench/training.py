@@ -1,4 +1,7 @@
-"""Training cases: what CPU and GPU share, and the CPU cases.
+"""Softmax regression on MNIST's shape, 784 pixels to 10 classes: data, reference, CPU case.
+
+The bias is the weight of an extra input that is always 1. A step is thus two matrix products around
+a softmax: logits = X W, G = softmax(logits) - targets, W -= rate / batch * X' G.
 
 Each tower computes the gradient of its part of a batch with the same weights. The gradients are
 merged into one step, so several towers give the result of one tower on the whole batch.
@@ -6,27 +9,248 @@ merged into one step, so several towers give the result of one tower on the whol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench import regression
 from gpucheck.bench.cpu_case import CpuCase, cpu_label
 from gpucheck.bench.formats import FORMATS
-from gpucheck.bench.kernel import CaseLabel, CaseOrder
-from gpucheck.bench.model import Fact, Verified
-from gpucheck.bench.regression import CLASSES, INPUTS, RATE, Dataset
+from gpucheck.bench.kernel import CaseLabel, CaseOrder, Work
+from gpucheck.bench.mnist import Mnist, read_mnist
+from gpucheck.bench.model import BenchMode, BenchRequest, Fact, Fill, Verified
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     HostArray = NDArray[Any]
 
+#: Pixels and the constant, and classes.
+INPUTS, CLASSES = 28 * 28 + 1, 10
+WEIGHTS = INPUTS * CLASSES
+RATE = 0.1
+#: Different batches that the steps cycle through.
+MOST_BATCHES = 64
+#: Steps after which the weights are compared with float64, and after which accuracy is counted.
+_MOST_CHECKED_STEPS, TRAINED_STEPS = 20, 1000
+#: Most images in the checked steps, unless the fewest steps need more.
+_CHECKED_IMAGES, _FEWEST_CHECKED_STEPS = 4096, 3
+#: Largest difference of a weight, relative to the typical one. Each step rounds sums of 785 terms;
+#: the first steps of small batches differ most (1.4e-4 with NumPy).
+_BOUND = 1e-3
+#: Largest deviation of an input's ten weights from a zero sum: rounding at the start, and the
+#: share of each step if exponentials are off by a millionth.
+_SUM_BOUND, _SUM_BOUND_A_STEP = 1e-5, 1e-6 * RATE
+_GENERATED = {BenchMode.QUICK: 6400, BenchMode.DEFAULT: 12800, BenchMode.FULL: 51200}
+_TESTED = 2000
+#: Scatter of the generated images' pixels about the pattern of their class.
+_SCATTER = 1.8
 _FLOAT32 = FORMATS["float32"].spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Dataset:
+    """Images as (n, 785) float32 between 0 and 1 with a final 1, targets as (n, 10) of 0 and 1.
+
+    `source` says whether the images are real; `test_labels` are classes.
+    """
+
+    images: HostArray
+    targets: HostArray
+    test_images: HostArray
+    test_labels: HostArray
+    source: str
+
+
+def load_dataset(order: CaseOrder, least: int) -> Dataset:
+    """Return the data of a group, at least `least` images; real ones if a file was named.
+
+    Real images are repeated if there are fewer. Raises WrongUseError for an unusable file.
+    """
+
+    def load() -> Dataset:
+        if order.request.data_file is not None:
+            return _real(Path(order.request.data_file), least)
+        return _generated(order, count)
+
+    count = max(least, _GENERATED[order.request.mode])
+    return order.data.keep(f"dataset-{count}", load)
+
+
+def check_data_file(request: BenchRequest) -> None:
+    """Read the data file, if one is named, before anything is measured.
+
+    Raises:
+        WrongUseError: it cannot be used.
+    """
+    if request.data_file is not None:
+        _read(Path(request.data_file))
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Mnist:
+    return read_mnist(path)
+
+
+def _real(path: Path, least: int) -> Dataset:
+    import numpy as np
+
+    found = _read(path)
+    images, labels = found.images, found.labels
+    tested = (found.test_images, found.test_labels)
+    if not len(found.test_labels):
+        # Not the training images, unless there are hardly any.
+        kept = max(1, len(images) - min(_TESTED, len(images) // 5))
+        tested = (images[kept:], labels[kept:]) if kept < len(images) else (images, labels)
+        images, labels = images[:kept], labels[:kept]
+    wanted = np.arange(max(least, len(images))) % len(images)
+    return Dataset(
+        images=_inputs(images[wanted]),
+        targets=_one_hot(labels[wanted]),
+        test_images=_inputs(tested[0]),
+        test_labels=tested[1],
+        source="file",
+    )
+
+
+def _generated(order: CaseOrder, count: int) -> Dataset:
+    """Draw images that scatter about one pattern for each class; these are not real digits."""
+    import numpy as np
+
+    generator = np.random.default_rng([order.data.seed, 784])
+    patterns = generator.random((CLASSES, INPUTS - 1), dtype=np.float32)
+    labels = generator.integers(0, CLASSES, count + _TESTED)
+    images = generator.standard_normal((len(labels), INPUTS - 1), dtype=np.float32)
+    images *= np.float32(_SCATTER)
+    images += patterns[labels]
+    np.clip(images, 0, 1, out=images)
+    if order.data.fill is Fill.ZEROS:
+        images[:] = 0
+    return Dataset(
+        images=_inputs(images[:count]),
+        targets=_one_hot(labels[:count]),
+        test_images=_inputs(images[count:]),
+        test_labels=labels[count:],
+        source="generated",
+    )
+
+
+def _inputs(pixels: HostArray) -> HostArray:
+    """Return pixels (bytes, or 0 to 1) as float32, with the constant input added."""
+    import numpy as np
+
+    inputs = np.ones((len(pixels), INPUTS), dtype=np.float32)
+    inputs[:, :-1] = pixels.reshape(len(pixels), -1)
+    if pixels.dtype == np.uint8:
+        inputs[:, :-1] /= np.float32(255)
+    return inputs
+
+
+def _one_hot(labels: HostArray) -> HostArray:
+    import numpy as np
+
+    return np.eye(CLASSES, dtype=np.float32)[labels]
+
+
+def step_work(batch: int) -> Work:
+    """Return a step's work: 4 batch 785 10 operations, the images read twice, the weights thrice.
+
+    Two products of 2 batch 785 10 operations each; the softmax of ten numbers is left out.
+    """
+    moved = 4 * (2 * batch * INPUTS + 3 * WEIGHTS)
+    return Work(flops=4 * batch * WEIGHTS, bytes_moved=moved, unit="image/s", items=batch)
+
+
+def step_memory_bytes(batch: int) -> int:
+    """Return the bytes of a step: images, targets, logits, weights and gradient."""
+    return 4 * (batch * (INPUTS + 2 * CLASSES) + 2 * WEIGHTS)
+
+
+def batch_count(dataset: Dataset, batch: int) -> int:
+    """Return how many different batches the steps cycle through."""
+    return max(1, min(MOST_BATCHES, len(dataset.images) // batch))
+
+
+def reference_weights(dataset: Dataset, batch: int, steps: int) -> HostArray:
+    """Return the weights after so many steps from zero, in float64."""
+    import numpy as np
+
+    weights = np.zeros((INPUTS, CLASSES))
+    count = batch_count(dataset, batch)
+    images = dataset.images[: count * batch].astype(np.float64)
+    for number in range(steps):
+        low = number % count * batch
+        inputs = images[low : low + batch]
+        logits = inputs @ weights
+        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+        raised /= raised.sum(axis=1, keepdims=True)
+        raised -= dataset.targets[low : low + batch]
+        weights -= RATE / batch * (inputs.T @ raised)
+    return weights
+
+
+def accuracy_of(dataset: Dataset, weights: HostArray) -> float:
+    """Return the share of the test images that the weights classify correctly."""
+    import numpy as np
+
+    predicted = np.argmax(dataset.test_images @ weights.astype(np.float32), axis=1)
+    return float(np.mean(predicted == dataset.test_labels))
+
+
+def checked_steps(batch: int) -> int:
+    """Return how many steps to check: enough, but not half of a short run."""
+    return max(_FEWEST_CHECKED_STEPS, min(_MOST_CHECKED_STEPS, _CHECKED_IMAGES // batch))
+
+
+def verify_weights(found: HostArray, expected: HostArray) -> Verified:
+    """Compare weights after the checked steps with float64, relative to the typical weight."""
+    import numpy as np
+
+    size = float(np.sqrt(np.mean(np.square(expected)))) or 1.0
+    error = float(np.max(np.abs(found - expected))) / size
+    finite = math.isfinite(error)
+    return Verified(
+        error=error if finite else None,
+        bound=_BOUND,
+        ok=finite and error <= _BOUND,
+        reference="float64 after a few steps from zero",
+    )
+
+
+def verify_sums(weights: HostArray, steps: int) -> Verified:
+    """Compare the sum of each input's weights after this many steps from zero with zero.
+
+    The classes' errors of an image sum to zero, so every step preserves the sum. A weight that went
+    wrong at any step changes it for good, and so do NaN and infinity. Rounding grows with the size
+    of the weights: the steps of several towers together may be too long to converge.
+    """
+    import numpy as np
+
+    size = max(1.0, float(np.max(np.abs(weights), initial=0.0)))
+    error = float(np.max(np.abs(np.sum(weights, axis=1, dtype=np.float64)), initial=0.0))
+    bound = size * (_SUM_BOUND + steps * _SUM_BOUND_A_STEP)
+    finite = math.isfinite(size) and math.isfinite(error)
+    return Verified(
+        error=error if finite else None,
+        bound=bound if finite else _SUM_BOUND,
+        ok=finite and error <= bound,
+        reference="the zero sum that every step preserves",
+    )
+
+
+def expected_weights(order: CaseOrder, dataset: Dataset, batch: int) -> HostArray:
+    """Return the reference shared by every case of a group with this batch."""
+
+    def make() -> HostArray:
+        return reference_weights(dataset, batch, checked_steps(batch))
+
+    return order.data.keep(f"train-reference-{batch}", make)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
     """Training to run: its kernel, the images in a step, and the towers that share them.
 
     `trained` also counts the accuracy after a thousand steps.
@@ -45,23 +269,23 @@ class Plan:
         return replace(found, parameters={"towers": self.towers})
 
 
-class Training:
+class TrainingState:
     """State of a training case: its data, its position in the batches, and its checks."""
 
-    def __init__(self, order: CaseOrder, plan: Plan) -> None:
+    def __init__(self, order: CaseOrder, plan: TrainingPlan) -> None:
         self._order = order
         self._plan = plan
-        self.turn = 0
+        self.steps_done = 0
         self._accuracy: float | None = None
         self._facts: dict[str, Fact] = {}
 
     def load(self) -> Dataset:
         """Return the group's data."""
-        return regression.load_dataset(self._order, self._plan.batch)
+        return load_dataset(self._order, self._plan.batch)
 
     def facts(self) -> dict[str, Fact]:
         """Return the source of the images, and the memory of a step."""
-        memory = regression.step_memory_bytes(self._plan.batch)
+        memory = step_memory_bytes(self._plan.batch)
         found: dict[str, Fact] = {"images": self.load().source, "memory_bytes": memory}
         if self._plan.towers > 1:
             found["towers"] = self._plan.towers
@@ -75,23 +299,23 @@ class Training:
     ) -> Verified:
         """Train from zero and compare; after all other steps the weights must sum to zero.
 
-        The others are the timed steps and those for the accuracy. `turn` counts steps since zero.
+        The others are the timed steps and those for the accuracy. `steps_done` counts from zero.
         """
-        seen = [regression.verify_sums(weights(), self.turn)]
+        seen = [verify_sums(weights(), self.steps_done)]
         dataset = self.load()
-        expected = regression.expected_weights(self._order, dataset, self._plan.batch)
-        self.turn = 0
+        expected = expected_weights(self._order, dataset, self._plan.batch)
+        self.steps_done = 0
         zero()
-        steps = regression.checked_steps(self._plan.batch)
+        steps = checked_steps(self._plan.batch)
         walk(steps)
-        seen.insert(0, regression.verify_weights(weights(), expected))
+        seen.insert(0, verify_weights(weights(), expected))
         if self._plan.trained and "accuracy" not in self._facts:
-            walk(regression.TRAINED_STEPS - steps)
+            walk(TRAINED_STEPS - steps)
             trained = weights()
-            seen.append(regression.verify_sums(trained, self.turn))
-            self._facts["accuracy"] = regression.accuracy(dataset, trained)
-            self._facts["accuracy_steps"] = regression.TRAINED_STEPS
-            batches = regression.batch_count(dataset, self._plan.batch)
+            seen.append(verify_sums(trained, self.steps_done))
+            self._facts["accuracy"] = accuracy_of(dataset, trained)
+            self._facts["accuracy_steps"] = TRAINED_STEPS
+            batches = batch_count(dataset, self._plan.batch)
             self._facts["trained_images"] = batches * self._plan.batch
             self._facts["tested_images"] = len(dataset.test_labels)
         return next((one for one in seen if not one.ok), seen[0])
@@ -102,10 +326,10 @@ class CpuTraining(CpuCase):
 
     walks_memory = False
 
-    def __init__(self, order: CaseOrder, plan: Plan, threads: int, variant: str) -> None:
+    def __init__(self, order: CaseOrder, plan: TrainingPlan, threads: int, variant: str) -> None:
         label = plan.label(cpu_label(order, plan.kernel, variant, threads, _FLOAT32))
-        super().__init__(order, label, regression.step_work(plan.batch))
-        self._training = Training(order, plan)
+        super().__init__(order, label, step_work(plan.batch))
+        self._training = TrainingState(order, plan)
         self._plan = plan
 
     @property
@@ -125,9 +349,7 @@ class CpuTraining(CpuCase):
                 (dataset.images[low : low + part], dataset.targets[low : low + part])
                 for low in range(start, start + plan.batch, part)
             ]
-            for start in range(
-                0, regression.batch_count(dataset, plan.batch) * plan.batch, plan.batch
-            )
+            for start in range(0, batch_count(dataset, plan.batch) * plan.batch, plan.batch)
         ]
         self._weights = np.zeros((INPUTS, CLASSES), dtype=np.float32)
         self._logits = np.empty((part, CLASSES), dtype=np.float32)
@@ -137,7 +359,7 @@ class CpuTraining(CpuCase):
 
     def poison(self) -> None:
         """Start from zero, with NaN in the results of a step."""
-        self._training.turn = 0
+        self._training.steps_done = 0
         self._weights.fill(0)
         self._gradients.fill(float("nan"))
         self._logits.fill(float("nan"))
@@ -147,8 +369,8 @@ class CpuTraining(CpuCase):
         import numpy as np
 
         training = self._training
-        towers = self._batches[training.turn % len(self._batches)]
-        training.turn += 1
+        towers = self._batches[training.steps_done % len(self._batches)]
+        training.steps_done += 1
         for gradient, (inputs, targets) in zip(self._gradients, towers, strict=True):
             self._tower(inputs, targets, gradient)
         merged = self._gradients[0]

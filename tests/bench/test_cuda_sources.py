@@ -13,7 +13,7 @@ import pytest
 
 import gpucheck
 from gpucheck.bench.kernels.copy import TILE, UNROLL
-from gpucheck.bench.softmax_launch import (
+from gpucheck.bench.kernels.softmax import (
     REGISTERS_PER_SM,
     SoftmaxLaunch,
     SoftmaxRows,

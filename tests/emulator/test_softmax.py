@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gpucheck.bench.formats import FORMATS, decode, encode
-from gpucheck.bench.softmax_launch import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from gpucheck.bench.kernels.softmax import SoftmaxLaunch, SoftmaxRows, choose_softmax
 from tests.emulator.conftest import SOURCES, Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
 

@@ -18,12 +18,17 @@ from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.bench.kernel import Case, CaseOrder
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
 from gpucheck.bench.kernels.matmul import Matmul, missing_format
-from gpucheck.bench.kernels.softmax import GpuSoftmax, launch_for, source_text
+from gpucheck.bench.kernels.softmax import (
+    GpuSoftmax,
+    SoftmaxRows,
+    choose_softmax,
+    launch_for,
+    source_text,
+)
 from gpucheck.bench.kernels.transfer import TransferCase
 from gpucheck.bench.kernels.triad import GpuTriad
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.softmax_launch import SoftmaxRows, choose_softmax
-from gpucheck.bench.training import Plan
+from gpucheck.bench.training import TrainingPlan
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.drivers.host.clock import MonotonicClock
@@ -196,11 +201,11 @@ def cases(gpu: GpuDevice) -> dict[str, Case]:
         operation = make(order((4096, 4096)), gpu)
         found[operation.label.text] = ResidentCase(gpu, operation)
     batches = order((100,), request=QUICK, clock=MonotonicClock())
-    plan = Plan(kernel="train", batch=100)
+    plan = TrainingPlan(kernel="train", batch=100)
     found["train fused"] = GpuTraining(batches, plan, gpu, "fused", fused=True)
     found["train cublas"] = GpuTraining(batches, plan, gpu, "cublas")
     found["train copied"] = CopiedTraining(batches, plan, gpu, "copied")
-    two = Plan(kernel="towers", batch=200, towers=2)
+    two = TrainingPlan(kernel="towers", batch=200, towers=2)
     found["two towers"] = GpuTraining(batches, two, gpu, "towers", fused=True)
     for way in ("to-gpu", "from-gpu", "both-ways"):
         found[f"transfer {way}"] = TransferCase(order((2**22,)), gpu, way, (2**22,))

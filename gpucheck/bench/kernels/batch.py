@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench import regression
 from gpucheck.bench.gpu_training import GpuTraining
 from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.train import DATA_BYTES
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
-from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.bench.training import (
+    INPUTS,
+    CpuTraining,
+    TrainingPlan,
+    check_data_file,
+    step_memory_bytes,
+    step_work,
+)
 from gpucheck.drivers.gpu import GpuDevice
 
 #: Share of the best throughput that a batch must reach to be the knee.
@@ -38,7 +44,7 @@ class Batch(KernelBase):
         Raises:
             WrongUseError: it cannot be read, or is not MNIST.
         """
-        regression.check_data_file(request)
+        check_data_file(request)
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Return the largest batch."""
@@ -46,28 +52,30 @@ class Batch(KernelBase):
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return a step's work."""
-        return regression.step_work(shape[0])
+        return step_work(shape[0])
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return a data set for each batch size, the reference's float64, and a step's arrays."""
-        batches = 16 * 8 * regression.INPUTS * shape[0]
-        return 2 * DATA_BYTES + batches + (1 + gpu_count) * regression.step_memory_bytes(shape[0])
+        batches = 16 * 8 * INPUTS * shape[0]
+        return 2 * DATA_BYTES + batches + (1 + gpu_count) * step_memory_bytes(shape[0])
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the batches of every size, and the largest step's arrays."""
-        return 16 * (4 * regression.INPUTS * shape[0] * 2 + DATA_BYTES // 16)
+        return 16 * (4 * INPUTS * shape[0] * 2 + DATA_BYTES // 16)
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return NumPy with all threads at each batch size."""
         return [
-            CpuTraining(order, Plan(kernel=self.id, batch=batch), order.cpu.threads, "numpy")
+            CpuTraining(
+                order, TrainingPlan(kernel=self.id, batch=batch), order.cpu.threads, "numpy"
+            )
             for batch in batch_sizes(order.shape[0], order.request.mode)
         ]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return the GPU's steps at each batch size."""
         return [
-            GpuTraining(order, Plan(kernel=self.id, batch=batch), gpu, "cublas")
+            GpuTraining(order, TrainingPlan(kernel=self.id, batch=batch), gpu, "cublas")
             for batch in batch_sizes(order.shape[0], order.request.mode)
         ]
 
@@ -97,7 +105,7 @@ def batch_sizes(largest: int, mode: BenchMode) -> list[int]:
 def _knee(device: str, points: dict[int, float]) -> Conclusion:
     best = max(points.values())
     knee = min(batch for batch, speed in points.items() if speed >= KNEE_SHARE * best)
-    memory = regression.step_memory_bytes(knee)
+    memory = step_memory_bytes(knee)
     if knee == max(points):
         sentence = f"{device}: throughput still grows at batch {knee}, the largest measured"
     else:

@@ -4,16 +4,13 @@ For (rows, columns): each element is read once and written once (8 bytes in floa
 floating-point operations: maximum, subtraction, exponential (counted as one), addition and product.
 
 The throughput is in bytes: memory limits a good softmax, not arithmetic.
-
-bench/softmax_rows.py has the CPU version, bench/softmax_launch.py the choice of the GPU
-launch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,16 +22,9 @@ from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
 from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
-from gpucheck.bench.softmax_launch import PACK_BYTES, SoftmaxLaunch, SoftmaxRows, choose_softmax
-from gpucheck.bench.softmax_rows import (
-    LOG2_E,
-    Scaling,
-    choose_scaling,
-    rows_per_block,
-    softmax_rows,
-)
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction
+from gpucheck.drivers.host.clock import Clock
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
 if TYPE_CHECKING:
@@ -402,3 +392,263 @@ def verify_softmax(
         ok=finite and worst <= bound,
         reference="float64, weighted sums over blocks of every row",
     )
+
+
+LOG2_E = 1.4426950408889634
+# ------------------------------------------------------------------------------ NumPy
+# A plain version is slowed by its passes and temporaries, and reaches a tenth of a copy. This one
+# works in place on blocks of rows that stay in the cache. Each thread has its own rows: NumPy
+# releases the interpreter lock inside its loops.
+
+#: Largest distance of a row's maximum below its block's, in powers of two. Beyond it the row is
+#: scaled by its own maximum: the relative error of its terms is about the distance times 4e-8, and
+#: small terms would leave float32's range.
+_DEEPEST_ROW = 30.0
+#: Longer rows are split into pieces: longer chains of additions lose accuracy.
+_LONGEST_PIECE = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Exponential function, and its factor for exp(x / T): exp with 1/T, exp2 with log2(e)/T."""
+
+    raise_to: Callable[..., object]
+    factor: float
+    deepest: float
+
+
+def choose_scaling(clock: Clock, temperature: float) -> Scaling:
+    """Return exp2 or exp, whichever this NumPy computes faster on this CPU.
+
+    NumPy has a vector exp2 for AVX-512 only, where it is twice as fast as exp, but a vector exp for
+    more CPUs.
+    """
+    import numpy as np
+
+    values = np.linspace(-8, 0, 65536, dtype=np.float32)
+    out = np.empty_like(values)
+
+    def seconds(function: Callable[..., object]) -> float:
+        spans = []
+        for _ in range(5):
+            start_s = clock.now_s()
+            function(values, out=out)
+            spans.append(clock.now_s() - start_s)
+        return min(spans)
+
+    if seconds(np.exp2) <= seconds(np.exp):
+        return Scaling(np.exp2, LOG2_E / temperature, _DEEPEST_ROW)
+    return Scaling(np.exp, 1 / temperature, _DEEPEST_ROW / LOG2_E)
+
+
+def rows_per_block(columns: int, l2_bytes: int | None) -> int:
+    """Return how many rows fill twice one core's L2 (1 MiB where unknown), at least one.
+
+    NOTE: twice, not half: each NumPy call then holds off the interpreter lock for longer, which
+    gains two threads 9 % (7.9 instead of 8.7 ms at 4096x4096). The L3 holds what the L2 does not.
+    """
+    return max(1, 2 * (l2_bytes or 2**20) // max(4 * columns, 1))
+
+
+def softmax_rows(source: HostArray, out: HostArray, scaling: Scaling, block: int) -> None:
+    """Write softmax(source / T) of each row into `out`, both (rows, columns) float32.
+
+    A row becomes NaN, as in the formula, if it holds NaN or +inf, or only -inf.
+    """
+    import numpy as np
+
+    # NaN rows are valid answers here; the settings apply to this thread only.
+    with np.errstate(all="ignore"):
+        if source.shape[1] > _LONGEST_PIECE:
+            for row, written in zip(source, out, strict=True):
+                _softmax_long_row(row, written, scaling)
+            return
+        for low in range(0, source.shape[0], block):
+            _softmax_block(source[low : low + block], out[low : low + block], scaling)
+
+
+def _softmax_block(source: HostArray, out: HostArray, scaling: Scaling) -> None:
+    """Compute a block of rows that fits the cache.
+
+    NOTE: one maximum serves the whole block if the rows' maxima lie close together. Subtracting one
+    number takes NumPy less than half the time of subtracting a column from every row.
+    """
+    import numpy as np
+
+    if source.shape[1] == 0:
+        return
+    factor = np.float32(scaling.factor)
+    highest = np.maximum.reduce(source, axis=1)
+    top = np.maximum.reduce(highest)
+    spread = (float(top) - float(np.minimum.reduce(highest))) * scaling.factor
+    if spread <= scaling.deepest:  # False for NaN too
+        np.subtract(source, top, out=out)
+    else:
+        np.subtract(source, highest[:, None], out=out)
+    np.multiply(out, factor, out=out)
+    scaling.raise_to(out, out=out)
+    # NOTE: einsum adds along rows twice as fast as sum(); its chains are short enough here.
+    total = np.einsum("ij->i", out)
+    np.divide(np.float32(1), total, out=total)
+    np.multiply(out, total[:, None], out=out)
+
+
+def _softmax_long_row(source: HostArray, out: HostArray, scaling: Scaling) -> None:
+    """Compute one row in pieces that fit the cache, with the sum of the pieces in float64."""
+    import numpy as np
+
+    factor, top, total = np.float32(scaling.factor), np.maximum.reduce(source), 0.0
+    for low in range(0, source.shape[0], _LONGEST_PIECE):
+        piece = out[low : low + _LONGEST_PIECE]
+        np.subtract(source[low : low + _LONGEST_PIECE], top, out=piece)
+        np.multiply(piece, factor, out=piece)
+        scaling.raise_to(piece, out=piece)
+        total += float(np.add.reduce(piece))
+    np.multiply(out, np.float32(1 / total), out=out)
+
+
+# ------------------------------------------------------------------- launch of softmax.cu
+# A row stays in registers, 32 numbers in each thread, if a block can hold it (or a cluster of
+# blocks, from compute capability 9.0 on). It is then read once and written once. That leaves room
+# for 1024 threads on an SM, each with 64 or 128 bytes in flight. An SM of an H200 needs about
+# 36 KiB in flight to keep its share of the memory busy (5 TB/s, 1 microsecond, 132 SMs).
+
+#: Kernels of softmax.cu, with its number for each.
+_KERNELS = {"softmax_short": 1, "softmax_long": 2, "softmax_cluster": 3, "softmax_online": 4}
+#: Bytes that a thread moves at once, and numbers of a row that it holds in registers.
+PACK_BYTES, HELD_NUMBERS = 16, 32
+#: Registers of an SM (architectures 5.0 to 12.1), and the most that a thread may need.
+REGISTERS_PER_SM, REGISTERS_PER_THREAD = 65536, 64
+#: Threads in a block of softmax_short; the most of any block.
+_SHORT_BLOCK, MOST_THREADS = 128, 1024
+#: Blocks in a cluster that every whole GPU with clusters can place. A MIG instance or MPS client
+#: may lack that many adjacent free SMs.
+CLUSTERS = (2, 4, 8)
+_FIRST_WITH_CLUSTERS = (9, 0)
+#: Packs in each lane up to which more rows share a warp.
+_SHARING_PACKS = 4
+#: Threads that an SM's registers hold, by whether all rows consist of whole packs; others need
+#: more registers. Two blocks of softmax_online have the same number.
+_THREADS_PER_SM = {True: REGISTERS_PER_SM // REGISTERS_PER_THREAD, False: 768}
+_MOST_GRID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxLaunch:
+    """Kernel of softmax.cu with its grid, block and macros."""
+
+    name: str
+    grid: int
+    block: int
+    defines: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxRows:
+    """Rows to compute: their number, length and bytes in a number.
+
+    `aligned` means that all rows, in x and y, begin at multiples of 16 bytes.
+    """
+
+    rows: int
+    columns: int
+    itemsize: int
+    aligned: bool
+
+    @property
+    def packs(self) -> int:
+        """Return the most packs that a row touches."""
+        per_pack = PACK_BYTES // self.itemsize
+        skew = 0 if self.aligned else per_pack - 1
+        return -(-(self.columns + skew) // per_pack)
+
+    @property
+    def whole(self) -> bool:
+        """Return whether all rows consist of whole packs."""
+        return self.aligned and self.columns * self.itemsize % PACK_BYTES == 0
+
+
+def choose_softmax(
+    problem: SoftmaxRows, capability: tuple[int, int], sm_count: int, *, clusters: bool = True
+) -> SoftmaxLaunch:
+    """Return the launch for rows on a GPU of this compute capability and number of SMs.
+
+    Without `clusters`, rows that no block holds are read twice.
+    """
+    held = HELD_NUMBERS * problem.itemsize // PACK_BYTES
+    if problem.packs <= 32 * held:
+        return _short(problem, held)
+    threads = _threads(problem.packs, held)
+    if threads <= MOST_THREADS:
+        return _long(problem, threads, sm_count)
+    clusters = clusters and capability >= _FIRST_WITH_CLUSTERS
+    if clusters and _threads(problem.packs, 8 * held) <= MOST_THREADS:
+        return _cluster(problem, held)
+    block = _THREADS_PER_SM[problem.whole] // 2
+    grid = min(problem.rows, _resident(problem, block) * sm_count)
+    return _launch("softmax_online", problem, grid, block, {})
+
+
+def _short(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
+    """Give a row the fewest lanes that hold it in a few packs each: short rows share a warp."""
+    lanes = next((n for n in (4, 8, 16) if problem.packs <= n * _SHARING_PACKS), 32)
+    packs = _packs(problem, lanes)
+    assert packs <= held
+    grid = -(-problem.rows // (_SHORT_BLOCK // lanes))
+    return _launch("softmax_short", problem, grid, _SHORT_BLOCK, {"LANES": lanes, "PACKS": packs})
+
+
+def _long(problem: SoftmaxRows, threads: int, sm_count: int) -> SoftmaxLaunch:
+    """Give a row to a block.
+
+    If only one block fits an SM, nothing else covers its pauses between reading and writing. It
+    then serves several rows, and prefetches the next row's data.
+    """
+    alone = _resident(problem, threads) == 1
+    grid = min(problem.rows, sm_count) if alone else problem.rows
+    defines = {"PACKS": _packs(problem, threads), "PREFETCH": int(alone)}
+    return _launch("softmax_long", problem, grid, threads, defines)
+
+
+def _cluster(problem: SoftmaxRows, held: int) -> SoftmaxLaunch:
+    """Give a row to the fewest blocks with two to an SM, or to eight blocks."""
+    blocks = {size: _threads(problem.packs, size * held) for size in CLUSTERS}
+    sizes = [size for size, block in blocks.items() if _resident(problem, block) > 1]
+    size = min(sizes, default=CLUSTERS[-1])
+    threads = blocks[size]
+    # A cluster for every row: the number that fits at once depends on the grouping of the SMs.
+    grid = size * max(1, min(problem.rows, _MOST_GRID // size))
+    defines = {"PACKS": _packs(problem, size * threads), "CLUSTER": size}
+    return _launch("softmax_cluster", problem, grid, threads, defines)
+
+
+def _launch(
+    name: str, problem: SoftmaxRows, grid: int, block: int, defines: Mapping[str, int]
+) -> SoftmaxLaunch:
+    common = {
+        "KERNEL": _KERNELS[name],
+        "BLOCK": block,
+        "BLOCKS_PER_SM": min(16, _resident(problem, block)),
+        "ALIGNED": int(problem.whole),
+    }
+    return SoftmaxLaunch(
+        name=name,
+        grid=max(1, min(grid, _MOST_GRID)),
+        block=block,
+        defines=common | dict(defines),
+    )
+
+
+def _threads(packs: int, held: int) -> int:
+    """Return the threads that hold so many packs, `held` each, in whole warps."""
+    return 32 * -(-packs // (32 * held))
+
+
+def _packs(problem: SoftmaxRows, threads: int) -> int:
+    """Return the packs of a row that each thread holds, at least one."""
+    return max(1, -(-problem.packs // threads))
+
+
+def _resident(problem: SoftmaxRows, threads: int) -> int:
+    """Return how many blocks an SM's registers hold at once, at least one."""
+    return max(1, _THREADS_PER_SM[problem.whole] // threads)

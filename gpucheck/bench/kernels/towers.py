@@ -12,12 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench import regression
 from gpucheck.bench.gpu_training import GpuTraining, MultiGpuTraining
 from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.train import DATA_BYTES
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
-from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.bench.training import (
+    INPUTS,
+    CpuTraining,
+    TrainingPlan,
+    check_data_file,
+    step_memory_bytes,
+    step_work,
+)
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.report.errors import WrongUseError
 
@@ -37,7 +43,7 @@ class Towers(KernelBase):
         Raises:
             WrongUseError: fewer than two, more than any machine has GPUs for, or an unusable file.
         """
-        regression.check_data_file(request)
+        check_data_file(request)
         if not 2 <= request.towers <= _MOST_TOWERS:
             raise WrongUseError(
                 code="bad-towers",
@@ -51,17 +57,17 @@ class Towers(KernelBase):
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return the work of one tower's step."""
-        return regression.step_work(shape[0])
+        return step_work(shape[0])
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return two data sets, the reference's float64, and a step's arrays."""
-        batches = 4 * 8 * regression.INPUTS * shape[0]
-        step = regression.step_memory_bytes(shape[0])
+        batches = 4 * 8 * INPUTS * shape[0]
+        step = step_memory_bytes(shape[0])
         return 3 * DATA_BYTES + batches + (2 + gpu_count) * step
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the batches of both cases, and their steps' arrays."""
-        return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
+        return 2 * DATA_BYTES + 4 * step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return one tower, and the simulated towers."""
@@ -82,11 +88,11 @@ class Towers(KernelBase):
             cases.append(MultiGpuTraining(order, many, order.gpus, _name(many.towers), fused=True))
         return cases
 
-    def _plans(self, order: CaseOrder, towers: int) -> tuple[Plan, Plan]:
+    def _plans(self, order: CaseOrder, towers: int) -> tuple[TrainingPlan, TrainingPlan]:
         batch = order.shape[0]
         return (
-            Plan(kernel=self.id, batch=batch),
-            Plan(kernel=self.id, batch=batch * towers, towers=towers),
+            TrainingPlan(kernel=self.id, batch=batch),
+            TrainingPlan(kernel=self.id, batch=batch * towers, towers=towers),
         )
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench import regression
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
-from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.bench.training import (
+    INPUTS,
+    CpuTraining,
+    TrainingPlan,
+    check_data_file,
+    step_memory_bytes,
+    step_work,
+)
 from gpucheck.drivers.gpu import GpuDevice
 
 #: Bytes of the largest generated data set, or of MNIST, as float32.
-DATA_BYTES = 4 * regression.INPUTS * 70_000
+DATA_BYTES = 4 * INPUTS * 70_000
 
 
 class Train(KernelBase):
@@ -34,7 +40,7 @@ class Train(KernelBase):
         Raises:
             WrongUseError: it cannot be read, or is not MNIST.
         """
-        regression.check_data_file(request)
+        check_data_file(request)
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Return the batch."""
@@ -42,25 +48,25 @@ class Train(KernelBase):
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return a step's work."""
-        return regression.step_work(shape[0])
+        return step_work(shape[0])
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the data twice, the batches in float64, and a step's arrays."""
-        data = 2 * DATA_BYTES + 8 * regression.INPUTS * shape[0] * 2
-        return data + (1 + gpu_count) * 2 * regression.step_memory_bytes(shape[0])
+        data = 2 * DATA_BYTES + 8 * INPUTS * shape[0] * 2
+        return data + (1 + gpu_count) * 2 * step_memory_bytes(shape[0])
 
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the batches of two cases, and the arrays of all steps."""
-        return 2 * DATA_BYTES + 4 * regression.step_memory_bytes(shape[0])
+        return 2 * DATA_BYTES + 4 * step_memory_bytes(shape[0])
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return NumPy with all threads and with one."""
-        plan = Plan(kernel=self.id, batch=order.shape[0], trained=True)
+        plan = TrainingPlan(kernel=self.id, batch=order.shape[0], trained=True)
         return [CpuTraining(order, plan, count, "numpy") for count in thread_counts(order.cpu)]
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return steps as one graph, as launches with cuBLAS, and with a batch sent each time."""
-        plan = Plan(kernel=self.id, batch=order.shape[0], trained=True)
+        plan = TrainingPlan(kernel=self.id, batch=order.shape[0], trained=True)
         return [
             GpuTraining(order, plan, gpu, "fused", fused=True),
             GpuTraining(order, plan, gpu, "cublas"),

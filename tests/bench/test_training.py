@@ -8,11 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpucheck.bench import regression, training
+from gpucheck.bench import training
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, Scope
 from gpucheck.bench.record import off_by
-from gpucheck.bench.training import CpuTraining, Plan
+from gpucheck.bench.training import (
+    CpuTraining,
+    TrainingPlan,
+    expected_weights,
+    load_dataset,
+    reference_weights,
+    step_work,
+    verify_sums,
+    verify_weights,
+)
 from gpucheck.report.errors import WrongUseError
 from tests.bench.test_mnist import IMAGES, LABELS, write_npz
 from tests.fakes.bench import FakeClock, FakeGpu, order
@@ -21,7 +30,7 @@ QUICK = BenchRequest(mode=BenchMode.QUICK)
 ORDER = order((100,), request=QUICK)
 
 
-def train(plan: Plan, steps: int) -> np.ndarray:
+def train(plan: TrainingPlan, steps: int) -> np.ndarray:
     """Return the weights after so many steps from zero."""
     case = CpuTraining(ORDER, plan, 1, "numpy")
     case.prepare()
@@ -31,24 +40,24 @@ def train(plan: Plan, steps: int) -> np.ndarray:
 
 
 def test_a_step_is_the_reference_in_float32() -> None:
-    dataset = regression.load_dataset(ORDER, 100)
+    dataset = load_dataset(ORDER, 100)
 
-    found = train(Plan(kernel="train", batch=100), 30)
+    found = train(TrainingPlan(kernel="train", batch=100), 30)
 
-    expected = regression.reference_weights(dataset, 100, 30)
+    expected = reference_weights(dataset, 100, 30)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("towers", [2, 4, 5])
 def test_towers_give_what_one_tower_gives_on_the_whole_batch(towers: int) -> None:
-    one = train(Plan(kernel="towers", batch=200), 20)
-    many = train(Plan(kernel="towers", batch=200, towers=towers), 20)
+    one = train(TrainingPlan(kernel="towers", batch=200), 20)
+    many = train(TrainingPlan(kernel="towers", batch=200, towers=towers), 20)
 
     np.testing.assert_allclose(many, one, atol=2e-6)
 
 
 def test_training_learns_the_generated_classes() -> None:
-    case = CpuTraining(ORDER, Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case = CpuTraining(ORDER, TrainingPlan(kernel="train", batch=100, trained=True), 1, "numpy")
     case.prepare()
     case.poison()
     case.run(1)
@@ -65,7 +74,7 @@ def test_a_step_with_another_learning_rate_is_caught(
     rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "RATE", rate)
-    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case = CpuTraining(ORDER, TrainingPlan(kernel="train", batch=100), 1, "numpy")
     case.prepare()
     case.poison()
     case.run(1)
@@ -74,7 +83,7 @@ def test_a_step_with_another_learning_rate_is_caught(
 
 
 def test_weights_that_went_to_nan_in_the_timed_steps_are_caught() -> None:
-    case = CpuTraining(ORDER, Plan(kernel="train", batch=100), 1, "numpy")
+    case = CpuTraining(ORDER, TrainingPlan(kernel="train", batch=100), 1, "numpy")
     case.prepare()
     case.poison()
     case.run(1)
@@ -89,7 +98,7 @@ def test_weights_that_went_to_nan_in_the_timed_steps_are_caught() -> None:
 def test_the_merge_of_gpus_that_are_there_is_right_too() -> None:
     clock = FakeClock()
     gpus = [FakeGpu(clock, cuda_index=number) for number in range(3)]
-    plan = Plan(kernel="towers", batch=300, towers=3)
+    plan = TrainingPlan(kernel="towers", batch=300, towers=3)
     case = MultiGpuTraining(ORDER, plan, gpus, "3-towers")
     case.prepare()
     case.poison()
@@ -104,7 +113,9 @@ def test_the_merge_of_gpus_that_are_there_is_right_too() -> None:
 def test_a_merge_that_forgets_a_tower_is_caught() -> None:
     clock = FakeClock()
     gpus = [FakeGpu(clock, cuda_index=number) for number in range(2)]
-    case = MultiGpuTraining(ORDER, Plan(kernel="towers", batch=200, towers=2), gpus, "2-towers")
+    case = MultiGpuTraining(
+        ORDER, TrainingPlan(kernel="towers", batch=200, towers=2), gpus, "2-towers"
+    )
     case.prepare()
     case.poison()
     case._plan = replace(case._plan, towers=1)  # what it merges
@@ -116,7 +127,7 @@ def test_a_merge_that_forgets_a_tower_is_caught() -> None:
 
 def test_towers_on_one_gpu_are_simulated_and_say_so() -> None:
     case = GpuTraining(
-        ORDER, Plan(kernel="towers", batch=200, towers=2), FakeGpu(FakeClock()), "2-towers"
+        ORDER, TrainingPlan(kernel="towers", batch=200, towers=2), FakeGpu(FakeClock()), "2-towers"
     )
     case.prepare()
     case.poison()
@@ -132,7 +143,7 @@ def test_towers_on_one_gpu_are_simulated_and_say_so() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_steps_as_a_graph_and_as_launches_train_the_same(towers: int, fused: bool) -> None:
     gpu = FakeGpu(FakeClock())
-    plan = Plan(kernel="towers", batch=200, towers=towers)
+    plan = TrainingPlan(kernel="towers", batch=200, towers=towers)
     case = GpuTraining(ORDER, plan, gpu, "steps", fused=fused)
     case.prepare()
     case.poison()
@@ -148,7 +159,7 @@ def test_steps_as_a_graph_and_as_launches_train_the_same(towers: int, fused: boo
 
 def test_a_graph_goes_on_where_the_last_one_ended() -> None:
     gpu = FakeGpu(FakeClock())
-    plan = Plan(kernel="train", batch=100)
+    plan = TrainingPlan(kernel="train", batch=100)
     one, other = (GpuTraining(ORDER, plan, gpu, "steps", fused=fused) for fused in (True, False))
     for case in (one, other):
         case.prepare()
@@ -164,7 +175,7 @@ def test_a_graph_goes_on_where_the_last_one_ended() -> None:
 def test_a_batch_sent_for_each_step_trains_the_same_and_counts_its_way() -> None:
     clock = FakeClock()
     given = replace(ORDER, clock=clock)
-    case = CopiedTraining(given, Plan(kernel="train", batch=100), FakeGpu(clock), "copied")
+    case = CopiedTraining(given, TrainingPlan(kernel="train", batch=100), FakeGpu(clock), "copied")
     case.prepare()
     case.poison()
 
@@ -177,7 +188,7 @@ def test_a_batch_sent_for_each_step_trains_the_same_and_counts_its_way() -> None
 
 
 def test_work_counts_two_products_and_every_image() -> None:
-    work = regression.step_work(100)
+    work = step_work(100)
 
     assert work.flops == 2 * 2 * 100 * 785 * 10
     assert work.amount == 100
@@ -188,7 +199,7 @@ def test_real_images_are_scaled_and_repeated_to_fill_a_batch(tmp_path: Path) -> 
     path = write_npz(tmp_path / "mnist.npz")
     given = order((10,), request=replace(QUICK, data_file=str(path)))
 
-    found = regression.load_dataset(given, 10)
+    found = load_dataset(given, 10)
 
     assert found.source == "file"
     assert found.images.shape == (10, 785)
@@ -203,7 +214,7 @@ def test_real_images_without_a_test_part_are_tested_on_some_that_were_not_learnt
     path = write_npz(tmp_path / "mnist.npz", x_test=IMAGES[:0], y_test=LABELS[:0])
     given = order((5,), request=replace(QUICK, data_file=str(path)))
 
-    found = regression.load_dataset(given, 5)
+    found = load_dataset(given, 5)
 
     assert found.test_labels.tolist() == [LABELS[5]]
     assert found.targets.argmax(axis=1).tolist() == LABELS[:5].tolist()
@@ -213,13 +224,13 @@ def test_an_unusable_file_is_wrong_use(tmp_path: Path) -> None:
     given = order((10,), request=replace(QUICK, data_file=str(tmp_path / "missing.npz")))
 
     with pytest.raises(WrongUseError):
-        regression.load_dataset(given, 10)
+        load_dataset(given, 10)
 
 
 def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
-    one = regression.load_dataset(order((100,), request=QUICK), 100)
-    two = regression.load_dataset(order((100,), request=QUICK), 100)
-    zeros = regression.load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
+    one = load_dataset(order((100,), request=QUICK), 100)
+    two = load_dataset(order((100,), request=QUICK), 100)
+    zeros = load_dataset(order((9,), request=replace(QUICK, fill=Fill.ZEROS)), 9)
 
     assert np.array_equal(one.images, two.images)
     assert not zeros.images[:, :-1].any()
@@ -227,26 +238,26 @@ def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
 
 def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_left() -> None:
     given = order((100,))
-    dataset = regression.load_dataset(given, 100)
-    expected = regression.expected_weights(given, dataset, 100)
+    dataset = load_dataset(given, 100)
+    expected = expected_weights(given, dataset, 100)
     typical = float(np.sqrt(np.mean(np.square(expected))))
     found = expected.astype(np.float32)
-    assert regression.verify_weights(found, expected).ok
-    assert regression.verify_sums(found, 20).ok
+    assert verify_weights(found, expected).ok
+    assert verify_sums(found, 20).ok
 
     found[300, 4] += np.float32(0.01 * typical)
 
-    assert not regression.verify_weights(found, expected).ok
-    assert not regression.verify_sums(found, 20).ok
+    assert not verify_weights(found, expected).ok
+    assert not verify_sums(found, 20).ok
     # A quarter of the typical weight still shows after a hundred thousand steps.
     found[300, 4] += np.float32(0.25 * typical)
-    assert not regression.verify_sums(found, int(0.2 * typical / 1e-7)).ok
+    assert not verify_sums(found, int(0.2 * typical / 1e-7)).ok
     found[0, 0] = np.nan
-    assert not regression.verify_sums(found, 20).ok
+    assert not verify_sums(found, 20).ok
 
 
 def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
-    case = CpuTraining(order((100,)), Plan(kernel="train", batch=100), 1, "numpy")
+    case = CpuTraining(order((100,)), TrainingPlan(kernel="train", batch=100), 1, "numpy")
     case.prepare()
     case.poison()
     case.run(50)
@@ -266,10 +277,10 @@ def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> 
     class Broken(CpuTraining):
         def step(self) -> None:
             super().step()
-            if self._training.turn == 500:
+            if self._training.steps_done == 500:
                 self._weights[300, 4] += np.float32(0.05)
 
-    case = Broken(order((100,)), Plan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case = Broken(order((100,)), TrainingPlan(kernel="train", batch=100, trained=True), 1, "numpy")
     case.prepare()
     case.poison()
 
@@ -280,7 +291,7 @@ def test_rounding_of_large_weights_is_no_wrong_step() -> None:
     # Several towers' steps may not converge: thousands of them leave weights of hundreds.
     weights = np.array([[420.0, -419.98], [1.0, -1.0]], dtype=np.float32)
 
-    assert regression.verify_sums(weights, 5800).ok
-    assert not regression.verify_sums(weights, 20).ok
+    assert verify_sums(weights, 5800).ok
+    assert not verify_sums(weights, 20).ok
     for broken in (np.nan, np.inf):
-        assert not regression.verify_sums(np.array([[broken, 1.0]], dtype=np.float32), 5800).ok
+        assert not verify_sums(np.array([[broken, 1.0]], dtype=np.float32), 5800).ok
