@@ -72,7 +72,7 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
 
 def _split(given: list[str], name: str | None) -> tuple[list[str], output.Context]:
     """Split off the command after `--`, before any option is parsed."""
-    from gpucheck.place.launch import inherited_descriptors, split_command
+    from gpucheck.place.exec import inherited_descriptors, split_command
 
     own, child = split_command(given)
     keep = inherited_descriptors()

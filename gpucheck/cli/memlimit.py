@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from gpucheck.cli.memlimit_remarks import say_after, say_before, say_what_variables_miss, warn
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     Context,
@@ -21,10 +19,12 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.streams import write_stderr
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import printable
 from gpucheck.report.units import parse_amount
 
 
@@ -84,10 +84,11 @@ def command(
     shared: Shared,
 ) -> int:
     """Turn an amount into a GPU memory limit; -- CMD runs under it."""
-    from gpucheck.memlimit.request import LimitRequest, find_limit
+    from gpucheck.memlimit.plan import LimitOptions, find_limit
 
     context: Context = ctx.obj
-    request = LimitRequest(
+    proofs = dict.fromkeys((*(("cupy",) if verify else ()), *split_words(verify_with)))
+    options = LimitOptions(
         amount=parse_amount(amount),
         gpus=tuple(gpu or ()),
         include_overhead=include_overhead,
@@ -96,9 +97,9 @@ def command(
         hook=hook,
         command=context.child,
         environment=dict(os.environ) if shared.recording is None else None,
-        proofs=_proofs(verify, verify_with),
+        proofs=tuple(proofs),
     )
-    _check(request.proofs, code, context, shared)
+    _check(options.proofs, code, context, shared)
     source = ctx.get_parameter_source("watch")
     if context.child is None and source is not None and source.name == "COMMANDLINE":
         message = "--watch needs a command: add one after `--`."
@@ -109,28 +110,23 @@ def command(
         if code is not None and shared.format == "table":
             shared, formats = shared._replace(format="code"), ("code",)
         with machine("memlimit", shared, formats) as probes:
-            answer = find_limit(request, probes)
+            answer = find_limit(options, probes)
         if shared.format == "shell" and shared.verbosity >= 0:
-            say_what_variables_miss(answer)
+            _report_unlimited(answer)
         return deliver("memlimit", shared, answer, probes.time())
     refuse_recording(shared)
     with machine_for_child("memlimit", shared) as probes:
-        answer = find_limit(request, probes)
+        answer = find_limit(options, probes)
     check_runnable(answer)
     if not isinstance(answer.result, MemoryLimit):
         raise AssertionError  # pragma: no cover - check_runnable raises where there is no result
     return _run(context, answer, answer.result, shared, watch=watch, hook=hook)
 
 
-def _proofs(verify: bool, verify_with: Sequence[str] | None) -> tuple[str, ...]:
-    named = split_words(verify_with)
-    return tuple(dict.fromkeys((*(("cupy",) if verify else ()), *named)))
-
-
 def _check(proofs: tuple[str, ...], code: str | None, context: Context, shared: Shared) -> None:
     """Refuse options that contradict each other."""
     if proofs:
-        from gpucheck.memlimit.proof import check_frameworks
+        from gpucheck.memlimit.verify import check_frameworks
 
         check_frameworks(proofs)
     together = [
@@ -159,15 +155,17 @@ def _run(
     watch: WatchAction,
     hook: bool,
 ) -> int:
-    from gpucheck.memlimit.run import limited_environment, new_mark, open_watch
-    from gpucheck.place.launch import supervise
-    from gpucheck.place.launch_environment import environment_before
+    from gpucheck.memlimit.environment import limited_environment, new_mark
+    from gpucheck.memlimit.outcome import peak_lines
+    from gpucheck.memlimit.watcher import open_watch
+    from gpucheck.place.exec import environment_before
+    from gpucheck.place.supervise import supervise
 
     mark = new_mark()
     environment = limited_environment(plan, environment_before(), hook=hook, mark=mark)
     if shared.verbosity >= 0:
-        say_before(plan, details=shared.verbosity > 0)
-    with open_watch(plan, watch, warn, mark=mark, deadline_s=shared.deadline_s) as watcher:
+        _report_plan(plan, details=shared.verbosity > 0)
+    with open_watch(plan, watch, _warn, mark=mark, deadline_s=shared.deadline_s) as watcher:
         exit_code = supervise(
             context.child or (),
             environment,
@@ -183,16 +181,66 @@ def _run(
             run, unavailable=dict.fromkeys(("peak_bytes", "exceeded"), reason)
         )
     elif shared.verbosity >= 0:
-        say_after(run)
+        for line in peak_lines(run):
+            _report(line)
     if shared.output is not None:
-        warnings = (*answer.warnings, *_excess(run))
-        result = dataclasses.replace(plan, run=run)
-        save("memlimit", shared, answer._replace(result=result, warnings=warnings))
+        answer = answer._replace(result=dataclasses.replace(plan, run=run))
+        if run.exceeded:
+            excess = Notice(code="limit-exceeded", message="The command exceeded the limit.")
+            answer = answer._replace(warnings=(*answer.warnings, excess))
+        save("memlimit", shared, answer)
     return exit_code
 
 
-def _excess(run: LimitedRun) -> tuple[Notice, ...]:
-    """Return the document's warning about a command that exceeded the limit."""
-    if not run.exceeded:
-        return ()
-    return (Notice(code="limit-exceeded", message="The command exceeded the limit."),)
+# ------------------------------------------------------------------------------ messages on stderr
+
+
+def _warn(text: str) -> None:
+    """Write a warning."""
+    write_stderr(printable(f"gpucheck: warning: {text}"))
+
+
+def _report_unlimited(answer: Answer) -> None:
+    """Name the frameworks that the exported variables alone do not limit."""
+    from gpucheck.memlimit.outcome import HOOK, framework_outcomes
+
+    if not isinstance(answer.result, MemoryLimit):
+        return
+    missed = [each.framework for each in framework_outcomes(answer.result) if each.by == HOOK]
+    if missed:
+        _report(f"no variable limits {', '.join(missed)}: use -- COMMAND, or see --code")
+
+
+def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
+    """Report the limit and its mechanisms in one line; with -v every variable too."""
+    from gpucheck.memlimit.environment import outer_limit
+    from gpucheck.memlimit.outcome import HOOK, framework_outcomes, group_by_mechanism
+    from gpucheck.report.unit_text import binary_bytes
+
+    sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
+    what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text
+    where = "1 GPU" if len(plan.gpus) == 1 else f"each of {len(plan.gpus)} GPUs"
+    found = framework_outcomes(plan)
+    # It is unknown which Python a script starts, and with which options.
+    unknown = plan.software is None or plan.software.interpreter is None
+    reach = " in every Python that reads PYTHONPATH" if unknown else ""
+    held = "; ".join(
+        f"{names} by {by}{reach if by.endswith(HOOK) else ''}"
+        for names, by in group_by_mechanism(found)
+    )
+    held = held or "nothing limits it"
+    _report(f"{what} on {where}: {held}")
+    outer = outer_limit(plan, os.environ)
+    if outer is not None:
+        _report(f"an outer memlimit stays in force: {binary_bytes(outer)}")
+    for each in found:
+        if each.is_warning:
+            fact = " is not limited" if each.by is None else ""
+            _warn(f"{each.framework}{fact}: {each.note}")
+    if details:
+        for name, value in plan.environment.items():
+            _report(f"{name}={value}")
+
+
+def _report(text: str) -> None:
+    write_stderr(printable(f"gpucheck: {text}"))

@@ -320,8 +320,7 @@ def _become(context: Context, answer: Answer, held: Held | None, shared: Shared)
     Raises:
         LaunchError: there is no usable answer; nothing was started.
     """
-    from gpucheck.place.launch import replace
-    from gpucheck.place.launch_environment import environment_before
+    from gpucheck.place.exec import environment_before, exec_command
 
     check_runnable(answer)
     if answer.error is not None:
@@ -337,4 +336,4 @@ def _become(context: Context, answer: Answer, held: Held | None, shared: Shared)
         say_devices(placement)
     environment = {**environment_before(), **placement.environment}
     keep = frozenset(context.keep) | frozenset(held.descriptors)
-    replace(context.child or (), environment, keep_descriptors=keep)
+    exec_command(context.child or (), environment, keep_descriptors=keep)

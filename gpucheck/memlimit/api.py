@@ -14,10 +14,10 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.drivers.python.other_python import Interpreter
 from gpucheck.inventory.inventory import list_gpus
+from gpucheck.memlimit.environment import hook_document
 from gpucheck.memlimit.hook import gpucheck_limit_hook as hook
-from gpucheck.memlimit.hooking import hook_document
 from gpucheck.memlimit.model import MemoryLimit
-from gpucheck.memlimit.plan import PlanRequest, plan_limit
+from gpucheck.memlimit.plan import plan_limit
 from gpucheck.report.arguments import check_argument
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.units import Amount, parse_amount
@@ -37,14 +37,11 @@ class LimitedMemory:
         document = hook_document(plan, os.environ)
         if document is not None and "torch" in sys.modules:
             document["torch"] = None  # it has already read its variable
-        self._set_variables()
-        if document is not None:
-            self._apply(hook.Limit(document))
-
-    def _set_variables(self) -> None:
-        for name, value in self.plan.environment.items():
+        for name, value in plan.environment.items():
             self._variables[name] = (os.environ.get(name), value)
             os.environ[name] = value
+        if document is not None:
+            self._apply(hook.Limit(document))
 
     def _apply(self, limit: Any) -> None:
         """Cap the modules that are already imported, and the rest at their import."""
@@ -108,7 +105,7 @@ def limit_memory(
         wanted,
         gpus,
         environment=os.environ,
-        request=PlanRequest(include_overhead=include_overhead),
+        include_overhead=include_overhead,
         frameworks=_own_frameworks(),
     )
     return LimitedMemory(plan)

@@ -3,27 +3,193 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from gpucheck.drivers.host.mps import MpsReading
-from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.inventory.model import Gpu
-from gpucheck.memlimit import cupy, hard, jax, onnxruntime, pytorch, tensorflow
+from gpucheck.drivers.host.cpu import LinuxCpu
+from gpucheck.drivers.host.mps import MpsReading, read_mps
+from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.live import ROOT_VARIABLE
+from gpucheck.drivers.python.frameworks import FrameworksReading, find_interpreter, read_frameworks
+from gpucheck.drivers.python.other_python import Interpreter, meant_interpreter
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.model import Gpu, Inventory
+from gpucheck.memlimit.environment import hook_state
+from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
+from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
+from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead, Software
-from gpucheck.memlimit.overhead import estimate_overhead
-from gpucheck.memlimit.situation import HookState, Setting, Situation
+from gpucheck.place.device_strings import parse_device
 from gpucheck.place.model import CudaDevice
-from gpucheck.place.placement import visible_devices
-from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.place.placement import prohibited, resolve, visible_devices
+from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
 from gpucheck.report.units import Amount
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """Options besides the amount; `chosen` are the UUIDs of --gpu in order, None means all GPUs."""
+class LimitOptions:
+    """Options of `gpucheck memlimit`; `environment` is None for a recording."""
 
+    amount: Amount
+    gpus: tuple[str, ...] = ()
     include_overhead: bool = False
-    chosen: tuple[str | None, ...] | None = None
+    code: str | None = None
+    python: str | None = None
+    hook: bool = True
+    command: tuple[str, ...] | None = None
+    environment: Mapping[str, str] | None = None
+    proofs: tuple[str, ...] = ()
+
+
+def find_limit(options: LimitOptions, probes: Probes) -> Answer:
+    """Plan the limit, and prove it if requested.
+
+    Raises:
+        GpucheckError: the amount, a GPU or a framework cannot be used.
+    """
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
+    if answer.error is not None or not isinstance(answer.result, Inventory):
+        return answer._replace(result=None)
+    plan = _plan(options, probes, answer, answer.result.gpus)
+    if options.code is not None:
+        plan = dataclasses.replace(plan, code=write_code(options.code, plan))
+    inherited = options.environment if options.environment is not None else probes.environment()
+    warnings = (
+        *answer.warnings,
+        *_warn_of_cards(plan, answer.result.gpus),
+        *warn_of_ineffective(inherited),
+    )
+    answer = answer._replace(result=plan, warnings=warnings)
+    if not options.proofs:
+        return answer
+    from gpucheck.memlimit.verify import prove, shared_memory
+
+    root = Path(inherited.get(ROOT_VARIABLE) or "/")
+    shared = shared_memory(probes.cuda(), LinuxCpu(root).facts().memory_available_bytes)
+    return prove(answer, plan, options.proofs, inherited, hook=options.hook, shared=shared)
+
+
+def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
+    """Yield warnings about the limited GPUs."""
+    limited = {limit.index for limit in plan.gpus}
+    for limit in plan.gpus:
+        if limit.memory_source == "system":
+            message = (
+                f"GPU {limit.index} shares its memory with the processor: the limit is a part of"
+                " the system's memory, which every other program uses too."
+            )
+            yield Notice(code="memory-shared", message=message)
+    yield from prohibited(gpu for gpu in gpus if gpu.index in limited)
+
+
+def _plan(
+    options: LimitOptions, probes: Probes, answer: Answer, gpus: Sequence[Gpu]
+) -> MemoryLimit:
+    selected = select_gpus(options.gpus, gpus)
+    inherited = options.environment
+    interpreter = None if inherited is None else _interpreter(options, inherited)
+    frameworks, mps, hook = None, None, HookState()
+    if inherited is not None:
+        frameworks = read_frameworks(interpreter, inherited)
+        if options.python is not None and frameworks.frameworks is None:
+            raise _not_a_python(options.python, frameworks.reason)
+        mps = read_mps(inherited, Path(inherited.get(ROOT_VARIABLE) or "/"))
+        if options.command is not None or options.proofs or not options.hook:
+            hook = hook_state(interpreter, wanted=options.hook)
+    else:
+        frameworks = FrameworksReading(reason="not recorded")
+    return plan_limit(
+        options.amount,
+        gpus,
+        environment=probes.environment() if inherited is None else inherited,
+        include_overhead=options.include_overhead,
+        selected=selected,
+        cuda_version=answer.host.cuda_driver_version,
+        frameworks=frameworks,
+        mps=mps,
+        hook=hook,
+    )
+
+
+def _interpreter(options: LimitOptions, environment: Mapping[str, str]) -> Interpreter | None:
+    if options.command is not None and options.python is None:
+        return find_interpreter(_innermost(options.command), environment)
+    return meant_interpreter(environment, options.python)
+
+
+def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that an inner `gpucheck … -- COMMAND` runs."""
+    while Path(command[0]).name == "gpucheck" and "--" in command[:-1]:
+        command = command[command.index("--") + 1 :]
+    return command
+
+
+def _not_a_python(named: str, reason: str) -> WrongUseError:
+    return WrongUseError(
+        code="not-a-python",
+        message=f"--python does not name a working Python: {named[:200]!a}: {reason}.",
+        remedy=("Name an interpreter: --python .venv/bin/python",),
+    )
+
+
+# ------------------------------------------------------------------------------- the selected GPUs
+
+
+def select_gpus(specs: Sequence[str], gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
+    """Return the UUIDs of device strings, read as in `gpucheck place`, and of UUID prefixes.
+
+    Raises:
+        WrongUseError: one names the CPU, or matches no device grammar.
+        BadAnswerError: no visible GPU matches.
+    """
+    if not specs or not visible_devices(gpus):
+        return None  # the plan reports that none is visible
+    return tuple(dict.fromkeys(_uuid_of(spec, gpus) for spec in specs))
+
+
+def _uuid_of(spec: str, gpus: Sequence[Gpu]) -> str:
+    asked = parse_device(spec)
+    if asked.uuid is not None:
+        return _by_prefix(spec, gpus)
+    if asked.kind == "CPU":
+        message = f"{spec!a} is the CPU, and memlimit limits only GPU memory."
+        raise WrongUseError(code="not-a-gpu", message=message)
+    if asked.kind is None or asked.index is None:
+        # A script's empty variable would otherwise silently mean GPU 0.
+        message = f"--gpu takes one GPU, such as /gpu:0, 2 or a UUID; {spec!a} names none."
+        raise WrongUseError(code="not-a-gpu", message=message)
+    try:
+        device = resolve(asked, gpus, soft=False)
+    except BadAnswerError as error:
+        if error.code != "no-such-device":
+            raise
+        raise _no_such_gpu(fact=f"No visible GPU is {spec!a}.") from None
+    if device.uuid is None:
+        message = f"GPU {spec!a} has no readable UUID, so it cannot be selected."
+        raise BadAnswerError(code="no-uuid", message=message)
+    return device.uuid
+
+
+def _by_prefix(spec: str, gpus: Sequence[Gpu]) -> str:
+    found = [
+        device.uuid
+        for device in visible_devices(gpus)
+        if device.uuid and device.uuid.lower().startswith(spec.lower())
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise _no_such_gpu(fact=f"No visible GPU has a UUID that starts with {spec!a}.")
+    raise _no_such_gpu(fact=f"{len(found)} visible GPUs have a UUID that starts with {spec!a}.")
+
+
+def _no_such_gpu(*, fact: str) -> BadAnswerError:
+    remedy = ("List the GPUs, and see why others are hidden: gpucheck list",)
+    return BadAnswerError(code="no-such-gpu", message=fact, remedy=remedy)
+
+
+# ---------------------------------------------------------------------------------------- the plan
 
 
 def plan_limit(
@@ -31,7 +197,8 @@ def plan_limit(
     gpus: Sequence[Gpu],
     *,
     environment: Mapping[str, str] | None = None,
-    request: PlanRequest | None = None,
+    include_overhead: bool = False,
+    selected: tuple[str, ...] | None = None,
     cuda_version: str | None = None,
     frameworks: FrameworksReading | None = None,
     mps: MpsReading | None = None,
@@ -40,35 +207,41 @@ def plan_limit(
     """Compute the limit for each visible GPU and the setting for each framework.
 
     `environment` is what the limited program would inherit; a tighter limit in it is kept.
+    `selected` are the UUIDs of the GPUs that it will see, in order.
 
     Raises:
         WrongUseError: the amount is more than a card has, or less than a byte of it.
         MissingError: no GPU is visible.
         InconclusiveError: it is unknown which GPUs are visible.
     """
-    wanted = request or PlanRequest()
-    overhead = estimate_overhead(cuda_version, included=wanted.include_overhead)
-    limits = _limits(amount, gpus, wanted, overhead)
-    situation = Situation(
+    overhead = estimate_overhead(cuda_version, included=include_overhead)
+    limits = _limits(amount, gpus, selected, overhead)
+    inputs = PlanInput(
         amount=amount,
         limits=limits,
         environment={} if environment is None else environment,
-        overhead_included=wanted.include_overhead,
+        overhead_included=include_overhead,
         frameworks=frameworks or FrameworksReading(),
         hook=_usable(hook or HookState(), limits),
         mps=mps,
         oldest_capability=_oldest(gpus),
     )
-    settings = _settings(situation)
+    settings = [setting for module in MECHANISMS for setting in module.plan(inputs)]
+    variables = {key: value for each in settings for key, value in each.variables.items()}
+    if selected is not None:
+        variables |= {
+            "CUDA_VISIBLE_DEVICES": ",".join(selected),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
     return MemoryLimit(
         request=MemoryRequest(
             text=amount.text,
             fraction=None if amount.share is None else float(amount.share),
             bytes=amount.size_bytes,
         ),
-        gpus=situation.limits,
+        gpus=limits,
         mechanisms=tuple(setting.mechanism for setting in settings),
-        environment={key: value for each in settings for key, value in each.variables.items()},
+        environment=variables,
         overhead=overhead,
         software=None if frameworks is None else _software(frameworks),
     )
@@ -80,17 +253,6 @@ def _usable(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
         return hook
     reason = "the import hook needs the limit of every GPU, and one is unknown"
     return HookState(present=False, reason=reason)
-
-
-def _settings(situation: Situation) -> list[Setting]:
-    return [
-        cupy.plan(situation),
-        jax.plan(situation),
-        *pytorch.plan(situation),
-        *tensorflow.plan(situation),
-        onnxruntime.plan(situation),
-        *hard.plan(situation),
-    ]
 
 
 def _software(reading: FrameworksReading) -> Software:
@@ -105,12 +267,12 @@ def _software(reading: FrameworksReading) -> Software:
 
 
 def _limits(
-    amount: Amount, gpus: Sequence[Gpu], wanted: PlanRequest, overhead: Overhead
+    amount: Amount, gpus: Sequence[Gpu], selected: tuple[str, ...] | None, overhead: Overhead
 ) -> tuple[GpuMemoryLimit, ...]:
     devices = visible_devices(gpus)
-    if wanted.chosen is not None:
+    if selected is not None:
         by_uuid = {device.uuid: device for device in devices}
-        devices = tuple(by_uuid[uuid] for uuid in dict.fromkeys(wanted.chosen))
+        devices = tuple(by_uuid[uuid] for uuid in selected)
     if not devices:
         raise _nothing_visible(gpus)
     free = _free_by_uuid(gpus)
@@ -217,3 +379,45 @@ def _nothing_visible(gpus: Sequence[Gpu]) -> MissingError:
         why = f": {reasons[0]}" if reasons else ""
         fact = f"None of the {len(gpus)} GPUs is visible to CUDA{why}."
     return MissingError(code="no-visible-gpu", message=fact, remedy=("Run: gpucheck detect",))
+
+
+# ------------------------------------------------------------------------------------ the overhead
+
+#: Context on a driver that loads kernels at their first use.
+LAZY_CONTEXT_BYTES = 512 * MIB
+#: Context that holds every kernel of every library from the start.
+EAGER_CONTEXT_BYTES = 1088 * MIB
+#: Workspaces of cuBLAS and cuDNN handles that the frameworks' pools do not count.
+LIBRARY_BYTES = 64 * MIB
+
+#: First version that loads modules lazily. Source: CUDA 11.7 release notes.
+LAZY_SINCE = (11, 7)
+
+_LAZY_SOURCE = (
+    "context: 256 MiB (RTX 3090, PyTorch 2.7 with CUDA 12.8, InvokeAI#9413), 426 MiB (RTX 6000 Ada,"
+    " PyTorch 2.10 with CUDA 13.0, unsloth-zoo#1053), 300 to 400 MB (pytorch#107667), rounded up"
+)
+_EAGER_SOURCE = (
+    "context: more than 1000 MB before CUDA 11.7 (pytorch#107667),"
+    " 1008 MiB on a Titan V (pytorch#28394), rounded up"
+)
+_LIBRARY_SOURCE = (
+    "libraries: 32 MiB for cuBLASLt on Hopper, 4 MiB elsewhere (pytorch#120925),"
+    " and the same again for cuDNN"
+)
+_NOT_COUNTED = (
+    "not counted: NCCL, 544 to 688 MB for each group on A100 (nccl#964), and a context for each"
+    " additional process"
+)
+
+
+def estimate_overhead(cuda_version: str | None, *, included: bool = False) -> Overhead:
+    """Return the estimate for one process on one GPU; `included` is copied into it."""
+    major, _, minor = (cuda_version or "").partition(".")
+    lazy = cuda_version is None or (int(major), int(minor or 0)) >= LAZY_SINCE
+    return Overhead(
+        included=included,
+        context_bytes=LAZY_CONTEXT_BYTES if lazy else EAGER_CONTEXT_BYTES,
+        library_bytes=LIBRARY_BYTES,
+        sources=(_LAZY_SOURCE if lazy else _EAGER_SOURCE, _LIBRARY_SOURCE, _NOT_COUNTED),
+    )

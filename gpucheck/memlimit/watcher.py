@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpucheck.drivers.host.process_memory import memory_by_process
-from gpucheck.drivers.host.process_tree import ProcessTree, Stat
+from gpucheck.drivers.host.process_tree import ProcessTree, Stat, is_contained
+from gpucheck.drivers.host.processes import identify
+from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
+from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import NvmlReading, ProcessIdentity
+from gpucheck.memlimit.mechanisms.setting import MIB
 from gpucheck.memlimit.model import (
     Culprit,
     GpuMemoryLimit,
     LimitedRun,
+    MemoryLimit,
     Overhead,
     RunGpu,
     WatchAction,
 )
-from gpucheck.memlimit.situation import MIB
+from gpucheck.memlimit.plan import estimate_overhead
 
 #: Time between two readings.
 INTERVAL_S = 1.0
+#: A driver that has answered once answers in milliseconds. Signals wait at most this long.
+READING_DEADLINE_S = 2.0
 #: Time between SIGTERM and SIGKILL.
 GRACE_S = 10.0
 #: Drivers allocate in blocks of 2 MiB and frameworks round up; that is no excess yet.
@@ -39,7 +49,7 @@ _NOT_TOLD = "the driver does not report the memory of each process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class MachineAccess:
     """Access to the machine for the watcher; tests replace all of it."""
 
     read: Callable[[], NvmlReading]
@@ -70,12 +80,12 @@ class Watcher:
         limits: Sequence[GpuMemoryLimit],
         overhead: Overhead,
         action: WatchAction,
-        around: Surroundings,
+        machine: MachineAccess,
     ) -> None:
         self._gpus = {gpu.uuid: _Watched(limit=gpu) for gpu in limits}
         self._overhead = overhead
         self._action = action
-        self._around = around
+        self._machine = machine
         self._tree: ProcessTree | None = None
         self._readings = 0
         self._foreign = False
@@ -87,7 +97,7 @@ class Watcher:
     def tick(self, pid: int) -> None:
         """Read once, and act on the reading."""
         if self._tree is None:
-            self._tree = self._around.open_tree(pid)
+            self._tree = self._machine.open_tree(pid)
         if self._stopped_at is not None:
             self._kill_what_is_left(self._tree)
         if self._failure is None:
@@ -133,7 +143,7 @@ class Watcher:
             return _FOREIGN
         if self._readings == 0:
             return self._failure or f"the command ended before the first reading ({INTERVAL_S:g} s)"
-        return _CONTAINED if self._around.contained else None
+        return _CONTAINED if self._machine.contained else None
 
     def _outcome(self, watched: _Watched, known: bool) -> RunGpu:
         return RunGpu(
@@ -153,7 +163,7 @@ class Watcher:
         return SLACK_BYTES + contexts * self._overhead.total_bytes
 
     def _look(self, tree: ProcessTree) -> None:
-        reading = self._around.read()
+        reading = self._machine.read()
         if reading.failure is not None:
             self._failure = f"memory is no longer watched: {reading.failure.message}"
             return
@@ -177,7 +187,7 @@ class Watcher:
 
         One foreign id shows that NVML uses another namespace: the others only look like ours.
         """
-        who = self._around.identify(listed)
+        who = self._machine.identify(listed)
         foreign = any(who[pid].namespace != "own" for pid in listed)
         self._foreign = self._foreign or foreign
         return set() if foreign else listed
@@ -215,8 +225,8 @@ class Watcher:
             ]
             self._say_excess(watched, by_pid)
         if self._action is WatchAction.STOP and self._stopped_at is None:
-            self._stopped_at = self._around.now()
-            self._around.say(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
+            self._stopped_at = self._machine.now()
+            self._machine.say(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
             self._send(tree, signal.SIGTERM)
 
     def _say_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
@@ -224,14 +234,14 @@ class Watcher:
         number = limit.cuda_index if limit.cuda_index is not None else limit.index
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
-        self._around.say(
+        self._machine.say(
             f"the command takes {_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
             f" {_gib(limit.limit_bytes or 0)} plus {_gib(self._allowance(len(by_pid)))} allowance:"
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 
     def _kill_what_is_left(self, tree: ProcessTree) -> None:
-        if self._around.now() - (self._stopped_at or 0) >= GRACE_S and tree.refresh():
+        if self._machine.now() - (self._stopped_at or 0) >= GRACE_S and tree.refresh():
             self._killed = True
             self._send(tree, signal.SIGKILL)
 
@@ -240,15 +250,56 @@ class Watcher:
         while tree.refresh() and not self._killed:
             self._kill_what_is_left(tree)
             if not self._killed:
-                self._around.sleep(0.1)
+                self._machine.sleep(0.1)
 
     def _send(self, tree: ProcessTree, number: signal.Signals) -> None:
         _, refused = tree.send(number)
         if refused:
             listed = ", ".join(map(str, refused))
-            self._around.say(
+            self._machine.say(
                 f"{number.name} could not be sent to processes of another user: {listed}"
             )
+
+
+@contextlib.contextmanager
+def open_watch(
+    plan: MemoryLimit,
+    action: WatchAction,
+    say: Callable[[str], None],
+    *,
+    mark: str | None = None,
+    deadline_s: float | None = None,
+) -> Iterator[Watcher | None]:
+    """Start NVML before the command and yield a watcher, or None if NVML does not answer."""
+    if action is WatchAction.OFF:
+        yield None
+        return
+    session = NvmlSession()
+    indices = [gpu.index for gpu in plan.gpus if gpu.index is not None]
+    # A GPU without an index can be any: then all are read.
+    asked = tuple(sorted(set(indices))) if len(indices) == len(plan.gpus) else None
+    question = NvmlQuestion(processes_of=asked)
+    try:
+        first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
+        reading = session.read(question, deadline_s=first)
+        if reading.failure is not None:
+            say(f"memory is not watched: {reading.failure.message}")
+            yield None
+            return
+
+        def read() -> NvmlReading:
+            return session.read(question, deadline_s=READING_DEADLINE_S)
+
+        machine = MachineAccess(
+            read=read,
+            identify=lambda pids: identify(pids, Path("/")),
+            open_tree=lambda pid: ProcessTree(pid, mark=mark),
+            say=say,
+            contained=is_contained(),
+        )
+        yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)
+    finally:
+        session.close()
 
 
 def _gib(size: int) -> str:

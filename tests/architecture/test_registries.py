@@ -121,8 +121,17 @@ def test_frameworks_are_the_same_everywhere() -> None:
     assert {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK} == set(NAMES)
 
 
+def test_mechanisms() -> None:
+    from gpucheck.memlimit.mechanisms import MECHANISMS, WRITERS
+
+    folder = "memlimit/mechanisms"
+
+    assert {each.__name__ for each in MECHANISMS} == modules_with("plan", folder)
+    assert {each.__module__ for each in WRITERS.values()} == modules_with("code_lines", folder)
+
+
 def test_hooked_frameworks_are_the_hooks() -> None:
-    from gpucheck.memlimit.hooking import FRAMEWORKS
+    from gpucheck.memlimit.environment import FRAMEWORKS
 
     hook = PACKAGE / "memlimit" / "hook" / "gpucheck_limit_hook.py"
     other_names = {"jaxlib.xla_client": "jax"}

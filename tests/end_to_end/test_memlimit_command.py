@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import Pretend, Program
-from tests.place.launch_driver import COUNTING_CHILD, eventually, state_of
-from tests.place.test_launch_terminal import FULL_SCREEN
+from tests.place.command_driver import COUNTING_CHILD, eventually, state_of
+from tests.place.test_supervise_terminal import FULL_SCREEN
 from tests.terminal import Terminal
 
 GIB = 1 << 30

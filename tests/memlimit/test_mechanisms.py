@@ -13,12 +13,12 @@ from gpucheck.drivers.host.mps import MpsReading
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.drivers.python.other_python import Interpreter
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
-from gpucheck.memlimit.folklore import warn_of_folklore
-from gpucheck.memlimit.hard import MPS_LIMIT
+from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
+from gpucheck.memlimit.mechanisms import WRITERS, write_code
+from gpucheck.memlimit.mechanisms.hard import MPS_LIMIT
+from gpucheck.memlimit.mechanisms.setting import HookState
 from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
-from gpucheck.memlimit.overhead import estimate_overhead
-from gpucheck.memlimit.plan import PlanRequest, plan_limit
-from gpucheck.memlimit.situation import HookState
+from gpucheck.memlimit.plan import estimate_overhead, plan_limit
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.units import parse_amount
 
@@ -63,7 +63,7 @@ def plan(
         frameworks=reading,
         mps=mps,
         hook=None if hook is None else HookState(present=hook, reason="because"),
-        request=PlanRequest(include_overhead=include_overhead),
+        include_overhead=include_overhead,
         cuda_version="13.0",
     )
 
@@ -373,7 +373,7 @@ class TestOverhead:
         assert estimate_overhead(None) == estimate_overhead("13.0")
 
 
-class TestFolklore:
+class TestIneffectiveVariables:
     @pytest.mark.parametrize(
         "environment",
         [
@@ -395,7 +395,7 @@ class TestFolklore:
         ],
     )
     def test_what_caps_nothing_is_said_once(self, environment: dict[str, str]) -> None:
-        (notice,) = warn_of_folklore(environment)
+        (notice,) = warn_of_ineffective(environment)
 
         assert notice.code == "no-memory-limit"
         assert next(iter(environment)) in notice.message
@@ -415,9 +415,58 @@ class TestFolklore:
         ],
     )
     def test_what_means_something_else_is_not(self, environment: dict[str, str]) -> None:
-        assert warn_of_folklore(environment) == ()
+        assert warn_of_ineffective(environment) == ()
 
     def test_control_characters_are_made_visible(self) -> None:
-        (notice,) = warn_of_folklore({"TF_GPU_MEMORY_LIMIT": "\x1b[31m"})
+        (notice,) = warn_of_ineffective({"TF_GPU_MEMORY_LIMIT": "\x1b[31m"})
 
         assert notice.message.isprintable()
+
+
+# -------------------------------------------------------------------------------------------- code
+
+
+def on_two(text: str, total: int | None = 80 * GIB, **environment: str) -> MemoryLimit:
+    return plan(text, card(0, total), card(1, total), env=environment)
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+@pytest.mark.parametrize("amount", ["30%", "8GiB", "100%"])
+def test_lines_are_python_and_name_no_percentage(framework: str, amount: str) -> None:
+    tree = ast.parse(write_code(framework, on_two(amount)))
+
+    numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    assert 30 not in numbers
+    assert 8 not in numbers
+
+
+def test_tensorflow_gets_mebibytes_and_the_others_bytes() -> None:
+    limit = on_two("8GiB")
+
+    assert "sizes = [8192, 8192]" in write_code("tensorflow", limit)
+    for framework in ("pytorch", "cupy", "onnxruntime"):
+        assert str([8 * GIB] * 2) in write_code(framework, limit)
+
+
+def test_jax_gets_the_name_that_is_set() -> None:
+    limit = on_two("30%", XLA_PYTHON_CLIENT_MEM_FRACTION="0.9")
+
+    assert 'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.3"' in write_code("jax", limit)
+
+
+@pytest.mark.parametrize(
+    ("framework", "limit"),
+    [
+        ("caffe", on_two("30%")),
+        ("", on_two("30%")),
+        ("pytorch", on_two("30%", None)),
+        ("tensorflow", on_two("1000B")),
+        ("jax", on_two("8GiB", None)),
+        ("jax", on_two("30%", XLA_PYTHON_CLIENT_ALLOCATOR="platform")),
+    ],
+)
+def test_what_cannot_be_written_is_refused(framework: str, limit: MemoryLimit) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        write_code(framework, limit)
+
+    assert caught.value.message.endswith(".")

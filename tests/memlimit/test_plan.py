@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength
-from gpucheck.memlimit.plan import plan_limit
-from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
+from gpucheck.memlimit.plan import LimitOptions, _innermost, _interpreter, plan_limit, select_gpus
+from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.report.units import parse_amount
 
 GIB = 1024**3
@@ -308,3 +310,120 @@ def test_no_setting_ever_allows_more_than_the_limit(text: str, totals: list[int]
         pool = share if cupy.endswith("%") else Fraction(cupy)
         assert int(pool) <= gpu.limit_bytes
         assert int(jax * gpu.memory_total_bytes) <= gpu.limit_bytes
+
+
+# ------------------------------------------------------------------------------------------- --gpu
+
+
+CARDS = tuple(card(index, uuid=f"GPU-{index}aaa") for index in range(3))
+
+
+def test_none_named_are_all() -> None:
+    assert select_gpus((), CARDS) is None
+
+
+def test_none_visible_is_for_the_plan_to_tell() -> None:
+    assert select_gpus(("0",), (card(0, visible=False, cuda_index=None),)) is None
+    assert select_gpus(("0",), ()) is None
+
+
+@pytest.mark.parametrize("spec", ["/gpu:1", "cuda:1", "1", "GPU-1aaa", "gpu-1AAA", "/device:GPU:1"])
+def test_one_card_by_each_of_its_names(spec: str) -> None:
+    assert select_gpus((spec, spec), CARDS) == ("GPU-1aaa",)
+
+
+def test_several_keep_their_order() -> None:
+    limit = plan_limit(parse_amount("30%"), CARDS, selected=select_gpus(("2", "0"), CARDS))
+
+    assert [gpu.index for gpu in limit.gpus] == [2, 0]
+    assert limit.environment["CUDA_VISIBLE_DEVICES"] == "GPU-2aaa,GPU-0aaa"
+    assert limit.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_an_instance() -> None:
+    instance = MigInstance(
+        uuid="MIG-7777", name="1g", memory_total_bytes=1, memory_used_bytes=0, cuda_index=0
+    )
+    split = card(0, cuda_index=None, mig=MigState(enabled=True, instances=(instance,)))
+
+    assert select_gpus(("mig-7777",), (split,)) == ("MIG-7777",)
+
+
+@pytest.mark.parametrize("spec", ["", "/", "gpu:*", "/gpu", "/job:localhost", "/cpu:0", "cpu"])
+def test_what_names_no_single_gpu_is_wrong_use(spec: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        select_gpus((spec,), CARDS)
+
+    assert caught.value.code == "not-a-gpu"
+
+
+@pytest.mark.parametrize("spec", ["/gpu:3", "99", "GPU-9999", "MIG-1111"])
+def test_what_is_not_there_is_said_without_the_options_of_place(spec: str) -> None:
+    with pytest.raises(BadAnswerError) as caught:
+        select_gpus((spec,), CARDS)
+
+    assert caught.value.code == "no-such-gpu"
+    assert "--soft" not in f"{caught.value.message}{caught.value.remedy}"
+    assert "gpucheck list" in caught.value.remedy[0]
+
+
+def test_the_beginning_of_two_is_neither() -> None:
+    cards = (card(0, uuid="GPU-abcd0"), card(1, uuid="GPU-abcd1"))
+
+    with pytest.raises(BadAnswerError, match="2 visible GPUs"):
+        select_gpus(("GPU-abcd",), cards)
+
+
+def test_a_card_without_a_uuid_cannot_be_named() -> None:
+    with pytest.raises(BadAnswerError, match="no readable UUID"):
+        select_gpus(("0",), (card(0, uuid=None),))
+
+
+# ---------------------------------------------------------------------------------------- --python
+
+
+def options(**changes: object) -> LimitOptions:
+    return LimitOptions(amount=parse_amount("30%"), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("command", "inner"),
+    [
+        ("python x.py", "python x.py"),
+        ("gpucheck place --count 1 -- python x.py -- y", "python x.py -- y"),
+        ("/bin/gpucheck place 0 -- gpucheck memlimit 1GiB -- true", "true"),
+        ("gpucheck list", "gpucheck list"),
+        ("gpucheck place 0 --", "gpucheck place 0 --"),
+        ("env gpucheck place 0 -- python", "env gpucheck place 0 -- python"),
+    ],
+)
+def test_the_command_inside_of_our_own(command: str, inner: str) -> None:
+    assert _innermost(tuple(command.split())) == tuple(inner.split())
+
+
+def test_the_python_that_an_inner_command_starts_is_planned_for() -> None:
+    command = ("gpucheck", "place", "0", "--", sys.executable, "-S", "x.py")
+
+    found = _interpreter(options(command=command), {"PATH": "/nowhere"})
+
+    assert found is not None
+    assert (found.path, found.bare) == (sys.executable, True)
+
+
+def test_a_python_is_named_by_path_or_by_name(tmp_path: Path) -> None:
+    named = tmp_path / "python9"
+    named.symlink_to(sys.executable)
+    environment = {"PATH": str(tmp_path)}
+
+    for text in ("python9", str(named)):
+        found = _interpreter(options(python=text), environment)
+        assert found is not None
+        assert found.path == str(named)
+
+
+@pytest.mark.parametrize("text", ["", "/nope", ".", "/etc/passwd", "no\x1bsuch"])
+def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
+    with pytest.raises(WrongUseError, match="is not a program that can be run") as caught:
+        _interpreter(options(python=text), {"PATH": "/bin"})
+
+    assert caught.value.message.isprintable()

@@ -18,8 +18,8 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from gpucheck.memlimit.model import GpuMemoryLimit, LimitedRun, WatchAction
-from gpucheck.memlimit.overhead import estimate_overhead
-from gpucheck.memlimit.watcher import GRACE_S, SLACK_BYTES, Surroundings, Watcher
+from gpucheck.memlimit.plan import estimate_overhead
+from gpucheck.memlimit.watcher import GRACE_S, SLACK_BYTES, MachineAccess, Watcher
 from tests.fakes.probes import gpu_reading, reading_of
 
 GIB = 1024**3
@@ -71,7 +71,7 @@ class Scene:
         self.limits = self.limits or (limit_of(gpu_reading(0).uuid),)
         self.tree.members = self.tree.members or {pid: stat() for pid in (CHILD, WORKER)}
         overhead = estimate_overhead("13.0", included=self.included)
-        around = Surroundings(
+        machine = MachineAccess(
             read=self._read,
             identify=self._identify,
             open_tree=lambda pid: self.tree,  # type: ignore[arg-type, return-value]
@@ -80,7 +80,7 @@ class Scene:
             sleep=self._sleep,
             contained=self.contained,
         )
-        self.watcher = Watcher(self.limits, overhead, self.action, around)
+        self.watcher = Watcher(self.limits, overhead, self.action, machine)
 
     def _read(self) -> NvmlReading:
         return reading_of(*self.gpus, failure=self.failure)

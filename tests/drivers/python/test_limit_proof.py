@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.drivers.python.limit_proof import run_proof
 from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
-from gpucheck.memlimit.hooking import hook_folder
+from gpucheck.memlimit.environment import hook_folder
 from tests.memlimit.hook.limited_python import payload
 
 STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucheck.memlimit.hooking import FRAMEWORKS, hook_folder
+from gpucheck.memlimit.environment import FRAMEWORKS, hook_folder
 
 STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"
 GIB = 1 << 30

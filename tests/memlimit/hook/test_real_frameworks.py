@@ -16,7 +16,7 @@ import pytest
 
 from gpucheck.drivers.python.frameworks import read_frameworks
 from gpucheck.drivers.python.other_python import Interpreter
-from gpucheck.memlimit.hooking import hook_folder
+from gpucheck.memlimit.environment import hook_folder
 from tests.memlimit.hook.limited_python import GIB, Ran, payload, run_limited
 
 PYTHONS = [

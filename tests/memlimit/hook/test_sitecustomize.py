@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.memlimit.hooking import hook_folder
+from gpucheck.memlimit.environment import hook_folder
 from tests.memlimit.hook.limited_python import payload, run_limited
 
 LISTS_HOOKS = "import sys; print([type(f).__name__ for f in sys.meta_path].count('Finder'))"

@@ -26,7 +26,7 @@ class HookState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class PlanInput:
     """Inputs of one plan; `environment` is what the limited program would inherit."""
 
     amount: Amount
@@ -81,7 +81,7 @@ class Setting:
 
 
 def by_variable(
-    situation: Situation,
+    inputs: PlanInput,
     module: str,
     name: str,
     value: str | None,
@@ -94,7 +94,7 @@ def by_variable(
 
     It is also set for a framework that this interpreter lacks, as another one may have it.
     """
-    lacking = situation.lacks(module) if value is not None else None
+    lacking = inputs.lacks(module) if value is not None else None
     mechanism = Mechanism(
         framework=framework or module,
         mechanism=name,
@@ -102,14 +102,14 @@ def by_variable(
         strength=strength,
         applies=value is not None and lacking is None,
         reason=f"{lacking}; {reason}" if lacking else reason,
-        installed=situation.has(module),
-        inherited=situation.environment.get(name),
+        installed=inputs.has(module),
+        inherited=inputs.environment.get(name),
     )
     return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
 
 
 def by_hook(
-    situation: Situation,
+    inputs: PlanInput,
     module: str,
     mechanism: str,
     line: str | None,
@@ -119,8 +119,8 @@ def by_hook(
     strength: Strength = Strength.ALLOCATOR,
 ) -> Setting:
     """Return the mechanism of a line of code, which the import hook runs if present."""
-    lacking = situation.lacks(module)
-    hook = situation.hook
+    lacking = inputs.lacks(module)
+    hook = inputs.hook
     applies = line is not None and hook.present is True and lacking is None
     why = reason if line is None else f"{lacking or hook.reason}; {reason}"
     return Setting(
@@ -132,7 +132,7 @@ def by_hook(
             applies=applies,
             reason=why,
             by=Way.CODE,
-            installed=situation.has(module),
+            installed=inputs.has(module),
             by_hook=line is not None and hook.present is not False,
         )
     )

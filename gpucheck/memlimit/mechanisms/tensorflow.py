@@ -4,50 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.memlimit.model import Strength
-from gpucheck.memlimit.situation import MIB, Setting, Situation, by_hook, by_variable, shown
+from gpucheck.memlimit.mechanisms.setting import (
+    MIB,
+    PlanInput,
+    Setting,
+    by_hook,
+    by_variable,
+    shown,
+)
+from gpucheck.memlimit.model import MemoryLimit, Strength
+from gpucheck.report.errors import WrongUseError
 
 TF_LEAVE_FREE = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
 TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
 
 
-def plan(situation: Situation) -> tuple[Setting, Setting]:
+def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
     """Return the mechanism by environment and the one by code."""
-    return _by_environment(situation), _by_code(situation)
+    return _by_environment(inputs), _by_code(inputs)
 
 
-def _by_environment(situation: Situation) -> Setting:
+def _by_environment(inputs: PlanInput) -> Setting:
     """Set how much of the memory free now to leave: the environment can set nothing else.
 
     It is one number for all GPUs, and TensorFlow ignores it where less than that is free.
     """
     rooms = []
-    for gpu in situation.limits:
+    for gpu in inputs.limits:
         if gpu.memory_free_bytes is None or gpu.allocator_limit_bytes is None:
             reason = "it is relative to the free memory, and a GPU's is unknown"
-            return _set(situation, None, reason)
+            return _set(inputs, None, reason)
         free = gpu.memory_free_bytes // MIB
         least = free - gpu.allocator_limit_bytes // MIB
         if least > 0:
             rooms.append(range(least, free + 1))
     if not rooms:
-        return _set(situation, None, "less than the limit is free, so there is nothing to leave")
-    inherited = situation.environment.get(TF_LEAVE_FREE)
+        return _set(inputs, None, "less than the limit is free, so there is nothing to leave")
+    inherited = inputs.environment.get(TF_LEAVE_FREE)
     theirs = _number(inherited)
     if theirs is not None and all(theirs in room for room in rooms):
         reason = f"{TF_LEAVE_FREE} is already set and leaves as much, so it is kept"
-        return _set(situation, str(theirs), reason)
+        return _set(inputs, str(theirs), reason)
     ours = max(room.start for room in rooms)
     if not all(ours in room for room in rooms):
-        return _set(situation, None, "no single number leaves the right amount free on each GPU")
+        return _set(inputs, None, "no single number leaves the right amount free on each GPU")
     if inherited:
         what = "leaves less" if theirs is not None and theirs < ours else "TensorFlow ignores here"
-        return _set(situation, str(ours), f"replaces {shown(inherited)}, which {what}")
+        return _set(inputs, str(ours), f"replaces {shown(inherited)}, which {what}")
     reason = (
         "the MiB to leave of what is free now, so a program that starts meanwhile shifts the limit;"
         " overrides a Session's per_process_gpu_memory_fraction"
     )
-    return _set(situation, str(ours), reason)
+    return _set(inputs, str(ours), reason)
 
 
 def _number(text: str | None) -> int | None:
@@ -56,38 +64,38 @@ def _number(text: str | None) -> int | None:
     return int(text or "") if plain else None
 
 
-def _is_soft(situation: Situation) -> bool:
-    return situation.environment.get(TF_ALLOCATOR) == "cuda_malloc_async"
+def _is_soft(inputs: PlanInput) -> bool:
+    return inputs.environment.get(TF_ALLOCATOR) == "cuda_malloc_async"
 
 
-def _reason(situation: Situation, reason: str) -> str:
+def _reason(inputs: PlanInput, reason: str) -> str:
     soft = "for cuda_malloc_async it is the size above which memory is released"
-    return f"{soft}; {reason}" if _is_soft(situation) else reason
+    return f"{soft}; {reason}" if _is_soft(inputs) else reason
 
 
-def _set(situation: Situation, value: str | None, reason: str) -> Setting:
-    strength = Strength.SOFT if _is_soft(situation) else Strength.ALLOCATOR
-    reason = _reason(situation, reason)
-    return by_variable(situation, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
+def _set(inputs: PlanInput, value: str | None, reason: str) -> Setting:
+    strength = Strength.SOFT if _is_soft(inputs) else Strength.ALLOCATOR
+    reason = _reason(inputs, reason)
+    return by_variable(inputs, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
 
 
-def _by_code(situation: Situation) -> Setting:
+def _by_code(inputs: PlanInput) -> Setting:
     """Return the line of code, in whole MiB: the runtime truncates to an integer."""
     sizes = [
         None if gpu.allocator_limit_bytes is None else gpu.allocator_limit_bytes // MIB
-        for gpu in situation.limits
+        for gpu in inputs.limits
     ]
     known = [size for size in sizes if size]
     usable = len(known) == len(sizes)
     missing = "a GPU's limit is unknown" if None in sizes else "it counts whole MiB"
-    reason = _reason(situation, "before TensorFlow starts its devices")
+    reason = _reason(inputs, "before TensorFlow starts its devices")
     return by_hook(
-        situation,
+        inputs,
         "tensorflow",
         "set_logical_device_configuration",
         tensorflow_line(known) if usable else None,
         reason if usable else missing,
-        strength=Strength.SOFT if _is_soft(situation) else Strength.ALLOCATOR,
+        strength=Strength.SOFT if _is_soft(inputs) else Strength.ALLOCATOR,
     )
 
 
@@ -98,3 +106,22 @@ def tensorflow_line(sizes: Sequence[int]) -> str:
     pairs = f'zip(tf.config.list_physical_devices("GPU"), {listed})'
     logical = "tf.config.LogicalDeviceConfiguration(memory_limit=mib)"
     return f"for gpu, mib in {pairs}: tf.config.set_logical_device_configuration(gpu, [{logical}])"
+
+
+def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
+    """Return the lines for a program, from the sizes in CUDA's order."""
+    small = [size for size in sizes if size < MIB]
+    if small:
+        raise WrongUseError(
+            code="limit-too-small",
+            message=f"TensorFlow counts whole MiB, and {small[0]} bytes are less than one.",
+        )
+    return [
+        "import tensorflow as tf",
+        "",
+        "# Run this before any GPU work. memory_limit is in MiB: 0.3 is 0 bytes, not 30 %.",
+        f"sizes = {[size // MIB for size in sizes]}",
+        'for gpu, mib in zip(tf.config.list_physical_devices("GPU"), sizes):',
+        "    device = tf.config.LogicalDeviceConfiguration(memory_limit=mib)",
+        "    tf.config.set_logical_device_configuration(gpu, [device])",
+    ]

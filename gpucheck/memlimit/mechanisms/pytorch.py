@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
-from gpucheck.memlimit.situation import (
+from gpucheck.memlimit.mechanisms.setting import (
+    PlanInput,
     Setting,
-    Situation,
     by_hook,
     by_variable,
     decimal,
     number_of,
     shown,
 )
+from gpucheck.memlimit.model import MemoryLimit
 
 TORCH_CONF = "PYTORCH_ALLOC_CONF"
 TORCH_CONF_OLD = "PYTORCH_CUDA_ALLOC_CONF"
@@ -32,51 +34,51 @@ _ENTRY = re.compile(rf"(?:^|(?<=,))\s*{TORCH_KEY}\s*:\s*([^,]*)")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-def plan(situation: Situation) -> tuple[Setting, Setting]:
+def plan(inputs: PlanInput) -> tuple[Setting, Setting]:
     """Return the mechanism by environment and the one by code."""
-    first = _by_environment(situation)
-    return first, _by_code(situation, needed=not first.mechanism.applies)
+    first = _by_environment(inputs)
+    return first, _by_code(inputs, needed=not first.mechanism.applies)
 
 
-def _by_environment(situation: Situation) -> Setting:
+def _by_environment(inputs: PlanInput) -> Setting:
     # PyTorch reads the older name whenever it is set, even if it is empty.
-    name = TORCH_CONF_OLD if TORCH_CONF_OLD in situation.environment else TORCH_CONF
-    theirs = situation.environment.get(name) or ""
-    obstacle = _obstacle(situation, theirs)
-    fraction = situation.fraction()
+    name = TORCH_CONF_OLD if TORCH_CONF_OLD in inputs.environment else TORCH_CONF
+    theirs = inputs.environment.get(name) or ""
+    obstacle = _obstacle(inputs, theirs)
+    fraction = inputs.fraction()
     if obstacle is None and fraction is None:
         obstacle = "it needs a fraction, and a GPU's total is unknown"
     if obstacle is not None or fraction is None:
-        return _set(situation, name, None, obstacle or "")
+        return _set(inputs, name, None, obstacle or "")
     ours = decimal(fraction)
     entry = _ENTRY.search(theirs)
     if entry is None:
         added = f"{theirs.rstrip(',')},{TORCH_KEY}:{ours}" if theirs else f"{TORCH_KEY}:{ours}"
-        return _set(situation, name, added, _reason(situation, theirs))
+        return _set(inputs, name, added, _reason(inputs, theirs))
     value = number_of(entry[1].strip())
     if value is not None and 0 < value <= fraction:
         reason = f"{TORCH_KEY} is already set and no wider, so it is kept"
-        return _set(situation, name, theirs, reason)
+        return _set(inputs, name, theirs, reason)
     replaced = f"{theirs[: entry.start(1)]}{ours}{theirs[entry.end(1) :]}"
     reason = f"replaces the fraction {shown(entry[1])}, which is not within the limit"
-    return _set(situation, name, replaced, reason)
+    return _set(inputs, name, replaced, reason)
 
 
-def _set(situation: Situation, name: str, value: str | None, reason: str) -> Setting:
-    return by_variable(situation, "torch", name, value, reason, framework="pytorch")
+def _set(inputs: PlanInput, name: str, value: str | None, reason: str) -> Setting:
+    return by_variable(inputs, "torch", name, value, reason, framework="pytorch")
 
 
-def _obstacle(situation: Situation, theirs: str) -> str | None:
+def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
     """Return why the variable must not be set or would have no effect."""
-    if TORCH_UNCACHED in situation.environment:
+    if TORCH_UNCACHED in inputs.environment:
         return _NO_ALLOCATOR
     if _ASYNCHRONOUS in theirs.replace(" ", ""):
         return f"{_ASYNCHRONOUS} does not read the key; it obeys only a fraction set in code"
     since = ".".join(map(str, TORCH_KEY_SINCE))
-    lacking = situation.lacks("torch")
+    lacking = inputs.lacks("torch")
     if lacking is not None:
         return f"{lacking}, and before PyTorch {since} the key is fatal"
-    version = situation.version("torch")
+    version = inputs.version("torch")
     if version is None:
         return f"the version of PyTorch is unknown, and before {since} the key is fatal"
     found = _VERSION.match(version)
@@ -85,25 +87,25 @@ def _obstacle(situation: Situation, theirs: str) -> str | None:
     return None
 
 
-def _reason(situation: Situation, theirs: str) -> str:
+def _reason(inputs: PlanInput, theirs: str) -> str:
     pool = "the caching allocator"
-    if situation.unlike():
+    if inputs.unlike():
         pool = f"one fraction for all GPUs, the smallest of them; {pool}"
     return f"added to the existing settings; {pool}" if theirs else pool
 
 
-def _by_code(situation: Situation, *, needed: bool) -> Setting:
+def _by_code(inputs: PlanInput, *, needed: bool) -> Setting:
     """Return the line of code: a float fraction for each device (PyTorch refuses an int)."""
-    value = _fraction_text(situation)
+    value = _fraction_text(inputs)
     line, reason = None, "a GPU's limit is unknown"
-    if TORCH_UNCACHED in situation.environment:
+    if TORCH_UNCACHED in inputs.environment:
         reason = _NO_ALLOCATOR
     elif value is not None:
         each = "for device in range(torch.cuda.device_count())"
         line = f"{each}: torch.cuda.set_per_process_memory_fraction({value}, device)"
         reason = "at the first use of a GPU, with a context on each visible one"
     setting = by_hook(
-        situation, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
+        inputs, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
     )
     if needed or not setting.mechanism.applies:
         return setting
@@ -113,13 +115,25 @@ def _by_code(situation: Situation, *, needed: bool) -> Setting:
     return Setting(mechanism=dataclasses.replace(setting.mechanism, applies=False, reason=spared))
 
 
-def _fraction_text(situation: Situation) -> str | None:
+def _fraction_text(inputs: PlanInput) -> str | None:
     """Return the fraction as Python code, of a total that only the program knows if need be."""
-    fraction = situation.fraction()
+    fraction = inputs.fraction()
     if fraction is not None:
         return decimal(fraction) if fraction < 1 else "1.0"
-    sizes = [gpu.allocator_limit_bytes for gpu in situation.limits]
+    sizes = [gpu.allocator_limit_bytes for gpu in inputs.limits]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return None
     return f"min(1.0, {min(known)} / torch.cuda.get_device_properties(device).total_memory)"
+
+
+def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
+    """Return the lines for a program, from the sizes in CUDA's order."""
+    return [
+        "import torch",
+        "",
+        "# The fraction is of CUDA's total and must be a float.",
+        f"for device, size in enumerate({list(sizes)}):",
+        "    total = torch.cuda.get_device_properties(device).total_memory",
+        "    torch.cuda.set_per_process_memory_fraction(min(1.0, size / total), device)",
+    ]

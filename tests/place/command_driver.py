@@ -12,22 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpucheck.place import launch
+import gpucheck
 
 DEADLINE_S = 30.0
 
 #: Runs a command line the way the program does: `WAY`, then the command.
 DRIVER = """
 import os, sys
-from gpucheck.place import launch
+from gpucheck.place.exec import exec_command
+from gpucheck.place.supervise import supervise
 from gpucheck.report.errors import LaunchError
 way, *command = sys.argv[1:]
 try:
-    if way == "replace":
-        launch.replace(command, dict(os.environ))
+    if way == "exec":
+        exec_command(command, dict(os.environ))
     ticks = []
     on_tick = ticks.append if way == "supervise-ticking" else None
-    sys.exit(launch.supervise(command, dict(os.environ), on_tick=on_tick, tick_s=0.01))
+    sys.exit(supervise(command, dict(os.environ), on_tick=on_tick, tick_s=0.01))
 except LaunchError as error:
     print(error.message, file=sys.stderr)
     sys.exit(error.exit_code)
@@ -48,7 +49,7 @@ while True:
     time.sleep(0.05)
 """
 
-WAYS = ["replace", "supervise", "supervise-ticking"]
+WAYS = ["exec", "supervise", "supervise-ticking"]
 
 
 def python(source: str, *arguments: str) -> list[str]:
@@ -60,7 +61,7 @@ def driver(way: str, command: list[str]) -> list[str]:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    root = str(Path(launch.__file__).parents[2])
+    root = str(Path(gpucheck.__file__).parents[1])
     return {"PATH": os.environ["PATH"], "PYTHONPATH": root, "LANG": "C.UTF-8", **extra}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.place.launch_driver import (
+from tests.place.command_driver import (
     COUNTING_CHILD,
     WAYS,
     driver,
@@ -84,7 +84,7 @@ class TestOnATerminal:
 
         screen.type(b"\x03")
 
-        expected = f"ended {-signal.SIGINT}" if way == "replace" else f"ended {128 + signal.SIGINT}"
+        expected = f"ended {-signal.SIGINT}" if way == "exec" else f"ended {128 + signal.SIGINT}"
         assert screen.job_event() == expected
 
     def test_stopped_from_the_keyboard_and_continued(

@@ -1,15 +1,24 @@
-"""Supervision of a command: signals are forwarded, stops and continuations shared."""
+"""Supervision of a command as a child: signals are forwarded, stops and continuations shared."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from gpucheck.place.launch_witness import GroupWitness
+from gpucheck.place.exec import (
+    IGNORED_BY_PYTHON,
+    explain_failure,
+    only_inheritable,
+    open_descriptors,
+    prepare,
+)
 
 #: Signals that may be sent to us instead of to the command.
 FORWARDED = (
@@ -31,20 +40,53 @@ _JOB_CONTROL = (signal.SIGTTIN, signal.SIGTTOU)
 _MIRRORED_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 #: SIGPIPE is blocked so that a probe or a reader that has ended is an error and does not end us.
 _TAKEN = frozenset({*FORWARDED, *_JOB_CONTROL, signal.SIGCHLD, signal.SIGPIPE})
+#: How long a signal that reached us may take to reach the rest of our process group.
+_GROUP_DELIVERY_S = 0.02
 
 
-class Supervision:
+def supervise(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    on_tick: Callable[[int], None] | None = None,
+    tick_s: float = 1.0,
+    keep_descriptors: Iterable[int] = (),
+) -> int:
+    """Run the command as a child and return its exit code, 128+n if signal n ended it.
+
+    The child stays in our process group, so the terminal's signals reach it directly; only
+    signals sent to us alone are forwarded. When job control stops the child, we stop as well.
+    `on_tick` is called with the child's process id every `tick_s` seconds; an exception from it
+    stops the ticks and is raised once the child has ended. Only the main thread may call this.
+
+    Raises:
+        LaunchError: (or a subclass) the command cannot be started.
+    """
+    path = prepare(command, environment)
+    with _taking_signals() as original_mask, GroupSignalProbe() as probe:
+        with only_inheritable(keep_descriptors), explain_failure(command[0], path):
+            pid = os.posix_spawn(
+                path,
+                list(command),
+                dict(environment),
+                setsigmask=original_mask,
+                setsigdef=IGNORED_BY_PYTHON,
+            )
+        return _Supervision(pid, probe, on_tick, tick_s).run()
+
+
+class _Supervision:
     """Supervision of one child: signals in, signals out, until the child has ended."""
 
     def __init__(
         self,
         pid: int,
-        witness: GroupWitness,
+        probe: GroupSignalProbe,
         on_tick: Callable[[int], None] | None,
         tick_s: float,
     ) -> None:
         self._pid = pid
-        self._witness = witness
+        self._probe = probe
         self._on_tick = on_tick
         self._tick_s = tick_s
         self._next_tick = time.monotonic() + tick_s
@@ -95,7 +137,7 @@ class Supervision:
         number = received.si_signo
         if number not in FORWARDED:
             return
-        if not self._witness.saw(received):
+        if not self._probe.saw(received):
             if not _is_overtaken(number):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(self._pid, number)
@@ -130,7 +172,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def taking_signals() -> Iterator[set[signal.Signals | int]]:
+def _taking_signals() -> Iterator[set[signal.Signals | int]]:
     """Block our signals so that they can be waited for; yield the previous mask."""
     # If SIGCHLD were ignored (as in some daemons), the kernel would discard the exit code.
     children_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -152,3 +194,85 @@ def _stop_ourselves(number: signal.Signals) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     signal.signal(number, handler)
+
+
+class GroupSignalProbe:
+    """Process in our group that tells whether a signal was sent to all of the group or to us alone.
+
+    Signal information names the sender, not the target: `kill(-group)`, as a shell's `kill %1`,
+    a CI runner or Jupyter's interrupt sends it, looks like `kill(us)`. The probe blocks every
+    signal and reports whether it received the same one. It ends with us, however we end. Without
+    it, only the kernel's own signals (a terminal's) count as sent to the group.
+    """
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        #: Descriptors for the questions and the answers, while the answers can be trusted.
+        self._line: tuple[int, int] | None = None
+
+    def __enter__(self) -> GroupSignalProbe:
+        """Start the probe, which lives as long as our pipe to it."""
+        with contextlib.suppress(OSError):
+            questions, ask = os.pipe()
+            answer, answers = os.pipe()
+            self._line = (ask, answer)
+            with warnings.catch_warnings():
+                # Python warns of fork with threads running; the probe takes none of their locks.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
+            if self._pid == 0:
+                _run_probe(questions, answers)
+            os.close(questions)
+            os.close(answers)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the probe and wait for it, so that it leaves no zombie."""
+        self._hang_up()
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+    def saw(self, received: signal.struct_siginfo) -> bool:
+        """Return whether the signal that we received was sent to our whole process group."""
+        # Ask even if the answer is known, so that the probe consumes the signal too.
+        answer = self._ask(received.si_signo)
+        if answer is None:
+            self._hang_up()
+        from_terminal = received.si_code > 0
+        return from_terminal or bool(answer)
+
+    def _ask(self, number: int) -> bool | None:
+        if self._line is None:
+            return None
+        ask, answer = self._line
+        with contextlib.suppress(OSError):
+            os.write(ask, bytes([number]))
+            # Much longer than the probe itself waits: without an answer it has been stopped.
+            if select.select([answer], [], [], 10 * _GROUP_DELIVERY_S)[0]:
+                said = os.read(answer, 1)
+                return said == b"1" if said else None
+        return None
+
+    def _hang_up(self) -> None:
+        """Close the pipes for good: a late answer would be taken for that to a later question."""
+        if self._line is not None:
+            for fd in self._line:
+                os.close(fd)
+            self._line = None
+
+
+def _run_probe(questions: int, answers: int) -> NoReturn:
+    """Run the probe: for each signal number read, answer whether that signal arrived here too."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        for other in open_descriptors() - {questions, answers}:
+            with contextlib.suppress(OSError):
+                os.close(other)
+        while number := os.read(questions, 1):
+            seen = signal.sigtimedwait({number[0]}, _GROUP_DELIVERY_S)
+            os.write(answers, b"0" if seen is None else b"1")
+    finally:
+        os._exit(0)

@@ -1,4 +1,4 @@
-"""Environment that carries the import hook into a command, and whether it takes effect."""
+"""Environment of a limited command: the settings, the import hook, and the mark of the run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,37 @@ from pathlib import Path
 
 from gpucheck.drivers.python.other_python import Interpreter
 from gpucheck.memlimit import hook as limit_hook
-from gpucheck.memlimit.cupy import CUPY_LIMIT
-from gpucheck.memlimit.jax import JAX_FRACTION, JAX_FRACTION_OLD
+from gpucheck.memlimit.mechanisms.cupy import CUPY_LIMIT
+from gpucheck.memlimit.mechanisms.jax import JAX_FRACTION, JAX_FRACTION_OLD
+from gpucheck.memlimit.mechanisms.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
+from gpucheck.memlimit.mechanisms.setting import HookState
 from gpucheck.memlimit.model import MemoryLimit
-from gpucheck.memlimit.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
-from gpucheck.memlimit.situation import HookState
 
 #: Variable that the hook reads. The hook's file runs by path elsewhere and repeats the name.
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 PYTHONPATH = "PYTHONPATH"
 FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
+#: Marks of the runs around a command, by which a watcher recognises its descendants.
+RUNS_VARIABLE = "GPUCHECK_LIMIT_RUNS"
+
+
+def limited_environment(
+    plan: MemoryLimit, environment: Mapping[str, str], *, hook: bool, mark: str | None = None
+) -> dict[str, str]:
+    """Return the whole environment of the command."""
+    limited = {**environment, **plan.environment}
+    if mark is not None:
+        around = environment.get(RUNS_VARIABLE)
+        limited[RUNS_VARIABLE] = f"{around},{mark}" if around else mark
+    return {**limited, **hook_environment(plan, environment)} if hook else limited
+
+
+def new_mark() -> str:
+    """Return a mark that no other run has."""
+    return os.urandom(16).hex()
+
+
+# --------------------------------------------------------------------------------- the import hook
 
 
 def hook_folder() -> str:

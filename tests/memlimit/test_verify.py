@@ -16,7 +16,7 @@ from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
 from gpucheck.inventory.model import Gpu
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification
 from gpucheck.memlimit.plan import plan_limit
-from gpucheck.memlimit.proof import (
+from gpucheck.memlimit.verify import (
     NOTHING_SHARED,
     STEPS,
     SharedMemory,

@@ -1,4 +1,4 @@
-"""Environment of a limited command, and whether the hook takes effect in it."""
+"""Environment of a limited command: the import hook, additions, and what an outer run left."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import pytest
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.drivers.python.other_python import Interpreter
 from gpucheck.inventory.model import Gpu
-from gpucheck.memlimit.hook import gpucheck_limit_hook
-from gpucheck.memlimit.hooking import (
+from gpucheck.memlimit.environment import (
     HOOK_VARIABLE,
+    RUNS_VARIABLE,
     hook_environment,
     hook_folder,
     hook_state,
+    limited_environment,
+    new_mark,
     outer_limit,
 )
+from gpucheck.memlimit.hook import gpucheck_limit_hook
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.memlimit.plan import plan_limit
 from gpucheck.report.units import parse_amount
@@ -155,6 +158,35 @@ def test_whether_the_hook_will_be_there(
 
 
 def test_a_folder_that_pythonpath_cannot_name_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpucheck.memlimit.hooking.hook_folder", lambda: f"/a{os.pathsep}b")
+    monkeypatch.setattr("gpucheck.memlimit.environment.hook_folder", lambda: f"/a{os.pathsep}b")
 
     assert hook_state(None, wanted=True).present is False
+
+
+# --------------------------------------------------------------------------- the whole environment
+
+
+def test_the_users_variables_stay_and_ours_come_on_top() -> None:
+    inherited = {"HOME": "/home/me", "CUPY_GPU_MEMORY_LIMIT": "90%"}
+
+    limited = limited_environment(plan("30%"), inherited, hook=False)
+
+    assert (limited["HOME"], limited["CUPY_GPU_MEMORY_LIMIT"]) == ("/home/me", "30%")
+    assert "PYTHONPATH" not in limited
+    assert inherited == {"HOME": "/home/me", "CUPY_GPU_MEMORY_LIMIT": "90%"}
+
+
+def test_a_run_inside_a_run_bears_both_marks() -> None:
+    outer = limited_environment(plan("30%"), {}, hook=True, mark="first")
+    inner = limited_environment(plan("30%"), outer, hook=True, mark="second")
+
+    assert outer[RUNS_VARIABLE] == "first"
+    assert inner[RUNS_VARIABLE] == "first,second"
+
+
+def test_without_a_watcher_there_is_no_mark() -> None:
+    assert RUNS_VARIABLE not in limited_environment(plan("30%"), {}, hook=True)
+
+
+def test_no_two_marks_are_the_same() -> None:
+    assert len({new_mark() for _ in range(100)}) == 100

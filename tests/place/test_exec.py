@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.place import launch
+from gpucheck.place.exec import (
+    environment_before,
+    exec_command,
+    inherited_descriptors,
+    split_command,
+)
+from gpucheck.place.supervise import supervise
 from gpucheck.report.errors import CommandNotFoundError, LaunchError, NotExecutableError
-from tests.place.launch_driver import (
+from tests.place.command_driver import (
     COUNTING_CHILD,
     DEADLINE_S,
     DRIVER,
@@ -34,20 +40,20 @@ def session() -> Iterator[Callable[..., Session]]:
 
 class TestSplitCommand:
     def test_without_dashes_there_is_no_command(self) -> None:
-        assert launch.split_command(["place", "/gpu:0"]) == (["place", "/gpu:0"], None)
+        assert split_command(["place", "/gpu:0"]) == (["place", "/gpu:0"], None)
 
     def test_the_first_bare_dashes_split(self) -> None:
-        own, command = launch.split_command(["place", "--", "echo", "--", "-x"])
+        own, command = split_command(["place", "--", "echo", "--", "-x"])
 
         assert own == ["place"]
         assert command == ["echo", "--", "-x"]
 
     def test_dashes_with_more_behind_them_do_not_split(self) -> None:
-        assert launch.split_command(["--json", "--=x"]) == (["--json", "--=x"], None)
+        assert split_command(["--json", "--=x"]) == (["--json", "--=x"], None)
 
     def test_nothing_after_the_dashes_is_wrong(self) -> None:
         with pytest.raises(LaunchError, match="no command after") as caught:
-            launch.split_command(["memlimit", "30%", "--"])
+            split_command(["memlimit", "30%", "--"])
 
         assert caught.value.exit_code == 125
 
@@ -157,8 +163,8 @@ class TestBothWays:
         assert running.wait() == 7
 
 
-class TestLaunchFailures:
-    @pytest.fixture(params=[launch.replace, launch.supervise], ids=["replace", "supervise"])
+class TestFailures:
+    @pytest.fixture(params=[exec_command, supervise], ids=["exec", "supervise"])
     def start(self, request: pytest.FixtureRequest) -> Callable[..., object]:
         return request.param  # type: ignore[no-any-return]
 
@@ -262,15 +268,16 @@ class TestLaunchFailures:
         assert caught.value.message.isprintable()
 
 
-@pytest.mark.parametrize("way", ["replace", "supervise"])
+@pytest.mark.parametrize("way", ["exec_command", "supervise"])
 def test_only_the_kept_descriptors_reach_the_command(way: str) -> None:
     source = f"""
     import os, sys
-    from gpucheck.place import launch
+    from gpucheck.place.exec import exec_command
+    from gpucheck.place.supervise import supervise
     kept, leaked = os.open("/dev/null", 0), os.open("/dev/null", 0)
     os.set_inheritable(leaked, True)
     os.environ.update(KEPT=str(kept), LEAKED=str(leaked))
-    code = launch.{way}(sys.argv[1:], dict(os.environ), keep_descriptors=[kept])
+    code = {way}(sys.argv[1:], dict(os.environ), keep_descriptors=[kept])
     sys.exit(code)
     """
     listing = "test -e /proc/self/fd/$KEPT && ! test -e /proc/self/fd/$LEAKED && echo right"
@@ -291,7 +298,7 @@ def test_inherited_descriptors_are_those_that_an_exec_hands_on() -> None:
     reader, writer = os.pipe()
     os.set_inheritable(reader, True)
 
-    inherited = launch.inherited_descriptors()
+    inherited = inherited_descriptors()
 
     os.close(reader)
     os.close(writer)
@@ -300,9 +307,9 @@ def test_inherited_descriptors_are_those_that_an_exec_hands_on() -> None:
     assert inherited.isdisjoint({0, 1, 2})
 
 
-def test_replace_keeps_the_process_id() -> None:
+def test_exec_keeps_the_process_id() -> None:
     process = subprocess.Popen(
-        driver("replace", ["sh", "-c", "echo $$"]),
+        driver("exec", ["sh", "-c", "echo $$"]),
         stdout=subprocess.PIPE,
         text=True,
         env=environment(),
@@ -310,3 +317,41 @@ def test_replace_keeps_the_process_id() -> None:
     output, _ = process.communicate(timeout=DEADLINE_S)
 
     assert int(output) == process.pid
+
+
+# ------------------------------------------------------------------------------ the environment
+
+
+@pytest.mark.parametrize(
+    ("now", "first", "after"),
+    [
+        ("C.UTF-8", b"A=b\0PATH=/bin\0", None),
+        ("C.UTF-8", b"", None),
+        ("C.UTF-8", b"A=b\0LC_CTYPE=C\0", "C"),
+        ("C.UTF-8", b"LC_CTYPE=\0", ""),
+        ("C.UTF-8", b"LC_CTYPE=C.UTF-8\0A=b\0", "C.UTF-8"),
+        ("UTF-8", b"XLC_CTYPE=POSIX\0", None),
+        ("de_DE.UTF-8", b"", "de_DE.UTF-8"),
+        ("C.UTF-8", b"LC_CTYPE=\xff\0", "\udcff"),
+    ],
+)
+def test_the_locale_is_what_it_was_before_python_started(
+    tmp_path: Path, now: str, first: bytes, after: str | None
+) -> None:
+    entries = tmp_path / "environ"
+    entries.write_bytes(first)
+
+    found = environment_before({"LC_CTYPE": now, "A": "b"}, entries)
+
+    assert found.pop("A") == "b"
+    assert found == ({} if after is None else {"LC_CTYPE": after})
+
+
+def test_without_the_variable_nothing_is_looked_at(tmp_path: Path) -> None:
+    assert environment_before({"A": "b"}, tmp_path) == {"A": "b"}
+
+
+def test_what_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    environment = {"LC_CTYPE": "C.UTF-8"}
+
+    assert environment_before(environment, tmp_path / "none") == environment

@@ -1,11 +1,12 @@
-"""Outcome of a memory limit for each framework: the mechanism that limits it, or why none does."""
+"""Outcome of a memory limit: what limits each framework, or why nothing does; peaks of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
+from gpucheck.memlimit.model import LimitedRun, Mechanism, MemoryLimit, Strength, Way
+from gpucheck.report.unit_text import binary_bytes
 
 #: What the plan calls a framework whose module has another name.
 _MODULES = {"pytorch": "torch"}
@@ -16,8 +17,8 @@ _CONTEXTS = (
 )
 
 
-class Holder(NamedTuple):
-    """Outcome for one framework; `by` is None if nothing limits it, `remark` must reach the user.
+class FrameworkOutcome(NamedTuple):
+    """Outcome for one framework; `by` is None if nothing limits it, `note` must reach the user.
 
     `framework` includes the version if known. `installed` is None if unknown. `way` is that of
     the first mechanism. `soft`: what is above the limit is not refused.
@@ -27,17 +28,17 @@ class Holder(NamedTuple):
     by: str | None
     way: Way
     installed: bool | None
-    remark: str = ""
+    note: str = ""
     soft: bool = False
 
     @property
     def is_warning(self) -> bool:
         """Return whether a user who runs it must be warned."""
         missing = self.by is None and self.way is not Way.NOBODY
-        return bool(self.installed and self.remark and (missing or self.soft or self.by == HOOK))
+        return bool(self.installed and self.note and (missing or self.soft or self.by == HOOK))
 
 
-def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
+def framework_outcomes(limit: MemoryLimit) -> tuple[FrameworkOutcome, ...]:
     """Return the outcome for each framework; missing ones only if none is installed."""
     groups: dict[str, list[Mechanism]] = {}
     for each in limit.mechanisms:
@@ -45,7 +46,7 @@ def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
             groups.setdefault(each.framework, []).append(each)
     by_driver = [each for each in limit.mechanisms if each.by is Way.DRIVER and each.applies]
     found = [
-        _holder(group, limit)
+        _outcome(group, limit)
         for group in groups.values()
         # If the driver limits every program, none is left without a limit.
         if not (by_driver and group[0].by is Way.NOBODY)
@@ -59,7 +60,7 @@ def holders(limit: MemoryLimit) -> tuple[Holder, ...]:
 _IN_PROGRAMS = (Way.ENVIRONMENT, Way.CODE)
 
 
-def together(found: Iterable[Holder]) -> list[tuple[str, str]]:
+def group_by_mechanism(found: Iterable[FrameworkOutcome]) -> list[tuple[str, str]]:
     """Group the frameworks by what limits them; those that may be missing form two groups."""
     groups: dict[str, list[str]] = {}
     for each in found:
@@ -76,31 +77,29 @@ def is_set(mechanism: Mechanism, limit: MemoryLimit) -> bool:
     return mechanism.by in ways and mechanism.mechanism in limit.environment
 
 
-def _holder(group: Sequence[Mechanism], limit: MemoryLimit) -> Holder:
+def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome:
     first = group[0]
     module = _MODULES.get(first.framework, first.framework)
     if limit.software is not None and module in limit.software.for_cpus:
-        return Holder(_name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU")
-    set_ = next((each for each in group if each.by is not Way.CODE and _works(each, limit)), None)
+        return FrameworkOutcome(
+            _name(first, limit), None, Way.NOBODY, True, "a CPU-only build: uses no GPU"
+        )
+    others = [each for each in group if each.by is not Way.CODE]
+    set_ = next((each for each in others if each.applies or is_set(each, limit)), None)
     hooked = next((each for each in group if each.by_hook), None)
-    by = " and ".join(
-        name for name, there in ((set_ and set_.mechanism, set_), (HOOK, hooked)) if there and name
-    )
+    names = ([set_.mechanism] if set_ else []) + ([HOOK] if hooked else [])
+    by = " and ".join(names)
     chosen = set_ or hooked
-    return Holder(
+    return FrameworkOutcome(
         framework=_name(first, limit),
         by=by or None,
         way=first.by,
         installed=first.installed,
-        remark=_missing(group) if chosen is None else _remark(chosen, by, limit),
+        note=_missing(group) if chosen is None else _note(chosen, by, limit),
         # What one limits only softly, the other may still refuse.
         soft=bool(by)
         and all(each.strength is Strength.SOFT for each in (set_, hooked) if each is not None),
     )
-
-
-def _works(mechanism: Mechanism, limit: MemoryLimit) -> bool:
-    return mechanism.applies or is_set(mechanism, limit)
 
 
 def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
@@ -109,7 +108,7 @@ def _name(mechanism: Mechanism, limit: MemoryLimit) -> str:
     return f"{mechanism.framework} {version}".strip()
 
 
-def _remark(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
+def _note(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
     """Return what the user must know about a cap: it is soft, merged or has a cost."""
     merged = chosen.by is Way.ENVIRONMENT and bool(chosen.inherited)
     doubtful = chosen.by is Way.DRIVER and not chosen.applies
@@ -126,3 +125,34 @@ def _missing(group: Sequence[Mechanism]) -> str:
     if last.by is not Way.CODE or last.installed:
         return group[0].reason
     return "nothing limits it without the import hook" if last.setting else last.reason
+
+
+# ------------------------------------------------------------------------------------------- a run
+
+
+def peak_lines(run: LimitedRun) -> list[str]:
+    """Return the peak on each GPU that was used, or why there is none."""
+    if run.peak_bytes is None:
+        return [f"peak unknown: {run.unavailable.get('peak_bytes', 'it was not watched')}"]
+    lines = []
+    for gpu in run.gpus:
+        if gpu.peak_bytes:
+            limit = "" if gpu.limit_bytes is None else f" of {binary_bytes(gpu.limit_bytes)}"
+            over = ", exceeded" if gpu.exceeded else ""
+            number = gpu.index if gpu.cuda_index is None else gpu.cuda_index
+            lines.append(f"GPU {number}: peak {binary_bytes(gpu.peak_bytes)}{limit}{over}")
+    return lines or ["no process of the command was seen on a GPU"]
+
+
+def outcome_lines(run: LimitedRun) -> list[str]:
+    """Return how the command ended, its peaks, and the processes that exceeded the limit."""
+    done = f"; the watcher {run.action} it" if run.action in ("terminated", "killed") else ""
+    lines = [f"The command ended with {run.exit_code}{done}.", *peak_lines(run)]
+    for each in run.culprits:
+        size = binary_bytes(each.memory_used_bytes)
+        lines.append(
+            f"{each.name or 'process'} ({each.pid}) had {size} when the limit was exceeded"
+        )
+    if "later_readings" in run.unavailable:
+        lines.append(run.unavailable["later_readings"])
+    return lines

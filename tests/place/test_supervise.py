@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.place import launch
-from tests.place.launch_driver import (
+from gpucheck.place.supervise import supervise
+from tests.place.command_driver import (
     COUNTING_CHILD,
     DEADLINE_S,
     Session,
@@ -54,9 +54,7 @@ class TestSupervise:
     def test_ticks_come_with_the_childs_process_id(self) -> None:
         seen: list[int] = []
 
-        code = launch.supervise(
-            ["sleep", "0.3"], dict(os.environ), on_tick=seen.append, tick_s=0.01
-        )
+        code = supervise(["sleep", "0.3"], dict(os.environ), on_tick=seen.append, tick_s=0.01)
 
         assert code == 0
         assert len(set(seen)) == 1
@@ -70,7 +68,7 @@ class TestSupervise:
             raise RuntimeError("broken watcher")
 
         with pytest.raises(RuntimeError, match="broken watcher"):
-            launch.supervise(
+            supervise(
                 ["sh", "-c", f"sleep 0.2; touch {tmp_path}/ended"],
                 dict(os.environ),
                 on_tick=fail,
@@ -81,7 +79,7 @@ class TestSupervise:
         assert len(calls) == 1
 
     def test_a_tick_may_end_the_child(self) -> None:
-        code = launch.supervise(
+        code = supervise(
             ["sleep", "60"],
             dict(os.environ),
             on_tick=lambda pid: os.kill(pid, signal.SIGTERM),

@@ -20,8 +20,8 @@ from gpucheck.drivers.python.limit_proof import (
 from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
 from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.unified_memory import spare_bytes
+from gpucheck.memlimit.environment import limited_environment
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, Way
-from gpucheck.memlimit.run import limited_environment
 from gpucheck.memlimit.watcher import SLACK_BYTES
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.memlimit.holders import HOOK, Holder, holders, together
 from gpucheck.memlimit.model import (
     GpuMemoryLimit,
     Mechanism,
@@ -15,6 +14,7 @@ from gpucheck.memlimit.model import (
     Strength,
     Way,
 )
+from gpucheck.memlimit.outcome import HOOK, FrameworkOutcome, framework_outcomes, group_by_mechanism
 
 GPU = GpuMemoryLimit(
     uuid="GPU-1", memory_total_bytes=10, limit_bytes=3, allocator_limit_bytes=3, index=0
@@ -55,8 +55,8 @@ def plan(
     )
 
 
-def only(*mechanisms: Mechanism, gpus: int = 1) -> Holder:
-    (found,) = holders(plan(*mechanisms, gpus=gpus))
+def only(*mechanisms: Mechanism, gpus: int = 1) -> FrameworkOutcome:
+    (found,) = framework_outcomes(plan(*mechanisms, gpus=gpus))
     return found
 
 
@@ -73,25 +73,25 @@ def test_what_nothing_holds_has_its_own_reason_where_it_is_there() -> None:
     here = only(variable, code)
     elsewhere = only(replace(variable, installed=False), replace(code, installed=False))
 
-    assert (here.by, here.remark, here.is_warning) == (None, "the key is fatal", True)
-    assert elsewhere.remark == "nothing limits it without the import hook"
+    assert (here.by, here.note, here.is_warning) == (None, "the key is fatal", True)
+    assert elsewhere.note == "nothing limits it without the import hook"
     unknown = replace(code, installed=None, setting=None, reason="a total is unknown")
-    assert only(replace(variable, installed=None), unknown).remark == "a total is unknown"
+    assert only(replace(variable, installed=None), unknown).note == "a total is unknown"
     assert not elsewhere.is_warning
 
 
 @pytest.mark.parametrize(
-    ("changes", "remark"),
+    ("changes", "note"),
     [
         ({}, ""),
         ({"inherited": "50%"}, "as usual"),
         ({"strength": Strength.SOFT}, "as usual"),
     ],
 )
-def test_what_has_to_be_read_is_told(changes: dict[str, object], remark: str) -> None:
+def test_what_has_to_be_read_is_told(changes: dict[str, object], note: str) -> None:
     found = only(replace(BY_VARIABLE, **changes))  # type: ignore[arg-type]
 
-    assert found.remark == remark
+    assert found.note == note
     assert found.soft is ("strength" in changes)
     assert found.is_warning is found.soft
 
@@ -100,32 +100,32 @@ def test_what_has_to_be_read_is_told(changes: dict[str, object], remark: str) ->
 def test_the_contexts_that_an_older_pytorch_makes_are_told(gpus: int, is_told: bool) -> None:
     found = only(replace(BY_CODE, framework="pytorch"), gpus=gpus)
 
-    assert ("a CUDA context on each of the 8 GPUs" in found.remark) is is_told
+    assert ("a CUDA context on each of the 8 GPUs" in found.note) is is_told
     assert found.is_warning is is_told
 
 
 def test_the_driver_leaves_nothing_to_nobody() -> None:
-    assert [each.framework for each in holders(plan(MPS, NOBODY))] == ["any program"]
-    assert [each.framework for each in holders(plan(replace(MPS, applies=False), NOBODY))] == [
-        "any other CUDA program"
-    ]
+    assert [each.framework for each in framework_outcomes(plan(MPS, NOBODY))] == ["any program"]
+    assert [
+        each.framework for each in framework_outcomes(plan(replace(MPS, applies=False), NOBODY))
+    ] == ["any other CUDA program"]
 
 
 def test_a_driver_that_may_not_be_there_is_doubted() -> None:
     doubtful = replace(MPS, applies=False, reason="its daemon cannot be seen")
-    found, _ = holders(plan(doubtful, NOBODY, environment={"MPS": "GPU-1=3M"}))
+    found, _ = framework_outcomes(plan(doubtful, NOBODY, environment={"MPS": "GPU-1=3M"}))
 
-    assert (found.by, found.remark) == ("MPS", "its daemon cannot be seen")
+    assert (found.by, found.note) == ("MPS", "its daemon cannot be seen")
 
 
 def test_frameworks_that_are_not_there_count_only_where_none_is() -> None:
     absent = replace(BY_VARIABLE, framework="jax", installed=False)
 
-    assert [each.framework for each in holders(plan(absent, BY_VARIABLE, NOBODY))] == [
+    assert [each.framework for each in framework_outcomes(plan(absent, BY_VARIABLE, NOBODY))] == [
         "tensorflow",
         "any other CUDA program",
     ]
-    assert [each.framework for each in holders(plan(absent))] == ["jax"]
+    assert [each.framework for each in framework_outcomes(plan(absent))] == ["jax"]
 
 
 def test_two_groups_where_nobody_knows_what_is_there() -> None:
@@ -135,7 +135,7 @@ def test_two_groups_where_nobody_knows_what_is_there() -> None:
     ]
     hooked = replace(BY_CODE, framework="pytorch", installed=None)
 
-    assert together(holders(plan(*unknown, hooked, NOBODY))) == [
+    assert group_by_mechanism(framework_outcomes(plan(*unknown, hooked, NOBODY))) == [
         ("cupy, jax", "environment variables"),
         ("pytorch", HOOK),
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucheck.memlimit.mechanisms.setting import MIB, PlanInput, Setting, shown
 from gpucheck.memlimit.model import Mechanism, Strength, Way
-from gpucheck.memlimit.situation import MIB, Setting, Situation, shown
 from gpucheck.report.units import BYTES_PER_UNIT
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -13,12 +13,12 @@ MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS_CAPABILITY = (7, 0)
 
 
-def plan(situation: Situation) -> Iterator[Setting]:
+def plan(inputs: PlanInput) -> Iterator[Setting]:
     """Yield MPS, MIG if a visible device is an instance, and what nothing limits."""
-    yield _mps(situation)
-    if any(gpu.mig_instance for gpu in situation.limits):
-        yield _mig(situation)
-    if situation.has("numba"):
+    yield _mps(inputs)
+    if any(gpu.mig_instance for gpu in inputs.limits):
+        yield _mig(inputs)
+    if inputs.has("numba"):
         yield Setting(mechanism=_NUMBA)
     yield Setting(mechanism=_OTHER_PROGRAMS)
 
@@ -46,11 +46,11 @@ _NUMBA = Mechanism(
 )
 
 
-def _mps(situation: Situation) -> Setting:
+def _mps(inputs: PlanInput) -> Setting:
     """Limit the MPS client, which counts every allocation, including CUDA's own."""
-    value, problem = _mps_value(situation)
-    reading = situation.mps
-    oldest = situation.oldest_capability
+    value, problem = _mps_value(inputs)
+    reading = inputs.mps
+    oldest = inputs.oldest_capability
     if reading is None:
         applies, reason = False, "only where an MPS daemon serves the program; not checked"
     elif oldest is not None and oldest < MPS_CAPABILITY:
@@ -67,21 +67,21 @@ def _mps(situation: Situation) -> Setting:
         applies=applies and wanted,
         reason=problem or reason,
         by=Way.DRIVER,
-        inherited=situation.environment.get(MPS_LIMIT),
+        inherited=inputs.environment.get(MPS_LIMIT),
     )
     return Setting(
         mechanism=mechanism, variables={MPS_LIMIT: value} if wanted and value is not None else {}
     )
 
 
-def _mps_value(situation: Situation) -> tuple[str | None, str | None]:
+def _mps_value(inputs: PlanInput) -> tuple[str | None, str | None]:
     """Return the entries, merged with those already set, or why there are none."""
     ours: dict[str, int] = {}
-    for gpu in situation.limits:
+    for gpu in inputs.limits:
         if not gpu.uuid or not gpu.limit_bytes or gpu.limit_bytes < MIB:
             return None, "each GPU needs a UUID and a known limit of at least 1 MiB"
         ours[gpu.uuid] = gpu.limit_bytes // MIB
-    theirs = situation.environment.get(MPS_LIMIT)
+    theirs = inputs.environment.get(MPS_LIMIT)
     if not theirs:
         return ",".join(f"{uuid}={size}M" for uuid, size in ours.items()), None
     merged: dict[str, str] = {}
@@ -106,9 +106,9 @@ def _mebibytes(text: str) -> float | None:
     return int(digits) * int(factor) / MIB
 
 
-def _mig(situation: Situation) -> Setting:
+def _mig(inputs: PlanInput) -> Setting:
     """Return the MIG instance as a mechanism; it applies if the limit is the whole instance."""
-    inside = [gpu for gpu in situation.limits if gpu.mig_instance]
+    inside = [gpu for gpu in inputs.limits if gpu.mig_instance]
     exact = all(
         gpu.memory_total_bytes is not None and gpu.memory_total_bytes <= (gpu.limit_bytes or 0)
         for gpu in inside

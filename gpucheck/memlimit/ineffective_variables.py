@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gpucheck.memlimit.pytorch import TORCH_UNCACHED
-from gpucheck.memlimit.situation import shown
+from gpucheck.memlimit.mechanisms.pytorch import TORCH_UNCACHED
+from gpucheck.memlimit.mechanisms.setting import shown
 from gpucheck.report.envelope import Notice
 
 _NOBODY_READS = "no TensorFlow version examined reads it"
@@ -37,7 +37,7 @@ _HAMI = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?")
 _THEANO = re.compile(r"(?:^|,)\s*(gpuarray[.]preallocate|lib[.]cnmem)\s*=")
 
 
-def warn_of_folklore(environment: Mapping[str, str]) -> tuple[Notice, ...]:
+def warn_of_ineffective(environment: Mapping[str, str]) -> tuple[Notice, ...]:
     """Return a warning for each setting that caps nothing or would be misread."""
     return tuple(_warnings(environment))
 
