@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gpucheck.bench.ci.gate_model import GateStatus, Severity
-from gpucheck.bench.ci.gates.decision import (
+from gpucheck.bench.ci.decision import (
     LEAST_NOISE,
     Decision,
     corrected,
     decide,
     student_quantile,
 )
+from gpucheck.bench.ci.gate_model import GateStatus, Severity
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "profiles.md"
 TOLERANCE_PERCENT = 5.0

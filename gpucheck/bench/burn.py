@@ -15,7 +15,7 @@ from gpucheck.bench import worker
 from gpucheck.bench.burn_gates import burn_gates
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnGlance, BurnMoment, BurnResult
 from gpucheck.bench.burners import Burners, BurnNews, BurnOrder
-from gpucheck.bench.ci.processes.workers import Station
+from gpucheck.bench.ci.workers import Station
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchRequest, Telemetry
 from gpucheck.bench.telemetry import Observer, held_down

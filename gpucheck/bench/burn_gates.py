@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck.bench import worker
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
+from gpucheck.bench.ci.diagnosis import class_of_failure
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.bench.ci.gates.causes import class_of_failure
-from gpucheck.bench.ci.gates.verdict import failure_of
+from gpucheck.bench.ci.gates import failure_of
 from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.model import GpuTelemetry
 from gpucheck.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change

@@ -9,7 +9,7 @@ from gpucheck.bench.burn import BurnPlan, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.burn_model import BurnMoment, BurnRequest
 from gpucheck.bench.burners import Burners
-from gpucheck.bench.ci.processes.repeated import chosen_stations
+from gpucheck.bench.ci.run import chosen_stations
 from gpucheck.bench.claiming import hold_gpus
 from gpucheck.bench.plan import check_numbers
 from gpucheck.bench.surroundings import memory_holders, variables_of

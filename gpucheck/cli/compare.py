@@ -42,9 +42,8 @@ def command(
     shared: Shared,
 ) -> int:
     """Compare two benchmark runs, with intervals and a verdict."""
-    from gpucheck.bench.ci.processes.compare import compare_runs, conclude_comparison
-    from gpucheck.bench.ci.processes.fingerprint import allowed_keys
-    from gpucheck.bench.ci.processes.run_file import read_run
+    from gpucheck.bench.ci.baseline import allowed_keys, read_run
+    from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 
     if shared.recording is not None:
         message = "compare reads two saved runs, not a snapshot: leave --from out."

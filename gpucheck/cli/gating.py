@@ -30,8 +30,8 @@ def run_with_profile(
     Raises:
         WrongUseError: the profile cannot be used, or is not for the devices that are named.
     """
-    from gpucheck.bench.ci.profiles.examination import examine, wanted_devices
-    from gpucheck.bench.ci.profiles.store import load_profile
+    from gpucheck.bench.ci.profiles import load_profile
+    from gpucheck.bench.ci.run import examine, wanted_devices
     from gpucheck.bench.workers import ProcessWorkers
 
     profile = load_profile(name)

@@ -113,7 +113,7 @@ def _answer(
 
 
 def _list() -> Answer:
-    from gpucheck.bench.ci.profiles.store import describe, shipped
+    from gpucheck.bench.ci.profiles import describe, shipped
 
     files = tuple(describe(path) for path in shipped().values())
     return Answer(result=ProfileResult(action=ProfileAction.LIST, files=files))
@@ -121,7 +121,7 @@ def _list() -> Answer:
 
 def _lint(names: Sequence[str]) -> Answer:
     """Check every file, even if one before it cannot be read."""
-    from gpucheck.bench.ci.profiles.store import describe, find_profile, unreadable, wrong
+    from gpucheck.bench.ci.profiles import describe, find_profile, unreadable, wrong
 
     files: list[ProfileFile] = []
     for name in names:
@@ -143,8 +143,8 @@ def _lint(names: Sequence[str]) -> Answer:
 
 
 def _explain(names: Sequence[str], board: str | None) -> Answer:
-    from gpucheck.bench.ci.profiles.limits import explain
-    from gpucheck.bench.ci.profiles.store import describe, find_profile, load_profile
+    from gpucheck.bench.ci.limits import explain
+    from gpucheck.bench.ci.profiles import describe, find_profile, load_profile
 
     files: list[ProfileFile] = []
     limits: list[Limit] = []
@@ -158,11 +158,11 @@ def _explain(names: Sequence[str], board: str | None) -> Answer:
 
 
 def _record(path: Path, runs: Sequence[Path], base: str, replace: bool) -> Answer:
-    from gpucheck.bench.ci.processes.run_file import read_saved_run
-    from gpucheck.bench.ci.profiles.limits import explain
-    from gpucheck.bench.ci.profiles.lint import lint_text
-    from gpucheck.bench.ci.profiles.record import record_profile
-    from gpucheck.bench.ci.profiles.store import describe, load_profile
+    from gpucheck.bench.ci.baseline import read_saved_run
+    from gpucheck.bench.ci.limits import explain
+    from gpucheck.bench.ci.profile_lint import lint_text
+    from gpucheck.bench.ci.profile_record import record_profile
+    from gpucheck.bench.ci.profiles import describe, load_profile
 
     check_writable(path)
     if path.exists() and not replace:

@@ -23,7 +23,7 @@ def repeat(
     require_gpu: bool,
 ) -> Answer:
     """Measure in several processes, save the run if requested, and return the answer."""
-    from gpucheck.bench.ci.processes.repeated import PROCESSES, run_repeated, work_plan
+    from gpucheck.bench.ci.run import PROCESSES, run_repeated, work_plan
     from gpucheck.bench.workers import ProcessWorkers
     from gpucheck.cli.status import status_line
     from gpucheck.inventory.inventory import ListRequest, take_inventory

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.bench.ci.saved_run_model import SavedRun
+from gpucheck.bench.ci.model import SavedRun
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.streams import write_stderr
@@ -113,13 +113,12 @@ class Saving:
         Raises:
             WrongUseError: the file is of another machine, or can no longer be read.
         """
-        from gpucheck.bench.ci.processes.baseline import with_session
-        from gpucheck.bench.ci.processes.run_file import read_saved_run
+        from gpucheck.bench.ci.baseline import read_saved_run, with_session
 
         return with_session(read_saved_run(path), run) if self.extends else run
 
     def _write(self, path: Path, run: SavedRun, shared: Shared) -> None:
-        from gpucheck.bench.ci.processes.baseline import to_text
+        from gpucheck.bench.ci.baseline import to_text
 
         write_file(path, to_text(run))
         if shared.verbosity >= 0:
@@ -155,8 +154,7 @@ def open_saving(
         WrongUseError: a file exists that may not be replaced, cannot be written or read, or an
             option makes no sense.
     """
-    from gpucheck.bench.ci.processes.fingerprint import allowed_keys
-    from gpucheck.bench.ci.processes.run_file import read_saved_run
+    from gpucheck.bench.ci.baseline import allowed_keys, read_saved_run
 
     if save is not None:
         check_writable(save)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.bench.ci.profiles.store import load_profile
+from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.report.errors import ExitCode
 from tests.architecture.commands import COMMAND_NAMES, built_command
 from tests.architecture.house import ROOT, name_of

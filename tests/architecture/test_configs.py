@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.bench.ci.profiles.store import load_profile
+from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.cli.config import read_defaults
 from gpucheck.place.graph_file import read_graph

@@ -12,7 +12,7 @@ from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnResult
 from gpucheck.bench.burners import BurnNews, BurnOrder
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.ci.processes.workers import stations_of
+from gpucheck.bench.ci.workers import stations_of
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchRequest
 from gpucheck.drivers.nvml.telemetry import NoTelemeter, Sample, Window

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.bench.ci.profiles.test_lint import GOOD
-from tests.bench.ci.profiles.test_record import saved
+from tests.bench.ci.test_profile_lint import GOOD
+from tests.bench.ci.test_profile_record import saved
 from tests.conftest import Finished
 from tests.report.schemas import closed_validator, validator
 
@@ -75,7 +75,7 @@ def test_explain_writes_every_limit_out(gpucheck_command: Command, good: Path) -
 
 
 def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path) -> None:
-    from gpucheck.bench.ci.processes.baseline import to_text
+    from gpucheck.bench.ci.baseline import to_text
 
     run, mine = tmp_path / "run.json", tmp_path / "mine.toml"
     run.write_text(to_text(saved()))
@@ -104,8 +104,8 @@ def test_record_writes_a_profile_once(gpucheck_command: Command, tmp_path: Path)
         (["profile", "explain", "./nothing.toml"], "cannot be read"),
         (["profile", "frobnicate"], "frobnicate"),
         (["bench", "--profile", "nothing"], "no profile called"),
-        (["bench", "--profile", "cpu", "--size", "4"], "leave --size out"),
-        (["bench", "matmul", "--profile", "cpu"], "leave the kernels out"),
+        (["bench", "--profile", "cpu", "--size", "4"], "omit --size"),
+        (["bench", "matmul", "--profile", "cpu"], "omit the kernels"),
         (["bench", "--profile", "cpu", "--device", "gpu:0"], "cannot be used with --device"),
         (["bench", "--profile", "default", "--device", "cpu"], "cannot be used with --device"),
         (["bench", "--profile", "cpu", "--baseline", "nothing.json"], "nothing.json"),

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.processes.baseline import to_text
-from gpucheck.bench.ci.processes.run_file import read_saved_run
-from gpucheck.bench.ci.saved_run_model import SavedRun
+from gpucheck.bench.ci.baseline import read_saved_run, to_text
+from gpucheck.bench.ci.model import SavedRun
 from gpucheck.cli.saving import Saving, open_saving
 from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
-from tests.bench.ci.processes.test_baseline import saved
+from tests.bench.ci.test_baseline import saved
 
 SHARED = Shared(format="table")
 

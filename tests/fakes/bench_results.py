@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchMode,

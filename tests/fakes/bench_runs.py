@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.bench.ci.processes.workers import run_of, stations_of
-from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.ci.model import ProcessRun
+from gpucheck.bench.ci.workers import run_of, stations_of
 from gpucheck.bench.model import (
     BenchResult,
     Doubt,

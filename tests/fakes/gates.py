@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.bench.ci.gate_model import Gate
-from gpucheck.bench.ci.gates.facts import Facts, Node, NodeGpu
-from gpucheck.bench.ci.gates.verdict import judge, series_of, verdict
+from gpucheck.bench.ci.gates import judge, series_of, verdict
+from gpucheck.bench.ci.model import Baseline, ProcessRun
+from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.profiles.lint import lint_text
-from gpucheck.bench.ci.run_model import Baseline, ProcessRun
+from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
 from gpucheck.inventory.model import Gpu, MigState, PcieLink
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import cache
 
 from gpucheck.bench.ci.gate_model import Gate
-from gpucheck.bench.ci.gates.facts import Facts
-from gpucheck.bench.ci.gates.verdict import judge, settled, verdict
+from gpucheck.bench.ci.gates import judge, settled, verdict
+from gpucheck.bench.ci.limits import expected_of, scale_of
+from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Per, Profile
-from gpucheck.bench.ci.profiles.limits import expected_of
-from gpucheck.bench.ci.profiles.store import load_profile
-from gpucheck.bench.ci.profiles.units import scale_of
-from gpucheck.bench.ci.run_model import ProcessRun
+from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.bench.ci.run_data import Facts
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import Measurement, Telemetry, Throughput
 from gpucheck.bench.peaks import board_from, load_table

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.gate_model import GateStatus
-from gpucheck.bench.ci.saved_run_model import ComparedRow, ComparedRun, RunComparison
+from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit
 from gpucheck.report.envelope import Report
 from gpucheck.report.figures import duration, rate

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpucheck.bench.burn_model import BurnResult
 from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
-from gpucheck.bench.ci.saved_run_model import ComparedRow, RunComparison
+from gpucheck.bench.ci.model import ComparedRow, RunComparison
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchResult, Measurement
 from gpucheck.report.envelope import Report

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.bench.ci.processes.compare import compare_runs, conclude_comparison
+from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
 from gpucheck.report.envelope import Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
-from tests.bench.ci.processes.test_compare import run
+from tests.bench.ci.test_compare import run
 from tests.fakes.verdicts import HOSTILE, report
 
 

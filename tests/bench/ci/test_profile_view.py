@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from gpucheck.bench.ci.gate_model import Severity
+from gpucheck.bench.ci.limits import explain
 from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.bench.ci.profile_view import render_profile
-from gpucheck.bench.ci.profiles.limits import explain
-from gpucheck.bench.ci.profiles.store import load_profile
+from gpucheck.bench.ci.profiles import load_profile
 
 PROBLEM = Problem(
     line=17,

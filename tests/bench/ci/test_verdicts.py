@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus
-from gpucheck.bench.ci.saved_run_model import ComparedRow, ComparedRun, RunComparison
+from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.verdicts import Kind, verdicts_of
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.report.envelope import Failure

@@ -1,0 +1,481 @@
+"""Saved runs and their files, and the fingerprint that makes two runs comparable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from gpucheck import __version__
+from gpucheck.bench.ci.gate_model import Direction, ProfileUse
+from gpucheck.bench.ci.model import (
+    BASELINE_SCHEMA,
+    Baseline,
+    CarriedDoubt,
+    Fingerprint,
+    ProcessRun,
+    SavedDevice,
+    SavedRun,
+    SavedTool,
+    Series,
+)
+from gpucheck.bench.ci.profile_model import Profile
+from gpucheck.bench.ci.run_data import doubts_of
+from gpucheck.bench.ci.workers import BENCH_SCHEMA, read_document
+from gpucheck.bench.model import BenchEnvironment, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.peaks import format_of
+from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
+from gpucheck.report.codec import DecodeError, from_plain, to_plain
+from gpucheck.report.envelope import Failure, Host
+from gpucheck.report.errors import WrongUseError
+
+KEYS = tuple(field.name for field in fields(Fingerprint))
+#: NVML's throttle reason for manually set clocks.
+_LOCKED = "application-clocks"
+
+
+def profile_key(profile: Profile | ProfileUse) -> str:
+    """Return the identity of a profile: name, version and digest."""
+    return f"{profile.name}/{profile.version}/{profile.digest[:12]}"
+
+
+def fingerprints_of(runs: Sequence[ProcessRun], profile: str | None) -> dict[str, Fingerprint]:
+    """Return the fingerprint of each device, from its first process that gave a document."""
+    found: dict[str, Fingerprint] = {}
+    for run in runs:
+        if run.result is not None and run.device not in found:
+            sensors = run.result.telemetry.gpus if run.result.telemetry is not None else ()
+            known = next((gpu for gpu in sensors if gpu.uuid == run.gpu_uuid), None)
+            environment = run.result.environment
+            found[run.device] = fingerprint(run.device, environment, run.host, known, profile)
+    return found
+
+
+def fingerprint(
+    device: str,
+    environment: BenchEnvironment,
+    host: Host,
+    sensors: GpuTelemetry | None,
+    profile: str | None,
+) -> Fingerprint:
+    """Return one device's fingerprint; a GPU's includes what the driver and CuPy report."""
+    gpu = next((gpu for gpu in environment.gpus if f"gpu:{gpu.cuda_index}" == device), None)
+    blas = f"{environment.blas_name or 'unknown'} {environment.blas_version or ''}".strip()
+    threads = f", {environment.blas_threads} threads" if environment.blas_threads else ""
+    return Fingerprint(
+        board=gpu.name if gpu else None,
+        pci_device_id=gpu.pci_device_id if gpu else None,
+        vbios=sensors.vbios_version if sensors else None,
+        driver=host.driver_version if gpu else None,
+        cuda=host.cuda_driver_version if gpu else None,
+        cupy=environment.cupy_version if gpu else None,
+        cublas=environment.cublas_version if gpu else None,
+        power_limit_w=sensors.power_limit_w if sensors else None,
+        ecc=sensors.ecc_mode if sensors else None,
+        clock_policy=_clock_policy(sensors) if sensors else None,
+        cpu=environment.cpu_model,
+        cores=environment.usable_cores,
+        blas=f"{blas}{threads}",
+        blas_architecture=environment.blas_architecture,
+        variables=environment.variables,
+        profile=profile,
+        gpucheck=__version__,
+    )
+
+
+def _clock_policy(sensors: GpuTelemetry) -> str:
+    return "set by somebody" if sensors.reasons.get(_LOCKED) else "default"
+
+
+def differences(one: Fingerprint, other: Fingerprint) -> dict[str, str]:
+    """Return the keys that differ, each with both values; unknown on both sides is no difference.
+
+    A value known on one side only counts as a difference.
+    """
+    found = {}
+    for key in KEYS:
+        before, after = getattr(one, key), getattr(other, key)
+        if before != after:
+            found[key] = f"{key}: {_shown(before)} -> {_shown(after)}"
+    return found
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={text}" for name, text in sorted(value.items())) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def allowed_keys(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that may differ, by their names in the file.
+
+    Raises:
+        WrongUseError: there is no such key.
+    """
+    keys = tuple(dict.fromkeys(word.replace("-", "_").lower() for word in words))
+    for word, key in zip(words, keys, strict=False):
+        if key not in KEYS:
+            raise WrongUseError(
+                code="unknown-difference",
+                message=f"--allow-difference has no key {word!r}.",
+                remedy=(f"Choose from: {', '.join(KEYS)}.",),
+            )
+    return keys
+
+
+def not_allowed(found: Mapping[str, str], allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the differences that forbid a comparison."""
+    return tuple(text for key, text in found.items() if key not in allowed)
+
+
+#: What a row may lose where no profile says otherwise.
+TOLERANCE_PERCENT = 5.0
+
+
+def row_id(row: Measurement) -> str:
+    """Return a row's name, the same in every run: kernel, variant, format, shape and the rest."""
+    shape = "x".join(str(edge) for edge in row.shape)
+    parts = [row.kernel, row.variant, format_of(row.dtype), shape]
+    if row.scope is not Scope.RESIDENT:
+        parts.append(row.scope.value)
+    if row.threads is not None:
+        parts.append(f"threads={row.threads}")
+    parts.extend(f"{key}={value}" for key, value in sorted(row.parameters.items()))
+    return "/".join(parts)
+
+
+def row_series(runs: Sequence[ProcessRun]) -> tuple[Series, ...]:
+    """Return each row of each device over the processes, preferring those measured all at once.
+
+    Rows without a figure, or with a wrong result, are left out.
+    """
+    chosen = [run for run in runs if run.together] or list(runs)
+    uuids = {run.device: run.gpu_uuid for run in reversed(chosen)}
+    found: dict[tuple[str, str], list[Measurement]] = {}
+    for run in chosen:
+        for row in run.result.measurements if run.result is not None else ():
+            if row.device == run.device and _is_right(row):
+                found.setdefault((run.device, row_id(row)), []).append(row)
+    return tuple(_series(name, uuids[device], rows) for (device, name), rows in found.items())
+
+
+def _is_right(row: Measurement) -> bool:
+    wrong = row.verified is not None and not row.verified.ok
+    return row.error is None and not wrong and _figure(row) is not None
+
+
+def _series(name: str, uuid: str | None, rows: Sequence[Measurement]) -> Series:
+    """Return one row's figures in the processes that have it."""
+    figures = [figure for row in rows if (figure := _figure(row)) is not None]
+    factors = [row.repeat95_s[1] / row.median_s for row in rows if row.repeat95_s and row.median_s]
+    _, unit, direction = figures[0]
+    return Series(
+        id=name,
+        device=rows[0].device,
+        gpu_uuid=uuid,
+        unit=unit,
+        direction=direction,
+        values=tuple(value for value, _, _ in figures),
+        tolerance_percent=TOLERANCE_PERCENT,
+        repeat_factor=max(factors, default=None),
+        doubts=doubts_of(rows),
+    )
+
+
+def _figure(row: Measurement) -> tuple[float, str, Direction] | None:
+    if row.throughput is not None and row.throughput.value > 0:
+        return row.throughput.value, row.throughput.unit, Direction.HIGHER
+    if row.median_s:
+        return row.median_s, "s", Direction.LOWER
+    return None
+
+
+def saved_run(
+    runs: Sequence[ProcessRun], series: Sequence[Series], *, time: str, profile: str | None
+) -> SavedRun:
+    """Return a run as it is saved.
+
+    Raises:
+        WrongUseError: nothing was measured, so there is nothing to keep.
+    """
+    if not any(one.values for one in series):
+        raise WrongUseError(
+            code="nothing-to-save",
+            message="No figure was measured, so there is nothing to save.",
+            remedy=("See the report for the reason, then repeat the run.",),
+        )
+    uuids = {run.device: run.gpu_uuid for run in runs if run.result is not None}
+    host = next((run.host.name for run in runs if run.host.name is not None), None)
+    devices = tuple(
+        SavedDevice(
+            device=device,
+            gpu_uuid=uuids.get(device),
+            fingerprint=found,
+            doubts=_doubts(device, runs),
+            failures=_failures(device, runs, {one.id for one in series}),
+        )
+        for device, found in fingerprints_of(runs, profile).items()
+    )
+    return SavedRun(
+        schema=BASELINE_SCHEMA,
+        tool=SavedTool(name="gpucheck", version=__version__),
+        time=time,
+        host=host,
+        profile=profile,
+        devices=devices,
+        series=tuple(series),
+    )
+
+
+def _doubts(device: str, runs: Sequence[ProcessRun]) -> tuple[str, ...]:
+    rows = [
+        row
+        for run in runs
+        if run.device == device and run.result is not None
+        for row in run.result.measurements
+    ]
+    return tuple(sorted({doubt.code for row in rows for doubt in row.doubts}))
+
+
+def _failures(device: str, runs: Sequence[ProcessRun], measured: set[str]) -> dict[str, Failure]:
+    """Return why requested rows have no figure in any process, by their id."""
+    return {
+        row_id(row): row.error
+        for run in runs
+        if run.device == device and run.result is not None
+        for row in run.result.measurements
+        if row.error is not None and row.device == device and row_id(row) not in measured
+    }
+
+
+def with_session(saved: SavedRun, run: SavedRun) -> SavedRun:
+    """Return a saved run with another one added as a session of the same machine.
+
+    Raises:
+        WrongUseError: a device of it is not in the saved run, or has another fingerprint.
+    """
+    before = {device.device: device.fingerprint for device in saved.devices}
+    for device in run.devices:
+        if device.device not in before:
+            why = f"{device.device} is not in it"
+            raise _other_machine(why)
+        found = differences(before[device.device], device.fingerprint)
+        if found:
+            why = f"{device.device} differs in {'; '.join(found.values())}"
+            raise _other_machine(why)
+    added = {(one.id, one.device): one for one in run.series}
+    known = {(one.id, one.device): one for one in saved.series}
+    series = [_joined(one, added[key]) if key in added else one for key, one in known.items()] + [
+        one for key, one in added.items() if key not in known
+    ]
+    return replace(
+        saved,
+        series=tuple(series),
+        further_times=(*saved.further_times, run.time),
+        exit_code=saved.exit_code or run.exit_code,
+    )
+
+
+def _joined(first: Series, second: Series) -> Series:
+    """Return one row's series with the session of a later run."""
+    if (first.unit, first.direction) != (second.unit, second.direction):
+        why = f"{first.id} was in {first.unit} and is now in {second.unit}"
+        raise _other_machine(why)
+    factors = [one.repeat_factor for one in (first, second) if one.repeat_factor is not None]
+    return replace(
+        first,
+        values=(*first.values, *second.values),
+        sessions=(*(first.sessions or (len(first.values),)), len(second.values)),
+        repeat_factor=max(factors, default=None),
+        doubts=_all_doubts(first.doubts, second.doubts),
+    )
+
+
+def _all_doubts(
+    first: Sequence[CarriedDoubt] | None, second: Sequence[CarriedDoubt] | None
+) -> tuple[CarriedDoubt, ...] | None:
+    if first is None or second is None:
+        return None
+    found: dict[str, CarriedDoubt] = {}
+    for one in (*first, *second):
+        known = found.get(one.doubt.code)
+        count = one.processes + (known.processes if known is not None else 0)
+        found[one.doubt.code] = CarriedDoubt(
+            doubt=known.doubt if known is not None else one.doubt, processes=count
+        )
+    return tuple(sorted(found.values(), key=lambda one: -one.processes))
+
+
+def _other_machine(why: str) -> WrongUseError:
+    message = f"The run cannot be added to the saved one, which is unchanged: {why}."
+    remedy = "Save it to another file: --save FILE without --append."
+    return WrongUseError(code="other-machine", message=message, remedy=(remedy,))
+
+
+def to_text(run: SavedRun) -> str:
+    """Return a saved run as the file's text, a series a line so that a diff can be read."""
+    plain = to_plain(run)
+    series = ",\n".join(f"    {json.dumps(one)}" for one in plain.pop("series"))
+    head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{head},\n "series": [\n{series}\n ]\n}}\n'
+
+
+def baseline_against(
+    saved: SavedRun, path: Path, now: Mapping[str, Fingerprint], allowed: Sequence[str] = ()
+) -> Baseline:
+    """Return a saved run prepared for the gates of a run with these fingerprints.
+
+    A device is compared with the one of its name, else with the first of its board: a baseline of
+    one GPU serves a node of eight.
+    """
+    before = {device.device: device.fingerprint for device in saved.devices}
+    found: dict[str, tuple[str, ...]] = {}
+    series: list[Series] = []
+    for device, fingerprint in now.items():
+        twin = twin_of(device, fingerprint, before)
+        if twin is None:
+            found[device] = (f"{device} is not in it",)
+            continue
+        forbidding = not_allowed(differences(before[twin], fingerprint), allowed)
+        if forbidding:
+            found[device] = forbidding
+        series.extend(renamed(saved.series, twin, device))
+    return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=found)
+
+
+def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]) -> str | None:
+    """Return the saved device that this one is compared with."""
+    if device in saved:
+        return device
+    same = [
+        name
+        for name, other in saved.items()
+        if fingerprint.board is not None and other.board == fingerprint.board
+    ]
+    return same[0] if same else None
+
+
+def renamed(series: Sequence[Series], twin: str, device: str) -> list[Series]:
+    """Return the twin's series under this device's name."""
+    return [replace(one, device=device) for one in series if one.device == twin]
+
+
+_SAVE = "Write one with: gpucheck bench --save FILE"
+_NEWER = "Read it with the gpucheck that wrote it, or a newer one."
+
+
+def read_saved_run(path: Path) -> SavedRun:
+    """Return the run that was saved in a file.
+
+    Raises:
+        WrongUseError: it cannot be read, is no such file, or its figures are no numbers above 0.
+    """
+    plain = _read(path)
+    if plain.get("schema") == BENCH_SCHEMA:
+        problem = "is a report of one process, but a baseline is a saved run of several"
+        raise _unusable(path, problem)
+    return _saved(path, plain)
+
+
+def read_run(path: Path) -> SavedRun:
+    """Return the run of a file saved by bench, or of a JSON report of bench.
+
+    Raises:
+        WrongUseError: it cannot be read, is neither, or has no figures above 0.
+    """
+    plain = _read(path)
+    return _reported(path, plain) if plain.get("schema") == BENCH_SCHEMA else _saved(path, plain)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Return the object that a file holds."""
+    try:
+        text = read_file(path, MOST_JSON_BYTES)
+        plain = json.loads(text.decode("utf-8"))
+    except OSError as error:
+        raise _unusable(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        what = "is empty" if not text.strip() else f"is not JSON, or was cut off: {error}"
+        raise _unusable(path, what) from None
+    if not isinstance(plain, Mapping):
+        raise _unusable(path, "is not a saved run")
+    return plain
+
+
+def _saved(path: Path, plain: Mapping[str, Any]) -> SavedRun:
+    schema = plain.get("schema")
+    if not isinstance(schema, str):
+        raise _unusable(path, "is not a saved run")
+    if schema != BASELINE_SCHEMA:
+        problem = f"is a {schema[:40]} document, not {BASELINE_SCHEMA}{_by(plain)}"
+        newer = schema.startswith(BASELINE_SCHEMA.rstrip("1"))
+        raise _unusable(path, problem, remedy=_NEWER if newer else _SAVE)
+    try:
+        run = from_plain(SavedRun, plain)
+    except DecodeError as error:
+        raise _damaged(path, plain, error) from None
+    for place, series in enumerate(run.series):
+        impossible = _problem(series)
+        if impossible is not None:
+            raise _unusable(path, f"is damaged: $.series[{place}].{impossible}")
+    return run
+
+
+def _problem(series: Series) -> str | None:
+    """Return what is impossible about a series, None if nothing is."""
+    if not series.values or min(series.values) <= 0:
+        return "values must be above 0"
+    if not 0 < series.tolerance_percent < 100:
+        return "tolerance_percent must be between 0 and 100"
+    if series.sessions and sum(series.sessions) != len(series.values):
+        return "sessions must add up to the number of values"
+    if series.repeat_factor is not None and series.repeat_factor < 1:
+        return "repeat_factor must be at least 1"
+    return None
+
+
+def _reported(path: Path, plain: Mapping[str, Any]) -> SavedRun:
+    """Return a report as a run of one process."""
+    try:
+        result, host, _ = read_document(plain)
+    except DecodeError as error:
+        raise _damaged(path, plain, error) from None
+    rows = result.measurements if result is not None else ()
+    uuids = {row.device: row.gpu_uuid for row in rows}
+    runs = [
+        ProcessRun(device=device, number=0, gpu_uuid=uuid, result=result, host=host)
+        for device, uuid in uuids.items()
+    ]
+    series = row_series(runs)
+    if not series:
+        raise _unusable(path, "is a report without figures")
+    used = result.profile if result is not None else None
+    profile = None if used is None else profile_key(used)
+    time, code = plain.get("time"), plain.get("exit_code")
+    run = saved_run(runs, series, time=str(time), profile=profile)
+    return replace(run, exit_code=code if isinstance(code, int) else None)
+
+
+def _damaged(path: Path, plain: Mapping[str, Any], error: DecodeError) -> WrongUseError:
+    by = _by(plain)
+    return _unusable(path, f"is damaged{by}: {error}", remedy=_NEWER if by else _SAVE)
+
+
+def _by(plain: Mapping[str, Any]) -> str:
+    """Return which version wrote a file, if it is not this one."""
+    tool = plain.get("tool")
+    version = tool.get("version") if isinstance(tool, Mapping) else None
+    if not isinstance(version, str) or version == __version__:
+        return ""
+    return f" (written by gpucheck {version}; this is {__version__})"
+
+
+def _unusable(path: Path, problem: str, *, remedy: str = _SAVE) -> WrongUseError:
+    message = f"The file {str(path)!r} {problem}."
+    return WrongUseError(code="baseline-unusable", message=message, remedy=(remedy,))

@@ -1,0 +1,391 @@
+"""Comparison of two saved runs: a ratio, its interval and a verdict for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpucheck.bench.ci.baseline import TOLERANCE_PERCENT, differences, not_allowed, renamed, twin_of
+from gpucheck.bench.ci.decision import (
+    FEWEST_PROCESSES,
+    Decision,
+    corrected,
+    decide,
+    decide_between,
+    limit_of,
+)
+from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
+from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
+from gpucheck.bench.ci.model import (
+    CarriedDoubt,
+    ComparedRow,
+    ComparedRun,
+    RunComparison,
+    SavedDevice,
+    SavedRun,
+    Series,
+)
+from gpucheck.bench.ci.run_data import Figures, needs_host
+from gpucheck.bench.model import Doubt, Scope
+from gpucheck.report.envelope import Answer, Failure, Host, Notice
+from gpucheck.report.errors import ExitCode
+
+
+def compare_runs(
+    first: SavedRun,
+    second: SavedRun,
+    *,
+    files: tuple[Path, Path],
+    tolerance_percent: float | None = None,
+    allowed: Sequence[str] = (),
+) -> RunComparison:
+    """Return how the second run compares with the first.
+
+    `tolerance_percent` None uses the tolerance that each row was saved with. Fingerprints that
+    differ in keys other than `allowed` make the rows of their device inconclusive. The risk of a
+    wrong fail covers all rows together.
+    """
+    before = {device.device: device.fingerprint for device in first.devices}
+    failures = {device.device: device.failures for device in first.devices}
+    pairs: list[_Pair] = []
+    told: dict[str, tuple[str, ...]] = {}
+    held_against: set[str | None] = set()
+    for device in second.devices:
+        twin = twin_of(device.device, device.fingerprint, before)
+        held_against.add(twin)
+        found = differences(before[twin], device.fingerprint) if twin is not None else {}
+        if found:
+            told[device.device] = tuple(found.values())
+        old = renamed(first.series, twin, device.device) if twin is not None else []
+        new = [one for one in second.series if one.device == device.device]
+        missing = failures[twin] if twin is not None else {}
+        pairs.extend(_pairs(old, new, device, missing, not_allowed(found, allowed)))
+    gone = [one for one in first.series if one.device not in held_against]
+    pairs.extend(_Pair(first=one, second=None) for one in gone)
+    return RunComparison(
+        first=_side(first, files[0]),
+        second=_side(second, files[1]),
+        rows=tuple(_rows(pairs, tolerance_percent)),
+        differences=told,
+        allowed=tuple(allowed),
+    )
+
+
+def _side(run: SavedRun, file: Path) -> ComparedRun:
+    return ComparedRun(
+        file=str(file),
+        time=run.time,
+        host=run.host,
+        gpucheck=run.tool.version,
+        profile=run.profile,
+        exit_code=run.exit_code,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Series of one row on both sides, the second run's device, and what forbids a comparison.
+
+    `failure` says why one side has none.
+    """
+
+    first: Series | None
+    second: Series | None
+    device: SavedDevice | None = None
+    failure: Failure | None = None
+    forbidding: Sequence[str] = ()
+
+    @property
+    def some(self) -> Series:
+        """Return the side that exists, the second if both do."""
+        found = self.second or self.first
+        assert found is not None
+        return found
+
+
+def _pairs(
+    old: Sequence[Series],
+    new: Sequence[Series],
+    device: SavedDevice,
+    missing: Mapping[str, Failure],
+    forbidding: Sequence[str],
+) -> list[_Pair]:
+    """Return the series of both sides by id, second first; what it lacks last.
+
+    `missing` says why rows of the first side have no figure.
+    """
+    known: Mapping[str, Series] = {one.id: one for one in old}
+    there = {one.id for one in new}
+    sides: list[tuple[Series | None, Series | None]] = [(known.get(one.id), one) for one in new]
+    sides += [(one, None) for one in old if one.id not in there]
+    return [
+        _Pair(
+            first=first,
+            second=second,
+            device=device,
+            failure=device.failures.get(first.id)
+            if first is not None
+            else missing.get(second.id if second is not None else ""),
+            forbidding=forbidding,
+        )
+        for first, second in sides
+    ]
+
+
+def _rows(pairs: Sequence[_Pair], tolerance_percent: float | None) -> Iterator[ComparedRow]:
+    """Yield each row's verdict."""
+    tolerances = [
+        pair.some.tolerance_percent if tolerance_percent is None else tolerance_percent
+        for pair in pairs
+    ]
+    decided = [_decided(pair, tolerance) for pair, tolerance in zip(pairs, tolerances, strict=True)]
+    family = [at for at, one in enumerate(decided) if one is not None and one.judged]
+    judged = corrected([one.decision for one in decided if one is not None and one.judged])
+    held = dict(zip(family, judged, strict=True))
+    for at, (pair, tolerance) in enumerate(zip(pairs, tolerances, strict=True)):
+        found, some = decided[at], pair.some
+        row = ComparedRow(
+            device=some.device,
+            id=some.id,
+            unit=some.unit,
+            direction=some.direction,
+            first=_middle(pair.first),
+            second=_middle(pair.second),
+            first_count=len(pair.first.values) if pair.first else 0,
+            second_count=len(pair.second.values) if pair.second else 0,
+            tolerance_percent=tolerance,
+            status=GateStatus.INCONCLUSIVE,
+            reason="",
+            class_=GateClass.CONFIG,
+        )
+        yield (
+            _without_ratio(row, pair)
+            if found is None
+            else _judged(row, pair, replace(found, decision=held.get(at, found.decision)))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """Decision on a pair, and by how much two runs may differ if it rests on that.
+
+    It does not count (`judged`) if the runs cannot be compared or have too few processes; in the
+    latter case its interval means nothing (`stands`).
+    """
+
+    decision: Decision
+    factor: float | None
+    stands: bool
+    judged: bool
+
+
+def _decided(pair: _Pair, tolerance: float) -> _Decided | None:
+    """Return the decision on two series, None if they cannot be compared.
+
+    If a side has too few processes for an interval, its rounds decide.
+    """
+    first, second = pair.first, pair.second
+    if first is None or second is None:
+        return None
+    if first.unit != second.unit or first.direction is not second.direction:
+        return None
+    few = [one for one in (first, second) if len(one.values) < FEWEST_PROCESSES]
+    factors = [one.repeat_factor for one in few if one.repeat_factor is not None]
+    found = decide(
+        *(second.values, first.values, tolerance, first.direction), sessions=first.sessions
+    )
+    factor, stands = None, not few
+    if factors:
+        factor, stands = max(factors), len(factors) == len(few)
+        middles = found.measured, found.expected
+        found = decide_between(*middles, factor, tolerance, first.direction)
+    judged = stands and not pair.forbidding
+    return _Decided(decision=found, factor=factor, stands=stands, judged=judged)
+
+
+def _without_ratio(row: ComparedRow, pair: _Pair) -> ComparedRow:
+    """Return the row of a figure that one side lacks, or has in another unit."""
+    first, second, failure = pair.first, pair.second, pair.failure
+    if first is not None and second is not None:
+        reason = f"the first run has {first.unit}, the second {second.unit}"
+        return replace(row, reason=reason, next=(_RENEW,))
+    which = "first" if first is None else "second"
+    if failure is None:
+        return replace(row, reason=f"the {which} run does not have this row", next=(_ALIKE,))
+    steps = (_RENEW,) if first is None else failure.remedy
+    reason = f"the {which} run has no figure for it: {failure.message}"
+    return replace(row, reason=reason, class_=class_of_failure(failure), next=steps)
+
+
+def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
+    """Return the row of two series that were compared."""
+    decision, second = found.decision, pair.second
+    assert second is not None
+    row = replace(
+        row,
+        ratio=decision.ratio,
+        interval=decision.interval if found.stands else None,
+        by_repeat=found.stands and found.factor is not None,
+    )
+    if pair.forbidding:
+        reason = f"not comparable: {'; '.join(pair.forbidding)}"
+        return replace(
+            row, reason=reason, next=(f"{_RENEW}, or allow it: {_allowing(pair.forbidding)}",)
+        )
+    if not found.stands:
+        reason = f"too few processes: at least {FEWEST_PROCESSES} are needed on each side"
+        return replace(row, reason=reason, class_=GateClass.NOISE, next=(_MORE,))
+    reason = _reason(decision, row.tolerance_percent, row.direction, found.factor)
+    if decision.status is GateStatus.PASS:
+        return replace(row, status=GateStatus.PASS, reason=reason, class_=None)
+    limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
+    said = ruling(decision.status, _figures(second, pair.device), limit)
+    # A pair left open by noise says so in its reason already.
+    silent = said.cause.class_ is GateClass.NOISE
+    steps = (_MORE,) if silent else said.cause.next
+    if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
+        steps = (*steps, FURTHER_SESSIONS)
+    return replace(
+        row,
+        status=said.status,
+        reason=reason if silent else f"{reason}; {said.cause.sentence}",
+        class_=said.cause.class_,
+        next=steps,
+        repeat_helps=said.repeat_helps,
+    )
+
+
+def _figures(series: Series, device: SavedDevice | None) -> Figures:
+    """Return a saved figure in the form that `ruling` takes."""
+    doubts = series.doubts
+    if doubts is None:
+        # An older file has doubts by device only, not by row.
+        kernel, *rest = series.id.split("/")
+        scope = Scope.END_TO_END if Scope.END_TO_END.value in rest else Scope.RESIDENT
+        on_host = needs_host(series.device, kernel, scope)
+        doubts = tuple(
+            CarriedDoubt(
+                doubt=Doubt(
+                    code=code, message=f"a row of this device has the doubt {code}", next=_IDLE
+                ),
+                processes=len(series.values),
+            )
+            for code in (device.doubts if device is not None else ())
+            if on_host or code != "host-busy"
+        )
+    return Figures(
+        device=series.device, gpu_uuid=series.gpu_uuid, values=series.values, doubts=doubts
+    )
+
+
+#: A change that is shown as 0.0 % has no direction.
+_NOTHING_PERCENT = 0.05
+#: Remedies for noise, for runs that differ, for runs with other rows, and for an older file.
+_MORE = "repeat it with more processes: gpucheck bench --processes 10"
+_RENEW = "save a new baseline with --save FILE"
+_ALIKE = "measure both with the same kernels, --dtype and --size, and for as long"
+_IDLE = "run it again when the machine is idle"
+
+
+def _reason(found: Decision, tolerance: float, direction: Direction, factor: float | None) -> str:
+    change = 100 * (found.ratio - 1)
+    worse = change < 0 if direction is Direction.HIGHER else change > 0
+    text = f"{abs(change):.1f} %"
+    if abs(change) >= _NOTHING_PERCENT:
+        text += " worse" if worse else " better"
+    open_ = found.status is GateStatus.INCONCLUSIVE
+    if factor is None and found.one_of is not None:
+        return f"{text}, but one of {found.one_of} rows may miss its limit by chance"
+    if factor is None:
+        noise = f", but the noise spans the limit of {tolerance:g} %"
+        return text + (noise if open_ else f", {tolerance:g} % is allowed")
+    # A large distance in percent is hard to read.
+    far = f"{100 * (factor - 1):.1f} %" if factor < 2 else f"a factor of {factor:.3g}"
+    apart = f"two identical runs may be {far} apart"
+    low, high = found.interval
+    if low <= 1 <= high:
+        return f"no difference shown: {text}, and {apart}"
+    return f"{text}, and {apart}" + (f": more than {tolerance:g} % is not shown" if open_ else "")
+
+
+def _middle(series: Series | None) -> float | None:
+    """Return the geometric mean, from which the ratio is computed."""
+    return None if series is None else decide(series.values, (1.0,), TOLERANCE_PERCENT).measured
+
+
+def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
+    """Return the answer: 1 if a row fails, 3 if one is undecided or there is none, else 0."""
+    failing = [row for row in comparison.rows if row.status is GateStatus.FAIL]
+    open_rows = [row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE]
+    code, failure = ExitCode.OK, None
+    if not any(row.first_count and row.second_count for row in comparison.rows):
+        code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
+    elif failing:
+        code = ExitCode.BAD
+        message = _sentence(failing, "worse than allowed")
+        failure = Failure(code="slower", message=message, remedy=failing[0].next)
+    elif open_rows:
+        code = ExitCode.INCONCLUSIVE
+        message = _sentence(open_rows, "undecided")
+        first = open_rows[0]
+        steps = first.next if first.class_ is GateClass.ENVIRONMENT else _remedy(comparison)
+        failure = Failure(code="undecided", message=message, remedy=steps)
+    warnings = tuple(_failed_sides(comparison))
+    return Answer(result=comparison, exit_code=code, host=host, error=failure, warnings=warnings)
+
+
+def _nothing_in_common(comparison: RunComparison) -> Failure:
+    message = "The two runs have no row in common."
+    profiles = comparison.first.profile, comparison.second.profile
+    if profiles[0] != profiles[1]:
+        said = (f"with the profile {one}" if one else "without a profile" for one in profiles)
+        message = "The two runs have no row in common: the first was measured {}, the second {}."
+        message = message.format(*said)
+    return Failure(
+        code="nothing-to-compare",
+        message=message,
+        remedy=("Measure both with the same profile, or the same kernels, --dtype and --size.",),
+    )
+
+
+def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
+    """Yield a warning for each run that had failed."""
+    for name, side in (("first", comparison.first), ("second", comparison.second)):
+        if side.exit_code == ExitCode.BAD:
+            message = f"the {name} run, {side.file!r}, failed."
+            yield Notice("run-failed", message)
+
+
+def _sentence(rows: Sequence[ComparedRow], what: str) -> str:
+    first = rows[0]
+    where = f"{first.id} on {first.device}"
+    head = (
+        f"{len(rows)} rows are {what}; the first is {where}"
+        if len(rows) > 1
+        else f"{where} is {what}"
+    )
+    class_ = f" ({first.class_})" if first.class_ is not None else ""
+    return f"{head}{class_}: {first.reason}."
+
+
+def _remedy(comparison: RunComparison) -> tuple[str, ...]:
+    told = [
+        text
+        for texts in comparison.differences.values()
+        for text in texts
+        if text.partition(":")[0] not in comparison.allowed
+    ]
+    if not told:
+        few = any(
+            min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
+        )
+        count = "" if few else " --processes 10"
+        return (f"Save runs with more processes: gpucheck bench --save FILE{count}",)
+    return (f"If the difference does not matter, allow it: {_allowing(told)}",)
+
+
+def _allowing(differences: Sequence[str]) -> str:
+    """Return the options that allow these differences, each of which begins with its key."""
+    keys = dict.fromkeys(text.partition(":")[0] for text in differences)
+    return " ".join(f"--allow-difference {key}" for key in keys)

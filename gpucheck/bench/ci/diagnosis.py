@@ -1,0 +1,266 @@
+"""Diagnosis of a bad figure, from what the run itself saw: doubts of rows, sensors, failures.
+
+Causes outside the device come first: a GPU is called defective only if nothing else explains the
+figure. A slow processor is never called defective, because its neighbours, heat and clock cannot
+be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpucheck.bench import stats, worker
+from gpucheck.bench.ci.gate_model import GateClass, GateStatus
+from gpucheck.bench.ci.run_data import Figures
+from gpucheck.bench.model import Doubt
+from gpucheck.report.envelope import Evidence, Failure
+
+#: Doubts that blame others than the device, and those that blame chance.
+ENVIRONMENT = frozenset({"host-busy", "quota-reached", "gpu-shared", "gpu-claimed", "starved"})
+#: What else helps if a figure is worse than a baseline of one session.
+FURTHER_SESSIONS = (
+    "add sessions from other days to the baseline with --save FILE --append: days can differ more "
+    "than the processes of one run"
+)
+#: Classes that further processes can settle; the others stay however often they are measured.
+_BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.THERMAL})
+NOISE = frozenset(
+    {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
+)
+#: The driver's throttle reasons that mean heat; the others mean the power supply.
+_HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
+#: Share of the processes in which a cause must be seen to explain the figure of all.
+_MOST = 0.5
+#: A power limit below this share of the board's default counts as lowered.
+_LOWERED = 0.98
+
+#: Failures of a process that leave the state of the device open.
+_OPEN = frozenset({worker.SILENT, worker.INTERRUPTED, "no-time"})
+
+#: Classes of failures by their code; any other is software.
+_FAILURES = {
+    "gpu-lost": GateClass.HARDWARE,
+    "wrong-result": GateClass.HARDWARE,
+    "out-of-memory": GateClass.ENVIRONMENT,
+    "gpu-out-of-memory": GateClass.ENVIRONMENT,
+    "gpu-busy": GateClass.ENVIRONMENT,
+    "gpu-memory-taken": GateClass.ENVIRONMENT,
+    "memory-shared": GateClass.ENVIRONMENT,
+    "memory-taken": GateClass.ENVIRONMENT,
+    "worker-interrupted": GateClass.ENVIRONMENT,
+    "worker-late": GateClass.ENVIRONMENT,
+    "interrupted": GateClass.ENVIRONMENT,
+    "no-time": GateClass.NOISE,
+    "clock-stuck": GateClass.ENVIRONMENT,
+    "size-does-not-fit": GateClass.CONFIG,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Where to look: the class, a sentence, what was seen, and what to do."""
+
+    class_: GateClass
+    sentence: str
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """Decision on a figure that did not simply pass: its status and its cause.
+
+    `repeat_helps` says that further processes may decide an undecided figure.
+    """
+
+    status: GateStatus
+    cause: Cause
+    repeat_helps: bool = False
+
+
+def ruling(
+    status: GateStatus, figures: Figures, limit: float, peers: Sequence[Figures] = ()
+) -> Ruling:
+    """Return what a failing or undecided figure decides, the one rule for every comparison.
+
+    A figure that others disturbed in most of its processes does not show the state of the device,
+    so it is undecided. If they disturbed every process, repeating does not help.
+    """
+    if status is GateStatus.FAIL:
+        disturbed = _environment(figures)
+        if disturbed is None:
+            return Ruling(status=status, cause=cause_of(figures, limit, peers))
+        cause = disturbed
+    else:
+        cause = doubt_of(figures)
+    helps = bool(figures.values) and cause.class_ in _BY_REPETITION
+    return Ruling(
+        status=GateStatus.INCONCLUSIVE,
+        cause=cause,
+        repeat_helps=helps and not _always_disturbed(figures),
+    )
+
+
+def _always_disturbed(figures: Figures) -> bool:
+    """Return whether the same doubt blames others in every process."""
+    return any(
+        one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
+        for one in figures.doubts
+    )
+
+
+def class_of_failure(failure: Failure) -> GateClass:
+    """Return where to look for the cause of a failed process or row."""
+    return _FAILURES.get(failure.code, GateClass.SOFTWARE)
+
+
+def leaves_open(failure: Failure) -> bool:
+    """Return whether this failure leaves the state of the device open."""
+    return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
+
+
+def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> Cause:
+    """Return why a figure is worse than its limit; `peers` are the same check on other GPUs."""
+    for find in (_environment, _errors, _throttled, _config):
+        cause = find(figures)
+        if cause is not None:
+            return cause
+    if (cause := _power_cap(figures, limit, peers)) is not None:
+        return cause
+    if figures.device == "cpu":
+        return Cause(
+            class_=GateClass.ENVIRONMENT,
+            sentence="nothing seen explains it; other users of the processor cannot be seen",
+            evidence=_seen(figures),
+            next=(
+                "run it again when the machine is idle",
+                "check the host's clocks and temperature",
+            ),
+        )
+    return Cause(
+        class_=GateClass.HARDWARE,
+        sentence="no load, no throttling and no limit explains it",
+        evidence=_seen(figures),
+        next=("gpucheck detect", "run it again with this GPU alone", "swap it with another card"),
+    )
+
+
+def doubt_of(figures: Figures) -> Cause:
+    """Return why a figure is too uncertain to decide."""
+    disturbed = _with_codes(figures, ENVIRONMENT, share=0.0)
+    if disturbed is not None:
+        return _blamed(GateClass.ENVIRONMENT, disturbed, figures)
+    for find in (_throttled, _config):
+        cause = find(figures)
+        if cause is not None:
+            return cause
+    noisy = _with_codes(figures, NOISE, share=0.0)
+    sentence = "the results vary too much between processes"
+    return Cause(
+        class_=GateClass.NOISE,
+        sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,
+        evidence=_seen(figures),
+        next=(
+            "allow more processes (max_processes) or more seconds",
+            "stop other programs on the machine",
+        ),
+    )
+
+
+def _environment(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, ENVIRONMENT)
+    return None if doubt is None else _blamed(GateClass.ENVIRONMENT, doubt, figures)
+
+
+def _errors(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"new-errors"}, share=0.0)
+    return None if doubt is None else _blamed(GateClass.HARDWARE, doubt, figures)
+
+
+def _throttled(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"throttled"})
+    if doubt is None:
+        return None
+    reasons = {name.removesuffix("_share") for name in doubt.facts}
+    by_heat = not reasons or bool(reasons & _HEAT)
+    return _blamed(GateClass.THERMAL if by_heat else GateClass.POWER_CAP, doubt, figures)
+
+
+def _config(figures: Figures) -> Cause | None:
+    doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
+    return None if doubt is None else _blamed(GateClass.CONFIG, doubt, figures)
+
+
+def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Cause | None:
+    """Blame the power limit if it was lowered, or if the GPU would pass at its peers' clock.
+
+    A product of random numbers takes every GPU to its power limit, so that alone means nothing.
+    """
+    doubt = _with_codes(figures, {"power-capped"})
+    if doubt is None:
+        return None
+    for gpu in figures.telemetry:
+        now, default = gpu.power_limit_w, gpu.power_limit_default_w
+        if now is not None and default is not None and now < _LOWERED * default:
+            cause = _blamed(GateClass.POWER_CAP, doubt, figures)
+            text = f"its power limit is {now:.0f} W; the board's default is {default:.0f} W"
+            return Cause(
+                class_=cause.class_,
+                sentence=text,
+                evidence=cause.evidence,
+                next=(f"nvidia-smi -pl {default:.0f} restores it (as root)",),
+            )
+    reference, own = _reference_clock(figures, peers), figures.clock_mhz
+    measured = stats.median(figures.values) if figures.values else None
+    if reference is None or own is None or measured is None or own >= reference:
+        return None
+    if measured * reference / own < limit:
+        return None
+    text = f"its clock was {own:.0f} MHz at the power limit; {reference:.0f} MHz is usual"
+    cause = _blamed(GateClass.POWER_CAP, doubt, figures)
+    return Cause(class_=cause.class_, sentence=text, evidence=cause.evidence, next=cause.next)
+
+
+def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None:
+    """Return a good GPU's clock in this check: that of at least two peers, else the board's."""
+    clocks = [peer.clock_mhz for peer in peers if peer.clock_mhz is not None]
+    if len(clocks) >= 2:
+        return stats.median(clocks)
+    board = figures.gpu.board if figures.gpu is not None else None
+    return board.tensor_clock_mhz if board is not None else None
+
+
+def _with_codes(
+    figures: Figures, codes: frozenset[str] | set[str], *, share: float = _MOST
+) -> Doubt | None:
+    """Return the most common of these doubts, if at least a share of the processes have it."""
+    found = next((one for one in figures.doubts if one.doubt.code in codes), None)
+    if found is None or found.processes < share * len(figures.values):
+        return None
+    return found.doubt
+
+
+def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
+    return Cause(class_=class_, sentence=doubt.message, evidence=_seen(figures), next=(doubt.next,))
+
+
+def _seen(figures: Figures) -> tuple[Evidence, ...]:
+    """Return what the run saw: doubts with the number of processes that have them, and sensors."""
+    found = [
+        Evidence(f"doubt {one.doubt.code}", f"{one.processes} of {len(figures.values)} processes")
+        for one in figures.doubts
+    ]
+    if figures.clock_mhz is not None:
+        found.append(Evidence("SM clock", f"{figures.clock_mhz:.0f} MHz"))
+    found.extend(_sensors(figures))
+    return tuple(found)
+
+
+def _sensors(figures: Figures) -> Iterator[Evidence]:
+    hot = [gpu.temperature_c.high for gpu in figures.telemetry if gpu.temperature_c is not None]
+    drawn = [gpu.power_w.median for gpu in figures.telemetry if gpu.power_w is not None]
+    if hot:
+        yield Evidence("temperature", f"{max(hot):.0f} C at most")
+    if drawn:
+        yield Evidence("power", f"{stats.median(drawn):.0f} W")

@@ -1,0 +1,355 @@
+"""Gates of a run: those of a profile's checks, all together, and the exit code they give.
+
+Everything here is computed from what the processes returned; nothing is measured or read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpucheck.bench import stats
+from gpucheck.bench.ci.decision import Decision, corrected, decide, limit_of
+from gpucheck.bench.ci.diagnosis import (
+    FURTHER_SESSIONS,
+    Cause,
+    class_of_failure,
+    leaves_open,
+    ruling,
+)
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
+from gpucheck.bench.ci.limits import expected_of, is_computed, number
+from gpucheck.bench.ci.machine_gates import inventory_gates, match_gates
+from gpucheck.bench.ci.model import Baseline, Series
+from gpucheck.bench.ci.peers import company_gates
+from gpucheck.bench.ci.profile_model import Check, Lacking, Per
+from gpucheck.bench.ci.run_data import Facts, Figures, why_missing
+from gpucheck.bench.ci.stability_gates import result_gates, stability_gates
+from gpucheck.report.envelope import Failure, Notice
+from gpucheck.report.errors import ExitCode
+
+
+def judge_machine(facts: Facts) -> tuple[Gate, ...]:
+    """Return the gates that need no measurement: whether the profile is for this machine."""
+    return tuple(match_gates(facts))
+
+
+def judge(facts: Facts) -> tuple[Gate, ...]:
+    """Return all gates of a run, in the order of the profile."""
+    return (
+        *match_gates(facts),
+        *result_gates(facts),
+        *check_gates(facts),
+        *company_gates(facts),
+        *inventory_gates(facts),
+        *stability_gates(facts),
+    )
+
+
+def settled(gates: Sequence[Gate]) -> bool:
+    """Return whether more processes would change nothing."""
+    return not any(gate.repeat_helps for gate in gates)
+
+
+def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
+    """Return the exit code of the gates: 1 if one failed, else 3 if one is undecided, else 0.
+
+    Without any gate that passed, it is 3 as well.
+    """
+    counted = [gate for gate in gates if gate.severity is Severity.ERROR]
+    failed = [gate for gate in counted if gate.status is GateStatus.FAIL]
+    undecided = [gate for gate in counted if gate.status is GateStatus.INCONCLUSIVE]
+    passed = [gate for gate in gates if gate.status is GateStatus.PASS]
+    if failed:
+        return ExitCode.BAD, failure_of("gate-failed", failed, "failed")
+    if undecided:
+        return ExitCode.INCONCLUSIVE, failure_of("gate-undecided", undecided, "cannot be decided")
+    if not passed:
+        message = "Nothing that the profile asks for was measured, so no gate passed."
+        return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
+    return ExitCode.OK, None
+
+
+def failure_of(code: str, gates: Sequence[Gate], what: str) -> Failure:
+    """Return the error that names the first of some gates."""
+    first = gates[0]
+    where = f"{first.id} on {first.device}"
+    head = (
+        f"{where} {what}" if len(gates) == 1 else f"{len(gates)} gates {what}; the first is {where}"
+    )
+    class_ = f" ({first.class_})" if first.class_ is not None else ""
+    message = f"{head}{class_}: {_said(first)}."
+    return Failure(code=code, message=message, remedy=first.next)
+
+
+def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
+    """Return the warnings, which do not decide the exit code."""
+    return tuple(
+        Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_said(gate)}.")
+        for gate in gates
+        if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
+    )
+
+
+def _said(gate: Gate) -> str:
+    return (gate.reason or gate.status).rstrip(".")
+
+
+def series_of(facts: Facts) -> tuple[Series, ...]:
+    """Return every check's figures, as they are saved for the next run."""
+    return tuple(
+        Series(
+            id=check.id,
+            device=device,
+            gpu_uuid=figures.gpu_uuid or facts.uuid_of(device),
+            unit=check.unit,
+            direction=check.direction,
+            values=figures.values,
+            tolerance_percent=check.tolerance_percent,
+            doubts=figures.doubts,
+        )
+        for check in facts.profile.checks
+        for device, figures in facts.figures(check).items()
+        if figures.values
+    )
+
+
+_OF_LACKING = {
+    Lacking.FAIL: GateStatus.FAIL,
+    Lacking.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
+    Lacking.SKIP: GateStatus.SKIP,
+}
+#: Why a share of a computed peak fails no board.
+_UNKNOWN = Cause(
+    class_=GateClass.CONFIG,
+    sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
+    "so this fails no board",
+    next=(
+        "compare it with its datasheet, or record a profile from your own machines: "
+        "gpucheck profile record --help",
+    ),
+)
+#: The order in which the statuses of its devices decide a node's.
+_WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
+
+
+def check_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
+    asked = []
+    for check in facts.profile.checks:
+        found = facts.figures(check)
+        for device, figures in found.items():
+            peers = [other for name, other in found.items() if name != device]
+            asked.append(_Judging(check, figures, facts, peers))
+    outcomes = [one.outcome() for one in asked]
+    # Checks that only warn take no share of the risk.
+    family = {
+        at: outcome
+        for at, outcome in enumerate(outcomes)
+        if isinstance(outcome, Decision) and asked[at].check.severity is Severity.ERROR
+    }
+    held = dict(zip(family, corrected(list(family.values())), strict=True))
+    by_check: dict[str, list[Gate]] = {}
+    for at, (one, outcome) in enumerate(zip(asked, outcomes, strict=True)):
+        by_check.setdefault(one.check.id, []).append(one.gate(held.get(at, outcome)))
+    for check in facts.profile.checks:
+        gates = by_check.get(check.id, [])
+        yield from [_slowest(gates)] if check.per is Per.NODE and gates else gates
+
+
+def _slowest(gates: Sequence[Gate]) -> Gate:
+    """Return the gate of the slowest device as the node's, since joint work waits for it."""
+
+    def rank(gate: Gate) -> tuple[int, float]:
+        measured = gate.measured if gate.measured is not None else math.inf
+        return (
+            _WORST_FIRST.index(gate.status),
+            measured if gate.direction is Direction.HIGHER else -measured,
+        )
+
+    worst = min(gates, key=rank)
+    reason = f"{worst.device} is the slowest" + (f": {worst.reason}" if worst.reason else "")
+    return replace(worst, device="node", reason=reason)
+
+
+class _Judging:
+    """One check on one device."""
+
+    def __init__(
+        self, check: Check, figures: Figures, facts: Facts, peers: Sequence[Figures]
+    ) -> None:
+        self.check = check
+        self._figures = figures
+        self._facts = facts
+        self._peers = peers
+
+    def outcome(self) -> Decision | Gate:
+        """Return the decision on the figure, or the gate of a device without one."""
+        check, figures = self.check, self._figures
+        sessions: tuple[int, ...] = ()
+        if not figures.values:
+            return self._missing()
+        if check.expectation.baseline:
+            found = self._from_baseline(self._facts.baseline)
+            if isinstance(found, Gate):
+                return found
+            expected, sessions = found.values, found.sessions
+        else:
+            board = figures.gpu.board if figures.gpu is not None else None
+            number_expected = expected_of(check, board)
+            if number_expected is None:
+                name = board.name if board is not None else figures.device
+                reason = (
+                    f"nothing is expected of {name}: its peak, or the share to expect, is unknown"
+                )
+                return self._plain(GateStatus.SKIP, reason)
+            expected = (number_expected,)
+        return decide(
+            figures.values, expected, check.tolerance_percent, check.direction, sessions=sessions
+        )
+
+    def gate(self, outcome: Decision | Gate) -> Gate:
+        """Return the verdict."""
+        return outcome if isinstance(outcome, Gate) else self._judged(outcome)
+
+    def _judged(self, decision: Decision) -> Gate:
+        check, status = self.check, decision.status
+        limit = limit_of(decision.expected, check.tolerance_percent, check.direction)
+        gate = replace(
+            self._plain(status, None),
+            measured=decision.measured,
+            limit=limit,
+            interval=_finite(decision.measured_interval),
+        )
+        if status is GateStatus.PASS:
+            return self._passed(gate, decision)
+        shortfall = _shortfall(decision)
+        if decision.one_of is not None:
+            shortfall += f", but one of {decision.one_of} figures may miss its limit by chance"
+        elif status is GateStatus.INCONCLUSIVE:
+            shortfall += ", an interval that includes the limit"
+        found = ruling(status, self._figures, limit, self._peers)
+        board = self._figures.gpu.board if self._figures.gpu is not None else None
+        if found.status is GateStatus.FAIL and is_computed(check, board):
+            return _explained(replace(gate, status=GateStatus.INCONCLUSIVE), shortfall, _UNKNOWN)
+        gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
+        gate = _explained(gate, shortfall, found.cause)
+        if gate.status is GateStatus.FAIL and self._is_of_one_session():
+            return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
+        return gate
+
+    def _is_of_one_session(self) -> bool:
+        """Return whether the figure is compared with a run of one session."""
+        if not self.check.expectation.baseline:
+            return False
+        found = self._from_baseline(self._facts.baseline)
+        return isinstance(found, Series) and len(found.sessions) < 2
+
+    def _passed(self, gate: Gate, decision: Decision) -> Gate:
+        check, worse = self.check, _worse_percent(decision, self.check.direction)
+        if check.warn_percent is not None and worse > check.warn_percent:
+            reason = (
+                f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"
+            )
+            return replace(gate, warning=True, reason=reason)
+        if check.expectation.baseline and _surely_better(decision, check):
+            return replace(gate, reason=f"{-worse:.1f} % better than the baseline: save a new one")
+        return gate
+
+    def _missing(self) -> Gate:
+        check, found = self.check, why_missing(self.check, self._figures)
+        if found.unsupported:
+            return self._lacking(check.on_unsupported, found.reason, GateClass.CONFIG, ())
+        failure = found.failure
+        if failure is None:
+            return self._lacking(check.on_missing, found.reason, GateClass.SOFTWARE, found.next)
+        gate = self._lacking(check.on_missing, found.reason, class_of_failure(failure), found.next)
+        if gate.status is GateStatus.FAIL and leaves_open(failure):
+            return replace(gate, status=GateStatus.INCONCLUSIVE)
+        return gate
+
+    def _lacking(
+        self, lacking: Lacking, reason: str, class_: GateClass, steps: tuple[str, ...]
+    ) -> Gate:
+        """Return the gate of a missing figure; a skipped one has no cause."""
+        gate = self._plain(_OF_LACKING[lacking], reason)
+        if gate.status is GateStatus.SKIP:
+            return gate
+        return replace(gate, class_=class_, next=steps)
+
+    def _from_baseline(self, baseline: Baseline | None) -> Series | Gate:
+        """Return an earlier run's figures, or the gate that says why there are none."""
+        check, device = self.check, self._figures.device
+        middle = stats.median(self._figures.values)
+        if baseline is None:
+            reason = "there is no baseline to compare it with"
+            gate = self._plain(GateStatus.SKIP, reason)
+            save = "save a run with --save FILE, then pass it with --baseline FILE"
+            return replace(gate, measured=middle, next=(save,))
+        if baseline.differences.get(device):
+            differences = "; ".join(baseline.differences[device])
+            gate = self._plain(
+                GateStatus.INCONCLUSIVE, f"the baseline does not match: {differences}"
+            )
+            renew = "save a new baseline, or allow the difference with --allow-difference KEY"
+            return replace(gate, measured=middle, class_=GateClass.CONFIG, next=(renew,))
+        found = [one for one in baseline.series if (one.id, one.device) == (check.id, device)]
+        if not found or found[0].unit != check.unit:
+            reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
+            renew = "save a new baseline with --save FILE"
+            return self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
+        return found[0]
+
+    def _plain(self, status: GateStatus, reason: str | None) -> Gate:
+        check, figures = self.check, self._figures
+        return Gate(
+            id=check.id,
+            device=figures.device,
+            gpu_uuid=figures.gpu_uuid or self._facts.uuid_of(figures.device),
+            status=status,
+            direction=check.direction,
+            unit=check.unit,
+            severity=check.severity,
+            values=figures.values,
+            reason=reason,
+        )
+
+
+def _explained(gate: Gate, shortfall: str, cause: Cause) -> Gate:
+    return replace(
+        gate,
+        class_=cause.class_,
+        reason=f"{shortfall}: {cause.sentence}",
+        evidence=cause.evidence,
+        next=cause.next,
+    )
+
+
+def _worse_percent(decision: Decision, direction: Direction) -> float:
+    """Return how much worse than expected, in percent; negative if better."""
+    change = 100 * (decision.ratio - 1)
+    return -change if direction is Direction.HIGHER else change
+
+
+def _surely_better(decision: Decision, check: Check) -> bool:
+    """Return whether the whole interval is better by more than the tolerance."""
+    low, high = decision.interval
+    share = check.tolerance_percent / 100
+    return low > 1 + share if check.direction is Direction.HIGHER else high < 1 - share
+
+
+def _shortfall(decision: Decision) -> str:
+    """Return how far a figure is from what is expected, with the interval."""
+    change = 100 * (decision.ratio - 1)
+    low, high = (100 * (bound - 1) for bound in decision.interval)
+    against = (
+        f"{abs(change):.1f} % {'below' if change < 0 else 'above'} {number(decision.expected)}"
+    )
+    if not math.isfinite(low) or not math.isfinite(high):
+        return f"{against}, from one process"
+    return f"{against} ({low:+.1f} to {high:+.1f} %)"
+
+
+def _finite(interval: tuple[float, float]) -> tuple[float, float] | None:
+    return interval if all(math.isfinite(bound) for bound in interval) else None

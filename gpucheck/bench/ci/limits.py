@@ -1,0 +1,289 @@
+"""Limits of a profile's checks on a board, their units, and how they follow from the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from gpucheck.bench.ci.decision import limit_of
+from gpucheck.bench.ci.gate_model import Direction
+from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
+from gpucheck.bench.model import Scope
+from gpucheck.bench.peaks import Entry, board_from, load_table
+from gpucheck.drivers.gpu import Board
+from gpucheck.report.errors import WrongUseError
+
+#: For each base unit, the units that people write and their size in base units.
+UNITS = MappingProxyType(
+    {
+        "FLOP/s": MappingProxyType({"GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}),
+        "B/s": MappingProxyType({"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}),
+        "image/s": MappingProxyType({"image/s": 1.0}),
+        "launch/s": MappingProxyType({"launch/s": 1.0}),
+        "s": MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}),
+    }
+)
+#: The unit of a report if the profile names none.
+_USUAL = MappingProxyType(
+    {"FLOP/s": "TFLOP/s", "B/s": "GB/s", "image/s": "image/s", "launch/s": "launch/s", "s": "ms"}
+)
+
+
+def base_unit(metric: Metric, kernel: str, dtype: str) -> str | None:
+    """Return the base unit of a check's figure, None for a fact or an unknown kernel."""
+    if metric is Metric.TIME:
+        return "s"
+    if metric is Metric.FACT:
+        return None
+    from gpucheck.bench.kernels import KERNELS
+    from gpucheck.bench.model import BenchMode
+
+    known = KERNELS.get(kernel)
+    if known is None:
+        return None
+    try:
+        return known.work(known.shape(known.sizes[BenchMode.QUICK]), dtype).unit
+    except KeyError:  # a dtype that nobody knows
+        return None
+
+
+def default_unit(metric: Metric, kernel: str, dtype: str) -> str:
+    """Return the unit for a check that names none."""
+    return _USUAL.get(base_unit(metric, kernel, dtype) or "", "")
+
+
+def known_units(metric: Metric, kernel: str, dtype: str) -> tuple[str, ...]:
+    """Return the units that a check's value may be in; none for a fact, which may be in any."""
+    return tuple(UNITS.get(base_unit(metric, kernel, dtype) or "", {}))
+
+
+def scale_of(unit: str) -> float:
+    """Return how many base units one of this unit is; 1 for an unknown unit."""
+    return next((units[unit] for units in UNITS.values() if unit in units), 1.0)
+
+
+def direction_of(metric: Metric) -> Direction:
+    """Return which side is the good one: a shorter time, a higher anything else."""
+    return Direction.LOWER if metric is Metric.TIME else Direction.HIGHER
+
+
+#: The key of the share for boards that a table of shares does not name.
+OTHER = "other"
+#: The name of a board's peak in bytes/s, beside those by format.
+_MEMORY = "bytes_per_s"
+#: Kernels limited by links, not by the board.
+_LINKS = frozenset({"transfer", "p2p"})
+
+
+def matching_boards(match: Match) -> tuple[Entry, ...]:
+    """Return the known boards that a profile is for; all of them if it names none."""
+    return tuple(
+        entry
+        for entry in load_table().boards
+        if (not match.pci_device_ids or set(entry.pci_device_ids) & set(match.pci_device_ids))
+        and (not match.names or any(fits_name(name, match.names) for name in entry.names))
+    )
+
+
+def fits_name(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a GPU's name matches a pattern with the wildcards * and ?."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+
+
+def has_peak(check: Check) -> bool:
+    """Return whether a board's peak applies to this check's figure."""
+    counted = base_unit(check.metric, check.kernel, check.dtype)
+    resident = check.scope is Scope.RESIDENT and check.kernel not in _LINKS
+    return counted in ("FLOP/s", "B/s") and resident
+
+
+def peak_of(check: Check, board: Board | None) -> float | None:
+    """Return a board's peak for a check, in the check's unit; the lower end of a range.
+
+    A computed peak may be far above what a cut-down board can do, so a share of it fails no board.
+    """
+    if board is None or not has_peak(check):
+        return None
+    what = _what(check)
+    peak = board.bytes_per_s if what == _MEMORY else board.flops_per_s.get(what)
+    return None if peak is None else peak / scale_of(check.unit)
+
+
+def _what(check: Check) -> str:
+    """Return which of a board's peaks applies to a check's figure."""
+    by_memory = base_unit(check.metric, check.kernel, check.dtype) == "B/s"
+    return _MEMORY if by_memory else check.dtype
+
+
+def is_computed(check: Check, board: Board | None) -> bool:
+    """Return whether a check's limit on a board follows from a computed peak."""
+    expectation = check.expectation
+    of_peak = expectation.value is None and not expectation.baseline
+    return board is not None and board.computed and of_peak
+
+
+def share_of(check: Check, board: Board | None) -> float | None:
+    """Return the percent of the peak that is expected of a board, None if nothing is."""
+    expectation = check.expectation
+    if expectation.percent_of_peak is not None:
+        return expectation.percent_of_peak
+    name = board.name if board is not None else OTHER
+    shares = expectation.percent_by_board
+    return shares.get(name, shares.get(OTHER))
+
+
+def expected_of(check: Check, board: Board | None) -> float | None:
+    """Return what is expected of a board in the check's unit.
+
+    None if nothing is expected, the peak is unknown, or a baseline decides.
+    """
+    if check.expectation.value is not None:
+        return check.expectation.value
+    share, peak = share_of(check, board), peak_of(check, board)
+    return None if share is None or peak is None else share / 100 * peak
+
+
+def limit_on(check: Check, board: Board | None) -> Limit | None:
+    """Return a check's limit on a board and how it is computed, None if there is none."""
+    if check.expectation.baseline:
+        return _against_baseline(check)
+    expected, peak = expected_of(check, board), peak_of(check, board)
+    if expected is None:
+        return None
+    limit = limit_of(expected, check.tolerance_percent, check.direction)
+    percent = None if peak is None else 100 * limit / peak
+    return Limit(
+        id=check.id,
+        board=board.name if board is not None else None,
+        expected=expected,
+        tolerance_percent=check.tolerance_percent,
+        limit=limit,
+        unit=check.unit,
+        direction=check.direction,
+        peak=peak,
+        percent_of_peak=percent,
+        source=check.source,
+        line=check.line,
+        sentence=_sentence(check, board, expected, peak),
+    )
+
+
+def _sentence(check: Check, board: Board | None, expected: float, peak: float | None) -> str:
+    limit = limit_of(expected, check.tolerance_percent, check.direction)
+    factor = limit_of(1.0, check.tolerance_percent, check.direction)
+    origin = _origin(check, board, expected)
+    text = f"{number(limit)} {check.unit} = {origin} x {factor:.4g}"
+    if peak is not None and board is not None:
+        text += f" = {100 * limit / peak:.1f} % of peak"
+        if check.expectation.value is not None:
+            text += f" ({number(peak)} {check.unit}, {board.source_of(_what(check))})"
+    return text
+
+
+def _origin(check: Check, board: Board | None, expected: float) -> str:
+    if check.expectation.value is not None:
+        return number(expected)
+    share, peak = share_of(check, board), peak_of(check, board)
+    source = board.source_of(_what(check)) if board is not None else ""
+    return f"{share:g} % of {number(peak or 0.0)} ({source})"
+
+
+def _against_baseline(check: Check) -> Limit:
+    factor = limit_of(1.0, check.tolerance_percent, check.direction)
+    side = "at least" if check.direction is Direction.HIGHER else "at most"
+    return Limit(
+        id=check.id,
+        tolerance_percent=check.tolerance_percent,
+        unit=check.unit,
+        direction=check.direction,
+        source=check.source,
+        line=check.line,
+        sentence=f"{side} {factor:.4g} x the baseline (--baseline FILE)",
+    )
+
+
+def explain(profile: Profile, board: str | None) -> tuple[Limit, ...]:
+    """Return every demand of a profile written out, with its checks for each of its boards.
+
+    `board` selects the boards whose name contains it.
+
+    Raises:
+        WrongUseError: no board of the profile does.
+    """
+    boards = known_boards(profile.match)
+    if board is not None:
+        chosen = tuple(one for one in boards if board.lower() in one.name.lower())
+        if not chosen:
+            known = ", ".join(one.name for one in boards)
+            raise WrongUseError(
+                code="unknown-board",
+                message=f"The profile {profile.name} has no board called {board[:100]!a}.",
+                remedy=(f"choose from: {known}",),
+            )
+        boards = chosen
+    return (*limits_of(profile, boards), *_demands(profile))
+
+
+def limits_of(profile: Profile, boards: Sequence[Board]) -> Iterator[Limit]:
+    """Yield every check's limit on every board, once where the board does not matter."""
+    for check in profile.checks:
+        alike = check.expectation.baseline or check.target is Target.CPU or not has_peak(check)
+        for board in (None,) if alike else boards:
+            if (limit := limit_on(check, board)) is not None:
+                yield limit
+
+
+def _demands(profile: Profile) -> Iterator[Limit]:
+    """Yield the demands on the machine and on how calm the run is."""
+    have, calm = profile.inventory, profile.stability
+    higher, lower = Direction.HIGHER, Direction.LOWER
+    rows: list[tuple[str, float | None, str, Direction]] = [
+        ("match-count", profile.match.count, "GPUs", higher),
+        ("inventory-memory", have.memory_total_gib, "GiB", higher),
+        ("inventory-pcie-generation", have.pcie_generation, "generation under load", higher),
+        ("inventory-pcie-width", have.pcie_width, "lanes under load", higher),
+        ("inventory-nvlink", have.nvlink_links, "links to each GPU", higher),
+        ("inventory-power-limit", have.power_limit_w, "W", higher),
+        *((f"throttle-{name}", most, "s", lower) for name, most in calm.throttle_s.items()),
+        ("temperature", calm.max_temperature_c, "C", lower),
+        ("clock-drop", calm.max_clock_drop_percent, "%", lower),
+        ("straggler", calm.straggler_percent, "% below the median of the others", lower),
+        ("spread", calm.spread_percent, "% from the fastest to the slowest", lower),
+        ("new-ecc-uncorrected", calm.new_ecc_uncorrected, "errors", lower),
+        ("new-ecc-corrected", calm.new_ecc_corrected, "errors", lower),
+        ("new-remapped-rows", calm.new_remapped_rows, "rows", lower),
+        ("new-pcie-replays", calm.new_pcie_replays, "replays", lower),
+        ("corruption", calm.corruption, "wrong numbers of repeated products", lower),
+    ]
+    for name, value, unit, direction in rows:
+        if value is not None:
+            side = "at least" if direction is higher else "at most"
+            text = f"{side} {value:g} {unit}"
+            yield Limit(id=name, limit=value, unit=unit, direction=direction, sentence=text)
+    for name, flag, yes, no in (
+        ("match-mig", profile.match.mig, "on", "off"),
+        ("inventory-ecc", have.ecc, "on", "off"),
+        ("inventory-persistence", have.persistence_mode, "on", "off"),
+        ("inventory-pcie-full", have.pcie_full, "as fast as possible under load", None),
+        ("inventory-identical", have.identical_gpus, "the same in all GPUs", None),
+    ):
+        must = yes if flag else no
+        if flag is not None and must is not None:
+            yield Limit(
+                id=name,
+                limit=float(flag),
+                unit="on",
+                direction=higher,
+                sentence=f"must be {must}",
+            )
+
+
+def known_boards(match: Match) -> tuple[Board, ...]:
+    """Return the limits of the boards that a profile is for."""
+    return tuple(board_from(entry) for entry in matching_boards(match))
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, or all those before the point."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,247 @@
+"""Peer comparison of GPUs: stragglers, and the spread from the slowest to the fastest.
+
+A GPU is a straggler if it is below the median of the others by more than the tolerance; the mean
+would follow the straggler. Healthy GPUs of one kind differ too: usually by 8 % from the slowest to
+the fastest of a cluster, and by 22 % at most (Sinha et al., SC22, arXiv:2208.11035). So one fails
+only if it is outside the range of the others (Student's prediction for one more of them, over all
+GPUs and checks by Holm), or further off than any healthy one; otherwise it is a warning. It counts
+once, with its worst check. Of two GPUs it is unknown which is off, so both are named. A single GPU
+can only be compared with a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpucheck.bench import stats
+from gpucheck.bench.ci.decision import Decision, decide, holm, limit_of, student_tail, typical
+from gpucheck.bench.ci.diagnosis import Ruling, ruling
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, Severity
+from gpucheck.bench.ci.profile_model import Check, Per, Target
+from gpucheck.bench.ci.run_data import Facts, Figures
+
+#: Chance that any GPU of a healthy node is taken for a straggler that fails.
+_RISK = 0.005
+#: Least difference assumed between healthy GPUs: a few may agree better only by chance.
+_LEAST_SCATTER = 0.005
+#: No healthy GPU was ever seen so far below the others, in percent.
+_NEVER_HEALTHY_PERCENT = 25.0
+
+_Company = Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """One GPU compared with the others in one check.
+
+    `chance` is how likely one more GPU like the others would lie as far below them.
+    """
+
+    check: Check
+    own: Figures
+    others: Sequence[Figures]
+    decision: Decision
+    chance: float
+
+    @property
+    def below_percent(self) -> float:
+        """Return how much worse than the median of the others it is."""
+        change = 100 * (self.decision.ratio - 1)
+        return -change if self.check.direction is Direction.HIGHER else change
+
+
+def company_gates(facts: Facts) -> Iterator[Gate]:
+    """Yield the gates that compare GPUs: one for each GPU, and the spread of each check."""
+    demands = facts.profile.stability
+    companies = _companies(facts)
+    if demands.straggler_percent is not None:
+        yield from _stragglers(facts, companies, demands.straggler_percent)
+    if demands.spread_percent is not None:
+        for check, found in companies:
+            yield _spread(facts, check, found, demands.spread_percent)
+
+
+def _companies(facts: Facts) -> list[tuple[Check, _Company]]:
+    """Return the checks that several GPUs have figures for, except repeats of another check."""
+    found: list[tuple[Check, _Company]] = []
+    for check in facts.profile.checks:
+        if check.target is Target.CPU or check.per is Per.NODE:
+            continue
+        company = {name: one for name, one in facts.figures(check).items() if one.values}
+        if len(company) > 1:
+            found.append((check, company))
+    return found
+
+
+def _stragglers(
+    facts: Facts, companies: Sequence[tuple[Check, _Company]], tolerance: float
+) -> Iterator[Gate]:
+    """Yield for each GPU whether it lags behind the others in any check."""
+    held: dict[str, list[_Held]] = {}
+    for check, company in companies:
+        for device in company:
+            held.setdefault(device, []).append(_held(check, device, company, tolerance))
+    # Each GPU is one hypothesis, however many checks it takes part in.
+    least = [min(1.0, len(ones) * min(one.chance for one in ones)) for ones in held.values()]
+    for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
+        # Holm decides on the least likely check; Bonferroni holds for the others.
+        most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))
+        failing = [one for one in ones if _fails(one, outside=outside and one.chance <= most)]
+        worst = max(failing or ones, key=lambda one: one.below_percent)
+        yield _straggler(facts, device, worst, ones, tolerance, fails=bool(failing))
+
+
+def _held(check: Check, device: str, company: _Company, tolerance: float) -> _Held:
+    own = company[device]
+    others = [one for name, one in company.items() if name != device]
+    decision = decide(own.values, medians_of(others), tolerance, check.direction)
+    return _Held(
+        check=check,
+        own=own,
+        others=others,
+        decision=decision,
+        chance=_chance(own, others, check.direction),
+    )
+
+
+def _fails(held: _Held, *, outside: bool) -> bool:
+    """Return whether a GPU is surely a straggler, and outside the range of healthy ones."""
+    if held.decision.status is GateStatus.FAIL and outside:
+        return True
+    others = medians_of(held.others)
+    far = decide(held.own.values, others, _NEVER_HEALTHY_PERCENT, held.check.direction)
+    return held.decision.status is GateStatus.FAIL and far.status is GateStatus.FAIL
+
+
+def medians_of(others: Sequence[Figures]) -> tuple[float, ...]:
+    """Return the median of the others in each repeat, as far as all of them have one."""
+    least = min(len(one.values) for one in others)
+    return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
+
+
+def _chance(own: Figures, others: Sequence[Figures], direction: Direction) -> float:
+    """Return how likely one more GPU like the others is so far on the bad side of their median.
+
+    It takes two others to know how much GPUs differ. The variance of a median is pi / 2 times that
+    of a mean.
+    """
+    if len(others) < 2:
+        return 1.0
+    logs = [typical(one.values) for one in others]
+    mean = math.fsum(logs) / len(logs)
+    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / (len(logs) - 1))
+    below = stats.median(logs) - typical(own.values)
+    if direction is Direction.LOWER:
+        below = -below
+    if below <= 0:
+        return 1.0
+    deviation = max(spread, _LEAST_SCATTER) * math.sqrt(1 + math.pi / 2 / len(logs))
+    return student_tail(below / deviation, len(logs) - 1)
+
+
+def _straggler(
+    facts: Facts,
+    device: str,
+    worst: _Held,
+    ones: Sequence[_Held],
+    tolerance: float,
+    *,
+    fails: bool,
+) -> Gate:
+    decision = worst.decision
+    bounds = [100 * (bound - 1) for bound in decision.interval]
+    if worst.check.direction is Direction.HIGHER:
+        bounds = [-bounds[1], -bounds[0]]
+    gate = Gate(
+        id="straggler",
+        device=device,
+        gpu_uuid=worst.own.gpu_uuid or facts.uuid_of(device),
+        status=GateStatus.PASS,
+        direction=Direction.LOWER,
+        unit="%",
+        measured=worst.below_percent,
+        limit=tolerance,
+        interval=(bounds[0], bounds[1]) if all(map(math.isfinite, bounds)) else None,
+    )
+    if worst.below_percent <= tolerance:
+        blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
+        if blurred is None:
+            return gate
+        text = f"the noise in {blurred.check.id} hides a difference of {tolerance:g} %"
+        return _ruled(gate, text, ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0))
+    found = ruling(GateStatus.FAIL, worst.own, _limit(worst, tolerance), worst.others)
+    text = _text(worst, ones, tolerance)
+    if not fails:
+        gate = replace(gate, severity=Severity.WARN)
+        text += ", but healthy GPUs can differ by as much"
+    return _ruled(gate, text, found)
+
+
+def _is_blurred(held: _Held, tolerance: float) -> bool:
+    """Return whether the noise is too large to see a GPU that lags by twice the tolerance."""
+    low, high = held.decision.interval
+    return not high < low * (1 - tolerance / 100) ** -2
+
+
+def _limit(held: _Held, tolerance: float) -> float:
+    return limit_of(held.decision.expected, tolerance, held.check.direction)
+
+
+def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
+    """Return how far behind the others a GPU is, and in which checks."""
+    what = "the median of the others"
+    if len(worst.others) == 1:
+        what = f"{worst.others[0].device}, its only peer"
+    text = f"{worst.below_percent:.1f} % worse than {what} in {worst.check.id}"
+    more = [one for one in ones if one is not worst and one.below_percent > tolerance]
+    if more:
+        text += f" ({', '.join(f'{one.below_percent:.1f} % in {one.check.id}' for one in more)})"
+    if len(worst.others) == 1:
+        text += ": it is unknown which of the two is off"
+    return text
+
+
+def _spread(facts: Facts, check: Check, found: _Company, tolerance: float) -> Gate:
+    """Return how far the slowest lies from the fastest, as a warning.
+
+    Who work together wait for the slowest; yet no single GPU need be at fault.
+    """
+    ordered = sorted(found.values(), key=lambda one: stats.median(one.values))
+    if check.direction is Direction.LOWER:
+        ordered.reverse()
+    slowest, fastest = ordered[0], ordered[-1]
+    decision = decide(slowest.values, fastest.values, tolerance, check.direction)
+    gate = Gate(
+        id=f"{check.id}-spread",
+        device="node",
+        status=decision.status,
+        direction=check.direction,
+        unit=check.unit,
+        severity=Severity.WARN,
+        measured=decision.measured,
+        limit=limit_of(decision.expected, tolerance, check.direction),
+        interval=decision.measured_interval,
+        values=slowest.values,
+    )
+    if gate.status is GateStatus.PASS:
+        return gate
+    change = abs(100 * (decision.ratio - 1))
+    text = f"{slowest.device} is {change:.1f} % slower than {fastest.device}"
+    others = [one for one in ordered if one is not slowest]
+    found_ = ruling(gate.status, slowest, gate.limit or 0.0, others)
+    # No more processes are started for the sake of a warning.
+    return _ruled(gate, text, replace(found_, repeat_helps=False))
+
+
+def _ruled(gate: Gate, text: str, found: Ruling) -> Gate:
+    return replace(
+        gate,
+        status=found.status,
+        class_=found.cause.class_,
+        reason=f"{text}; {found.cause.sentence}",
+        evidence=found.cause.evidence,
+        next=found.cause.next,
+        repeat_helps=found.repeat_helps,
+    )

@@ -1,1 +1,0 @@
-"""Runs in several processes: started, merged, saved and compared."""

@@ -1,0 +1,108 @@
+"""Profiles by name or file: the built-in ones and your own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpucheck.bench.ci.gate_model import Severity
+from gpucheck.bench.ci.profile_lint import lint
+from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
+from gpucheck.report.errors import GpucheckError, WrongUseError
+
+#: The error code of a file that is not TOML.
+NOT_TOML = "bad-profile"
+_PACKAGE = Path(__file__).resolve().parents[2]
+#: An installation has the examples in the package, a checkout next to it.
+_FOLDERS = (_PACKAGE / "configs" / "bench", _PACKAGE.parent / "configs" / "bench")
+
+
+def shipped() -> dict[str, Path]:
+    """Return the built-in profiles by name."""
+    folder = next((one for one in _FOLDERS if one.is_dir()), _FOLDERS[-1])
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_profile(text: str) -> Path:
+    """Return the file of a name or a path; a path has a slash or ends in .toml.
+
+    Raises:
+        WrongUseError: there is no such profile.
+    """
+    if "/" in text or text.endswith(".toml"):
+        return Path(text)
+    known = shipped()
+    if text in known:
+        return known[text]
+    close = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(known)}"
+    raise WrongUseError(
+        code="no-such-profile",
+        message=f"There is no profile called {text[:100]!a}.",
+        remedy=(hint, "for a file of your own, write a path with a slash or .toml"),
+    )
+
+
+def load_profile(text: str) -> Profile:
+    """Return a usable profile, by name or path.
+
+    Raises:
+        WrongUseError: there is none, or it has mistakes: the first of them, with file and line.
+    """
+    path = find_profile(text)
+    findings = lint(path)
+    if findings.profile is None:
+        raise _unusable(path, findings.problems)
+    return findings.profile
+
+
+def _unusable(path: Path, problems: Sequence[Problem]) -> WrongUseError:
+    errors = [one for one in problems if one.severity is Severity.ERROR]
+    first, more = errors[0], len(errors) - 1
+    others = (f"see {more} more with: gpucheck profile lint {str(path)!r}",) if more else ()
+    where = str(path) if first.line is None else f"{path}:{first.line}"
+    return WrongUseError(
+        code="bad-profile",
+        message=f"{where}: {first.where}: {first.message}.",
+        remedy=(first.mend, *others),
+    )
+
+
+def describe(path: Path) -> ProfileFile:
+    """Return what a file is and what is wrong with it.
+
+    Raises:
+        WrongUseError: it cannot be read, or is not TOML.
+    """
+    findings = lint(path)
+    found = findings.profile
+    return ProfileFile(
+        path=str(path),
+        name=found.name if found else None,
+        version=found.version if found else None,
+        description=found.description if found else None,
+        problems=findings.problems,
+    )
+
+
+def unreadable(path: Path, error: GpucheckError) -> ProfileFile:
+    """Return an unreadable file, as one mistake at the line that the error names."""
+    place, _, text = error.message.partition(": ")
+    line = place.removeprefix(f"{path}:")
+    known = line != place and line.isdecimal()
+    problem = Problem(
+        line=int(line) if known else None,
+        where="",
+        code=error.code,
+        message=(text if known else error.message).rstrip("."),
+        mend="write it as TOML" if error.code == NOT_TOML else "name a file that can be read",
+    )
+    return ProfileFile(
+        path=str(path), name=None, version=None, description=None, problems=(problem,)
+    )
+
+
+def wrong(file: ProfileFile) -> list[Problem]:
+    """Return the mistakes that make a profile unusable; cautions do not."""
+    return [one for one in file.problems if one.severity is Severity.ERROR]

@@ -1,1 +1,0 @@
-"""Profiles for `bench --profile`: read, checked, explained, run and recorded."""

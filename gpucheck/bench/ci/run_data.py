@@ -1,0 +1,383 @@
+"""Inputs of the gate evaluation: what a run brought, and each check's values in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpucheck.bench import stats
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
+from gpucheck.bench.ci.limits import scale_of
+from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
+from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import Doubt, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.peaks import format_of
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.inventory.model import Gpu
+from gpucheck.report.envelope import Evidence, Failure
+
+_Key = tuple[object, ...]
+#: Kernels that a GPU times by itself once they are queued: a busy host does not slow them. If the
+#: host was late to queue them, the row has the doubt `starved`.
+_WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A check on one device: the rows of its processes, and their values in the check's unit.
+
+    `failures` are those of processes and rows that gave none; `gpu` is the device as the first
+    process saw it. Rows and values go together; `doubts` are the rows', as far as they are about
+    what the figure depends on. Figures of a saved run have no rows.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    rows: tuple[Measurement, ...] = ()
+    values: tuple[float, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    gpu: BenchGpu | None = None
+    doubts: tuple[CarriedDoubt, ...] = ()
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """Return the SM clock of the middle process, None where it was not measured."""
+        clocks = [row.sm_clock_mhz for row in self.rows if row.sm_clock_mhz is not None]
+        return stats.median(clocks) if clocks else None
+
+
+def figures_of(check: Check, device: str, runs: Sequence[ProcessRun]) -> Figures:
+    """Return a check's figures on one device.
+
+    All processes give the same row, so that they can be compared: of the rows that fit in most of
+    the processes the one of the largest shape, with the most threads, and then the fastest.
+    """
+    own = [run for run in runs if run.device == device]
+    # A single device is alone and together at once.
+    own = [run for run in own if run.together is check.together] or own
+    found = [_rows_by_key(check, run) for run in own]
+    chosen = _chosen(found)
+    picked = [rows[chosen] for rows in found if chosen in rows] if chosen is not None else []
+    valued = [(row, value) for row in picked if (value := value_of(check, row)) is not None]
+    results = [run.result for run in own if run.result is not None]
+    gpus = [gpu for result in results for gpu in result.environment.gpus]
+    return Figures(
+        device=device,
+        gpu_uuid=next((run.gpu_uuid for run in own if run.gpu_uuid is not None), None),
+        rows=tuple(row for row, _ in valued),
+        values=tuple(value for _, value in valued),
+        failures=tuple(_failures(check, own)),
+        telemetry=tuple(
+            gpu
+            for result in results
+            for gpu in (result.telemetry.gpus if result.telemetry is not None else ())
+        ),
+        gpu=gpus[0] if gpus else None,
+        doubts=doubts_of([row for row, _ in valued]),
+    )
+
+
+def doubts_of(rows: Sequence[Measurement]) -> tuple[CarriedDoubt, ...]:
+    """Return the doubts of one figure's rows and how many carry each, those of most rows first."""
+    found: dict[str, list[Doubt]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            if needs_host(row.device, row.kernel, row.scope) or doubt.code != "host-busy":
+                found.setdefault(doubt.code, []).append(doubt)
+    carried = [CarriedDoubt(doubt=of[0], processes=len(of)) for of in found.values()]
+    return tuple(sorted(carried, key=lambda one: -one.processes))
+
+
+def needs_host(device: str, kernel: str, scope: Scope) -> bool:
+    """Return whether a busy host slows a row down."""
+    return device == "cpu" or scope is not Scope.RESIDENT or kernel not in _WITHOUT_HOST
+
+
+def _rows_by_key(check: Check, run: ProcessRun) -> Mapping[_Key, Measurement]:
+    if run.result is None:
+        return {}
+    rows = [row for row in run.result.measurements if fits(check, row) and row.median_s]
+    return {_key(row): row for row in rows}
+
+
+def _key(row: Measurement) -> _Key:
+    parameters = tuple(sorted(row.parameters.items()))
+    return (row.variant, row.shape, row.threads or 0, parameters)
+
+
+def fits(check: Check, row: Measurement) -> bool:
+    """Return whether a row is one that a check is about."""
+    asked = {**row.parameters, **check.parameters}
+    return (
+        (row.kernel, format_of(row.dtype), row.scope) == (check.kernel, check.dtype, check.scope)
+        and check.variant in (None, row.variant)
+        and asked == row.parameters
+    )
+
+
+def _chosen(found: Sequence[Mapping[_Key, Measurement]]) -> _Key | None:
+    """Return the row that all processes are compared in, None if there is none."""
+    every = [(key, row) for rows in found for key, row in rows.items()]
+    if not every:
+        return None
+    times: dict[_Key, list[float]] = {}
+    for key, row in every:
+        times.setdefault(key, []).append(row.median_s or math.inf)
+    shapes = {key: math.prod(row.shape) for key, row in every}
+    threads = {key: row.threads or 0 for key, row in every}
+
+    def rank(key: _Key) -> tuple[float, ...]:
+        return (len(times[key]), shapes[key], threads[key], -stats.median(times[key]))
+
+    return max(times, key=rank)
+
+
+def value_of(check: Check, row: Measurement) -> float | None:
+    """Return a row's figure in the check's unit, None where it has none that is positive."""
+    if check.metric is Metric.FACT:
+        fact = row.facts.get(check.fact or "")
+        value = float(fact) if isinstance(fact, int | float) else None
+    else:
+        value = _timed(check, row)
+    return value if value is not None and 0 < value < math.inf else None
+
+
+def _timed(check: Check, row: Measurement) -> float | None:
+    """Return the time, or the throughput at that time; a low throughput is a long time."""
+    by_time = check.metric is Metric.TIME
+    seconds = _seconds(check, row, slow=(check.statistic is Statistic.P90) is by_time)
+    if seconds is None or row.median_s is None:
+        return None
+    if by_time:
+        return seconds / scale_of(check.unit)
+    if row.throughput is None:
+        return None
+    return row.throughput.value * row.median_s / seconds / scale_of(check.unit)
+
+
+def _seconds(check: Check, row: Measurement, *, slow: bool) -> float | None:
+    """Return the seconds of one operation that a check looks at; `slow` is the upper quantile."""
+    medians = row.round_medians_s
+    if check.phase is Phase.FIRST:
+        return medians[0] if medians else None
+    if check.phase is Phase.STEADY:
+        return stats.median(medians[len(medians) // 2 :]) if medians else None
+    if check.statistic is Statistic.MEDIAN:
+        return row.median_s
+    if row.summary is None:
+        return None
+    return row.summary.p90_s if slow else row.summary.p10_s
+
+
+def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
+    """Return why processes and rows gave no figure, each reason once."""
+    found: dict[Failure, None] = {}
+    for run in runs:
+        if run.result is None and run.failure is not None:
+            found[run.failure] = None
+        for row in run.result.measurements if run.result is not None else ():
+            if row.kernel == check.kernel and format_of(row.dtype) == check.dtype and row.error:
+                found[row.error] = None
+    return list(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasured:
+    """Why a device has no figure; `unsupported` says that it never could."""
+
+    reason: str
+    unsupported: bool = False
+    failure: Failure | None = None
+    next: tuple[str, ...] = field(default_factory=tuple)
+
+
+def why_missing(check: Check, figures: Figures) -> NotMeasured:
+    """Return why a check has no figure on a device."""
+    from gpucheck.bench.kernels import KERNELS
+
+    if figures.gpu is not None:
+        refusal = KERNELS[check.kernel].gpu_refusal(check.dtype, figures.gpu)
+        if refusal is not None:
+            return NotMeasured(reason=refusal, unsupported=True)
+    if figures.failures:
+        first = figures.failures[0]
+        return NotMeasured(reason=first.message, failure=first, next=first.remedy)
+    if figures.rows:
+        return NotMeasured(reason=f"no row has the figure {check.fact or check.phase}")
+    what = " ".join(filter(None, (check.kernel, check.dtype, check.variant)))
+    return NotMeasured(
+        reason=f"no process measured {what} on {figures.device}",
+        next=(
+            "run it again with -v and look at the rows",
+            "gpucheck profile explain shows the checks",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpu:
+    """A GPU as the inventory knows it; `device` is its name here, None if CUDA does not see it.
+
+    `pci_device_id` is NVML's eight digits, `nvlink_links` the fewest links to another GPU.
+    """
+
+    gpu: Gpu
+    device: str | None
+    pci_device_id: str | None = None
+    nvlink_links: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The machine's GPUs that take part; `unavailable` says why there are none."""
+
+    gpus: tuple[NodeGpu, ...] = ()
+    driver_version: str | None = None
+    unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One run of a profile so far."""
+
+    profile: Profile
+    node: Node = field(default_factory=Node)
+    runs: Sequence[ProcessRun] = ()
+    baseline: Baseline | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that take part, in their order."""
+        if self.profile.match.target is Target.CPU:
+            return ("cpu",)
+        seen = dict.fromkeys(gpu.device for gpu in self.node.gpus if gpu.device is not None)
+        return tuple(seen | dict.fromkeys(run.device for run in self.runs))
+
+    def runs_of(self, device: str) -> tuple[ProcessRun, ...]:
+        """Return a device's processes."""
+        return tuple(run for run in self.runs if run.device == device)
+
+    def telemetry_of(self, device: str) -> tuple[GpuTelemetry, ...]:
+        """Return what the sensors of a GPU showed in each process that read them."""
+        results = (run.result for run in self.runs_of(device) if run.result is not None)
+        return tuple(
+            gpu
+            for result in results
+            if result.telemetry is not None
+            for gpu in result.telemetry.gpus
+            if gpu.reading_count
+        )
+
+    def why_no_telemetry(self, device: str) -> str:
+        """Return why a device's sensors were not read."""
+        for run in self.runs_of(device):
+            telemetry = run.result.telemetry if run.result is not None else None
+            if telemetry is not None and telemetry.unavailable is not None:
+                return telemetry.unavailable
+        return "no process read its sensors"
+
+    def uuid_of(self, device: str) -> str | None:
+        """Return the UUID of a device, None for the processor or where it is not known."""
+        known = (gpu.gpu.uuid for gpu in self.node.gpus if gpu.device == device)
+        told = (run.gpu_uuid for run in self.runs if run.device == device)
+        return next((uuid for uuid in (*known, *told) if uuid is not None), None)
+
+    def figures(self, check: Check) -> dict[str, Figures]:
+        """Return a check's figures on every device."""
+        return {device: figures_of(check, device, self.runs) for device in self.devices}
+
+    @property
+    def corruption(self) -> tuple[Corruption, ...]:
+        """Return the corruption checks of every process."""
+        results = (run.result for run in self.runs if run.result is not None)
+        return tuple(one for result in results for one in result.corruption)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otherwise:
+    """Diagnosis for a gate that fails: where to look, why, what was seen, and what to do."""
+
+    class_: GateClass
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+def at_least(
+    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that may not be below its limit."""
+    return _held(facts, name, device, (measured, limit, unit), Direction.HIGHER, bad)
+
+
+def at_most(
+    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that may not be above its limit."""
+    return _held(facts, name, device, (measured, limit, unit), Direction.LOWER, bad)
+
+
+def exactly(
+    facts: Facts, name: str, device: str, measured: float, wanted: float, unit: str, bad: Otherwise
+) -> Gate:
+    """Return the gate of a number that must be another."""
+    hold = at_least if measured < wanted else at_most
+    return hold(facts, name, device, measured, wanted, unit, bad)
+
+
+def holds(facts: Facts, name: str, device: str, good: bool, bad: Otherwise) -> Gate:
+    """Return the gate of a demand that is met or not."""
+    return at_least(facts, name, device, float(good), 1.0, "match", bad)
+
+
+def _held(
+    facts: Facts,
+    name: str,
+    device: str,
+    numbers: tuple[float, float, str],
+    direction: Direction,
+    bad: Otherwise,
+) -> Gate:
+    measured, limit, unit = numbers
+    higher = direction is Direction.HIGHER
+    good = measured >= limit if higher else measured <= limit
+    gate = Gate(
+        id=name,
+        device=device,
+        gpu_uuid=facts.uuid_of(device),
+        status=GateStatus.PASS if good else GateStatus.FAIL,
+        direction=direction,
+        unit=unit,
+        measured=float(measured),
+        limit=float(limit),
+    )
+    if good:
+        return gate
+    return replace(gate, class_=bad.class_, reason=bad.reason, evidence=bad.evidence, next=bad.next)
+
+
+def undecided(
+    facts: Facts,
+    name: str,
+    device: str,
+    reason: str,
+    unit: str = "",
+    *,
+    class_: GateClass = GateClass.SOFTWARE,
+    steps: tuple[str, ...] = (),
+) -> Gate:
+    """Return the gate of a demand for which nothing was read: never a pass."""
+    return Gate(
+        id=name,
+        device=device,
+        gpu_uuid=facts.uuid_of(device),
+        status=GateStatus.INCONCLUSIVE,
+        direction=Direction.LOWER,
+        unit=unit,
+        reason=reason,
+        class_=class_,
+        next=steps or ("gpucheck detect",),
+    )

@@ -1,0 +1,267 @@
+"""Saved runs: what is kept, what a file must be, and against whom a run is held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench.ci.baseline import (
+    KEYS,
+    allowed_keys,
+    baseline_against,
+    differences,
+    fingerprints_of,
+    not_allowed,
+    row_id,
+    row_series,
+    saved_run,
+)
+from gpucheck.bench.ci.gate_model import Direction
+from gpucheck.bench.ci.model import Fingerprint, SavedRun
+from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.surroundings import VARIABLES
+from gpucheck.report.envelope import Failure
+from gpucheck.report.errors import WrongUseError
+from tests.fakes.bench_runs import row, runs_of
+
+TIME = "2026-11-21T03:32:00Z"
+SPEEDS = {"gpu:0": [7.0e14, 7.1e14, 7.05e14], "gpu:1": [6.9e14, 7.0e14, 7.0e14]}
+
+
+def saved(**changes: Any) -> SavedRun:
+    runs = runs_of(SPEEDS, **changes)
+    return saved_run(runs, row_series(runs), time=TIME, profile=None)
+
+
+# ------------------------------------------------------------------------------- variables
+
+
+def environment_with(**variables: str) -> Fingerprint:
+    (first, *_) = runs_of(SPEEDS)
+    assert first.result is not None
+    environment = replace(first.result.environment, variables=variables)
+    run = replace(first, result=replace(first.result, environment=environment))
+    return fingerprints_of((run,), None)[run.device]
+
+
+def test_a_variable_that_decides_about_arithmetic_forbids_the_comparison() -> None:
+    with_it = environment_with(NVIDIA_TF32_OVERRIDE="0", OMP_NUM_THREADS="2")
+
+    assert differences(with_it, environment_with()) == {
+        "variables": "variables: NVIDIA_TF32_OVERRIDE=0 OMP_NUM_THREADS=2 -> none"
+    }
+    assert (
+        differences(with_it, environment_with(OMP_NUM_THREADS="2", NVIDIA_TF32_OVERRIDE="0")) == {}
+    )
+
+
+def test_the_kernels_of_the_blas_and_what_forces_them_are_in_the_fingerprint() -> None:
+    (first, *_) = runs_of(SPEEDS)
+    assert first.result is not None
+
+    def with_kernels_for(core: str) -> Fingerprint:
+        assert first.result is not None
+        environment = replace(first.result.environment, blas_architecture=core)
+        run = replace(first, result=replace(first.result, environment=environment))
+        return fingerprints_of((run,), None)[run.device]
+
+    found = differences(with_kernels_for("SkylakeX"), with_kernels_for("Haswell"))
+    assert found == {"blas_architecture": "blas_architecture: SkylakeX -> Haswell"}
+    forcing = {"OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "MKL_ENABLE_INSTRUCTIONS"}
+    assert forcing | {"BLIS_NUM_THREADS", "OPENBLAS_L2_SIZE"} <= set(VARIABLES)
+
+
+def test_a_file_that_says_nothing_of_variables_is_not_taken_to_have_had_none() -> None:
+    old = replace(environment_with(), variables=None)
+
+    assert differences(old, environment_with()) == {"variables": "variables: unknown -> none"}
+
+
+# ------------------------------------------------------------------------------- what is kept
+
+
+def test_a_series_has_one_median_for_each_process() -> None:
+    first, second = row_series(runs_of(SPEEDS))
+
+    assert (first.device, first.values) == ("gpu:0", (7.0e14, 7.1e14, 7.05e14))
+    assert (first.unit, first.direction) == ("FLOP/s", Direction.HIGHER)
+    assert second.device == "gpu:1"
+
+
+def test_processes_that_measured_all_at_once_count_alone() -> None:
+    alone = runs_of({"gpu:0": [9.0e14]}, together=False)
+    at_once = runs_of({"gpu:0": [7.0e14]})
+
+    assert row_series((*alone, *at_once))[0].values == (7.0e14,)
+    assert row_series(alone)[0].values == (9.0e14,)
+
+
+def test_a_wrong_result_has_no_speed() -> None:
+    wrong = Verified(error=0.5, bound=1e-2, ok=False, reference="float64")
+    rows = [row("gpu:0", 7e14, verified=wrong)]
+
+    assert row_series(runs_of({"gpu:0": [7e14]}, rows=rows)) == ()
+
+
+def test_a_row_with_an_error_or_of_another_device_has_none() -> None:
+    rows = [
+        row("gpu:0", 7e14, error=Failure(code="gpu-lost", message="gone")),
+        row("cpu", 1e11),
+    ]
+
+    assert row_series(runs_of({"gpu:0": [7e14]}, rows=rows)) == ()
+
+
+def test_a_row_without_a_rate_is_judged_by_its_time() -> None:
+    (series,) = row_series(runs_of({"gpu:0": [7e14]}, rows=[row("gpu:0", 7e14, throughput=None)]))
+
+    assert (series.unit, series.direction) == ("s", Direction.LOWER)
+
+
+def test_every_detail_that_tells_rows_apart_is_in_the_id() -> None:
+    plain = row("gpu:0", 1e14)
+    others = [
+        replace(plain, shape=(8, 8, 8)),
+        replace(plain, scope=Scope.END_TO_END),
+        replace(plain, threads=2),
+        replace(plain, variant="cublas-nt"),
+        replace(plain, parameters={"temperature": 0.7}),
+        replace(plain, dtype=replace(plain.dtype, input="float32", math_mode="tf32")),
+    ]
+
+    assert row_id(plain) == "matmul/cublas/bfloat16/4096x4096x4096"
+    assert len({row_id(one) for one in [plain, *others]}) == 7
+
+
+def test_nothing_measured_is_not_saved() -> None:
+    runs = runs_of({"gpu:0": [7e14]}, rows=[])
+
+    with pytest.raises(WrongUseError, match="nothing to save"):
+        saved_run(runs, row_series(runs), time=TIME, profile=None)
+
+
+def test_doubts_are_kept_with_the_device() -> None:
+    assert saved(doubts=("host-busy", "bimodal")).devices[0].doubts == ("bimodal", "host-busy")
+
+
+# ------------------------------------------------------------------------------- fingerprints
+
+
+def test_the_fingerprint_of_a_gpu_names_what_decides_its_speed() -> None:
+    found = fingerprints_of(runs_of(SPEEDS), "acceptance/1")["gpu:0"]
+
+    assert found == Fingerprint(
+        board="NVIDIA H100 80GB HBM3",
+        pci_device_id="233010de",
+        vbios="96.00",
+        driver="580.95.05",
+        cuda="13.0",
+        cupy="14.2.0",
+        cublas="12.9.0",
+        power_limit_w=700.0,
+        ecc=True,
+        clock_policy="default",
+        cpu="Fake CPU",
+        cores=2,
+        blas="fakeblas 1.0, 2 threads",
+        variables={},
+        profile="acceptance/1",
+        gpucheck=found.gpucheck,
+    )
+
+
+def test_the_fingerprint_of_the_processor_knows_no_gpu() -> None:
+    found = fingerprints_of(runs_of({"cpu": [1e11]}), None)["cpu"]
+
+    assert (found.board, found.driver, found.ecc, found.clock_policy) == (None,) * 4
+    assert found.cpu == "Fake CPU"
+
+
+def test_clocks_that_somebody_set_are_another_policy() -> None:
+    runs = runs_of({"gpu:0": [7e14]}, sensors={"reasons": {"application-clocks": 0.2}})
+
+    assert fingerprints_of(runs, None)["gpu:0"].clock_policy == "set by somebody"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_compared(key: str) -> None:
+    values: dict[str, Any] = {
+        "power_limit_w": (700.0, 500.0),
+        "ecc": (True, False),
+        "cores": (2, 4),
+    }
+    one, other = values.get(key, ("a", "b"))
+    before, after = Fingerprint(**{key: one}), Fingerprint(**{key: other})
+
+    found = differences(before, after)
+
+    assert set(found) == {key}
+    assert " -> " in found[key]
+    assert not_allowed(found, [key]) == ()
+    assert not_allowed(found, []) == (found[key],)
+    assert differences(before, before) == {}
+
+
+def test_what_is_known_on_one_side_only_differs() -> None:
+    assert differences(Fingerprint(vbios="1"), Fingerprint()) == {"vbios": "vbios: 1 -> unknown"}
+
+
+@given(st.text())
+def test_an_unknown_key_is_wrong_use(word: str) -> None:
+    known = {key.replace("_", "-") for key in KEYS} | set(KEYS)
+    if word.lower() in known or word.lower().replace("-", "_") in KEYS:
+        return
+    with pytest.raises(WrongUseError):
+        allowed_keys([word])
+
+
+def test_keys_are_read_as_people_write_them() -> None:
+    assert allowed_keys(["power-limit-w", "Driver", "driver"]) == ("power_limit_w", "driver")
+
+
+# ------------------------------------------------------------------------------- against it
+
+
+def test_a_run_of_the_same_machine_can_be_held_against_it() -> None:
+    now = fingerprints_of(runs_of(SPEEDS), None)
+    found = baseline_against(saved(), Path("a.json"), now)
+
+    assert found.differences == {}
+    assert {one.device for one in found.series} == {"gpu:0", "gpu:1"}
+
+
+def test_one_gpus_baseline_serves_its_identical_neighbours() -> None:
+    runs = runs_of({"gpu:0": [7e14, 7e14, 7e14]})
+    one = saved_run(runs, row_series(runs), time=TIME, profile=None)
+    now = fingerprints_of(runs_of(SPEEDS), None)
+
+    found = baseline_against(one, Path("a.json"), now)
+
+    assert [(series.device, series.values) for series in found.series] == [
+        ("gpu:0", (7e14, 7e14, 7e14)),
+        ("gpu:1", (7e14, 7e14, 7e14)),
+    ]
+
+
+def test_another_driver_is_named_unless_it_is_allowed() -> None:
+    now = fingerprints_of(runs_of(SPEEDS), None)
+    now["gpu:1"] = replace(now["gpu:1"], driver="590.1")
+
+    found = baseline_against(saved(), Path("a.json"), now)
+    allowed = baseline_against(saved(), Path("a.json"), now, ["driver"])
+
+    assert found.differences == {"gpu:1": ("driver: 580.95.05 -> 590.1",)}
+    assert allowed.differences == {}
+
+
+def test_a_device_that_is_not_in_it_is_told() -> None:
+    now = fingerprints_of(runs_of({"cpu": [1e11]}), None)
+
+    assert baseline_against(saved(), Path("a.json"), now).differences == {
+        "cpu": ("cpu is not in it",)
+    }

@@ -1,0 +1,258 @@
+"""The decision over processes: its table of t, its edges, and how often it is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.decision import (
+    CHANGES_PERCENT,
+    DOCUMENT,
+    METHODS,
+    SESSIONS,
+    STREAMS,
+    node_cell,
+    session_cell,
+    stream_cell,
+)
+from gpucheck.bench.ci import decision
+from gpucheck.bench.ci.decision import decide, decide_between, limit_of
+from gpucheck.bench.ci.gate_model import Direction, GateStatus
+
+GOOD = (1.0, 1.01, 0.99, 1.005, 0.995)
+FIGURES = st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=12)
+
+
+def student_tail(t: float, freedom: int) -> float:
+    """Return P(T > t) by Simpson's rule over the density, which ends where it is nothing."""
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    scale = math.exp(scale) / math.sqrt(freedom * math.pi)
+    # x = t / u maps the tail to (0, 1].
+    steps = 2000
+    total = 0.0
+    for at in range(1, steps + 1):
+        u = at / steps
+        x = t / u
+        density = scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2) * t / (u * u)
+        total += density * (1 if at == steps else 4 if at % 2 else 2)
+    return total / (3 * steps)
+
+
+@pytest.mark.parametrize("freedom", range(1, 31))
+def test_every_value_of_t_has_five_percent_beyond_it(freedom: int) -> None:
+    t = decision.student_quantile(0.05, freedom)
+
+    assert student_tail(t, freedom) == pytest.approx(0.05, abs=1e-4)
+    assert decision.student_tail(t, freedom) == pytest.approx(0.05, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "direction", "status"),
+    [
+        (1.0, Direction.HIGHER, GateStatus.PASS),
+        (1.5, Direction.HIGHER, GateStatus.PASS),
+        (0.9, Direction.HIGHER, GateStatus.FAIL),
+        (0.95, Direction.HIGHER, GateStatus.INCONCLUSIVE),
+        (1.0, Direction.LOWER, GateStatus.PASS),
+        (0.5, Direction.LOWER, GateStatus.PASS),
+        (1.1, Direction.LOWER, GateStatus.FAIL),
+        (1.05, Direction.LOWER, GateStatus.INCONCLUSIVE),
+    ],
+)
+def test_the_whole_interval_decides(ratio: float, direction: Direction, status: GateStatus) -> None:
+    found = decide([ratio * value for value in GOOD], GOOD, 5.0, direction)
+
+    assert found.status is status
+    assert found.interval[0] < found.ratio < found.interval[1]
+    assert found.ratio == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("stray", [0.6, 0.8, 1.25])
+def test_one_disturbed_process_of_five_neither_hides_a_change_nor_prevents_a_pass(
+    stray: float,
+) -> None:
+    good, slow = [*GOOD[:4], stray], [*(0.92 * value for value in GOOD[:4]), stray]
+
+    assert decide(good, GOOD, 5.0).status is GateStatus.PASS
+    assert decide(slow, GOOD, 5.0).status is GateStatus.FAIL
+    # Nor does one in the baseline.
+    assert decide(GOOD, good, 5.0).status is GateStatus.PASS
+    assert decide([0.92 * value for value in GOOD], good, 5.0).status is GateStatus.FAIL
+
+
+def test_three_disturbed_processes_of_ten_never_make_a_fail() -> None:
+    values = [0.975 * value for value in (*GOOD, *GOOD[:2])] + [0.7, 0.68, 0.72]
+
+    assert decide(values, GOOD * 2, 5.0).status is GateStatus.INCONCLUSIVE
+
+
+def test_the_interval_is_welchs_worked_out_by_hand() -> None:
+    now, before = [math.exp(x) for x in (0.00, 0.01, 0.02, 0.03, 0.04)], [1.0, 1.1, 1.2, 1.3]
+
+    found = decide(now, before, 5.0)
+
+    # Means 0.02 and 0.134999; variances 2.5e-4 and 0.0127537; 3.09 degrees of freedom, t = 2.3534.
+    assert math.log(found.ratio) == pytest.approx(-0.114999, abs=1e-6)
+    half = math.log(found.interval[1] / found.ratio)
+    assert half == pytest.approx(2.3534 * math.sqrt(2.5e-4 / 5 + 0.0127537 / 4), rel=1e-4)
+
+
+def test_what_sessions_differ_by_is_in_the_interval() -> None:
+    apart = [value * factor for factor in (0.97, 1.0, 1.03) for value in GOOD]
+
+    together = decide(GOOD, apart, 5.0)
+    by_session = decide(GOOD, apart, 5.0, sessions=(5, 5, 5))
+
+    def half(found: decision.Decision) -> float:
+        return math.log(found.interval[1] / found.ratio)
+
+    # Three sessions 3 % apart: the next one is known to t(2) x 3 % x sqrt(4 / 3) at best.
+    assert half(by_session) == pytest.approx(2.92 * 0.03 * math.sqrt(4 / 3), rel=0.05)
+    assert half(together) < half(by_session) / 4
+    alike = decide(GOOD, GOOD * 3, 5.0, sessions=(5, 5, 5))
+    assert half(alike) <= half(decide(GOOD, GOOD, 5.0))
+
+
+def test_holm_asks_the_least_likely_for_the_most() -> None:
+    assert decision.holm([0.04], 0.05) == [True]
+    assert decision.holm([0.03, 0.001, 0.03], 0.05) == [False, True, False]
+    assert decision.holm([0.02, 0.001, 0.04], 0.05) == [True, True, True]
+    assert decision.holm([], 0.05) == []
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_than_three_processes_decide_nothing(count: int) -> None:
+    assert decide([0.1] * count, [1.0], 5.0).status is GateStatus.INCONCLUSIVE
+
+
+def test_one_earlier_process_is_taken_as_exact_only_if_it_is_the_expectation() -> None:
+    assert decide([0.1] * 3, [1.0], 5.0).status is GateStatus.FAIL
+
+
+def test_processes_that_agree_by_chance_are_not_believed_entirely() -> None:
+    found = decide([1.0] * 3, [1.0], 5.0)
+
+    half = (found.interval[1] - found.interval[0]) / 2
+    assert half > decision.LEAST_NOISE
+
+
+@pytest.mark.parametrize(
+    "values", [[], [0.0, 1.0, 1.0], [math.nan] * 3, [-1.0] * 3, [math.inf] * 3]
+)
+def test_figures_that_are_none_are_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        decide(values, [1.0], 5.0)
+
+
+def test_the_limit_is_the_one_that_explain_shows() -> None:
+    assert limit_of(795, 7, Direction.HIGHER) == pytest.approx(739.35)
+    assert limit_of(12, 5, Direction.LOWER) == pytest.approx(12.6)
+
+
+@given(FIGURES, FIGURES, st.floats(1.0, 40.0))
+def test_worse_figures_never_make_a_better_verdict(
+    now: list[float], before: list[float], tolerance: float
+) -> None:
+    order = [GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS]
+
+    verdict = decide(now, before, tolerance).status
+    worse = decide([0.5 * value for value in now], before, tolerance).status
+
+    assert order.index(worse) <= order.index(verdict)
+
+
+@given(FIGURES, FIGURES)
+def test_the_unit_does_not_matter(now: list[float], before: list[float]) -> None:
+    one = decide(now, before, 5.0)
+    other = decide([1000 * x for x in now], [1000 * x for x in before], 5.0)
+
+    assert other.ratio == pytest.approx(one.ratio)
+
+
+# ---------------------------------------------------------------------------------- how often
+
+
+def documented(mark: str) -> list[list[str]]:
+    """Return the rows of a table of docs/profiles.md."""
+    (table,) = re.findall(rf"<!-- {mark} -->\n(.*?)<!-- end -->", DOCUMENT.read_text("utf-8"), re.S)
+    lines = [[item.strip() for item in line.split("|")[1:-1]] for line in table.splitlines()]
+    return lines[2:]
+
+
+def three(cell: str) -> list[float]:
+    return [float(part) for part in cell.split("/")]
+
+
+STREAM_ROWS = {(row[0], row[1]): row[2:] for row in documented("streams")}
+
+
+def test_the_table_has_every_stream_by_every_method() -> None:
+    assert set(STREAM_ROWS) == {(name, method) for name in STREAMS for method in METHODS}
+
+
+def test_what_is_promised_is_in_the_document() -> None:
+    def share(name: str, change: float, which: int, method: str = "here") -> float:
+        return three(STREAM_ROWS[name, method][CHANGES_PERCENT.index(change)])[which]
+
+    for name in ("independent, 1 %", "one process disturbed", "one of the baseline disturbed"):
+        assert share(name, 0.0, 0) <= 0.1
+        assert share(name, 0.0, 1) >= 99.0
+        assert share(name, 8.0, 0) >= 99.0
+    assert share("one process disturbed", 0.0, 1, "Student") <= 1.0
+    assert share("independent, 2 %", 8.0, 0) >= share("independent, 2 %", 8.0, 0, "Yuen") + 5
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("independent, 2 %", 8.0),
+        ("heavy tails (t, 2), 1.5 %", 0.0),
+        ("one process disturbed", 0.0),
+        ("three processes disturbed", 3.0),
+        ("session 3 %, process 1 %", 3.0),
+    ],
+)
+def test_the_document_is_what_the_program_does(name: str, change: float) -> None:
+    runs = 200
+
+    found, _ = stream_cell(runs, STREAMS[name], change, METHODS["here"], seed=7)
+
+    written = three(STREAM_ROWS[name, "here"][CHANGES_PERCENT.index(change)])
+    for share, told in zip(found, written, strict=True):
+        # Four standard deviations of a share of 200, and what one run is.
+        deviation = 4 * math.sqrt(told * (100 - told) / runs) + 0.5
+        assert share == pytest.approx(told, abs=deviation)
+
+
+def test_several_sessions_fail_no_machine_that_only_differs_from_day_to_day() -> None:
+    noise = SESSIONS["session 3 %, process 1 %"]
+
+    one, *_ = session_cell(150, noise, 1, 1, 0.0, seed=7)
+    five, *_ = session_cell(150, noise, 5, 1, 0.0, seed=7)
+
+    assert one >= 2.0
+    assert five <= 1.5
+
+
+def test_healthy_nodes_pass_acceptance_though_their_gpus_differ() -> None:
+    rows = {tuple(row[:3]): row[3:] for row in documented("nodes")}
+    for spread in ("2%", "3%"):
+        for by_check in ("alike", "other"):
+            assert three(rows[spread, by_check, "0 %"][0])[0] <= 1.0
+            told = float(rows[spread, by_check, "8 %"][2].rstrip("% "))
+            assert told >= (80.0 if spread == "2%" else 50.0)
+
+    (bad, good, _), *_ = node_cell(25, 0.02, 0.0, seed=2, common=False)
+
+    assert (bad, good) == (0.0, 100.0)
+
+
+def test_figures_that_no_number_can_hold_the_ratio_of_are_decided_all_the_same() -> None:
+    found = decide_between(1e308, 5e-324, 1.1, 5)
+
+    assert found.status is GateStatus.PASS
+    assert all(math.isfinite(figure) for figure in (found.ratio, *found.interval))

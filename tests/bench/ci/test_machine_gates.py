@@ -1,0 +1,110 @@
+"""What a machine must be and have: each thing that is lacking fails its gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.ci.gate_model import GateClass, GateStatus
+from gpucheck.bench.ci.gates import judge, judge_machine, verdict
+from gpucheck.bench.ci.run_data import Facts, Node
+from gpucheck.inventory.model import MigState
+from gpucheck.report.errors import ExitCode
+from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors
+from tests.fakes.gates import GOOD, HAVE, HEAD, facts, gate, node, profile_of
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "class_"),
+    [
+        ({"memory_total_bytes": 64 << 30}, "inventory-memory", GateClass.HARDWARE),
+        ({"ecc_mode": False}, "inventory-ecc", GateClass.CONFIG),
+        ({"persistence_mode": False}, "inventory-persistence", GateClass.CONFIG),
+        ({"power_limit_w": 500.0}, "inventory-power-limit", GateClass.POWER_CAP),
+    ],
+    ids=["memory", "ecc", "persistence", "power"],
+)
+def test_each_thing_that_is_lacking_fails_its_gate(
+    gpu: dict[str, Any], name: str, class_: GateClass
+) -> None:
+    found = facts(product_runs(GOOD), HAVE, node=node(1, **gpu))
+
+    assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, class_)
+
+
+def test_a_machine_that_has_everything_passes() -> None:
+    found = facts(product_runs(GOOD), HAVE)
+
+    assert {one.status for one in judge(found)} == {GateStatus.PASS}
+
+
+def test_pcie_x8_under_load_is_config() -> None:
+    narrow = sensors(pcie_width=8)
+    runs = [run_of(result_of(product(value), telemetry=narrow), at, "gpu:0")
+            for at, value in enumerate(GOOD)]  # fmt: skip
+    found = facts(runs, HAVE)
+
+    failed = {one.id: one.class_ for one in judge(found) if one.status is GateStatus.FAIL}
+    assert failed == {
+        "inventory-pcie-width": GateClass.CONFIG,
+        "inventory-pcie-full": GateClass.CONFIG,
+    }
+    assert gate(found, "inventory-pcie-full").measured == 50
+
+
+def test_one_different_gpu_is_named() -> None:
+    odd = node(3)
+    gpus = (*odd.gpus[:2], replace(odd.gpus[2], gpu=odd.gpus[2].gpu._replace(name="H200")))
+    runs = [run for at in range(3) for run in product_runs(GOOD, f"gpu:{at}")]
+    found = facts(runs, HAVE, node=replace(odd, gpus=gpus))
+
+    assert "gpu:2 differs" in (gate(found, "inventory-identical", "node").reason or "")
+
+
+@pytest.mark.parametrize(
+    ("match", "machine", "name"),
+    [
+        ('pci_device_ids = ["20b2"]', node(), "match-board"),
+        ('names = ["NVIDIA A100*"]', node(), "match-board"),
+        ("count = 8", node(7), "match-count"),
+        ("mig = false", node(1, mig=MigState(enabled=True)), "match-mig"),
+        ('min_driver = "600"', node(), "match-driver"),
+    ],
+    ids=["id", "name", "count", "mig", "driver"],
+)
+def test_a_machine_that_the_profile_is_not_for(match: str, machine: Node, name: str) -> None:
+    text = HEAD + f"[match]\n{match}\n[stability]\nspread_percent = 5\n"
+    found = Facts(profile=profile_of(text), node=machine)
+
+    gates = judge_machine(found)
+
+    assert {one.id for one in gates if one.status is GateStatus.FAIL} == {name}
+    assert verdict(gates)[0] is ExitCode.BAD
+
+
+@pytest.mark.parametrize(
+    ("match", "status"),
+    [
+        ('names = ["NVIDIA H100*"]', GateStatus.PASS),
+        ('pci_device_ids = ["2330"]', GateStatus.PASS),
+        ('pci_device_ids = ["2330"]\nnames = ["NVIDIA H100*"]', GateStatus.PASS),
+    ],
+)
+def test_a_board_is_matched_by_its_id_or_by_its_name(match: str, status: GateStatus) -> None:
+    text = HEAD + f"[match]\n{match}\n[stability]\nspread_percent = 5\n"
+
+    (found,) = judge_machine(Facts(profile=profile_of(text), node=node()))
+
+    assert (found.id, found.status) == ("match-board", status)
+
+
+def test_a_board_that_nobody_knows_is_undecided() -> None:
+    text = HEAD + '[match]\npci_device_ids = ["2330"]\n[stability]\nspread_percent = 5\n'
+    machine = node()
+    unknown = replace(machine, gpus=(replace(machine.gpus[0], pci_device_id=None),))
+
+    (found,) = judge_machine(Facts(profile=profile_of(text), node=unknown))
+
+    assert found.status is GateStatus.INCONCLUSIVE

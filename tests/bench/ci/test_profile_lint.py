@@ -1,0 +1,323 @@
+"""Every kind of mistake in a profile: its code, its line, and a mend that says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench.ci.gate_model import Severity
+from gpucheck.bench.ci.profile_lint import Findings, lint, lint_text
+from gpucheck.bench.ci.profile_model import Problem
+from gpucheck.report.errors import WrongUseError
+from tests.architecture.house import ROOT
+
+GOOD = """\
+[profile]
+schema = 1
+name = "nodes"
+version = 3
+description = "our nodes"
+requires_gpucheck = "0.0.1"
+
+[match]
+device = "gpu"
+pci_device_ids = ["2330"]
+names = ["NVIDIA H100*"]
+count = 8
+mig = false
+min_driver = "535"
+
+[inventory]
+memory_total_gib = 79
+ecc = true
+pcie_generation = 5
+pcie_width = 16
+nvlink_links = 18
+power_limit_w = 700
+identical_gpus = true
+
+[run]
+mode = "quick"
+size = 8192
+seconds = 10
+processes = 5
+max_processes = 10
+data = "normal"
+alone = true
+together = true
+corruption_seconds = 5
+
+[[check]]
+id = "matmul-bfloat16"
+kernel = "matmul"
+dtype = "bfloat16"
+variant = "cublas"
+value = 795
+unit = "TFLOP/s"
+tolerance_percent = 7
+warn_percent = 3
+source = "a fleet of 40 nodes"
+date = "2026-11-21"
+
+[[check]]
+id = "copy"
+kernel = "copy"
+percent_of_peak = 80
+tolerance_percent = 5
+source = "a fleet of 40 nodes"
+date = 2026-11-21
+
+[[check]]
+id = "softmax"
+kernel = "softmax"
+baseline = true
+tolerance_percent = 5
+
+[stability]
+max_temperature_c = 85
+straggler_percent = 5
+spread_percent = 10
+new_ecc_uncorrected = 0
+corruption = 0
+[stability.throttle_s]
+hardware-thermal = 0
+"""
+
+#: What is replaced, by what, the mistake's code, the text of its line, and a part of its mend.
+MISTAKES = [
+    ("[profile]\n", "[profil]\n", "missing-table", None, "[profile]"),
+    ("[stability]\n", "[stabilty]\n", "unknown-table", "[stabilty]", "did you mean stability"),
+    ("seconds = 10", "secnods = 10", "unknown-key", "secnods", "did you mean seconds"),
+    ("version = 3\n", "", "missing-key", "[profile]", "version = 1"),
+    ("version = 3", 'version = "three"', "wrong-type", "version = ", "version = 1"),
+    ("ecc = true", "ecc = 1", "wrong-type", "ecc = 1", "ecc = true"),
+    ("count = 8", "count = 0", "out-of-range", "count = 0", "between 1 and"),
+    ("seconds = 10", "seconds = nan", "out-of-range", "seconds = nan", "between 0.5"),
+    ("schema = 1", "schema = 2", "newer-schema", "schema = 2", "newer gpucheck"),
+    ('name = "nodes"', 'name = "Our Nodes"', "bad-name", "Our Nodes", "a-z"),
+    ('"0.0.1"', '"99.0"', "newer-gpucheck", "99.0", "newer gpucheck"),
+    ('"0.0.1"', '"soon"', "bad-version", "soon", "0.1.0"),
+    ('"535"', '"R535"', "bad-version", "R535", "580.95.05"),
+    ('["2330"]', '["0x2330"]', "bad-device-id", "0x2330", "four hexadecimal digits"),
+    ("H100*", "A100*", "matches-nothing", "A100*", "NVIDIA H100 80GB HBM3"),
+    ("memory_total_gib = 79", "memory_total_gib = 200", "cannot-be-met", "= 200", "no more"),
+    ("memory_total_gib = 79", "memory_total_gib = 8", "cannot-fail", "= 8", "a good board has"),
+    ("pcie_generation = 5", "pcie_generation = 3", "cannot-fail", "pcie_generation", "good board"),
+    ("pcie_generation = 5", "pcie_generation = 6", "cannot-be-met", "pcie_generation", "no more"),
+    ("pcie_width = 16", "pcie_width = 12", "bad-width", "pcie_width", "1, 2, 4, 8, 16"),
+    ("power_limit_w = 700", "power_limit_w = 900", "cannot-be-met", "power_limit_w", "no more"),
+    ("\nprocesses = 5", "\nprocesses = 1", "too-few-processes", "processes = 1", "at least 3"),
+    ("max_processes = 10", "max_processes = 4", "contradiction", "max_processes", "larger"),
+    ('data = "normal"', 'data = "zeros"', "flattering-data", "zeros", "normal"),
+    ("alone = true\ntogether = true", "alone = false\ntogether = false", "contradiction",
+     "alone = false", "true"),
+    ("corruption_seconds = 5\n", "", "never-measured", "[run]", "corruption_seconds = 5"),
+    ('mode = "quick"', 'mode = "quik"', "unknown-choice", "quik", "did you mean quick"),
+    ('id = "copy"', 'id = "softmax"', "twice", 'id = "softmax"', "its own"),
+    ('id = "copy"', 'id = "copy!"', "bad-name", "copy!", "a-z"),
+    ('kernel = "copy"', 'kernel = "cpoy"', "unknown-kernel", "cpoy", "did you mean copy"),
+    ('"bfloat16"', '"bfloat"', "unknown-dtype", '"bfloat"', "did you mean bfloat16"),
+    ('kernel = "copy"', 'kernel = "copy"\ndtype = "bfloat16"', "unknown-dtype", '"bfloat16"',
+     "choose from"),
+    ("baseline = true\n", "", "no-expectation", 'id = "softmax"', "baseline = true"),
+    ("value = 795", "value = 795\nbaseline = true", "two-expectations", "baseline", "keep one"),
+    ('unit = "TFLOP/s"\n', "", "no-unit", "value = 795", "unit ="),
+    ('unit = "TFLOP/s"', 'unit = "GB/s"', "wrong-unit", "GB/s", "choose from"),
+    ('unit = "TFLOP/s"', 'unit = "TFLOPS"', "wrong-unit", "TFLOPS", "did you mean TFLOP/s"),
+    ('unit = "TFLOP/s"', 'unit = "GFLOP/s"', "floor-too-low", "value = 795", 'unit = "TFLOP/s"'),
+    ("value = 795", "value = 200", "floor-too-low", "value = 200", "good board reaches"),
+    ("value = 795", "value = 1100", "floor-too-high", "value = 1100", "good board reaches"),
+    ("value = 795", "value = 0", "cannot-fail", "value = 0", "a good device"),
+    ("percent_of_peak = 80", "percent_of_peak = 20", "floor-too-low", "= 20", "good board"),
+    ("percent_of_peak = 80", "percent_of_peak = 120", "floor-too-high", "= 120", "good board"),
+    ("percent_of_peak = 80", 'percent_of_peak = { "H100 SMX" = 80 }', "unknown-board", "SMX",
+     "did you mean H100 SXM"),
+    ("percent_of_peak = 80", 'percent_of_peak = { "L4" = 80, other = 80 }', "matches-nothing",
+     "L4", "remove it"),
+    ("tolerance_percent = 7\n", "", "missing-key", "[[check]]", "tolerance_percent = 5"),
+    ("tolerance_percent = 7", "tolerance_percent = 0", "no-tolerance", "= 0", "at least 1"),
+    ("tolerance_percent = 7", "tolerance_percent = 60", "cannot-fail", "= 60", "usually 5"),
+    ("warn_percent = 3", "warn_percent = 7", "contradiction", "warn_percent", "smaller"),
+    ("source = \"a fleet of 40 nodes\"\ndate = \"2026-11-21\"", 'date = "2026-11-21"', "no-source",
+     "[[check]]", "source ="),
+    ('date = "2026-11-21"\n', "", "no-date", "[[check]]", "date ="),
+    ('"2026-11-21"', '"21.11.2026"', "bad-date", "21.11.2026", "2026-11-21"),
+    ("warn_percent = 3", 'direction = "lower"', "contradiction", "direction", "remove it"),
+    ("warn_percent = 3", 'metric = "fact"', "no-fact", "metric", "fact ="),
+    ("warn_percent = 3", 'fact = "accuracy"', "contradiction", "fact =", "metric = "),
+    ("warn_percent = 3", 'on_missing = "pass"', "unknown-choice", "on_missing", "fail"),
+    ("warn_percent = 3", 'device = "cpu"', "other-device", "device", "gpu"),
+    ("baseline = true", 'baseline = true\nphase = "steady"', "not-in-baseline", "phase", "whole"),
+    ('kernel = "copy"', 'kernel = "transfer"', "no-peak", "percent_of_peak", "baseline"),
+    ("hardware-thermal = 0", "hardware-termal = 0", "unknown-reason", "termal",
+     "did you mean hardware-thermal"),
+    ("count = 8", "count = 1", "cannot-fail", "straggler_percent", "more GPUs"),
+    ("max_temperature_c = 85", "max_temperature_c = 500", "out-of-range", "= 500", "between 20"),
+    ("[run]\n", "[[run]]\n", "wrong-type", "[[run]]", "[run]"),
+]  # fmt: skip
+
+
+def findings(text: str) -> Findings:
+    return lint_text(text, "p.toml")
+
+
+def test_a_good_profile_has_no_mistake() -> None:
+    found = findings(GOOD)
+
+    assert found.problems == ()
+    assert found.profile is not None
+    assert [check.id for check in found.profile.checks] == ["matmul-bfloat16", "copy", "softmax"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "at", "mend"),
+    MISTAKES,
+    ids=[f"{case[2]}: {case[1][:30].strip()!r}" for case in MISTAKES],
+)
+def test_each_mistake_is_found_at_its_line_with_a_mend(
+    old: str, new: str, code: str, at: str | None, mend: str
+) -> None:
+    assert old in GOOD
+    text = GOOD.replace(old, new, 1)
+
+    found = findings(text)
+
+    mistakes = [one for one in found.problems if one.code == code]
+    assert mistakes, [(one.code, one.message) for one in found.problems]
+    assert any(mend in one.mend for one in mistakes), [one.mend for one in mistakes]
+    assert found.profile is None
+    if at is not None:
+        lines = [number for number, line in enumerate(text.split("\n"), start=1) if at in line]
+        assert any(one.line in lines for one in mistakes), [one.line for one in mistakes]
+
+
+def test_there_are_more_than_twenty_kinds() -> None:
+    assert len({code for _, _, code, _, _ in MISTAKES}) >= 20
+
+
+def test_all_mistakes_are_told_at_once_by_line() -> None:
+    text = GOOD.replace("count = 8", "count = 0").replace("value = 795", "value = 3000")
+
+    found = findings(text)
+
+    assert {"out-of-range", "floor-too-high"} <= {one.code for one in found.problems}
+    lines = [one.line or 0 for one in found.problems]
+    assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "right"),
+    [(2.5, "MB/s", None), (2333, "MB/s", "GB/s"), (137500, "MB/s", None), (2.6, "GB/s", "TB/s")],
+)
+def test_a_wrong_unit_is_caught_by_its_size(value: float, unit: str, right: str | None) -> None:
+    text = GOOD.replace("percent_of_peak = 80", f'value = {value}\nunit = "{unit}"')
+
+    found = findings(text)
+
+    (mistake,) = [one for one in found.problems if one.code == "floor-too-low"]
+    assert "a broken board would pass" in mistake.message
+    assert right is None or f'"{right}"' in mistake.mend
+
+
+def test_an_unknown_board_is_a_caution_only() -> None:
+    text = GOOD.replace('["2330"]', '["abcd"]').replace('names = ["NVIDIA H100*"]\n', "")
+    text = text.replace("percent_of_peak = 80", "baseline = true")
+
+    found = findings(text)
+
+    (caution,) = [one for one in found.problems if one.code == "unknown-board"]
+    assert caution.severity is Severity.WARN
+
+
+def test_a_value_for_every_board_is_refused() -> None:
+    text = GOOD.replace('pci_device_ids = ["2330"]\nnames = ["NVIDIA H100*"]\n', "")
+
+    assert "value-for-any-board" in {one.code for one in findings(text).problems}
+
+
+def test_a_board_without_the_format_can_never_match() -> None:
+    text = GOOD.replace('["2330"]', '["1db1"]').replace("NVIDIA H100*", "Tesla V100*")
+
+    codes = {one.code for one in findings(text).problems if one.where == "check[0].dtype"}
+
+    assert codes == {"matches-nothing"}
+
+
+def test_a_profile_without_demands_could_never_fail() -> None:
+    text = '[profile]\nschema = 1\nname = "x"\nversion = 1\n'
+
+    assert {one.code for one in findings(text).problems} == {"no-demand"}
+
+
+@pytest.mark.parametrize(
+    "demand", ["[inventory]\necc = true\n", "[stability]\nspread_percent = 3\n"]
+)
+def test_a_processors_profile_asks_for_no_gpu(demand: str) -> None:
+    text = f'[profile]\nschema = 1\nname = "x"\nversion = 1\n[match]\ndevice = "cpu"\n{demand}'
+
+    assert "gpu-key-for-cpu" in {one.code for one in findings(text).problems}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("[profile\n", 1), ('[profile]\nname = "a\n', 2), ("a = 1\na = 2\n", 2), ("x = \n", 1)],
+)
+def test_what_is_not_toml_names_its_line(text: str, line: int) -> None:
+    with pytest.raises(WrongUseError, match=rf"p\.toml:{line}: "):
+        findings(text)
+
+
+@given(st.text(alphabet="[]={}\"'#.\n abcheck0123-_profile", max_size=120))
+def test_any_text_is_judged_or_refused_with_a_sentence(text: str) -> None:
+    problems: tuple[Problem, ...] = ()
+    with contextlib.suppress(WrongUseError):
+        found = findings(text)
+        problems = found.problems
+        assert found.profile is None
+        assert problems
+    assert all(one.message and one.mend for one in problems)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "value",
+                "id",
+                "dtype",
+                "baseline",
+                "unit",
+                "percent_of_peak",
+                "tolerance_percent",
+                "date",
+                "parameters",
+                "per",
+            ]
+        ),
+        st.sampled_from(
+            ["1", "-1", "true", '"x"', "[]", "{}", "1e300", "nan", "inf", "2026-01-01"]
+        ),
+    )
+)
+def test_any_value_in_a_check_is_judged(values: dict[str, str]) -> None:
+    lines = "\n".join(f"{key} = {value}" for key, value in values.items())
+    text = f'[profile]\nschema = 1\nname = "x"\nversion = 1\n[[check]]\nkernel = "copy"\n{lines}\n'
+
+    found = findings(text)
+
+    assert all(one.mend for one in found.problems)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "bench").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_what_comes_with_the_program_has_no_mistake(path: Path) -> None:
+    found = lint(path)
+
+    assert found.problems == ()
+    assert found.profile is not None
+    assert found.profile.name == path.stem

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucheck.bench.ci.gate_model import Direction
+from gpucheck.bench.ci.model import (
+    BASELINE_SCHEMA,
+    Fingerprint,
+    SavedDevice,
+    SavedRun,
+    SavedTool,
+    Series,
+)
+from gpucheck.bench.ci.profile_lint import lint_text
+from gpucheck.bench.ci.profile_record import record_profile
+from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.report.errors import WrongUseError
+
+BASE = load_profile("default")
+BOARD = Fingerprint(board="NVIDIA H100 80GB HBM3", pci_device_id="233010de", driver="580.95.05")
+GOOD = (700.0, 701.0, 699.0, 702.0, 698.0)
+
+
+def saved(values: tuple[float, ...] = GOOD, **changes: object) -> SavedRun:
+    devices = ("gpu:0", "gpu:1")
+    run = SavedRun(
+        schema=BASELINE_SCHEMA,
+        tool=SavedTool(name="gpucheck", version="0.1.0"),
+        time="2026-11-21T10:00:00Z",
+        host='node "17"',
+        profile=f"default/2/{BASE.digest[:12]}",
+        devices=tuple(
+            SavedDevice(device=device, gpu_uuid=None, fingerprint=BOARD) for device in devices
+        ),
+        series=tuple(
+            Series(
+                id="matmul-bfloat16",
+                device=device,
+                unit="TFLOP/s",
+                direction=Direction.HIGHER,
+                values=values,
+                tolerance_percent=15,
+            )
+            for device in devices
+        ),
+    )
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def recorded(*runs: SavedRun) -> str:
+    return record_profile(BASE, [(Path("run.json"), run) for run in runs], name="mine")
+
+
+def test_what_is_recorded_is_a_profile_with_its_provenance() -> None:
+    text = recorded(saved())
+
+    found = lint_text(text, "mine.toml")
+
+    assert found.problems == ()
+    assert found.profile is not None
+    (check,) = found.profile.checks
+    assert check.expectation.value == 700
+    assert check.unit == "TFLOP/s"
+    assert "5 processes on each of 2 devices" in (check.source or "")
+    assert check.date == "2026-11-21"
+    assert found.profile.match.pci_device_ids == ("2330",)
+    assert found.profile.match.count == 2
+    assert found.profile.provenance["driver"] == "580.95.05"
+    assert found.profile.provenance["base"] == "default version 2"
+    assert "gpu:1 700" in found.profile.provenance["reached-matmul-bfloat16"]
+
+
+def test_the_demands_of_the_base_stay() -> None:
+    found = lint_text(recorded(saved()), "mine.toml").profile
+
+    assert found is not None
+    assert found.stability == BASE.stability
+    assert found.run == BASE.run
+
+
+def test_noise_widens_the_tolerance() -> None:
+    noisy = saved((700.0, 760.0, 640.0, 740.0, 660.0))
+
+    found = lint_text(recorded(noisy), "mine.toml").profile
+
+    assert found is not None
+    assert found.checks[0].tolerance_percent > 15
+
+
+def test_several_nodes_are_pooled() -> None:
+    other = saved(tuple(0.98 * value for value in GOOD), host="node18")
+
+    found = lint_text(recorded(saved(), other), "mine.toml").profile
+
+    assert found is not None
+    assert found.checks[0].expectation.value == pytest.approx(693, rel=1e-3)
+    assert "of 4 devices" in (found.checks[0].source or "")
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        ([saved(exit_code=1)], "holds a run that failed"),
+        ([saved((700.0, 1100.0, 400.0, 900.0, 500.0))], "varies by"),
+        ([saved(GOOD[:4])], "4 processes, and a profile needs at least 5"),
+        ([saved(profile="cpu/1/abc")], "not measured with the profile default"),
+        ([saved(profile=None)], "not measured with the profile default"),
+        ([saved(series=())], "no figure"),
+        (
+            [
+                saved(),
+                saved(
+                    devices=(
+                        SavedDevice(
+                            device="gpu:0", gpu_uuid=None, fingerprint=Fingerprint(board="L4")
+                        ),
+                    )
+                ),
+            ],
+            "different boards",
+        ),
+    ],
+    ids=["failed", "noisy", "few", "other profile", "no profile", "nothing", "boards"],
+)
+def test_what_makes_no_profile_is_refused(runs: list[SavedRun], reason: str) -> None:
+    with pytest.raises(WrongUseError, match=reason):
+        recorded(*runs)
+
+
+def test_a_broken_board_makes_no_profile() -> None:
+    slow = saved(tuple(0.3 * value for value in GOOD))
+
+    found = lint_text(recorded(slow), "mine.toml")
+
+    assert {one.code for one in found.problems} == {"floor-too-low"}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpucheck.bench.ci.profiles import describe, find_profile, load_profile, shipped
+from gpucheck.report.errors import WrongUseError
+from tests.bench.ci.test_profile_lint import GOOD
+
+
+def test_what_comes_with_the_program_is_found_by_name() -> None:
+    assert set(shipped()) == {"acceptance", "ci-smoke", "cpu", "default"}
+    assert load_profile("cpu").name == "cpu"
+
+
+@pytest.mark.parametrize(("text", "hint"), [("acceptence", "acceptance"), ("zzz", "ci-smoke")])
+def test_an_unknown_name_is_refused_with_a_near_one(text: str, hint: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        find_profile(text)
+
+    assert hint in caught.value.remedy[0]
+
+
+@pytest.mark.parametrize("text", ["./mine.toml", "mine.toml", "somewhere/mine"])
+def test_a_path_is_a_file(text: str) -> None:
+    assert find_profile(text) == Path(text)
+
+
+def test_a_profile_with_mistakes_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(GOOD.replace("count = 8", "count = 0").replace("ecc = true", "ecc = 1"))
+
+    where = r"p\.toml:12: match\.count: "
+    with pytest.raises(WrongUseError, match=where) as caught:
+        load_profile(str(path))
+
+    assert "1 more with: gpucheck profile lint" in caught.value.remedy[-1]
+
+
+def test_a_file_says_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(GOOD)
+
+    found = describe(path)
+
+    assert (found.name, found.version, found.problems) == ("nodes", 3, ())
