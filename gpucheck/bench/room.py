@@ -10,7 +10,7 @@ from gpucheck.bench.kernel import Kernel
 from gpucheck.bench.model import BenchMode
 from gpucheck.bench.record import memory_taken
 from gpucheck.drivers.gpu import BenchGpu
-from gpucheck.inventory.unified_memory import RESERVED_BYTES, spare_bytes
+from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import InconclusiveError, WrongUseError
 

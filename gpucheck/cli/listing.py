@@ -8,9 +8,16 @@ from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.columns import COLUMNS
-from gpucheck.inventory.inventory import ListRequest, judge_list, take_inventory
+from gpucheck.inventory.inventory import (
+    ListRequest,
+    judge_list,
+    keep,
+    of_user,
+    select_gpus,
+    sort_gpus,
+    take_inventory,
+)
 from gpucheck.inventory.model import Inventory
-from gpucheck.inventory.selection import keep, of_user, select_gpus, sort_gpus
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.model import EntryStatus, Visibility
-from gpucheck.inventory.visibility import FASTEST_FIRST, PCI_BUS_ID
-from gpucheck.inventory.visibility_entries import looks_like_uuid
+from gpucheck.inventory.visibility import FASTEST_FIRST, PCI_BUS_ID, looks_like_uuid
 from gpucheck.report.envelope import Notice
 
 _RANGE = re.compile(r"\s*[0-9]+\s*-\s*[0-9]+\s*", re.ASCII)

@@ -372,3 +372,18 @@ def unfit(gpu: Card, health: GpuHealthReading) -> Unfit | None:
     refused = next((t for t in grave if REPLACE in t.remedy or t.cause == "gpu-is-lost"), None)
     worst = refused or min(grave, key=lambda found: found.status is not CheckStatus.FAIL)
     return Unfit(worst.summary, refused is not None)
+
+
+# -------------------------------------------------------------------------- unified memory
+
+
+#: What always stays free for the system: bytes, and a share of the available memory. Memory that
+#: the GPU shares with it (GB10, Jetson, integrated GPUs) must never be full: there memory pressure
+#: causes no allocation error, but hangs the whole host until its power is cut
+#: (NVIDIA/open-gpu-kernel-modules#1358).
+RESERVED_BYTES, RESERVED_PART = 8 * 2**30, 5
+
+
+def spare_bytes(available_bytes: int) -> int:
+    """Return how much of the available memory (MemAvailable) may be taken."""
+    return max(0, available_bytes - max(RESERVED_BYTES, available_bytes // RESERVED_PART))

@@ -20,8 +20,7 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
 )
 from gpucheck.drivers.recording import Snapshot
-from gpucheck.inventory.visibility import digits_of, gpu_uuid
-from gpucheck.inventory.visibility_entries import looks_like_uuid
+from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
 
 #: Variables whose values name devices.
 _DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")

@@ -1,19 +1,17 @@
-"""Table of `gpucheck list`: one row per GPU, with MIG instances and errors below it."""
+"""View of `gpucheck list`: a row for each GPU, or their topology; and the processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpucheck.inventory import processes_view as processes
-from gpucheck.inventory import topology_view as topology
 from gpucheck.inventory.columns import ABSENT, COLUMNS
-from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance
+from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, MigInstance, Topology
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.grid import Heading, Row, excess, grid, said_once
 from gpucheck.report.text import View, printable
-from gpucheck.report.unit_text import gibibytes
+from gpucheck.report.unit_text import binary_bytes, gibibytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,6 +53,26 @@ WELL_FILLED = 0.70
 #: An idle GPU has a few MiB in use; less than this share is shown as nothing.
 SOMETHING = 0.005
 
+#: A command is cut to fit the rest, but never below this.
+SHORTEST_COMMAND = 16
+LONGEST_USER = 16
+#: In a narrow terminal a command is shown on so many lines at most.
+COMMAND_LINES = 3
+
+UNKNOWN = "?"
+#: The width of a column of the matrix with its gap: "GPU63 ".
+COLUMN = 6
+WORDS = {
+    "NV#": "NVLinks",
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "one host bridge",
+    "NODE": "one NUMA node",
+    "SYS": "across NUMA nodes",
+}
+
+Kinds = dict[tuple[int, int], str]
+
 
 def build(report: Report, view: View) -> RenderableType:
     """Return the whole report as one renderable."""
@@ -70,7 +88,7 @@ def build(report: Report, view: View) -> RenderableType:
     if not gpus:
         return Group(*parts)
     if inventory.topology is not None:
-        return Group(*parts, *topology.build(inventory.topology, gpus, view))
+        return Group(*parts, *_topology(inventory.topology, gpus, view))
     table = _table(gpus, view) if view.columns is None else _chosen(gpus, view.columns, view)
     if table is not None:
         parts += [table, *_silent(gpus)]
@@ -78,7 +96,7 @@ def build(report: Report, view: View) -> RenderableType:
         parts += _blocks(gpus, view) if view.columns is None else _lists(gpus, view.columns)
     parts += [*_hidden(gpus), *_shared(gpus)]
     if view.processes:
-        parts += processes.build(gpus, view)
+        parts += _processes(gpus, view)
     return Group(*parts)
 
 
@@ -160,7 +178,11 @@ def _name(gpu: Gpu, *, maker: bool = True) -> str:
 def _cell(name: str, gpu: Gpu) -> Text:
     from rich.text import Text
 
-    return Text(printable(COLUMNS[name].show(gpu)))
+    return Text(_shown(name, gpu))
+
+
+def _shown(name: str, gpu: Gpu) -> str:
+    return printable(COLUMNS[name].show(gpu))
 
 
 def _instance_cells(gpu: Gpu, position: int, instance: MigInstance) -> dict[str, Text]:
@@ -218,7 +240,7 @@ def _blocks(gpus: Sequence[Gpu], view: View) -> Iterator[Text]:
             yield Text(f"  {_error(gpu)}")
             continue
         yield Text("  ").append_text(_memory(gpu, BLOCK_BAR, view))
-        shown = (printable(COLUMNS[name].show(gpu)) for name in (*STATE, "pcie"))
+        shown = (_shown(name, gpu) for name in (*STATE, "pcie"))
         facts = [fact for fact in shown if fact != ABSENT]
         if facts:
             yield Text("  " + " · ".join(facts))
@@ -248,7 +270,7 @@ def _lists(gpus: Sequence[Gpu], names: Sequence[str]) -> Iterator[Text]:
         yield Text(f"GPU {gpu.index}", style=f"bold {_style(gpu)}".strip())
         for name in names:
             line = Text(f"  {COLUMNS[name].heading}: ", style="dim", overflow="fold")
-            yield line.append(_cell(name, gpu).plain, style="not dim")
+            yield line.append(_shown(name, gpu), style="not dim")
 
 
 def _silent(gpus: Sequence[Gpu]) -> Iterator[Text]:
@@ -283,3 +305,172 @@ def _shared(gpus: Sequence[Gpu]) -> Iterator[Text]:
     shared = [(said, gpu.index) for gpu in gpus if gpu.memory_source == "system"]
     for reason, which in said_once(shared):
         yield Text(f"{which}: {reason}", style="dim")
+
+
+# -------------------------------------------------------------------------------- topology
+
+
+def _topology(topology: Topology, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
+    """Return the matrix in as many blocks of columns as the width needs, and its legend."""
+    from rich.text import Text
+
+    kinds: Kinds = {}
+    for link in topology.links:
+        kind = printable(link.kind or UNKNOWN)
+        kinds[link.from_, link.to] = kinds[link.to, link.from_] = kind
+    whole = _matrix(kinds, gpus, gpus, view, places=True)
+    yield from [whole] if whole is not None else _matrix_parts(kinds, gpus, view)
+    gaps = [link.unavailable for link in topology.links if link.kind is None and link.unavailable]
+    for reason in dict.fromkeys(gaps):
+        yield Text(f"{UNKNOWN}: {printable(reason)}", style="dim")
+    legend = ", ".join(f"{kind} {word}" for kind, word in WORDS.items())
+    yield Text(f"{legend}. Nearest first.", style="dim")
+
+
+def _matrix_parts(kinds: Kinds, gpus: Sequence[Gpu], view: View) -> Iterator[RenderableType]:
+    """Return blocks of as many columns as fit, and one block with the location of the GPUs."""
+    from rich.text import Text
+
+    room = max(1, view.width // COLUMN - 1)
+    for start in range(0, len(gpus), room):
+        block = _matrix(kinds, gpus, gpus[start : start + room], view)
+        if block is not None:
+            yield block
+    places = _matrix(kinds, gpus, (), view, places=True)
+    if places is not None:
+        yield places
+        return
+    for gpu in gpus:
+        where = (
+            f"GPU{gpu.index}: NUMA {_shown('numa_node', gpu)}, CPUs {_shown('cpu_affinity', gpu)}"
+        )
+        yield Text(where, overflow="fold")
+
+
+def _matrix(
+    kinds: Kinds, rows: Sequence[Gpu], across: Sequence[Gpu], view: View, *, places: bool = False
+) -> Table | None:
+    from rich.text import Text
+
+    headings = [Heading(""), *(Heading(f"GPU{gpu.index}") for gpu in across)]
+    if places:
+        headings += [Heading("NUMA", right=True), Heading("CPUs")]
+    found = []
+    for gpu in rows:
+        cells = [f"GPU{gpu.index}", *(_link_kind(kinds, gpu, other) for other in across)]
+        if places:
+            cells += [_shown("numa_node", gpu), _shown("cpu_affinity", gpu)]
+        found.append(Row([Text(cell) for cell in cells]))
+    return grid(headings, found, width=view.width)
+
+
+def _link_kind(kinds: Kinds, gpu: Gpu, other: Gpu) -> str:
+    return "X" if other is gpu else kinds.get((gpu.index, other.index), UNKNOWN)
+
+
+# ------------------------------------------------------------------------------- processes
+
+
+def _processes(gpus: Sequence[Gpu], view: View) -> list[RenderableType]:
+    """Return a table of the processes, or a short block for each where that is too wide."""
+    from rich.text import Text
+
+    found = [(gpu, process) for gpu in gpus for process in gpu.processes]
+    notes = [*_unlisted(gpus), *_foreign(found)]
+    if not found:
+        return [Text(""), *(notes or [Text("No process uses these GPUs.")])]
+    table = _process_table(found, view)
+    body: list[RenderableType] = list(_process_blocks(found, view)) if table is None else [table]
+    return [Text(""), *body, *notes]
+
+
+def _process_table(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> RenderableType | None:
+    from rich.text import Text
+
+    headings = [
+        Heading("GPU", right=True),
+        Heading("PID", right=True),
+        Heading("Type"),
+        Heading("User"),
+        Heading("Memory", right=True),
+        Heading("Command", least=SHORTEST_COMMAND),
+    ]
+    rows = [[*_facts(gpu, process), _command(process)] for gpu, process in found]
+    if any(process.utilization_sm_percent is not None for _, process in found):
+        headings.insert(-1, Heading("SM", right=True))
+        for row, (_, process) in zip(rows, found, strict=True):
+            row.insert(-1, _load(process))
+    cells = [Row([Text(cell) for cell in row]) for row in rows]
+    return grid(headings, cells, width=view.width)
+
+
+def _facts(gpu: Gpu, process: GpuProcess) -> tuple[str, ...]:
+    """Return the cells on location, type, owner and usage."""
+    used = process.memory_used_bytes
+    user = printable(process.user or ABSENT)
+    return (
+        _place(gpu, process),
+        str(process.pid),
+        printable(process.type),
+        user if len(user) <= LONGEST_USER else f"{user[: LONGEST_USER - 1]}…",
+        ABSENT if used is None else binary_bytes(used, digits=0),
+    )
+
+
+def _place(gpu: Gpu, process: GpuProcess) -> str:
+    """Return the GPU's index, with the MIG instance's as NVIDIA writes it: "0:1"."""
+    for position, instance in enumerate(gpu.mig.instances):
+        if instance.uuid is not None and instance.uuid == process.mig_uuid:
+            return f"{gpu.index}:{position}"
+    return str(gpu.index)
+
+
+def _load(process: GpuProcess) -> str:
+    load = process.utilization_sm_percent
+    return ABSENT if load is None else f"{load}%"
+
+
+def _command(process: GpuProcess) -> str:
+    return printable(process.command or process.name or _nobody(process.namespace))
+
+
+def _nobody(namespace: str) -> str:
+    if namespace == "own":
+        return "(not in /proc)"
+    return "(in another PID namespace)" if namespace == "other" else "(not known)"
+
+
+def _process_blocks(found: Sequence[tuple[Gpu, GpuProcess]], view: View) -> Iterator[Text]:
+    from rich.text import Text
+
+    for gpu, process in found:
+        place, pid, *facts = _facts(gpu, process)
+        known = [f"GPU {place}", f"PID {pid}", *(fact for fact in facts if fact != ABSENT)]
+        if process.utilization_sm_percent is not None:
+            known.append(f"SM {_load(process)}")
+        yield Text(" · ".join(known), overflow="fold")
+        command = Text(f"  {_command(process)}", overflow="fold")
+        command.truncate(COMMAND_LINES * view.width, overflow="ellipsis")
+        yield command
+
+
+def _unlisted(gpus: Sequence[Gpu]) -> Iterator[Text]:
+    """Return a note where processes could not be listed: an empty list would look idle."""
+    from rich.text import Text
+
+    gaps = [
+        (gpu.unavailable["processes"], gpu.index) for gpu in gpus if "processes" in gpu.unavailable
+    ]
+    for reason, which in said_once(gaps):
+        yield Text(f"The processes of {which} are not all known: {printable(reason)}", style="dim")
+
+
+def _foreign(found: Sequence[tuple[Gpu, GpuProcess]]) -> Iterator[Text]:
+    from rich.text import Text
+
+    if any(process.namespace == "other" for _, process in found):
+        yield Text(
+            "Some PIDs belong to another PID namespace (the host's, seen from a container):"
+            " only there can you see what they are.",
+            style="dim",
+        )

@@ -19,7 +19,7 @@ from gpucheck.drivers.python.limit_proof import (
 )
 from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
 from gpucheck.drivers.readings import CudaReading
-from gpucheck.inventory.unified_memory import spare_bytes
+from gpucheck.inventory.condition import spare_bytes
 from gpucheck.memlimit.environment import limited_environment
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification, Way
 from gpucheck.memlimit.watcher import SLACK_BYTES

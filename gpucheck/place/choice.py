@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpucheck.inventory.condition import Unfit
+from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import GpuState, Inventory
-from gpucheck.inventory.selection import select_gpus
 from gpucheck.inventory.visibility import SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.place.choice_options import Option, allowed_uuids, options_of, options_on
 from gpucheck.place.choice_rank import best, not_honoured

@@ -10,7 +10,7 @@ from gpucheck.bench.peaks import board_of
 from gpucheck.bench.plan import make_plan
 from gpucheck.bench.room import Machine, fits
 from gpucheck.drivers.gpu import BenchGpu
-from gpucheck.inventory.unified_memory import spare_bytes
+from gpucheck.inventory.condition import spare_bytes
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
 

@@ -1,9 +1,11 @@
 """What makes a card unfit for work, and which cards are refused outright."""
 
+from __future__ import annotations
+
 import pytest
 
 from gpucheck.drivers.readings import ProbeFailure
-from gpucheck.inventory.condition import CONDITIONS, Unfit, unfit
+from gpucheck.inventory.condition import CONDITIONS, Unfit, spare_bytes, unfit
 from tests.fakes.probes import gpu_reading, healthy
 
 
@@ -76,3 +78,24 @@ def test_each_condition_is_reported_by_the_check_of_its_name() -> None:
     from gpucheck.detect.checks import CHECKS
 
     assert CONDITIONS.keys() - {"lost"} <= {check.ID for check in CHECKS}
+
+
+# -------------------------------------------------------------------------- unified memory
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("available", "spare"),
+    [
+        (0, 0),
+        (7 * GIB, 0),
+        (8 * GIB, 0),
+        (10 * GIB, 2 * GIB),
+        (40 * GIB, 32 * GIB),
+        (120 * GIB, 96 * GIB),
+    ],
+)
+def test_the_larger_of_8_gib_and_a_fifth_stays_free(available: int, spare: int) -> None:
+    assert spare_bytes(available) == spare
