@@ -314,8 +314,8 @@ def place(
             driver or GPU, an InconclusiveError if the driver does not answer.
     """
     from gpucheck.drivers import open_probes
-    from gpucheck.place.hold import hold_devices, request_of
-    from gpucheck.place.picking import Wish
+    from gpucheck.place.claims import ClaimOptions
+    from gpucheck.place.lease import hold_devices, request_of
 
     request = request_of(
         specs,
@@ -328,5 +328,5 @@ def place(
         prefer=prefer,
         share=share,
     )
-    wish = Wish(share=share, wait=wait, timeout_s=timeout_s, claim=claim, hold=True)
-    return hold_devices(specs, request, wish, soft=soft, probes=open_probes())
+    options = ClaimOptions(share=share, wait=wait, timeout_s=timeout_s, claim=claim)
+    return hold_devices(specs, request, options, soft=soft, probes=open_probes())

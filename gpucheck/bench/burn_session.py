@@ -19,7 +19,7 @@ from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, take_inventory
 from gpucheck.inventory.model import Inventory
-from gpucheck.place.picking import own_command
+from gpucheck.place.lease import own_command
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import InconclusiveError, WrongUseError
 

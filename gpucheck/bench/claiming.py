@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.visibility import digits_of
-from gpucheck.place.claim_model import ProcessState, Target
-from gpucheck.place.claim_rules import ids_around
-from gpucheck.place.claim_store import ClaimStore
-from gpucheck.place.claims import Acquisition, ClaimTerms
-from gpucheck.place.picking import NamedTargets, Wish, open_store
+from gpucheck.place.claim_store import ClaimStore, Target
+from gpucheck.place.claims import Acquisition, ClaimOptions, enclosing_ids, open_store
+from gpucheck.place.lease import NamedSelector
+from gpucheck.place.model import ProcessState
 from gpucheck.report.errors import BadAnswerError, GpucheckError
 
 
@@ -47,15 +46,15 @@ def _take(
 ) -> Claims:
     others: dict[str, str] = {}
     try:
-        store = open_store(Wish(hold=True), environment) if uuids else None
+        options = ClaimOptions(command=command)
+        store = open_store(options, environment) if uuids else None
         if store is None:
             return Claims()
-        around = ids_around(environment) | _own_ids(store)
-        terms = ClaimTerms(command=command, around=around)
+        enclosing = enclosing_ids(environment) | _own_ids(store)
         for uuid in uuids:
             target = target_of(uuid, reading)
             if target is not None:
-                reason = _claim(target, store, terms, kept)
+                reason = _claim(target, store, options, enclosing, kept)
                 others.update({} if reason is None else {uuid: reason})
     except GpucheckError as error:
         return Claims(others=others, notes=(f"the GPUs are not claimed: {error.message}",))
@@ -64,26 +63,32 @@ def _take(
 
 def _own_ids(store: ClaimStore) -> frozenset[str]:
     """Return the ids of this process's own claims: `gpucheck.bench` inside `gpucheck.place`."""
-    with store.gate() as gate:
-        holders = [item.holder for item in gate.held()]
+    with store.mutex() as locked:
+        held = locked.held()
     return frozenset(
-        holder.id
-        for holder in holders
-        if holder.id is not None
-        and holder.user_id == os.geteuid()
-        and holder.pid == os.getpid()
-        and holder.process is ProcessState.RUNNING
+        item.claim_id
+        for item in held
+        if item.claim_id is not None
+        and item.user_id == os.geteuid()
+        and item.holder.pid == os.getpid()
+        and item.holder.process is ProcessState.RUNNING
     )
 
 
-def _claim(target: Target, store: ClaimStore, terms: ClaimTerms, kept: ExitStack) -> str | None:
+def _claim(
+    target: Target,
+    store: ClaimStore,
+    options: ClaimOptions,
+    enclosing: frozenset[str],
+    kept: ExitStack,
+) -> str | None:
     """Claim one GPU; return the reason if another process holds it, else None."""
-    wanted = NamedTargets(targets=(target,))
+    selector = NamedSelector(targets=(target,))
     try:
-        _, held = Acquisition(store, terms, wanted).run()
+        lease = Acquisition(store, options, selector, enclosing=enclosing).run()
     except BadAnswerError:
-        return wanted.blocked.get(target.uuid, "held by another process")
-    kept.callback(held.close)
+        return selector.blocked.get(target.uuid, "held by another process")
+    kept.callback(lease.close)
     return None
 
 

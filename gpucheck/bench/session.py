@@ -28,7 +28,7 @@ from gpucheck.drivers.interface import NvmlQuestion, Probes
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
-from gpucheck.place.picking import own_command
+from gpucheck.place.lease import own_command
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
 

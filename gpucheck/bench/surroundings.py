@@ -14,7 +14,7 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Telemeter
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
 from gpucheck.inventory.visibility import gpu_uuid
-from gpucheck.place.choice_rank import cpus_in
+from gpucheck.place.selection import cpus_in
 
 #: Variables that silently change arithmetic, memory or threads.
 VARIABLES = (

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.output import (
+    COMMAND_AFTER_DASHES,
+    Context,
+    check_runnable,
+    deliver,
+    machine,
+    machine_for_child,
+    refuse_recording,
+    save,
+)
+from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.streams import write_stderr
+from gpucheck.drivers.interface import Probes
+from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement, name_together
+from gpucheck.report.envelope import Answer, Notice
+from gpucheck.report.errors import LaunchError, WrongUseError
+from gpucheck.report.text import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpucheck.inventory.model import Gpu
+    from gpucheck.place.claims import ClaimOptions, Lease, Waiting
+    from gpucheck.place.graph import Graph
+    from gpucheck.place.selection import SelectionRequest
+    from gpucheck.report.units import Amount
+
+#: Interval of the line that we still wait, if nothing else has changed.
+_REMINDER_S = 60.0
 
 
 @with_shared_options
@@ -83,9 +113,6 @@ def command(
     shared: Shared,
 ) -> int:
     """Show which device a program gets; after -- run it there."""
-    from gpucheck.cli.place_options import PlaceOptions, explicit_options
-    from gpucheck.cli.placing import place
-
     source = ctx.get_parameter_source("format_")
     options = PlaceOptions(
         specs=tuple(specs or ()),
@@ -108,3 +135,419 @@ def command(
         explicit=explicit_options(ctx),
     )
     return place(options, shared, ctx.obj)
+
+
+# ---------------------------------------------------------------------------------- options
+
+
+class PlaceOptions(NamedTuple):
+    """The command's own options. `explicit` are those of the command line, not the file."""
+
+    specs: tuple[str, ...] = ()
+    soft: bool = False
+    run: bool = False
+    graph: Path | None = None
+    count: int | None = None  # type: ignore[assignment]  # hides tuple.count
+    min_free: str | None = None
+    max_utilization: float | None = None
+    min_compute_capability: str | None = None
+    name: str | None = None
+    exclude: tuple[str, ...] = ()
+    prefer: str = "free-memory"
+    share: int = 1
+    wait: bool = False
+    timeout_s: float | None = None
+    claim: bool | None = None
+    claims: bool = False
+    format_given: bool = False
+    explicit: frozenset[str] = frozenset()
+
+
+def explicit_options(ctx: Any) -> frozenset[str]:
+    """Return the names of the parameters that are given on the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return frozenset(
+        name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+    )
+
+
+def check(options: PlaceOptions, context: Context) -> None:
+    """Refuse options that ask two questions, or none.
+
+    Raises:
+        WrongUseError: with what to write instead.
+    """
+    modes = {
+        "a device": bool(options.specs),
+        "--count": options.count is not None,
+        "--graph": options.graph is not None,
+        "--claims": options.claims,
+    }
+    asked = [name for name, given in modes.items() if given]
+    child = context.child is not None
+    if not asked:
+        raise wrong(
+            fact="Name a device such as /gpu:0, or give --count N, --graph FILE or --claims.",
+        )
+    if len(asked) > 1:
+        forgotten = (COMMAND_AFTER_DASHES,) if options.specs and not child else ()
+        raise wrong(fact=f"Give only one of these: {', '.join(asked)}.", remedy=forgotten)
+    if child and (options.graph or options.claims or options.run):
+        what = "--run" if options.run else asked[0]
+        raise wrong(fact=f"{what} takes no command after `--`.")
+    if options.timeout_s is not None:
+        if not options.wait:
+            raise wrong(fact="--timeout needs --wait.")
+        if not 0 <= options.timeout_s < float("inf"):
+            raise wrong(fact=f"--timeout takes seconds, not {options.timeout_s:g}.")
+    if not 1 <= options.share <= MOST_SHARES:
+        raise wrong(fact=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}.")
+    if not child:
+        _check_holding_options(options)
+    if options.count is None:
+        _check_choosing_options(options)
+    elif options.run:
+        raise wrong(fact="--run runs a graph: name devices or give --graph instead.")
+
+
+def _check_choosing_options(options: PlaceOptions) -> None:
+    choosing = (
+        "min_free",
+        "max_utilization",
+        "min_compute_capability",
+        "name",
+        "exclude",
+        "prefer",
+    )
+    _refuse(options, choosing, "is for choosing: it needs --count N")
+
+
+def _check_holding_options(options: PlaceOptions) -> None:
+    """Refuse options without effect: only a command holds GPUs, and only --count waits."""
+    names = ["claim"] if options.claim else []
+    names += ["wait", "share"] if options.count is None else []
+    _refuse(options, names, "is for holding GPUs: it needs a command after `--`")
+
+
+def _refuse(options: PlaceOptions, names: Iterable[str], fact: str) -> None:
+    """Refuse the first of these that is on the command line."""
+    lonely = next((name for name in names if name in options.explicit), None)
+    if lonely is not None:
+        raise wrong(fact=f"--{lonely.replace('_', '-')} {fact}.")
+
+
+def wrong(*, fact: str, remedy: tuple[str, ...] = ()) -> WrongUseError:
+    """Return the error for a wrong use of the command."""
+    steps = (*remedy, "See: gpucheck place --help")
+    return WrongUseError(code="usage", message=fact, remedy=steps)
+
+
+# ---------------------------------------------------------------------------------- questions
+
+
+def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
+    """Check that the options ask one question, and answer it."""
+    check(options, context)
+    if context.child is not None:
+        refuse_recording(shared)
+    if options.claims:
+        return _show_claims(shared)
+    if options.count is not None:
+        return _choose(options, shared, context)
+    if options.graph is not None:
+        return _place_graph(options.graph, options, shared)
+    return _place_named(options, shared, context)
+
+
+def _show_claims(shared: Shared) -> int:
+    from gpucheck.place.claims import list_claims, open_claims
+
+    if shared.recording is not None:
+        raise wrong(
+            fact="--claims reads this machine, and a snapshot has no claims: leave --from out."
+        )
+
+    with machine("claims", shared, ("table", "json")) as probes:
+        store = open_claims(os.environ)
+        found = list_claims(store)
+        notices = [
+            Notice(
+                code="lock-file-unusable",
+                message=f"{lock.path}: {lock.problem}. Its owner, {lock.user}, or root can remove"
+                f" it; until then others cannot claim {lock.uuid}.",
+            )
+            for lock in found.unusable
+        ]
+        warning = store.warning()
+        if warning is not None:
+            notices.append(Notice(code="claims-directory-owner", message=warning))
+        answer = Answer(result=found, host=probes.host(), warnings=tuple(notices))
+    return deliver("claims", shared, answer, probes.time())
+
+
+def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
+    from gpucheck.place.lease import lease_best
+
+    request = _request(options)
+    claim = _claim_options(options, shared, context)
+
+    def take(probes: Probes) -> Lease:
+        recorded = shared.recording is not None
+        environment = probes.environment() if recorded else os.environ
+        return lease_best(request, claim, probes, environment, on_wait=reporter(shared))
+
+    if context.child is not None:
+        _run_command(take, shared, context)
+    given = options.format_given or shared.format != "table"
+    wanted = shared if given else shared._replace(format="uuid")
+    with machine("place", wanted) as probes:
+        lease = take(probes)
+        answer = _for_format(lease.answer, wanted, lease.gpus, probes)
+    if wanted.format not in ("table", "json") and answer.error is None:
+        # stdout goes into a variable.
+        explain(answer, shared)
+        if shared.verbosity >= 0:
+            write_stderr("gpucheck: no GPU is held; add -- COMMAND to hold them for it")
+    return deliver("place", wanted, answer, probes.time())
+
+
+def _request(options: PlaceOptions) -> SelectionRequest:
+    from gpucheck.place.selection import Preference, SelectionRequest
+
+    try:
+        prefer = Preference(options.prefer)
+    except ValueError:
+        known = ", ".join(Preference)
+        raise wrong(fact=f"--prefer takes {known}, not {options.prefer[:40]!a}.") from None
+    return SelectionRequest(
+        count=options.count or 0,
+        min_free=None if options.min_free is None else _amount(options.min_free),
+        max_utilization_percent=options.max_utilization,
+        min_compute_capability=options.min_compute_capability,
+        name=options.name,
+        exclude=split_words(options.exclude),
+        prefer=prefer,
+        share=options.share,
+    )
+
+
+def _amount(text: str) -> Amount:
+    from gpucheck.report.units import parse_amount
+
+    try:
+        return parse_amount(text)
+    except WrongUseError:
+        fact = f"--min-free takes an amount above 0 such as 8GiB or 30%, not {text[:40]!a}."
+        raise wrong(fact=fact) from None
+
+
+def _claim_options(options: PlaceOptions, shared: Shared, context: Context) -> ClaimOptions:
+    from gpucheck.place.claims import ClaimOptions
+    from gpucheck.place.lease import own_command
+
+    return ClaimOptions(
+        share=options.share,
+        wait=options.wait,
+        timeout_s=options.timeout_s,
+        # The claims of this machine say nothing about a recorded one.
+        claim=options.claim if shared.recording is None else False,
+        hold=context.child is not None,
+        command=own_command(context.child or ()),
+    )
+
+
+def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int:
+    from gpucheck.place.device_strings import parse_device
+    from gpucheck.place.graph import towers
+    from gpucheck.place.lease import lease_named
+
+    for spec in options.specs:
+        try:
+            parse_device(spec)
+        except WrongUseError as error:
+            if spec == options.specs[0] or context.child is not None:
+                raise
+            remedy = (*error.remedy, COMMAND_AFTER_DASHES)
+            raise WrongUseError(code=error.code, message=error.message, remedy=remedy) from None
+    claim = _claim_options(options, shared, context)
+
+    def take(probes: Probes) -> Lease:
+        return lease_named(
+            options.specs,
+            claim,
+            probes,
+            os.environ,
+            soft=options.soft,
+            on_wait=reporter(shared),
+        )
+
+    if context.child is not None:
+        _run_command(take, shared, context)
+    _check_run(options, shared)
+
+    with machine("place", shared) as probes:
+        lease = take(probes)
+        answer, named = lease.answer, lease.answer.result
+        if isinstance(named, Placement):
+            drawn = _draw(towers(options.specs), lease.gpus, options, probes)
+            shown = dataclasses.replace(
+                drawn, devices=named.devices, environment=named.environment, advice=()
+            )
+            answer = _for_format(answer._replace(result=shown), shared, lease.gpus, probes)
+    return deliver("place", shared, answer, probes.time())
+
+
+def _place_graph(path: Path, options: PlaceOptions, shared: Shared) -> int:
+    from gpucheck.place.graph_file import read_graph
+    from gpucheck.place.lease import find_gpus
+
+    graph = read_graph(path)
+    _check_run(options, shared)
+
+    with machine("place", shared) as probes:
+        found = find_gpus(probes)
+        answer = found.answer
+        if found.gpus is not None:
+            with found.explained_errors():
+                drawn = _draw(graph, found.gpus, options, probes)
+            answer = _for_format(found.answer_with(drawn), shared, found.gpus, probes)
+    return deliver("place", shared, answer, probes.time())
+
+
+def _check_run(options: PlaceOptions, shared: Shared) -> None:
+    if options.run and shared.recording is not None:
+        raise wrong(fact="--run runs on this machine: leave --from out.")
+
+
+def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Probes) -> Placement:
+    """Place a graph, and run it with --run."""
+    from gpucheck.place.graph import describe, open_placed, place_graph, run_graph
+
+    placed = place_graph(graph, gpus, soft=options.soft)
+    placement = describe(placed)
+    if not options.run:
+        return placement
+    from gpucheck.drivers.host.clock import MonotonicClock
+
+    return run_graph(placed, placement, open_placed(probes), MonotonicClock())
+
+
+def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:
+    """Return the answer with what the format shows, or fail if that is not certain."""
+    from gpucheck.place.placement import check_nameable, environment_by_index
+
+    placement = answer.result
+    if not isinstance(placement, Placement) or not placement.devices:
+        return answer
+    if shared.format == "index":
+        environment = environment_by_index(placement, gpus, probes.cuda_unrestricted)
+        return answer._replace(result=dataclasses.replace(placement, environment=environment))
+    if shared.format in ("uuid", "shell"):
+        check_nameable(placement.devices, by_uuid=shared.format == "uuid")
+    return answer
+
+
+def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Context) -> NoReturn:
+    """Take the GPUs and become the command, which inherits the claims; a failure is 125."""
+    from gpucheck.place.exec import environment_before, exec_command
+
+    with machine_for_child("place", shared) as probes:
+        lease = take(probes)
+    check_runnable(lease.answer)
+    if lease.answer.error is not None:
+        raise lease.answer.error.as_error(LaunchError)
+    placement = lease.answer.result
+    if not isinstance(placement, Placement):
+        raise TypeError(type(placement).__name__)
+    if shared.output is not None:
+        save("place", shared, lease.answer)
+    if shared.verbosity > 0:
+        explain(lease.answer, shared)
+    if shared.verbosity >= 0:
+        report_devices(placement)
+    environment = {**environment_before(), **placement.environment}
+    keep = frozenset(context.keep) | frozenset(lease.descriptors)
+    exec_command(context.child or (), environment, keep_descriptors=keep)
+
+
+# ---------------------------------------------------------------------------------- messages
+
+
+def reporter(shared: Shared) -> Callable[[Waiting], None]:
+    """Return a callback that reports the waiting when it changes, or once a minute."""
+    last = [""]
+    said_s = [0.0]
+    details: list[tuple[str, ...]] = [()]
+
+    def report(waiting: Waiting) -> None:
+        before = {0: "next in line", 1: "1 is ahead of us"}
+        place = before.get(waiting.ahead, f"{waiting.ahead} are ahead of us")
+        line = f"{place}: {waiting.reason}"
+        is_new = last[0] != line
+        if shared.verbosity < 0 or not (is_new or waiting.waited_s - said_s[0] >= _REMINDER_S):
+            return
+        length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
+        last[0], said_s[0] = line, waiting.waited_s
+        _say(f"waiting{length}, {line}")
+        if details[0] != waiting.details:
+            details[0] = waiting.details
+            for detail in waiting.details:
+                write_stderr(printable(f"  {detail}"))
+
+    return report
+
+
+def report_devices(placement: Placement) -> None:
+    """Report the command's devices, by their number there or by the given name."""
+    for device in placement.devices:
+        _say(_outcome(device))
+
+
+def _outcome(device: PlacedDevice) -> str:
+    if device.kind != "GPU":
+        return f"{device.spec} is the CPU"
+    what = f"GPU {device.index} ({device.name}, {device.uuid})"
+    if device.spec.startswith("--count"):
+        return f"the command's GPU {device.resolved.rpartition(':')[2]} is {what}"
+    return f"{device.spec} is {what}"
+
+
+def explain(answer: Answer, shared: Shared) -> None:
+    """Report why each GPU is or is not eligible: alike ones together, each alone with -v."""
+    placement = answer.result
+    if shared.verbosity < 0 or not isinstance(placement, Placement):
+        return
+    alone = shared.verbosity > 0
+    chosen = {device.uuid for device in placement.devices}
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for item in placement.candidates:
+        verdict = "chosen" if item.uuid in chosen else "fits" if item.eligible else "no"
+        apart = item.uuid if alone else "" if verdict == "fits" else item.reason
+        groups.setdefault((verdict, apart), []).append(item)
+    unlike = len({item.name for item in placement.candidates}) > 1
+    # Chosen, fits, no: this is also their alphabetical order.
+    for (verdict, _), items in sorted(groups.items(), key=lambda group: group[0][0]):
+        if alone:
+            _say(f"{_in_full(items[0])}: {verdict}: {items[0].reason}")
+        elif verdict == "fits":
+            _say(f"{_which(items, named=unlike)}: {'fits' if len(items) == 1 else 'fit'} too")
+        else:
+            named = unlike or verdict == "chosen"
+            _say(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
+    for advice in placement.advice:
+        _say(advice)
+
+
+def _which(items: Sequence[Candidate], *, named: bool) -> str:
+    """Name GPUs together; a MIG instance's name adds nothing to its UUID."""
+    names = {item.name for item in items if not item.uuid.startswith("MIG-")} - {None}
+    name = f" ({names.pop()})" if named and len(names) == 1 else ""
+    return f"{name_together(items)}{name}"
+
+
+def _in_full(item: Candidate) -> str:
+    return " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
+
+
+def _say(text: str) -> None:
+    write_stderr(printable(f"gpucheck: {text}"))

@@ -20,8 +20,7 @@ from gpucheck.memlimit.mechanisms import MECHANISMS, write_code
 from gpucheck.memlimit.mechanisms.setting import MIB, HookState, PlanInput
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, MemoryRequest, Overhead, Software
 from gpucheck.place.device_strings import parse_device
-from gpucheck.place.model import CudaDevice
-from gpucheck.place.placement import prohibited, resolve, visible_devices
+from gpucheck.place.placement import CudaDevice, prohibited, resolve, visible_devices
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import BadAnswerError, MissingError, WrongUseError
 from gpucheck.report.units import Amount

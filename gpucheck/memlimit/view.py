@@ -26,7 +26,7 @@ from gpucheck.memlimit.outcome import (
     is_set,
     outcome_lines,
 )
-from gpucheck.place.numbers import ranges
+from gpucheck.place.model import ranges
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable
 from gpucheck.report.unit_text import binary_bytes

@@ -23,18 +23,19 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from gpucheck.place.claim_files import (
+from gpucheck.place.lock_files import (
     DIRECTORY_VARIABLE,
     LONGEST_PAUSE_S,
     NAME,
     OPEN_TO_ALL,
     PARENTS,
     FileRecord,
+    belief,
     clear_drafts,
+    holder_of,
     is_held,
     is_same_file,
     let_go,
@@ -46,15 +47,18 @@ from gpucheck.place.claim_files import (
     rewrite,
     root_should_make,
     slot_state,
+    text_of,
+    texts,
     try_lock,
     unlink,
     untrusted,
+    user_name,
+    written,
 )
-from gpucheck.place.claim_model import HeldSlot, Holder, Slot, Ticket, parse_slot
-from gpucheck.place.claim_records import belief, holder_of, texts, user_name, written
+from gpucheck.place.model import MOST_SHARES, Holder
 from gpucheck.report.errors import InconclusiveError
 
-_GATE = "gate.lock"
+_MUTEX = "gate.lock"
 #: A ticket changes its name once its wants are known, which processes that wait for that see.
 _TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)?\.lock")
 #: Numbers come from a clock that all processes share, so one further ahead than this was never
@@ -62,8 +66,113 @@ _TICKET = re.compile(r"ticket-(?P<number>[0-9]{1,20})\.[0-9]{1,20}(?P<new>\.new)
 _LONGEST_LEAD_NS = 600 * 10**9
 
 #: How long we wait for the mutex before its holder must be stuck.
-GATE_DEADLINE_S = 30.0
+MUTEX_DEADLINE_S = 30.0
 _SHORTEST_PAUSE_S = 0.001
+
+_NAME = re.compile(
+    r"(?P<card>[A-Za-z0-9-]{1,80})(?:\+(?P<instance>[A-Za-z0-9=-]{1,120}))?"
+    r"(?P<steps>(?:\.[0-9]{1,3}of[0-9]{1,3}){1,8})"
+)
+_CARD = re.compile(r"[A-Za-z0-9-]{1,80}")
+_INSTANCE = re.compile(r"[A-Za-z0-9/-]{1,120}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A whole GPU, or one of its MIG instances, that can be claimed."""
+
+    card: str
+    instance: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """Return what CUDA_VISIBLE_DEVICES calls it."""
+        return self.instance or self.card
+
+    @property
+    def has_usable_name(self) -> bool:
+        """Return whether its UUIDs can be part of a file's name."""
+        whole = _CARD.fullmatch(self.card) is not None
+        return whole and (self.instance is None or _INSTANCE.fullmatch(self.instance) is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One place on a GPU: number `slot` of the `share` that may use it at once."""
+
+    slot: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place that one claim takes.
+
+    A claim inside other claims has one step for each of them, the outermost first.
+    """
+
+    target: Target
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the stem of its lock file, which holds all that decides about a claim."""
+        instance = self.target.instance
+        inner = f"+{instance.replace('/', '=')}" if instance else ""
+        path = "".join(f".{step.slot}of{step.share}" for step in self.steps)
+        return f"{self.target.card}{inner}{path}"
+
+
+def parse_slot(name: str) -> Slot | None:
+    """Return the slot that the stem of a lock file names, None for any other text."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    instance = found["instance"]
+    target = Target(card=found["card"], instance=instance and instance.replace("=", "/"))
+    pairs = (part.split("of") for part in found["steps"].split(".")[1:])
+    steps = tuple(Step(slot=int(slot), share=int(share)) for slot, share in pairs)
+    if any(not step.slot < step.share <= MOST_SHARES for step in steps):
+        return None
+    return Slot(target=target, steps=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSlot:
+    """A slot that is not available: its lock is held, or its lock file has a `problem`.
+
+    With a problem it is unknown whether it is held, and the holder is the owner of the file.
+    `claim_id` is the claim's own name, which commands started under it find in their environment.
+    `user_id` is the owner of the record, which cannot be forged.
+    """
+
+    slot: Slot
+    path: str
+    holder: Holder
+    claim_id: str | None = None
+    user_id: int | None = None
+    problem: str = ""
+
+    @property
+    def obstacle(self) -> str:
+        """Return why the lock file makes the GPU unavailable, and what to do about it."""
+        who = self.holder.user or "an unknown user"
+        return (
+            f"its lock file {self.path!r} cannot be used: {self.problem}; its owner, {who}, or"
+            " root can remove it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A live ticket of the queue: `number` counts up, `wants` has the names of what would do.
+
+    `wants` is None until the process has surveyed the machine: it may want anything.
+    """
+
+    number: int
+    name: str
+    wants: frozenset[str] | None
 
 
 def _highest_number() -> int:
@@ -89,7 +198,7 @@ class Lock:
             os.close(descriptor)
 
 
-class Place:
+class QueuePosition:
     """A queue position; closing it ends the ticket."""
 
     def __init__(self, folder: int, descriptor: int, ticket: Ticket, holder: Holder) -> None:
@@ -98,7 +207,7 @@ class Place:
         self._holder = holder
         self.ticket = ticket
 
-    def settle(self, wants: frozenset[str]) -> None:
+    def set_wants(self, wants: frozenset[str]) -> None:
         """Record what we wait for, now that it is known; call it under the mutex."""
         rewrite(self._descriptor, written(self._holder, wants=sorted(wants)))
         old = self.ticket.name
@@ -115,67 +224,6 @@ class Place:
         let_go(self._descriptor)
         os.close(self._folder)
         self._descriptor = -1
-
-
-class Gate(Protocol):
-    """The claims under the mutex, while no other process reads or changes them."""
-
-    def held(self) -> Sequence[HeldSlot]:
-        """Return every slot that is held or unusable."""
-        ...
-
-    def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
-        """Return the live tickets below a number, in their order, and remove our dead ones.
-
-        Unfinished files of killed processes are removed too.
-        """
-        ...
-
-    def queue(self) -> Sequence[Holder]:
-        """Return the waiting processes, in the order of the queue."""
-        ...
-
-    def take(self, slot: Slot, holder: Holder) -> Lock | None:
-        """Lock a slot and record its holder; None if it is held after all."""
-        ...
-
-    def enqueue(self, holder: Holder) -> Place:
-        """Draw the next ticket; its wants may be recorded later."""
-        ...
-
-    def path_of(self, slot: Slot) -> str:
-        """Return the path of the slot's lock file, for messages."""
-        ...
-
-
-class ClaimStore(Protocol):
-    """Store of claims."""
-
-    @property
-    def directory(self) -> Path:
-        """Return the shared directory."""
-        ...
-
-    def gate(self) -> AbstractContextManager[Gate]:
-        """Take the mutex, waiting for its holder.
-
-        Raises:
-            MissingError: the directory cannot be used or trusted.
-            InconclusiveError: the holder does not release the mutex.
-        """
-        ...
-
-    def is_live(self, ticket: Ticket) -> bool:
-        """Return whether the ticket still waits for the same; needs no mutex."""
-        ...
-
-    def exists(self) -> bool:
-        """Return whether the store was ever used."""
-        ...
-
-    def warning(self) -> str | None:
-        """Return a warning if another user has power over the claims."""
-        ...
 
 
 def claims_directory(environment: Mapping[str, str]) -> Path:
@@ -202,12 +250,12 @@ def _is_open_to_all(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_mode & OPEN_TO_ALL == OPEN_TO_ALL
 
 
-class LockDirectory:
+class ClaimStore:
     """Store of the claims on this machine."""
 
-    def __init__(self, directory: Path, *, gate_deadline_s: float = GATE_DEADLINE_S) -> None:
+    def __init__(self, directory: Path, *, mutex_deadline_s: float = MUTEX_DEADLINE_S) -> None:
         self._path = directory
-        self._gate_deadline_s = gate_deadline_s
+        self._mutex_deadline_s = mutex_deadline_s
 
     @property
     def directory(self) -> Path:
@@ -238,21 +286,26 @@ class LockDirectory:
         )
 
     @contextlib.contextmanager
-    def gate(self) -> Iterator[LockedDirectory]:
-        """Open the directory, wait for its mutex, and hold it."""
+    def mutex(self) -> Iterator[LockedStore]:
+        """Open the directory, wait for its mutex, and hold it.
+
+        Raises:
+            MissingError: the directory cannot be used or trusted.
+            InconclusiveError: the holder does not release the mutex.
+        """
         folder = open_directory(self._path)
         try:
-            held = open_or_make(folder, _GATE, self._path)
+            held = open_or_make(folder, _MUTEX, self._path)
             try:
                 self._wait_for(held)
-                yield LockedDirectory(folder, self._path)
+                yield LockedStore(folder, self._path)
             finally:
                 let_go(held)
         finally:
             os.close(folder)
 
     def is_live(self, ticket: Ticket) -> bool:
-        """Check the lock of one ticket."""
+        """Return whether the ticket still waits for the same; needs no mutex."""
         try:
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -262,29 +315,29 @@ class LockDirectory:
         finally:
             os.close(folder)
 
-    def _wait_for(self, gate: int) -> None:
-        end_s = time.monotonic() + self._gate_deadline_s
+    def _wait_for(self, mutex: int) -> None:
+        end_s = time.monotonic() + self._mutex_deadline_s
         pause_s = _SHORTEST_PAUSE_S
-        while not self._try(gate):
+        while not self._try(mutex):
             if time.monotonic() > end_s:
                 raise InconclusiveError(
                     code="claims-busy",
                     message=f"Another process has kept the claims in {str(self._path)!r} locked "
-                    f"for {self._gate_deadline_s:g} s.",
-                    remedy=(f"See who has it open: fuser -v {self._path / _GATE}",),
+                    f"for {self._mutex_deadline_s:g} s.",
+                    remedy=(f"See who has it open: fuser -v {self._path / _MUTEX}",),
                 )
             time.sleep(pause_s * (0.5 + random.random()))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _try(self, gate: int) -> bool:
+    def _try(self, mutex: int) -> bool:
         try:
-            return try_lock(gate, fcntl.LOCK_EX)
+            return try_lock(mutex, fcntl.LOCK_EX)
         except OSError as error:  # NFS, for one, does not lock a file opened read-only
             problem = f"its file system cannot lock files ({error.strerror})"
             raise untrusted(self._path, problem) from None
 
 
-class LockedDirectory:
+class LockedStore:
     """The directory under its mutex."""
 
     def __init__(self, folder: int, path: Path) -> None:
@@ -292,7 +345,7 @@ class LockedDirectory:
         self._path = path
 
     def held(self) -> Sequence[HeldSlot]:
-        """Try the lock of every slot; files with other names are ignored."""
+        """Return every slot that is held or unusable; files with other names are ignored."""
         names = sorted(self._names())
         found = []
         for name in names:
@@ -301,29 +354,39 @@ class LockedDirectory:
             if slot is None:
                 continue
             taken, problem = slot_state(self._folder, name)
-            if taken or problem:
-                holder = self._holder(slot, names) if taken else self._owner(name)
-                path = self.path_of(slot)
-                found.append(HeldSlot(slot=slot, path=path, holder=holder, problem=problem))
+            if taken:
+                found.append(self._held_slot(slot, names))
+            elif problem:
+                found.append(
+                    HeldSlot(
+                        slot=slot,
+                        path=self.path_of(slot),
+                        holder=Holder(user=self._owner(name)),
+                        problem=problem,
+                    )
+                )
         return found
 
-    def _owner(self, name: str) -> Holder:
+    def _owner(self, name: str) -> str | None:
         try:
-            owner = os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_uid
+            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except OSError:
-            return Holder()
-        return Holder(user=user_name(owner), user_id=owner)
+            return None
+        return user_name(status.st_uid)
 
     def _names(self) -> list[str]:
         with os.scandir(self._folder) as entries:
             return [entry.name for entry in entries]
 
     def path_of(self, slot: Slot) -> str:
-        """Return the lock file's path."""
+        """Return the path of the slot's lock file, for messages."""
         return str(self._path / f"{slot.name}.lock")
 
     def tickets(self, *, before: int | None = None) -> Sequence[Ticket]:
-        """Read the live tickets and remove the dead ones, as far as they are ours."""
+        """Return the live tickets below a number, in their order.
+
+        Dead tickets and unfinished files are removed, as far as they are ours.
+        """
         names = self._names()
         clear_drafts(self._folder, names)
         live = self._live_tickets(names, before)
@@ -333,7 +396,7 @@ class LockedDirectory:
         ]
 
     def queue(self) -> Sequence[Holder]:
-        """Read the holders of the live tickets."""
+        """Return the waiting processes, in the order of the queue."""
         live = self._live_tickets(self._names(), None)
         return [holder_of(read.record, read.user_id) for _, _, read in live]
 
@@ -356,18 +419,20 @@ class LockedDirectory:
                 found.append((number, name, read))
         return found
 
-    def take(self, slot: Slot, holder: Holder) -> Lock | None:
-        """Lock the slot's file, then write the record."""
+    def take(self, slot: Slot, holder: Holder, claim_id: str | None = None) -> Lock | None:
+        """Lock a slot, then write its record; None if it is held after all."""
         fd = open_or_make(self._folder, f"{slot.name}.lock", self._path)
-        if not try_lock(fd, fcntl.LOCK_EX) or not is_same_file(fd, self._folder, slot):
+        if not try_lock(fd, fcntl.LOCK_EX) or not is_same_file(
+            fd, self._folder, f"{slot.name}.lock"
+        ):
             let_go(fd)
             return None
         # Our own record of this slot; those of other users are not ours to write.
-        replace(self._folder, f"{slot.name}.{os.geteuid()}.json", written(holder))
+        replace(self._folder, f"{slot.name}.{os.geteuid()}.json", written(holder, id=claim_id))
         return Lock(fd)
 
-    def enqueue(self, holder: Holder) -> Place:
-        """Make a ticket that is locked from the moment it has its name."""
+    def enqueue(self, holder: Holder) -> QueuePosition:
+        """Draw the next ticket, locked as soon as it has its name; its wants may come later."""
         drawn = (_TICKET.fullmatch(name) for name in self._names())
         most = _highest_number()
         numbers = [int(found["number"]) for found in drawn if found]
@@ -379,10 +444,10 @@ class LockedDirectory:
         if fd is None:  # pragma: no cover - the mutex is ours, so nobody made it meanwhile
             raise untrusted(self._path, "another program changes it without its mutex")
         ticket = Ticket(number=number, name=name, wants=None)
-        return Place(self._folder, fd, ticket, holder)
+        return QueuePosition(self._folder, fd, ticket, holder)
 
-    def _holder(self, slot: Slot, names: Sequence[str]) -> Holder:
-        """Return the last holder of the slot: the newest credible one of the users' records.
+    def _held_slot(self, slot: Slot, names: Sequence[str]) -> HeldSlot:
+        """Return a held slot with its last holder: the newest credible one of the users' records.
 
         The user is the owner of the record, which cannot be forged.
         """
@@ -395,7 +460,14 @@ class LockedDirectory:
             if match is None or read is None or read.user_id != int(match["user"]):
                 continue
             records.append(read)
+        path = self.path_of(slot)
         if not records:
-            return Holder()
+            return HeldSlot(slot=slot, path=path, holder=Holder())
         best = max(records, key=lambda read: _trust(read, now_ns))
-        return holder_of(best.record, best.user_id)
+        return HeldSlot(
+            slot=slot,
+            path=path,
+            holder=holder_of(best.record, best.user_id),
+            claim_id=text_of(best.record, "id"),
+            user_id=best.user_id,
+        )

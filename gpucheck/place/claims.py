@@ -1,4 +1,4 @@
-"""FIFO queue for GPU claims, and their acquisition.
+"""Claims on GPUs: FIFO queue, acquisition, rules of sharing, and the list of who holds what.
 
 Selecting and claiming are one step under the mutex of the claims. A caller that is ready to wait
 draws a ticket there first, before it surveys the machine. Tickets that want some of the same GPUs
@@ -10,16 +10,41 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gpucheck.place.claim_list import as_claim
-from gpucheck.place.claim_model import Claim, HeldSlot, Holder, Target, Ticket
-from gpucheck.place.claim_records import user_name
-from gpucheck.place.claim_rules import IDS_VARIABLE, Room, room_on
-from gpucheck.place.claim_store import ClaimStore, Gate, Lock, Place
+from gpucheck.inventory.model import Gpu
+from gpucheck.place.claim_store import (
+    ClaimStore,
+    HeldSlot,
+    Lock,
+    LockedStore,
+    QueuePosition,
+    Slot,
+    Step,
+    Target,
+    Ticket,
+    claims_directory,
+)
+from gpucheck.place.lock_files import user_name
+from gpucheck.place.model import Claim, ClaimList, Holder, UnusableLock
+from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
+
+#: The ids of the claims that enclose a command, for a gpucheck that it calls.
+IDS_VARIABLE = "GPUCHECK_CLAIM_IDS"
+
+#: The variables of a scheduler's allocation, in which the GPUs are already assigned.
+SCHEDULERS = {
+    "SLURM_JOB_ID": "Slurm",
+    "PBS_JOBID": "PBS",
+    "LSB_JOBID": "LSF",
+    "FLUX_JOB_ID": "Flux",
+    "OAR_JOB_ID": "OAR",
+    "COBALT_JOBID": "Cobalt",
+    "_CONDOR_SLOT": "HTCondor",
+}
 
 #: Interval at which a waiting process checks the ticket ahead of it, and the locks.
 _LOOK_S = 0.1
@@ -30,14 +55,39 @@ _LONGEST_SURVEY_S = 60.0
 #: Most waiting processes that may ask the driver at once, so that it answers in time.
 _SURVEYS_AT_ONCE = os.cpu_count() or 1
 
+_NO_ANSWER = Answer(result=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Lease: the claims that we hold, their locks, and the variables for a command."""
+class ClaimOptions:
+    """Options of a claim.
 
+    `claim` None claims unless a scheduler allocated the GPUs. With `hold` false the claims of
+    others count, but none is made. `command` goes into the record.
+    """
+
+    share: int = 1
+    wait: bool = False
+    timeout_s: float | None = None
+    claim: bool | None = None
+    hold: bool = True
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """GPUs that a caller got, held until the lease is closed or a command has inherited it.
+
+    Without locks nothing is held. `environment` is what a command needs to know its claims, and
+    `gpus` are all GPUs of the machine.
+    """
+
+    answer: Answer = _NO_ANSWER
+    gpus: Sequence[Gpu] = ()
+    targets: Sequence[Target] = ()
     locks: tuple[Lock, ...] = ()
     claims: tuple[Claim, ...] = ()
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -50,8 +100,8 @@ class Held:
             lock.close()
 
 
-class Chooser(Protocol):
-    """Selector: decides what to take, from surveys of the machine that may be repeated."""
+class Selector(Protocol):
+    """Selection of what to take, from surveys of the machine that may be repeated."""
 
     @property
     def possible(self) -> Sequence[Target]:
@@ -92,60 +142,46 @@ class Waiting:
     details: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimTerms:
-    """Options of an acquisition.
-
-    With `hold` false nothing is claimed. `around` are the ids of the claims that enclose this
-    process, and `command` goes into the record.
-    """
-
-    share: int = 1
-    wait: bool = False
-    timeout_s: float | None = None
-    hold: bool = True
-    command: str = ""
-    around: frozenset[str] = frozenset()
-
-
-class _Attempt:
-    """One attempt under the mutex: what was chosen and taken, and who is ahead."""
-
-    def __init__(self) -> None:
-        self.held: Held | None = None
-        self.chosen: Sequence[Target] = ()
-        self.ahead: Sequence[Ticket] = ()
-        self.free = 0
+OnWait = Callable[[Waiting], None]
 
 
 class Acquisition:
-    """One caller's acquisition of claims; without a store nothing is claimed or blocked."""
+    """One caller's acquisition of claims; without a store nothing is claimed or blocked.
+
+    `enclosing` are the ids of the claims that this process is inside of.
+    """
 
     def __init__(
         self,
         store: ClaimStore | None,
-        terms: ClaimTerms,
-        chooser: Chooser,
+        options: ClaimOptions,
+        selector: Selector,
         *,
-        on_wait: Callable[[Waiting], None] = lambda _: None,
+        enclosing: frozenset[str] = frozenset(),
+        on_wait: OnWait = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._terms = terms
-        self._chooser = chooser
+        self._options = options
+        self._selector = selector
+        self._enclosing = enclosing
         self._on_wait = on_wait
         self._sleep = sleep
         self._now_s = now_s
-        self._place: Place | None = None
+        self._position: QueuePosition | None = None
         self._began_s = now_s()
         self._has_waited = False
-        self._has_looked = False
-        self._silence = ""
-        self._ahead, self._reason = 0, ""
+        self._has_surveyed = False
+        #: What the last look found: the tickets ahead of us, and how many targets are vacant.
+        self._ahead: Sequence[Ticket] = ()
+        self._vacant = 0
+        #: What each pause reports: how many are ahead, what is missing, and that for each GPU.
+        self._reported_ahead, self._reason = 0, ""
         self._details: tuple[str, ...] = ()
+        self._silence = ""
 
-    def run(self) -> tuple[Sequence[Target], Held]:
+    def run(self) -> Lease:
         """Choose targets and claim them, waiting for them if requested.
 
         Raises:
@@ -154,48 +190,44 @@ class Acquisition:
             InconclusiveError: the claims cannot be read.
         """
         try:
-            attempt = self._try()
-            while attempt.held is None:
-                never = len(self._chooser.possible) < self._chooser.count
-                if never or not self._terms.wait:
-                    raise self._chooser.failure()
-                self._wait(attempt)
-                attempt = self._try()
-            return attempt.chosen, attempt.held
+            while (lease := self._try()) is None:
+                never = len(self._selector.possible) < self._selector.count
+                if never or not self._options.wait:
+                    raise self._selector.failure()
+                self._wait()
+            return lease
         finally:
             self._leave_queue()
 
-    def _try(self) -> _Attempt:
+    def _try(self) -> Lease | None:
         """Survey the machine, then choose and claim in one step."""
         store = self._store
         # A caller that only looks makes no directory: without one nothing is held.
-        if store is not None and not (self._terms.hold or store.exists()):
+        if store is not None and not (self._options.hold or store.exists()):
             store = None
-        if store is not None and self._terms.wait and self._place is None:
+        if store is not None and self._options.wait and self._position is None:
             self._join_queue(store)
         self._survey()
-        self._has_looked = True
-        attempt = _Attempt()
+        self._has_surveyed = True
         if store is None:
-            attempt.chosen = self._chooser.choose({})
-            attempt.held = Held(environment={}) if attempt.chosen else None
-            attempt.free = self._chooser.count
-            return attempt
-        with store.gate() as gate:
-            self._choose_and_take(gate, attempt)
-            if attempt.held is not None:
+            self._ahead, self._vacant = (), self._selector.count
+            targets = self._selector.choose({})
+            return Lease(targets=targets) if targets else None
+        with store.mutex() as locked:
+            lease = self._choose_and_take(locked)
+            if lease is not None:
                 # Under the mutex, so that nobody sees us wait for what we already hold.
                 self._leave_queue()
-        return attempt
+        return lease
 
     def _survey(self) -> None:
         """Survey the machine; a caller that waits outlasts a driver that does not answer."""
         pause_s = _SURVEY_S
         while True:
             try:
-                self._chooser.survey()
+                self._selector.survey()
             except InconclusiveError as error:
-                if not self._terms.wait:
+                if not self._options.wait:
                     raise
                 self._silence = error.message
                 self._note(0, error.message)
@@ -205,26 +237,30 @@ class Acquisition:
                 self._silence = ""
                 return
 
-    def _choose_and_take(self, gate: Gate, attempt: _Attempt) -> None:
-        rooms = self._look(gate, attempt)
-        blocked = {uuid: room.reason for uuid, room in rooms.items() if room.slot is None}
+    def _choose_and_take(self, locked: LockedStore) -> Lease | None:
+        vacancies = self._look(locked)
+        blocked = {
+            uuid: vacancy.reason for uuid, vacancy in vacancies.items() if vacancy.slot is None
+        }
         lost: dict[str, str] = {}
-        while attempt.held is None:
-            attempt.chosen = self._chooser.choose(blocked | lost, behind=len(attempt.ahead))
-            if not attempt.chosen:
-                return
-            attempt.held = self._take(gate, attempt.chosen, rooms, lost)
+        while True:
+            targets = self._selector.choose(blocked | lost, behind=len(self._ahead))
+            if not targets:
+                return None
+            lease = self._take(locked, targets, vacancies, lost)
+            if lease is not None:
+                return lease
 
     # ------------------------------------------------------------------------------ the queue
 
     def _join_queue(self, store: ClaimStore) -> None:
         """Draw a ticket, then wait until few enough others are asking the driver."""
-        with store.gate() as gate:
-            self._place = gate.enqueue(self._holder())
-        number = self._place.ticket.number
+        with store.mutex() as locked:
+            self._position = locked.enqueue(self._holder())
+        number = self._position.ticket.number
         while True:
-            with store.gate() as gate:
-                tickets = gate.tickets(before=number)
+            with store.mutex() as locked:
+                tickets = locked.tickets(before=number)
             asking = [ticket for ticket in tickets if ticket.wants is None]
             if len(asking) < _SURVEYS_AT_ONCE:
                 return
@@ -232,109 +268,113 @@ class Acquisition:
             self._wait_for(asking[-_SURVEYS_AT_ONCE])
 
     def _leave_queue(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._position is not None:
+            self._position.close()
 
-    def _look(self, gate: Gate, attempt: _Attempt) -> dict[str, Room]:
-        held = gate.held()
-        share, around = self._terms.share, self._terms.around
-        rooms = {
-            target.uuid: room_on(target, held, share=share, around=around)
-            for target in self._chooser.possible
+    def _look(self, locked: LockedStore) -> dict[str, Vacancy]:
+        """Return the vacancy on each possible target, and note the tickets ahead of us."""
+        held = locked.held()
+        vacancies = {
+            target.uuid: vacancy_on(
+                target, held, share=self._options.share, enclosing=self._enclosing
+            )
+            for target in self._selector.possible
         }
-        wants = self._wants(rooms)
-        place = self._place
-        if place is not None and place.ticket.wants is None:
-            place.settle(wants)
-        attempt.ahead = [
+        wants = self._wants(vacancies)
+        position = self._position
+        if position is not None and position.ticket.wants is None:
+            position.set_wants(wants)
+        self._ahead = [
             ticket
-            for ticket in gate.tickets(before=None if place is None else place.ticket.number)
+            for ticket in locked.tickets(before=position.ticket.number if position else None)
             # A ticket without wants may want the same, and is ahead of us if we wait too.
-            if (place is not None if ticket.wants is None else ticket.wants & wants)
+            if (position is not None if ticket.wants is None else ticket.wants & wants)
         ]
-        attempt.free = sum(room.slot is not None for room in rooms.values())
-        return rooms
+        self._vacant = sum(vacancy.slot is not None for vacancy in vacancies.values())
+        return vacancies
 
-    def _wants(self, rooms: Mapping[str, Room]) -> frozenset[str]:
+    def _wants(self, vacancies: Mapping[str, Vacancy]) -> frozenset[str]:
         """Return what we queue for: the GPUs, or places inside the claims that enclose us."""
-        if self._place is not None and self._place.ticket.wants is not None:
-            return self._place.ticket.wants
-        inside = "+".join(sorted(self._terms.around))
-        return frozenset(f"{uuid}@{inside}" if inside else uuid for uuid in rooms)
+        if self._position is not None and self._position.ticket.wants is not None:
+            return self._position.ticket.wants
+        inside = "+".join(sorted(self._enclosing))
+        return frozenset(f"{uuid}@{inside}" if inside else uuid for uuid in vacancies)
 
     # ------------------------------------------------------------------------------ taking
 
     def _take(
         self,
-        gate: Gate,
-        chosen: Sequence[Target],
-        rooms: Mapping[str, Room],
+        locked: LockedStore,
+        targets: Sequence[Target],
+        vacancies: Mapping[str, Vacancy],
         lost: dict[str, str],
-    ) -> Held | None:
+    ) -> Lease | None:
         """Take all of them or none; what another process has locked is lost for this attempt."""
-        if not self._terms.hold:
-            return Held(environment={})
-        holder = self._holder()
+        if not self._options.hold:
+            return Lease(targets=targets)
+        holder, claim_id = self._holder(), self._new_id()
         waited_s = self._waited_s() if self._has_waited else 0.0
         locks: list[Lock] = []
         claims = []
         try:
-            for target in chosen:
-                slot = rooms[target.uuid].slot
+            for target in targets:
+                slot = vacancies[target.uuid].slot
                 assert slot is not None, "a blocked target was chosen"
-                lock = gate.take(slot, holder)
+                lock = locked.take(slot, holder, claim_id)
                 if lock is None:
                     lost[target.uuid] = "another process has just taken it"
-                    break
+                    return None
                 locks.append(lock)
-                held = HeldSlot(slot=slot, path=gate.path_of(slot), holder=holder)
+                held = HeldSlot(slot=slot, path=locked.path_of(slot), holder=holder)
                 claims.append(as_claim(held, waited_s=waited_s))
         finally:
-            if len(claims) < len(chosen):
+            if len(claims) < len(targets):
                 for other in locks:
                     other.close()
-        if len(claims) < len(chosen):
-            return None
-        ids = ",".join(sorted({*self._terms.around, str(holder.id)}))
-        return Held(locks=tuple(locks), claims=tuple(claims), environment={IDS_VARIABLE: ids})
+        return Lease(
+            targets=targets,
+            locks=tuple(locks),
+            claims=tuple(claims),
+            environment={IDS_VARIABLE: ",".join(sorted({*self._enclosing, claim_id}))},
+        )
+
+    def _new_id(self) -> str:
+        """Return a name for a claim: ticket and time, on a clock that all processes share."""
+        number = self._position.ticket.number if self._position is not None else 0
+        return f"{number}-{time.monotonic_ns()}-{os.getpid()}"
 
     def _holder(self) -> Holder:
-        number = self._place.ticket.number if self._place is not None else 0
-        pid = os.getpid()
         return Holder(
-            # The ticket and the time, on a clock that all processes share, give the order.
-            id=f"{number}-{time.monotonic_ns()}-{pid}",
-            pid=pid,
+            pid=os.getpid(),
             user=user_name(os.geteuid()),
-            command=self._terms.command,
+            command=self._options.command,
             since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
 
     # ------------------------------------------------------------------------------ waiting
 
-    def _wait(self, attempt: _Attempt) -> None:
+    def _wait(self) -> None:
         """Wait for the tickets ahead of us, then for enough unclaimed GPUs."""
-        failure = self._chooser.failure()
-        reason, self._details = failure.message, _causes(failure)
-        if not attempt.ahead and attempt.free >= self._chooser.count:
+        failure = self._selector.failure()
+        reason, self._details = failure.message, _reasons(failure)
+        if not self._ahead and self._vacant >= self._selector.count:
             # They are unclaimed: the processes that use them must become less busy.
             self._note(0, reason)
             self._pause(_SURVEY_S)
             return
-        while attempt.ahead:
-            self._note(len(attempt.ahead), reason)
-            self._wait_for(attempt.ahead[-1])
-            self._look_again(attempt)
+        while self._ahead:
+            self._note(len(self._ahead), reason)
+            self._wait_for(self._ahead[-1])
+            self._look_again()
         self._note(0, reason)
-        while attempt.free < self._chooser.count:
+        while self._vacant < self._selector.count:
             self._pause(_LOOK_S)
-            self._look_again(attempt)
+            self._look_again()
 
-    def _look_again(self, attempt: _Attempt) -> None:
-        if self._store is None:
-            return
-        with self._store.gate() as gate:
-            self._look(gate, attempt)
+    def _look_again(self) -> None:
+        if self._store is not None:
+            with self._store.mutex() as locked:
+                self._look(locked)
 
     def _wait_for(self, ticket: Ticket) -> None:
         while self._store is not None and self._store.is_live(ticket):
@@ -342,7 +382,7 @@ class Acquisition:
 
     def _note(self, ahead: int, reason: str) -> None:
         """Remember what we wait for: each pause reports it."""
-        self._ahead, self._reason = ahead, reason
+        self._reported_ahead, self._reason = ahead, reason
 
     def _waited_s(self) -> float:
         return self._now_s() - self._began_s
@@ -351,13 +391,13 @@ class Acquisition:
         self._has_waited = True
         self._on_wait(
             Waiting(
-                ahead=self._ahead,
+                ahead=self._reported_ahead,
                 waited_s=self._waited_s(),
                 reason=self._reason,
                 details=self._details,
             )
         )
-        timeout_s = self._terms.timeout_s
+        timeout_s = self._options.timeout_s
         if timeout_s is not None:
             left_s = timeout_s - self._waited_s()
             if left_s <= 0:
@@ -366,26 +406,165 @@ class Acquisition:
         self._sleep(seconds)
 
     def _too_late(self) -> BadAnswerError:
-        message = f"Nothing became free within {self._terms.timeout_s:g} s."
+        message = f"Nothing became free within {self._options.timeout_s:g} s."
         if self._silence:
             return BadAnswerError(
                 code="wait-timeout",
                 message=f"{message} {self._silence}",
                 remedy=("Run: gpucheck detect",),
             )
-        if not self._has_looked:
+        if not self._has_surveyed:
             return BadAnswerError(
                 code="wait-timeout",
                 message=f"{message} Others ahead in the queue ask the driver first.",
             )
-        last = self._chooser.failure()
+        last = self._selector.failure()
         return BadAnswerError(
             code="wait-timeout",
             message=f"{message} {last.message}",
-            remedy=(*_causes(last), "Ask for less, or wait longer: --timeout."),
+            remedy=(*_reasons(last), "Ask for less, or wait longer: --timeout."),
         )
 
 
-def _causes(failure: BadAnswerError) -> tuple[str, ...]:
+def _reasons(failure: BadAnswerError) -> tuple[str, ...]:
     """Return the reasons of a failure: its remedy without the last step."""
     return failure.remedy[:-1]
+
+
+# ---------------------------------------------------------------------------------- rules
+
+
+def scheduler_of(environment: Mapping[str, str]) -> str | None:
+    """Return the scheduler whose allocation this process is in."""
+    return next((name for key, name in SCHEDULERS.items() if environment.get(key)), None)
+
+
+def enclosing_ids(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the ids of the claims that enclose this process."""
+    return frozenset(filter(None, environment.get(IDS_VARIABLE, "").split(",")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacancy:
+    """Vacancy on a target: the slot to take, or why there is none."""
+
+    slot: Slot | None = None
+    reason: str = ""
+
+
+def vacancy_on(
+    target: Target, held: Sequence[HeldSlot], *, share: int, enclosing: frozenset[str]
+) -> Vacancy:
+    """Return the vacancy on a target for a claim that accepts `share` claims on it.
+
+    The smallest share among all of them is the limit. A whole GPU excludes its MIG instances, and
+    the other way round. The claims in `enclosing` are our own if we own their records: the ids
+    alone prove nothing, since everybody can read them.
+    """
+    if not target.has_usable_name:
+        return Vacancy(reason="its UUID cannot be read, so it cannot be claimed")
+    on_gpu = [item for item in held if item.slot.target.card == target.card]
+    strange = next((item for item in on_gpu if item.problem), None)
+    if strange is not None:
+        return Vacancy(reason=strange.obstacle)
+    ours = _enclosing_steps(target, on_gpu, enclosing)
+    if not ours:
+        for item in on_gpu:
+            other = item.slot.target
+            if other != target and None in (other.instance, target.instance):
+                what = "one of its MIG instances" if target.instance is None else "the whole GPU"
+                return Vacancy(reason=f"{what} is held by {item.holder.described}")
+    taken = {
+        item.slot.steps[len(ours)]: item
+        for item in on_gpu
+        if item.slot.target == target
+        and len(item.slot.steps) > len(ours)
+        and item.slot.steps[: len(ours)] == ours
+    }
+    limit = min([share, *(step.share for step in taken)])
+    if len(taken) >= limit:
+        return Vacancy(reason=_held_by(taken))
+    used = {step.slot for step in taken}
+    number = next(number for number in range(share) if number not in used)
+    return Vacancy(slot=Slot(target=target, steps=(*ours, Step(slot=number, share=share))))
+
+
+def _enclosing_steps(
+    target: Target, on_gpu: Sequence[HeldSlot], enclosing: frozenset[str]
+) -> tuple[Step, ...]:
+    """Return the steps of the innermost claim on the target that encloses us."""
+    ours = [
+        item.slot.steps
+        for item in on_gpu
+        if item.slot.target == target
+        and item.claim_id is not None
+        and item.claim_id in enclosing
+        and item.user_id == os.geteuid()
+    ]
+    return max(ours, key=len, default=())
+
+
+def _held_by(taken: Mapping[Step, HeldSlot]) -> str:
+    people = sorted({item.holder.described for item in taken.values()})
+    return f"held by {', '.join(people)}"
+
+
+# ---------------------------------------------------------------------------------- the store
+
+
+def open_store(options: ClaimOptions, environment: Mapping[str, str]) -> ClaimStore | None:
+    """Return the claim store, or None if claims are switched off."""
+    claims = options.claim
+    if claims is None:
+        claims = scheduler_of(environment) is None
+    return open_claims(environment) if claims else None
+
+
+def open_claims(environment: Mapping[str, str]) -> ClaimStore:
+    """Return the store of the claims on this machine's GPUs."""
+    return ClaimStore(claims_directory(environment))
+
+
+def as_claim(held: HeldSlot, *, waited_s: float | None = None) -> Claim:
+    """Return a held slot as the documents show it."""
+    slot, holder = held.slot, held.holder
+    return Claim(
+        uuid=slot.target.uuid,
+        gpu_uuid=slot.target.card,
+        path=held.path,
+        slot=slot.steps[-1].slot,
+        share=slot.steps[-1].share,
+        held=True,
+        waited_s=waited_s,
+        pid=holder.pid,
+        process=holder.process,
+        user=holder.user,
+        command=holder.command,
+        since=holder.since,
+    )
+
+
+def list_claims(store: ClaimStore) -> ClaimList:
+    """Return the claims that are held, and the queue."""
+    directory = str(store.directory)
+    if not store.exists():
+        return ClaimList(directory=directory)
+    with store.mutex() as locked:
+        held = locked.held()
+        queue = locked.queue()
+    return ClaimList(
+        directory=directory,
+        claims=tuple(as_claim(item) for item in held if not item.problem),
+        unusable=tuple(
+            UnusableLock(
+                uuid=item.slot.target.uuid,
+                path=item.path,
+                user=item.holder.user,
+                problem=item.problem,
+            )
+            for item in held
+            if item.problem
+        ),
+        waiting=len(queue),
+        queue=tuple(queue),
+    )

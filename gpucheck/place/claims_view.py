@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.place.claim_model import Claim, ClaimList, ProcessState, Waiter
+from gpucheck.place.model import Claim, ClaimList, Holder, ProcessState
 from gpucheck.place.operations_view import indented
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable
@@ -55,7 +55,7 @@ def _claim(claim: Claim, *, more: bool) -> Iterator[RenderableType]:
         yield Text(printable(f"  {claim.path}"), style="dim", no_wrap=True, overflow="ignore")
 
 
-def _person(who: Claim | Waiter, *, more: bool) -> Iterator[RenderableType]:
+def _person(who: Claim | Holder, *, more: bool) -> Iterator[RenderableType]:
     from rich.text import Text
 
     remark = _REMARKS.get(who.process, "") if who.process else ""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
-from gpucheck.place.model import DeviceGrammar, DeviceSpec
 from gpucheck.report.errors import WrongUseError
 
 #: Types that TensorFlow knows by their bare name; any other needs the long form `/device:TYPE:N`.
@@ -26,6 +26,46 @@ _LIST = re.compile(r"[0-9]+(?:,[0-9]+)+")
 _UUID = re.compile(r"(?:GPU|MIG)-(?:GPU-)?(?P<digits>[0-9A-Fa-f]*)[0-9A-Fa-f/-]*", re.IGNORECASE)
 #: With fewer digits `gpu-1` is more likely a typo for `gpu:1` than the start of a UUID.
 _LEAST_DIGITS = 4
+
+
+class DeviceGrammar(StrEnum):
+    """Grammar that a device string follows."""
+
+    TENSORFLOW = "tensorflow"
+    PYTORCH = "pytorch"
+    THEANO = "theano"
+    INDEX = "index"
+    UUID = "uuid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """A parsed device string; what it leaves open is null.
+
+    `kind` is in upper case (GPU, CPU, TPU, ...). `job` may be `*`, as TensorFlow keeps it. `uuid`
+    is that of a GPU or a MIG instance, or its beginning.
+    """
+
+    text: str
+    grammar: DeviceGrammar = DeviceGrammar.TENSORFLOW
+    job: str | None = None
+    replica: int | None = None
+    task: int | None = None
+    kind: str | None = None
+    index: int | None = None
+    uuid: str | None = None
+
+    @property
+    def canonical(self) -> str:
+        """Return TensorFlow's normal form: job, replica, task, device; an open index is `*`."""
+        parts = [
+            f"/{key}:{value}"
+            for key, value in (("job", self.job), ("replica", self.replica), ("task", self.task))
+            if value is not None
+        ]
+        if self.kind is not None:
+            parts.append(f"/device:{self.kind}:{'*' if self.index is None else self.index}")
+        return "".join(parts)
 
 
 def parse_device(text: str) -> DeviceSpec:

@@ -22,7 +22,7 @@ from typing import Any
 
 from gpucheck.drivers.host.toml_file import Source, find_lines, parse_toml, read_text, shown
 from gpucheck.place.device_strings import parse_device
-from gpucheck.place.graph_model import Graph, GraphOp, OpKind
+from gpucheck.place.graph import Graph, GraphOp, OpKind
 from gpucheck.report.errors import WrongUseError
 
 MOST_OPS = 1000

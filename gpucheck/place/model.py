@@ -1,70 +1,100 @@
-"""Device strings, placed devices and placed operations (contract place/1)."""
+"""Documents of `gpucheck place` (place/1) and of its claims (claims/1)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpucheck.place.claim_model import Claim
-from gpucheck.report.units import Amount
+#: Most claims that may share one GPU.
+MOST_SHARES = 256
+#: Most characters of a command that a sentence repeats.
+_MOST_SHOWN = 60
 
 
-class DeviceGrammar(StrEnum):
-    """Grammar that a device string follows."""
+# ---------------------------------------------------------------------------------- claims
 
-    TENSORFLOW = "tensorflow"
-    PYTORCH = "pytorch"
-    THEANO = "theano"
-    INDEX = "index"
-    UUID = "uuid"
+
+class ProcessState(StrEnum):
+    """State of the process that made a claim.
+
+    `ended`: a process that it started still holds the claim. `elsewhere`: its number belongs to
+    another PID namespace, such as a container's.
+    """
+
+    RUNNING = "running"
+    ENDED = "ended"
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec:
-    """A parsed device string; what it leaves open is null.
+class Holder:
+    """Process that made a claim or waits for one; all is null if its record cannot be read."""
 
-    `kind` is in upper case (GPU, CPU, TPU, ...). `job` may be `*`, as TensorFlow keeps it. `uuid`
-    is that of a GPU or a MIG instance, or its beginning.
-    """
-
-    text: str
-    grammar: DeviceGrammar = DeviceGrammar.TENSORFLOW
-    job: str | None = None
-    replica: int | None = None
-    task: int | None = None
-    kind: str | None = None
-    index: int | None = None
-    uuid: str | None = None
+    pid: int | None = None
+    process: ProcessState | None = None
+    user: str | None = None
+    command: str | None = None
+    since: str | None = None
 
     @property
-    def canonical(self) -> str:
-        """Return TensorFlow's normal form: job, replica, task, device; an open index is `*`."""
-        parts = [
-            f"/{key}:{value}"
-            for key, value in (("job", self.job), ("replica", self.replica), ("task", self.task))
-            if value is not None
-        ]
-        if self.kind is not None:
-            parts.append(f"/device:{self.kind}:{'*' if self.index is None else self.index}")
-        return "".join(parts)
+    def described(self) -> str:
+        """Return user, process and the beginning of the command in one phrase."""
+        who = self.user or "an unknown user"
+        if self.pid is None:
+            return who
+        remark = {
+            ProcessState.ENDED: ", which has ended, but its children run",
+            ProcessState.ELSEWHERE: " in another PID namespace",
+        }
+        process = f"pid {self.pid}{remark.get(self.process, '') if self.process else ''}"
+        if not self.command:
+            return f"{who} ({process})"
+        long = len(self.command) > _MOST_SHOWN
+        command = f"{self.command[: _MOST_SHOWN - 3]}..." if long else self.command
+        return f"{who} ({process}: {command})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CudaDevice:
-    """A device that CUDA would enumerate: a GPU, or one of its MIG instances.
+class Claim:
+    """A claim as the documents show it; `held` is false if it was only looked at."""
 
-    `cuda_index` is null if it is visible but only the driver knows the order. `index` is the
-    NVML index of the GPU, also for an instance; `mig_instance` tells the two apart.
-    """
+    uuid: str
+    path: str
+    slot: int
+    held: bool
+    waited_s: float | None = None
+    pid: int | None = None
+    process: ProcessState | None = None
+    user: str | None = None
+    command: str | None = None
+    since: str | None = None
+    share: int = 1
+    gpu_uuid: str | None = None
 
-    cuda_index: int | None
-    index: int
-    uuid: str | None
-    name: str | None
-    pci_bus_id: str | None
-    memory_total_bytes: int | None
-    mig_instance: bool = False
-    memory_source: str = "driver"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusableLock:
+    """A lock file that is not a regular file or cannot be opened; its GPU is not given."""
+
+    uuid: str
+    path: str
+    user: str | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimList:
+    """Result of `gpucheck place --claims`: the claims that are held, and the queue in order."""
+
+    directory: str
+    claims: tuple[Claim, ...] = ()
+    waiting: int = 0
+    queue: tuple[Holder, ...] = ()
+    unusable: tuple[UnusableLock, ...] = ()
+
+
+# ---------------------------------------------------------------------------------- placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,30 +139,6 @@ class Transfer:
     seconds: float | None = None
 
 
-class Preference(StrEnum):
-    """Order of preference among GPUs that fit."""
-
-    FREE_MEMORY = "free-memory"
-    IDLE = "idle"
-    COOL = "cool"
-    NUMA = "numa"
-    NVLINK = "nvlink"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceRequest:
-    """Criteria for choosing GPUs."""
-
-    count: int = 1
-    min_free: Amount | None = None
-    max_utilization_percent: float | None = None
-    min_compute_capability: str | None = None
-    name: str | None = None
-    exclude: tuple[str, ...] = ()
-    prefer: Preference = Preference.FREE_MEMORY
-    share: int = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A GPU or MIG instance that was considered, and why it was or was not eligible.
@@ -172,3 +178,30 @@ class Placement:
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     advice: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------------------- names in short
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def name_together(candidates: Sequence[Candidate]) -> str:
+    """Return the numbers of cards; instances have none, so their UUIDs are added."""
+    cards: list[int] = []
+    others: list[str] = []
+    for item in candidates:
+        if item.index is not None and not item.uuid.startswith("MIG-"):
+            cards.append(item.index)
+        else:
+            others.append(item.uuid if item.index is None else f"{item.index} ({item.uuid})")
+    names = ([ranges(cards)] if cards else []) + others
+    return f"GPU{'s' if len(candidates) > 1 else ''} {', '.join(names)}"

@@ -7,16 +7,40 @@ task are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.model import Gpu, GpuState, Visibility
 from gpucheck.inventory.visibility import bus_place, digits_of
-from gpucheck.place.device_strings import malformed, parse_device, quoted, shown
-from gpucheck.place.model import CudaDevice, DeviceSpec, PlacedDevice, Placement
+from gpucheck.place.device_strings import DeviceSpec, malformed, parse_device, quoted, shown
+from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.report.envelope import Notice
-from gpucheck.report.errors import BadAnswerError, GpucheckError, InconclusiveError, MissingError
+from gpucheck.report.errors import (
+    BadAnswerError,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+)
 
 LOCAL_TASK = "/job:localhost/replica:0/task:0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaDevice:
+    """A device that CUDA would enumerate: a GPU, or one of its MIG instances.
+
+    `cuda_index` is null if it is visible but only the driver knows the order. `index` is the
+    NVML index of the GPU, also for an instance; `mig_instance` tells the two apart.
+    """
+
+    cuda_index: int | None
+    index: int
+    uuid: str | None
+    name: str | None
+    pci_bus_id: str | None
+    memory_total_bytes: int | None
+    mig_instance: bool = False
+    memory_source: str = "driver"
 
 
 def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:

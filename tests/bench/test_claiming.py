@@ -10,10 +10,9 @@ import pytest
 
 from gpucheck.bench.claiming import Claims, hold_gpus, target_of
 from gpucheck.drivers.readings import MigReading
-from gpucheck.place.claim_files import DIRECTORY_VARIABLE
-from gpucheck.place.claim_list import list_claims
-from gpucheck.place.claim_model import Target
-from gpucheck.place.claim_store import LockDirectory
+from gpucheck.place.claim_store import ClaimStore, Target
+from gpucheck.place.claims import list_claims
+from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from tests.architecture.house import ROOT
 from tests.fakes.probes import gpu_reading, reading_of
 
@@ -27,7 +26,7 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 
 
 def held(environment: dict[str, str]) -> dict[str, str | None]:
-    claims = list_claims(LockDirectory(Path(environment[DIRECTORY_VARIABLE]))).claims
+    claims = list_claims(ClaimStore(Path(environment[DIRECTORY_VARIABLE]))).claims
     return {claim.uuid: claim.command for claim in claims}
 
 

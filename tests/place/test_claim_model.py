@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.place.claim_model import Holder, Slot, Step, Target, parse_slot
+from gpucheck.place.claim_store import Slot, Step, Target, parse_slot
+from gpucheck.place.model import Holder
 
 CARD = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
 

@@ -18,20 +18,19 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.place import claim_files, claim_records
-from gpucheck.place import claim_store as claims
-from gpucheck.place.claim_files import DIRECTORY_VARIABLE
-from gpucheck.place.claim_model import Holder, ProcessState, Slot, Step, Target
-from gpucheck.place.claim_store import LockDirectory, claims_directory
+from gpucheck.place import claim_store, lock_files
+from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target, claims_directory
+from gpucheck.place.lock_files import DIRECTORY_VARIABLE
+from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import InconclusiveError, MissingError
 
 SLOT = Slot(target=Target(card="GPU-1"), steps=(Step(slot=0, share=1),))
-ALICE = Holder(id="1-2-3", pid=42, command="train", since="2026-01-02T03:04:05Z")
+ALICE = Holder(pid=42, command="train", since="2026-01-02T03:04:05Z")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LockDirectory:
-    return LockDirectory(tmp_path / "claims")
+def store(tmp_path: Path) -> ClaimStore:
+    return ClaimStore(tmp_path / "claims")
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LockDirectory:
+def another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimStore:
     """Return the claims in a directory that another user has made."""
     folder = tmp_path / "claims"
     folder.mkdir()
@@ -55,16 +54,16 @@ def another_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LockDirect
         os.chown(folder, owner, -1)
     else:  # only root can give a directory away: here it is we who are somebody else
         monkeypatch.setattr(os, "geteuid", lambda: owner)
-    return LockDirectory(folder)
+    return ClaimStore(folder)
 
 
 class TestDirectory:
     def test_it_is_made_for_all_users_whatever_the_umask(
-        self, store: LockDirectory, strict_umask: None
+        self, store: ClaimStore, strict_umask: None
     ) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
-            place = gate.enqueue(ALICE)
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
+            place = locked.enqueue(ALICE)
 
         assert mode(store.directory) == 0o1777
         assert {mode(path) for path in store.directory.iterdir()} == {0o1644}
@@ -75,9 +74,9 @@ class TestDirectory:
     def test_no_umask_is_strange_enough(self, tmp_path: Path) -> None:
         before = os.umask(0o777)
         try:
-            store = LockDirectory(tmp_path / "claims")
-            with store.gate() as gate:
-                lock = gate.take(SLOT, ALICE)
+            store = ClaimStore(tmp_path / "claims")
+            with store.mutex() as locked:
+                lock = locked.take(SLOT, ALICE)
         finally:
             os.umask(before)
 
@@ -90,53 +89,53 @@ class TestDirectory:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its maker was killed between the two steps."""
-        monkeypatch.setattr(claim_files, "PARENTS", (tmp_path,))
-        (tmp_path / claim_files.NAME).mkdir(mode=0o700)
+        monkeypatch.setattr(lock_files, "PARENTS", (tmp_path,))
+        (tmp_path / lock_files.NAME).mkdir(mode=0o700)
 
-        with LockDirectory(tmp_path / claim_files.NAME).gate():
-            assert mode(tmp_path / claim_files.NAME) == 0o1777
+        with ClaimStore(tmp_path / lock_files.NAME).mutex():
+            assert mode(tmp_path / lock_files.NAME) == 0o1777
 
     @pytest.mark.parametrize("chosen", [0o700, 0o755, 0o777, 0o1775])
     def test_any_other_mode_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: int
     ) -> None:
-        monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
+        monkeypatch.setattr(lock_files, "DIRECTORY_ATTEMPTS", 2)
         tmp_path.chmod(chosen)
 
         with (
             pytest.raises(MissingError, match=f"its mode is {chosen:04o}") as caught,
-            LockDirectory(tmp_path).gate(),
+            ClaimStore(tmp_path).mutex(),
         ):
             pass
         assert mode(tmp_path) == chosen
         assert caught.value.exit_code == 4
-        me = claim_records.user_name(os.geteuid())
+        me = lock_files.user_name(os.geteuid())
         assert f"It belongs to {me}." in caught.value.message
 
     def test_root_uses_none_but_roots(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = another_users(tmp_path, monkeypatch)
-        monkeypatch.setattr(claim_files, "_is_root", lambda: True)
+        monkeypatch.setattr(lock_files, "_is_root", lambda: True)
 
-        with pytest.raises(MissingError, match="root trusts no other"), store.gate():
+        with pytest.raises(MissingError, match="root trusts no other"), store.mutex():
             pass
 
     def test_others_use_it_and_are_warned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = another_users(tmp_path, monkeypatch)
-        monkeypatch.setattr(claim_files, "_is_root", lambda: False)
+        monkeypatch.setattr(lock_files, "_is_root", lambda: False)
 
-        with store.gate() as gate:
-            assert gate.held() == []
+        with store.mutex() as locked:
+            assert locked.held() == []
         warning = store.warning()
         assert warning is not None
         assert f"d {store.directory} 1777 root root" in warning
-        assert LockDirectory(tmp_path / "none").warning() is None
+        assert ClaimStore(tmp_path / "none").warning() is None
 
-    def test_ones_own_is_no_warning(self, store: LockDirectory) -> None:
-        with store.gate():
+    def test_ones_own_is_no_warning(self, store: ClaimStore) -> None:
+        with store.mutex():
             pass
 
         assert store.warning() is None
@@ -145,7 +144,7 @@ class TestDirectory:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "claims").symlink_to(tmp_path / "elsewhere")
 
-        with pytest.raises(MissingError, match="a link"), LockDirectory(tmp_path / "claims").gate():
+        with pytest.raises(MissingError, match="a link"), ClaimStore(tmp_path / "claims").mutex():
             pass
 
         assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -155,56 +154,56 @@ class TestDirectory:
 
         with (
             pytest.raises(MissingError, match="not a directory"),
-            LockDirectory(tmp_path / "claims").gate(),
+            ClaimStore(tmp_path / "claims").mutex(),
         ):
             pass
-        assert LockDirectory(tmp_path / "claims").exists()
-        assert LockDirectory(tmp_path / "claims" / "below").exists()
-        assert not LockDirectory(tmp_path / "other").exists()
+        assert ClaimStore(tmp_path / "claims").exists()
+        assert ClaimStore(tmp_path / "claims" / "below").exists()
+        assert not ClaimStore(tmp_path / "other").exists()
 
     def test_one_that_we_may_not_write_to(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(claim_files, "DIRECTORY_ATTEMPTS", 2)
-        monkeypatch.setattr(claim_files.os, "access", lambda *_, **__: False)
+        monkeypatch.setattr(lock_files, "DIRECTORY_ATTEMPTS", 2)
+        monkeypatch.setattr(lock_files.os, "access", lambda *_, **__: False)
         tmp_path.chmod(0o1777)
 
         with (
             pytest.raises(MissingError, match="you may not write to it"),
-            LockDirectory(tmp_path).gate(),
+            ClaimStore(tmp_path).mutex(),
         ):
             pass
 
     @pytest.mark.parametrize("named", ["claims", "./claims", "~/claims"])
     def test_one_that_depends_on_where_somebody_stands(self, named: str) -> None:
         with pytest.raises(MissingError, match="beginning with /"):
-            claims_directory({claim_files.DIRECTORY_VARIABLE: named})
+            claims_directory({lock_files.DIRECTORY_VARIABLE: named})
 
     def test_no_parent(self, tmp_path: Path) -> None:
         with (
             pytest.raises(MissingError, match="cannot be created"),
-            LockDirectory(tmp_path / "no" / "claims").gate(),
+            ClaimStore(tmp_path / "no" / "claims").mutex(),
         ):
             pass
 
     def test_a_file_system_without_locks(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(_fd: int, _kind: int) -> None:
             raise OSError(errno.EBADF, "Bad file descriptor")
 
         monkeypatch.setattr(fcntl, "flock", refuse)
 
-        with pytest.raises(MissingError, match="cannot lock files"), store.gate():
+        with pytest.raises(MissingError, match="cannot lock files"), store.mutex():
             pass
 
-    def test_a_full_disk(self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-        with store.gate():
+    def test_a_full_disk(self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        with store.mutex():
             pass
         monkeypatch.setattr(os, "write", lambda _fd, _content: 0)
 
-        with pytest.raises(MissingError, match="No space left"), store.gate() as gate:
-            gate.enqueue(ALICE)
+        with pytest.raises(MissingError, match="No space left"), store.mutex() as locked:
+            locked.enqueue(ALICE)
 
         assert [path.name for path in store.directory.iterdir()] == ["gate.lock"]
 
@@ -215,46 +214,45 @@ class TestDirectory:
 
 
 class TestLocks:
-    def test_one_holder_at_a_time(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
-            again = gate.take(SLOT, ALICE)
-            held = gate.held()
+    def test_one_holder_at_a_time(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
+            again = locked.take(SLOT, ALICE)
+            held = locked.held()
 
         assert lock is not None
         assert again is None
         assert [(item.slot, item.holder.command) for item in held] == [(SLOT, "train")]
         lock.close()
-        with store.gate() as gate:
-            assert gate.held() == []
+        with store.mutex() as locked:
+            assert locked.held() == []
 
-    def test_looking_disturbs_nobody(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
-            assert len(gate.held()) == len(gate.held()) == 1
+    def test_looking_disturbs_nobody(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
+            assert len(locked.held()) == len(locked.held()) == 1
         assert lock is not None
         lock.close()
 
-    def test_a_copy_of_the_descriptor_holds_on(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
+    def test_a_copy_of_the_descriptor_holds_on(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
         assert lock is not None
         copy = os.dup(lock.descriptor)
         lock.close()
-        with store.gate() as gate:
-            assert len(gate.held()) == 1
+        with store.mutex() as locked:
+            assert len(locked.held()) == 1
         os.close(copy)
-        with store.gate() as gate:
-            assert gate.held() == []
+        with store.mutex() as locked:
+            assert locked.held() == []
 
-    def test_kill_minus_nine_frees_it(self, store: LockDirectory) -> None:
+    def test_kill_minus_nine_frees_it(self, store: ClaimStore) -> None:
         program = (
             "import sys, time; from pathlib import Path\n"
-            "from gpucheck.place.claim_model import *\n"
-            "from gpucheck.place.claim_store import *\n"
+            "from gpucheck.place.claim_store import *; from gpucheck.place.claim_store import *\n"
             "slot = parse_slot('GPU-1.0of1')\n"
-            "with LockDirectory(Path(sys.argv[1])).gate() as gate:\n"
-            "    lock = gate.take(slot, Holder())\n"
+            "with ClaimStore(Path(sys.argv[1])).mutex() as locked:\n"
+            "    lock = locked.take(slot, Holder())\n"
             "print('held', flush=True); time.sleep(60)\n"
         )
         holder = subprocess.Popen(
@@ -263,36 +261,36 @@ class TestLocks:
         with holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with store.gate() as gate:
-                assert len(gate.held()) == 1
+            with store.mutex() as locked:
+                assert len(locked.held()) == 1
             holder.send_signal(signal.SIGKILL)
-        with store.gate() as gate:
-            assert gate.held() == []
+        with store.mutex() as locked:
+            assert locked.held() == []
 
-    def test_a_process_forked_meanwhile_does_not_keep_the_gate(self, store: LockDirectory) -> None:
+    def test_a_process_forked_meanwhile_does_not_keep_the_mutex(self, store: ClaimStore) -> None:
         """Another thread may fork at any time; the child has copies of all descriptors."""
-        with warnings.catch_warnings(), store.gate() as gate:
+        with warnings.catch_warnings(), store.mutex() as locked:
             warnings.simplefilter("ignore", DeprecationWarning)
-            lost = gate.take(SLOT, ALICE)
-            place = gate.enqueue(ALICE)
+            lost = locked.take(SLOT, ALICE)
+            place = locked.enqueue(ALICE)
             child = os.fork()
             if child == 0:
                 time.sleep(60)
                 os._exit(0)
         place.close()
         try:
-            with LockDirectory(store.directory, gate_deadline_s=1).gate() as gate:
-                assert gate.tickets() == []
-                assert len(gate.held()) == 1
+            with ClaimStore(store.directory, mutex_deadline_s=1).mutex() as locked:
+                assert locked.tickets() == []
+                assert len(locked.held()) == 1
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             assert lost is not None
             lost.close()
 
-    def test_a_child_does_not_inherit_it_by_itself(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
+    def test_a_child_does_not_inherit_it_by_itself(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
 
         assert lock is not None
         assert not os.get_inheritable(lock.descriptor)
@@ -301,9 +299,9 @@ class TestLocks:
 
     @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
     def test_what_is_no_file_is_not_taken(
-        self, store: LockDirectory, kind: str, tmp_path: Path
+        self, store: ClaimStore, kind: str, tmp_path: Path
     ) -> None:
-        with store.gate():
+        with store.mutex():
             pass
         path = store.directory / f"{SLOT.name}.lock"
         victim = tmp_path / "victim"
@@ -314,48 +312,52 @@ class TestLocks:
         else:
             path.mkdir()
 
-        with pytest.raises(MissingError), store.gate() as gate:
-            gate.take(SLOT, ALICE)
+        with pytest.raises(MissingError), store.mutex() as locked:
+            locked.take(SLOT, ALICE)
 
         assert not victim.exists()
-        with store.gate() as gate:
-            (found,) = gate.held()
+        with store.mutex() as locked:
+            (found,) = locked.held()
         assert found.problem
-        assert found.holder.user == claim_records.user_name(os.geteuid())
+        assert found.holder.user == lock_files.user_name(os.geteuid())
         assert str(path) in found.obstacle
 
-    def test_files_of_other_names_are_left_alone(self, store: LockDirectory) -> None:
-        with store.gate():
+    def test_files_of_other_names_are_left_alone(self, store: ClaimStore) -> None:
+        with store.mutex():
             pass
         for name in ("notes.txt", "GPU-1.5of2.lock", ".draft-1", "x" * 200):
             (store.directory / name).write_text("")
 
-        with store.gate() as gate:
-            assert gate.held() == []
-            assert gate.tickets() == []
+        with store.mutex() as locked:
+            assert locked.held() == []
+            assert locked.tickets() == []
 
-    def test_what_somebody_was_killed_over_is_removed(self, store: LockDirectory) -> None:
-        with store.gate():
+    def test_what_somebody_was_killed_over_is_removed(self, store: ClaimStore) -> None:
+        with store.mutex():
             pass
         old, young = store.directory / ".draft-1-old", store.directory / ".draft-2-young"
         for path in (old, young):
             path.write_text("")
         os.utime(old, (0, 0))
 
-        with store.gate() as gate:
-            gate.tickets()
+        with store.mutex() as locked:
+            locked.tickets()
 
         assert not old.exists()
         assert young.exists()
 
-    def test_a_gate_that_nobody_leaves(self, tmp_path: Path) -> None:
-        store = LockDirectory(tmp_path / "claims", gate_deadline_s=0.05)
-        with store.gate(), pytest.raises(InconclusiveError, match="Another process"), store.gate():
+    def test_a_mutex_that_stays_taken(self, tmp_path: Path) -> None:
+        store = ClaimStore(tmp_path / "claims", mutex_deadline_s=0.05)
+        with (
+            store.mutex(),
+            pytest.raises(InconclusiveError, match="Another"),
+            store.mutex(),
+        ):
             pass
 
 
 def test_no_file_is_opened_that_another_user_may_have_put_there(
-    store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fs.protected_regular refuses O_CREAT on a file of another user, even to root."""
     opened: list[tuple[str, int]] = []
@@ -367,11 +369,11 @@ def test_no_file_is_opened_that_another_user_may_have_put_there(
 
     monkeypatch.setattr(os, "open", record)
     for _ in range(2):
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
-            place = gate.enqueue(ALICE)
-            gate.held()
-            gate.tickets()
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
+            place = locked.enqueue(ALICE)
+            locked.held()
+            locked.tickets()
             assert lock is not None
             lock.close()
             place.close()
@@ -384,45 +386,45 @@ def test_no_file_is_opened_that_another_user_may_have_put_there(
 
 
 class TestRecords:
-    def test_the_user_is_the_owner_of_the_record(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
-            (held,) = gate.held()
+    def test_the_user_is_the_owner_of_the_record(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE, "1-2-3")
+            (held,) = locked.held()
 
-        assert held.holder.user == claim_records.user_name(os.geteuid())
-        assert (held.holder.id, held.holder.pid) == ("1-2-3", 42)
+        assert held.holder.user == lock_files.user_name(os.geteuid())
+        assert (held.claim_id, held.holder.pid) == ("1-2-3", 42)
         assert lock is not None
         lock.close()
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", '{"pid": "x", "command": 7}', "[" * 100_000, "\0", '{"pid": -1}']
     )
-    def test_whatever_stands_in_a_record(self, store: LockDirectory, text: str) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
+    def test_whatever_stands_in_a_record(self, store: ClaimStore, text: str) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
             (store.directory / f"{SLOT.name}.{os.geteuid()}.json").write_text(text)
-            (held,) = gate.held()
+            (held,) = locked.held()
 
-        assert (held.holder.pid, held.holder.command, held.holder.id) == (None, None, None)
+        assert (held.holder.pid, held.holder.command, held.claim_id) == (None, None, None)
         assert lock is not None
         lock.close()
 
-    def test_nobody_writes_a_record_in_the_name_of_another(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, ALICE)
+    def test_nobody_writes_a_record_in_the_name_of_another(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, ALICE)
             forged = store.directory / f"{SLOT.name}.{os.geteuid() + 1}.json"
             forged.write_text('{"pid": 666}')
-            (held,) = gate.held()
+            (held,) = locked.held()
 
         assert held.holder.pid == 42
         assert lock is not None
         lock.close()
 
-    def test_a_record_that_cannot_be_written_is_not_an_old_one(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
+    def test_a_record_that_cannot_be_written_is_not_an_old_one(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
             (store.directory / f"{SLOT.name}.{os.geteuid()}.json" / "x").mkdir(parents=True)
-            lock = gate.take(SLOT, ALICE)
-            (held,) = gate.held()
+            lock = locked.take(SLOT, ALICE)
+            (held,) = locked.held()
 
         assert held.holder == Holder()
         assert not [path for path in store.directory.iterdir() if path.name.startswith(".draft")]
@@ -441,61 +443,61 @@ class TestRecords:
         ],
     )
     def test_what_became_of_the_process(
-        self, store: LockDirectory, changes: dict[str, object], state: str | None
+        self, store: ClaimStore, changes: dict[str, object], state: str | None
     ) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, Holder(pid=os.getpid()))
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, Holder(pid=os.getpid()))
             path = store.directory / f"{SLOT.name}.{os.geteuid()}.json"
             path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-            (held,) = gate.held()
+            (held,) = locked.held()
 
         assert held.holder.process == state
         assert lock is not None
         lock.close()
 
-    def test_a_long_command_is_cut(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            lock = gate.take(SLOT, Holder(pid=1, command="x" * 100_000))
-            (held,) = gate.held()
+    def test_a_long_command_is_cut(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, Holder(pid=1, command="x" * 100_000))
+            (held,) = locked.held()
 
         assert len(held.holder.command or "") <= 400
         assert lock is not None
         lock.close()
 
     def test_a_record_of_the_future_or_of_a_dead_process_loses(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mine = dataclasses.replace(ALICE, pid=os.getpid())
-        with store.gate() as gate:
-            lock = gate.take(SLOT, mine)
+        with store.mutex() as locked:
+            lock = locked.take(SLOT, mine)
         other = os.geteuid() + 1
         forged = store.directory / f"{SLOT.name}.{other}.json"
         ahead = time.time() + 3600
-        read_really = claims.read_record
+        read_really = claim_store.read_record
 
-        def read(folder: int, name: str) -> claim_files.FileRecord | None:
+        def read(folder: int, name: str) -> lock_files.FileRecord | None:
             found = read_really(folder, name)
             return found._replace(user_id=other) if found and name == forged.name else found
 
-        monkeypatch.setattr(claims, "read_record", read)
+        monkeypatch.setattr(claim_store, "read_record", read)
         for text, changed in (
             (json.dumps({"pid": 1, "command": "forged"}), ahead),
-            (claim_records.written(dataclasses.replace(mine, command="forged")).decode(), ahead),
+            (lock_files.written(dataclasses.replace(mine, command="forged")).decode(), ahead),
             (json.dumps({"pid": 2**22 + 1, "command": "forged"}), None),
         ):
             forged.write_text(text)
             if changed is not None:
                 os.utime(forged, (changed, changed))
-            with store.gate() as gate:
-                (held,) = gate.held()
+            with store.mutex() as locked:
+                (held,) = locked.held()
             assert held.holder.command == ALICE.command
         assert lock is not None
         lock.close()
 
 
 class TestTickets:
-    def test_one_that_nobody_can_have_drawn_disturbs_nobody(self, store: LockDirectory) -> None:
-        with store.gate():
+    def test_one_that_nobody_can_have_drawn_disturbs_nobody(self, store: ClaimStore) -> None:
+        with store.mutex():
             pass
         for name in (
             "ticket-999999999999999999.1.lock",
@@ -509,10 +511,10 @@ class TestTickets:
         ):
             fcntl.flock(early, fcntl.LOCK_EX)
             fcntl.flock(late, fcntl.LOCK_EX)
-            with store.gate() as gate:
-                places = [gate.enqueue(ALICE) for _ in range(3)]
-                live = gate.tickets()
-                before = [gate.tickets(before=place.ticket.number) for place in places]
+            with store.mutex() as locked:
+                places = [locked.enqueue(ALICE) for _ in range(3)]
+                live = locked.tickets()
+                before = [locked.tickets(before=place.ticket.number) for place in places]
 
         numbers = [place.ticket.number for place in places]
         assert [ticket.number for ticket in live] == numbers == sorted(set(numbers))
@@ -520,24 +522,24 @@ class TestTickets:
         for place in places:
             place.close()
 
-    def test_what_is_drawn_is_read_again(self, store: LockDirectory) -> None:
+    def test_what_is_drawn_is_read_again(self, store: ClaimStore) -> None:
         number = time.monotonic_ns() + 10**9
-        with store.gate() as gate:
-            first = gate.enqueue(ALICE)
+        with store.mutex() as locked:
+            first = locked.enqueue(ALICE)
             (store.directory / f"ticket-{number}.1.lock").write_text("")
-            second = gate.enqueue(ALICE)
+            second = locked.enqueue(ALICE)
 
         assert second.ticket.number == number + 1 > first.ticket.number
-        assert claims._TICKET.fullmatch(second.ticket.name)
-        assert claims._TICKET.fullmatch(f"ticket-{2**63}.1.new.lock")
+        assert claim_store._TICKET.fullmatch(second.ticket.name)
+        assert claim_store._TICKET.fullmatch(f"ticket-{2**63}.1.new.lock")
         first.close()
         second.close()
 
     def test_a_full_disk_costs_no_place_in_the_queue(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with store.gate() as gate:
-            place = gate.enqueue(ALICE)
+        with store.mutex() as locked:
+            place = locked.enqueue(ALICE)
             really = os.pwrite
             tries: list[int] = []
 
@@ -546,17 +548,17 @@ class TestTickets:
                 return really(fd, content[:3], at) if len(tries) == 1 else really(fd, content, at)
 
             monkeypatch.setattr(os, "pwrite", full)
-            place.settle(frozenset({"GPU-1"}))
+            place.set_wants(frozenset({"GPU-1"}))
             assert len(tries) == 2
-            assert [ticket.number for ticket in gate.tickets()] == [place.ticket.number]
+            assert [ticket.number for ticket in locked.tickets()] == [place.ticket.number]
         place.close()
 
-    def test_they_come_in_the_order_they_were_drawn(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            places = [gate.enqueue(ALICE) for _ in range(5)]
+    def test_they_come_in_the_order_they_were_drawn(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            places = [locked.enqueue(ALICE) for _ in range(5)]
             for place in places:
-                place.settle(frozenset({"GPU-1"}))
-            live = gate.tickets()
+                place.set_wants(frozenset({"GPU-1"}))
+            live = locked.tickets()
 
         numbers = [place.ticket.number for place in places]
         assert numbers == sorted(set(numbers))
@@ -565,27 +567,27 @@ class TestTickets:
         for place in places:
             place.close()
 
-    def test_a_dead_one_is_cleared_away(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            place = gate.enqueue(ALICE)
+    def test_a_dead_one_is_cleared_away(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            place = locked.enqueue(ALICE)
             ticket = place.ticket
         assert store.is_live(ticket)
         fcntl.flock(place._descriptor, fcntl.LOCK_UN)  # as the kernel does for a killed process
 
         assert not store.is_live(ticket)
-        with store.gate() as gate:
-            assert gate.tickets() == []
+        with store.mutex() as locked:
+            assert locked.tickets() == []
         assert not (store.directory / ticket.name).exists()
 
-    def test_it_says_later_what_it_is_for(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            place = gate.enqueue(ALICE)
+    def test_it_says_later_what_it_is_for(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            place = locked.enqueue(ALICE)
             drawn = place.ticket
-            assert [ticket.wants for ticket in gate.tickets()] == [None]
-            place.settle(frozenset({"GPU-1"}))
-            assert [ticket.wants for ticket in gate.tickets()] == [{"GPU-1"}]
-            assert gate.tickets(before=drawn.number) == []
-            assert [holder.command for holder in gate.queue()] == ["train"]
+            assert [ticket.wants for ticket in locked.tickets()] == [None]
+            place.set_wants(frozenset({"GPU-1"}))
+            assert [ticket.wants for ticket in locked.tickets()] == [{"GPU-1"}]
+            assert locked.tickets(before=drawn.number) == []
+            assert [holder.command for holder in locked.queue()] == ["train"]
 
         assert not store.is_live(drawn)
         assert store.is_live(place.ticket)
@@ -593,9 +595,9 @@ class TestTickets:
         place.close()  # a second time does nothing
         assert not store.is_live(place.ticket)
 
-    def test_leaving_removes_it(self, store: LockDirectory) -> None:
-        with store.gate() as gate:
-            place = gate.enqueue(ALICE)
+    def test_leaving_removes_it(self, store: ClaimStore) -> None:
+        with store.mutex() as locked:
+            place = locked.enqueue(ALICE)
             ticket = place.ticket
         place.close()
 
@@ -615,11 +617,11 @@ def test_a_holder_that_proc_hides_lives_where_it_may_not_be_signalled(
         assert number == 0
         raise said
 
-    monkeypatch.setattr(claim_records, "_started", lambda _: None)
+    monkeypatch.setattr(lock_files, "_started", lambda _: None)
     monkeypatch.setattr(os, "kill", refuse)
     namespace = Path("/proc/self/ns/pid").stat().st_ino
     record = {"pid": os.getpid(), "namespace": namespace, "started": 1, "command": "train"}
 
-    found = claim_records.holder_of(record, os.getuid())
+    found = lock_files.holder_of(record, os.getuid())
 
     assert found.process is (ProcessState.RUNNING if alive else ProcessState.ENDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,17 +11,28 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucheck.place import claims as core_claims
-from gpucheck.place.claim_list import list_claims
-from gpucheck.place.claim_model import Holder, Slot, Target
-from gpucheck.place.claim_rules import ids_around
-from gpucheck.place.claim_store import LockDirectory, LockedDirectory
-from gpucheck.place.claims import Acquisition, ClaimTerms, Held, Waiting
+from gpucheck.place.claim_store import ClaimStore, HeldSlot, LockedStore, Slot, Step, Target
+from gpucheck.place.claims import (
+    Acquisition,
+    ClaimOptions,
+    Lease,
+    Waiting,
+    enclosing_ids,
+    list_claims,
+    scheduler_of,
+    vacancy_on,
+)
+from gpucheck.place.model import Holder
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
 
 CARD = Target(card="GPU-1")
 OTHER = Target(card="GPU-2")
+INSTANCE = Target(card="GPU-1", instance="MIG-1")
+NOBODY: frozenset[str] = frozenset()
 
 
 class Any:
@@ -51,12 +63,19 @@ class Any:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LockDirectory:
-    return LockDirectory(tmp_path / "claims")
+def store(tmp_path: Path) -> ClaimStore:
+    return ClaimStore(tmp_path / "claims")
 
 
-def take(store: LockDirectory, chooser: Any, **terms: object) -> Held:
-    return Acquisition(store, ClaimTerms(**terms), chooser).run()[1]  # type: ignore[arg-type]
+def take(
+    store: ClaimStore, chooser: Any, enclosing: frozenset[str] = NOBODY, **options: object
+) -> Lease:
+    return Acquisition(
+        store,
+        ClaimOptions(**options),  # type: ignore[arg-type]
+        chooser,
+        enclosing=enclosing,
+    ).run()
 
 
 class Sleepy(Any):
@@ -71,22 +90,22 @@ class Sleepy(Any):
 
 
 class TestSlowDriver:
-    def test_the_deadline_of_one_look_ends_no_waiting(self, store: LockDirectory) -> None:
+    def test_the_deadline_of_one_look_ends_no_waiting(self, store: ClaimStore) -> None:
         chooser, told, slept = Sleepy(CARD), [], []
-        terms = ClaimTerms(wait=True)
+        options = ClaimOptions(wait=True)
 
-        _, held = Acquisition(store, terms, chooser, on_wait=told.append, sleep=slept.append).run()
+        lease = Acquisition(store, options, chooser, on_wait=told.append, sleep=slept.append).run()
 
-        assert [claim.uuid for claim in held.claims] == ["GPU-1"]
+        assert [claim.uuid for claim in lease.claims] == ["GPU-1"]
         assert {waiting.reason for waiting in told} == {"It is slow."}
         assert slept == [2.0, 4.0, 8.0]
-        held.close()
+        lease.close()
 
-    def test_the_timeout_does(self, store: LockDirectory) -> None:
+    def test_the_timeout_does(self, store: ClaimStore) -> None:
         clock = [0.0]
         acquisition = Acquisition(
             store,
-            ClaimTerms(wait=True, timeout_s=5.0),
+            ClaimOptions(wait=True, timeout_s=5.0),
             Sleepy(CARD),
             sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
             now_s=lambda: clock[0],
@@ -95,13 +114,13 @@ class TestSlowDriver:
         with pytest.raises(BadAnswerError, match=r"within 5 s\. It is slow\."):
             acquisition.run()
 
-    def test_who_does_not_wait_is_told_at_once(self, store: LockDirectory) -> None:
+    def test_who_does_not_wait_is_told_at_once(self, store: ClaimStore) -> None:
         with pytest.raises(InconclusiveError):
             take(store, Sleepy(CARD))
 
 
 class TestAcquisition:
-    def test_all_or_nothing(self, store: LockDirectory) -> None:
+    def test_all_or_nothing(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
 
         with pytest.raises(BadAnswerError, match="held by"):
@@ -113,7 +132,7 @@ class TestAcquisition:
         second.close()
         assert list_claims(store).claims == ()
 
-    def test_the_claim_says_who_has_it(self, store: LockDirectory) -> None:
+    def test_the_claim_says_who_has_it(self, store: ClaimStore) -> None:
         mine = take(store, Any(CARD), command="train --fast")
         (claim,) = list_claims(store).claims
 
@@ -124,34 +143,34 @@ class TestAcquisition:
         assert Path(claim.path).exists()
         mine.close()
 
-    def test_looking_holds_nothing_and_makes_nothing(self, store: LockDirectory) -> None:
+    def test_looking_holds_nothing_and_makes_nothing(self, store: ClaimStore) -> None:
         seen = take(store, Any(CARD), hold=False)
 
         assert seen.locks == ()
         assert not store.exists()
 
-    def test_looking_sees_the_claims_of_others(self, store: LockDirectory) -> None:
+    def test_looking_sees_the_claims_of_others(self, store: ClaimStore) -> None:
         mine = take(store, Any(CARD))
 
         with pytest.raises(BadAnswerError):
             take(store, Any(CARD), hold=False)
         mine.close()
 
-    def test_without_a_store_nobody_is_in_the_way(self, store: LockDirectory) -> None:
+    def test_without_a_store_nobody_is_in_the_way(self, store: ClaimStore) -> None:
         mine = take(store, Any(CARD))
-        chosen, free = Acquisition(None, ClaimTerms(), Any(CARD)).run()
+        free = Acquisition(None, ClaimOptions(), Any(CARD)).run()
 
-        assert chosen == [CARD]
+        assert free.targets == [CARD]
         assert free.claims == ()
         mine.close()
 
-    def test_a_command_under_a_claim_may_divide_it(self, store: LockDirectory) -> None:
+    def test_a_command_under_a_claim_may_divide_it(self, store: ClaimStore) -> None:
         outer = take(store, Any(CARD))
-        around = ids_around(outer.environment)
-        inner = take(store, Any(CARD), around=around)
+        enclosing = enclosing_ids(outer.environment)
+        inner = take(store, Any(CARD), enclosing=enclosing)
 
         with pytest.raises(BadAnswerError):
-            take(store, Any(CARD), around=around)
+            take(store, Any(CARD), enclosing=enclosing)
 
         outer.close()
         with pytest.raises(BadAnswerError):  # the inner one still runs there
@@ -160,14 +179,14 @@ class TestAcquisition:
         take(store, Any(CARD)).close()
 
     def test_a_lost_race_takes_the_next_best(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        take_really = LockedDirectory.take
+        take_really = LockedStore.take
 
-        def lose(self: LockedDirectory, slot: Slot, holder: Holder) -> object:
-            return None if slot.target == CARD else take_really(self, slot, holder)
+        def lose(self: LockedStore, slot: Slot, *record: object) -> object:
+            return None if slot.target == CARD else take_really(self, slot, *record)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(LockedDirectory, "take", lose)
+        monkeypatch.setattr(LockedStore, "take", lose)
         mine = take(store, Any(CARD, OTHER))
 
         assert [claim.uuid for claim in mine.claims] == ["GPU-2"]
@@ -191,26 +210,26 @@ class Scripted:
 
 
 def wait_for(
-    store: LockDirectory,
+    store: ClaimStore,
     chooser: Any,
     script: Scripted,
     heard: list[Waiting] | None = None,
-    **terms: object,
-) -> Held:
-    terms = {"wait": True, **terms}
+    **options: object,
+) -> Lease:
+    options = {"wait": True, **options}
     listen = heard.append if heard is not None else (lambda _: None)
     return Acquisition(
         store,
-        ClaimTerms(**terms),  # type: ignore[arg-type]
+        ClaimOptions(**options),  # type: ignore[arg-type]
         chooser,
         on_wait=listen,
         sleep=script.sleep,
         now_s=script.now_s,
-    ).run()[1]
+    ).run()
 
 
 class TestWaiting:
-    def test_it_is_served_when_the_card_is_free(self, store: LockDirectory) -> None:
+    def test_it_is_served_when_the_card_is_free(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
         heard: list[Waiting] = []
         mine = wait_for(store, Any(CARD), Scripted(int, int, first.close), heard)
@@ -222,7 +241,7 @@ class TestWaiting:
         assert list_claims(store).waiting == 0
         mine.close()
 
-    def test_a_timeout_is_an_answer(self, store: LockDirectory) -> None:
+    def test_a_timeout_is_an_answer(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
 
         with pytest.raises(BadAnswerError, match=r"within 3 s.*held by") as caught:
@@ -232,13 +251,13 @@ class TestWaiting:
         assert list_claims(store).waiting == 0
         first.close()
 
-    def test_nobody_waits_for_what_can_never_be(self, store: LockDirectory) -> None:
+    def test_nobody_waits_for_what_can_never_be(self, store: ClaimStore) -> None:
         with pytest.raises(BadAnswerError, match="No:"):
             wait_for(store, Any(CARD, count=2), Scripted())
 
         assert list_claims(store).waiting == 0
 
-    def test_nobody_overtakes(self, store: LockDirectory) -> None:
+    def test_nobody_overtakes(self, store: ClaimStore) -> None:
         """While one waits, neither a later waiter nor somebody who just asks gets the card."""
         first = take(store, Any(CARD))
         served: list[str] = []
@@ -259,11 +278,11 @@ class TestWaiting:
         assert served == ["passer-by"]
         mine.close()
 
-    def test_the_queue_goes_on_when_a_waiter_dies(self, store: LockDirectory) -> None:
+    def test_the_queue_goes_on_when_a_waiter_dies(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
-        with store.gate() as gate:
-            place = gate.enqueue(Holder())
-            place.settle(frozenset({"GPU-1"}))
+        with store.mutex() as locked:
+            place = locked.enqueue(Holder())
+            place.set_wants(frozenset({"GPU-1"}))
         heard: list[Waiting] = []
 
         mine = wait_for(store, Any(CARD), Scripted(place.close, first.close), heard)
@@ -272,7 +291,7 @@ class TestWaiting:
         mine.close()
 
     def test_a_card_that_is_busy_without_a_claim_is_looked_at_again(
-        self, store: LockDirectory
+        self, store: ClaimStore
     ) -> None:
         chooser = Any(CARD)
         chooser.busy.add("GPU-1")
@@ -285,13 +304,13 @@ class TestWaiting:
         chooser = Any(CARD)
         chooser.busy.add("GPU-1")
         script = Scripted(chooser.busy.clear)
-        chosen, _ = Acquisition(
-            None, ClaimTerms(wait=True), chooser, sleep=script.sleep, now_s=script.now_s
+        lease = Acquisition(
+            None, ClaimOptions(wait=True), chooser, sleep=script.sleep, now_s=script.now_s
         ).run()
 
-        assert chosen == [CARD]
+        assert lease.targets == [CARD]
 
-    def test_an_interrupted_waiter_leaves_the_queue(self, store: LockDirectory) -> None:
+    def test_an_interrupted_waiter_leaves_the_queue(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
 
         def interrupt() -> None:
@@ -306,11 +325,11 @@ class TestWaiting:
 
 class TestFirstComeFirstServed:
     def test_who_came_first_is_served_first_however_slowly_they_look(
-        self, store: LockDirectory
+        self, store: ClaimStore
     ) -> None:
         """The card is free all the time, but the first one has not even looked at it yet."""
-        with store.gate() as gate:
-            first = gate.enqueue(Holder())
+        with store.mutex() as locked:
+            first = locked.enqueue(Holder())
         heard: list[Waiting] = []
         chooser = Any(CARD)
         mine = wait_for(store, chooser, Scripted(int, first.close), heard)
@@ -320,14 +339,14 @@ class TestFirstComeFirstServed:
         mine.close()
 
     def test_who_came_first_and_wants_another_card_is_in_nobodys_way(
-        self, store: LockDirectory
+        self, store: ClaimStore
     ) -> None:
-        with store.gate() as gate:
-            first = gate.enqueue(Holder())
+        with store.mutex() as locked:
+            first = locked.enqueue(Holder())
 
         def settle() -> None:
-            with store.gate():
-                first.settle(frozenset({"GPU-2"}))
+            with store.mutex():
+                first.set_wants(frozenset({"GPU-2"}))
 
         mine = wait_for(store, Any(CARD), Scripted(int, settle))
 
@@ -337,27 +356,27 @@ class TestFirstComeFirstServed:
         first.close()
 
     def test_who_does_not_wait_is_not_kept_by_somebody_who_only_looks(
-        self, store: LockDirectory
+        self, store: ClaimStore
     ) -> None:
-        with store.gate() as gate:
-            first = gate.enqueue(Holder())
+        with store.mutex() as locked:
+            first = locked.enqueue(Holder())
 
         take(store, Any(CARD)).close()
         first.close()
 
     def test_they_look_in_the_order_in_which_they_came(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(core_claims, "_SURVEYS_AT_ONCE", 1)
-        with store.gate() as gate:
-            first = gate.enqueue(Holder())
+        with store.mutex() as locked:
+            first = locked.enqueue(Holder())
         chooser = Any(CARD)
         surveys: list[int] = []
 
         def settle() -> None:
             surveys.append(chooser.surveys)
-            with store.gate():
-                first.settle(frozenset({"GPU-2"}))
+            with store.mutex():
+                first.set_wants(frozenset({"GPU-2"}))
 
         wait_for(store, chooser, Scripted(int, settle)).close()
 
@@ -366,31 +385,31 @@ class TestFirstComeFirstServed:
         first.close()
 
     def test_a_timeout_before_the_first_look(
-        self, store: LockDirectory, monkeypatch: pytest.MonkeyPatch
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(core_claims, "_SURVEYS_AT_ONCE", 1)
-        with store.gate() as gate:
-            first = gate.enqueue(Holder())
+        with store.mutex() as locked:
+            first = locked.enqueue(Holder())
 
         with pytest.raises(BadAnswerError, match="ahead in the queue ask"):
             wait_for(store, Any(CARD), Scripted(), timeout_s=1)
         first.close()
 
-    def test_nobody_sees_us_wait_for_what_we_have(self, store: LockDirectory) -> None:
+    def test_nobody_sees_us_wait_for_what_we_have(self, store: ClaimStore) -> None:
         seen: list[int] = []
 
-        class Watched(LockDirectory):
+        class Watched(ClaimStore):
             @contextmanager
-            def gate(self) -> Iterator[LockedDirectory]:
-                with super().gate() as gate:
-                    yield gate
-                    seen.append(len(gate.held()) * 10 + len(gate.tickets()))
+            def mutex(self) -> Iterator[LockedStore]:
+                with super().mutex() as locked:
+                    yield locked
+                    seen.append(len(locked.held()) * 10 + len(locked.tickets()))
 
         wait_for(Watched(store.directory), Any(CARD), Scripted()).close()
 
         assert seen == [1, 1, 10]
 
-    def test_the_queue_says_who_waits(self, store: LockDirectory) -> None:
+    def test_the_queue_says_who_waits(self, store: ClaimStore) -> None:
         first = take(store, Any(CARD))
         listed = []
 
@@ -405,7 +424,7 @@ class TestFirstComeFirstServed:
         assert waiter.process == "running"
 
 
-def test_threads_are_callers_like_any_others(store: LockDirectory) -> None:
+def test_threads_are_callers_like_any_others(store: ClaimStore) -> None:
     present: list[str] = []
     most: list[int] = []
 
@@ -429,7 +448,112 @@ def test_threads_are_callers_like_any_others(store: LockDirectory) -> None:
 
 
 def test_no_directory_is_nobody(tmp_path: Path) -> None:
-    found = list_claims(LockDirectory(tmp_path / "claims"))
+    found = list_claims(ClaimStore(tmp_path / "claims"))
 
     assert (found.claims, found.waiting) == ((), 0)
     assert not (tmp_path / "claims").exists()
+
+
+# ---------------------------------------------------------------------------------- rules
+
+
+def holding(target: Target, *steps: tuple[int, int], by: str = "x") -> HeldSlot:
+    slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
+    return HeldSlot(slot=slot, path="", holder=Holder(user=by), claim_id=by, user_id=os.geteuid())
+
+
+def steps(
+    target: Target, *others: HeldSlot, share: int = 1, enclosing: frozenset[str] = NOBODY
+) -> list[tuple[int, int]] | None:
+    vacancy = vacancy_on(target, others, share=share, enclosing=enclosing)
+    return vacancy.slot and [(step.slot, step.share) for step in vacancy.slot.steps]
+
+
+class TestRules:
+    def test_a_free_card(self) -> None:
+        assert steps(CARD) == [(0, 1)]
+        assert steps(CARD, holding(OTHER, (0, 1))) == [(0, 1)]
+
+    def test_alone_means_alone(self) -> None:
+        assert steps(CARD, holding(CARD, (0, 1))) is None
+        assert steps(CARD, holding(CARD, (0, 1)), share=8) is None
+        assert steps(CARD, holding(CARD, (3, 8))) is None
+        assert (
+            vacancy_on(CARD, [holding(CARD, (0, 1))], share=1, enclosing=NOBODY).reason
+            == "held by x"
+        )
+
+    def test_sharers_share(self) -> None:
+        two = [holding(CARD, (0, 4)), holding(CARD, (2, 4))]
+
+        assert steps(CARD, *two, share=4) == [(1, 4)]
+        assert steps(CARD, *two, share=3) == [(1, 3)]
+        assert steps(CARD, *two, share=2) is None
+
+    def test_the_smallest_wish_counts(self) -> None:
+        assert steps(CARD, holding(CARD, (0, 2)), holding(CARD, (1, 8)), share=8) is None
+
+    @pytest.mark.parametrize(("one", "two"), [(CARD, INSTANCE), (INSTANCE, CARD)])
+    def test_a_card_and_its_instances_exclude_each_other(self, one: Target, two: Target) -> None:
+        assert steps(one, holding(two, (0, 4)), share=4) is None
+
+    def test_two_instances_of_a_card(self) -> None:
+        other = Target(card="GPU-1", instance="MIG-2")
+
+        assert steps(INSTANCE, holding(other, (0, 1))) == [(0, 1)]
+
+    def test_an_id_counts_only_for_its_owner(self) -> None:
+        outer = holding(CARD, (0, 1), by="me")
+
+        for user_id in (os.geteuid() + 1, None):
+            stolen = dataclasses.replace(outer, user_id=user_id)
+            assert steps(CARD, stolen, enclosing=frozenset({"me"})) is None
+
+    def test_a_strange_lock_file_costs_its_card_and_no_other(self) -> None:
+        slot = Slot(target=CARD, steps=(Step(slot=0, share=1),))
+        strange = HeldSlot(
+            slot=slot, path="/run/x.lock", holder=Holder(user="alice"), problem="it is a link"
+        )
+
+        vacancy = vacancy_on(CARD, [strange], share=1, enclosing=NOBODY)
+
+        assert vacancy.slot is None
+        assert "'/run/x.lock' cannot be used: it is a link; its owner, alice," in vacancy.reason
+        assert steps(OTHER, strange) == [(0, 1)]
+
+    def test_inside_ones_own_claim(self) -> None:
+        outer = holding(CARD, (0, 1), by="me")
+        inner = holding(CARD, (0, 1), (0, 1), by="child")
+
+        assert steps(CARD, outer, enclosing=frozenset({"me"})) == [(0, 1), (0, 1)]
+        assert steps(CARD, outer, inner, enclosing=frozenset({"me"})) is None
+        assert steps(CARD, outer, inner, enclosing=frozenset({"me", "child"})) == [(0, 1)] * 3
+
+    def test_what_an_inner_claim_holds_is_held_when_the_outer_one_is_gone(self) -> None:
+        assert steps(CARD, holding(CARD, (0, 1), (0, 1))) is None
+
+    def test_a_uuid_that_is_no_file_name(self) -> None:
+        assert vacancy_on(Target(card="a/b"), [], share=1, enclosing=NOBODY).slot is None
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30),
+    )
+    def test_nobody_ever_has_more_company_than_they_asked_for(
+        self, visits: list[tuple[int, bool]]
+    ) -> None:
+        present: list[HeldSlot] = []
+        for share, leaves in visits:
+            vacancy = vacancy_on(CARD, present, share=share, enclosing=NOBODY)
+            if vacancy.slot is not None:
+                present.append(HeldSlot(slot=vacancy.slot, path="", holder=Holder()))
+            if leaves and present:
+                present.pop(0)
+            steps_now = [item.slot.steps[0] for item in present]
+            assert len({step.slot for step in steps_now}) == len(present)
+            assert all(len(present) <= step.share for step in steps_now)
+
+
+def test_schedulers() -> None:
+    assert scheduler_of({}) is None
+    assert scheduler_of({"SLURM_JOB_ID": ""}) is None
+    assert scheduler_of({"SLURM_JOB_ID": "7"}) == "Slurm"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.place.claim_model import Claim, ClaimList, ProcessState, Waiter
+from gpucheck.place.model import Claim, ClaimList, Holder, ProcessState
 from gpucheck.report.envelope import Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render
@@ -48,8 +48,8 @@ def test_nobody() -> None:
 
 def test_a_claim_and_a_queue() -> None:
     unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
-    waiter = Waiter(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
-    claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Waiter()))
+    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
+    claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Holder()))
 
     assert shown(claims) == (
         "GPU-00000002-1111-2222-3333-444444444444, 2 of 4\n"

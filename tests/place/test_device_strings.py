@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.place.device_strings import parse_device
-from gpucheck.place.model import DeviceGrammar
+from gpucheck.place.device_strings import DeviceGrammar, parse_device
 from gpucheck.report.errors import WrongUseError
 
 LOCAL = "/job:localhost/replica:0/task:0"

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.cupy.arrays import ArrayDevice, ModuleArrays, open_cpu
+from gpucheck.drivers.cupy.arrays import ArrayDevice, open_cpu
 from gpucheck.drivers.readings import CudaReading, ProbeFailure
 from gpucheck.inventory.model import Gpu
-from gpucheck.place.graph import describe, place_graph, towers, transfers_of
+from gpucheck.place.graph import (
+    describe,
+    open_placed,
+    place_graph,
+    run_graph,
+    towers,
+    transfers_of,
+)
 from gpucheck.place.graph_file import parse_graph, read_graph
-from gpucheck.place.graph_run import open_placed, run_graph
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.probes import FakeProbes
@@ -133,7 +139,7 @@ class TestTransfers:
         }
 
 
-class Recorder(ModuleArrays):
+class Recorder(ArrayDevice):
     """NumPy in the place of a GPU; writes down what it was made to do."""
 
     def __init__(self, name: str, log: list[str]) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.host.toml_file import find_lines
+from gpucheck.place.graph import Graph, OpKind
 from gpucheck.place.graph_file import parse_graph, read_graph
-from gpucheck.place.graph_model import Graph, OpKind
 from gpucheck.report.errors import WrongUseError
 
 GOOD = """\

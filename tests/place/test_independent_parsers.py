@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from gpucheck.inventory.visibility import apply_rules
-from gpucheck.place.device_strings import parse_device
-from gpucheck.place.model import DeviceGrammar
+from gpucheck.place.device_strings import DeviceGrammar, parse_device
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.probes import gpu_reading
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.place.numbers import ranges
+from gpucheck.place.model import ranges
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.place.claim_model import Claim
-from gpucheck.place.model import Candidate, PlacedDevice, PlacedOp, Placement, Transfer
+from gpucheck.place.model import Candidate, Claim, PlacedDevice, PlacedOp, Placement, Transfer
 from gpucheck.report.envelope import Host, Report, Status
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.table import render

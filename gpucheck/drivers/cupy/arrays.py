@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
 
@@ -22,44 +22,8 @@ if TYPE_CHECKING:
 Array = Any
 
 
-class ArrayDevice(Protocol):
-    """One device as a graph uses it; float32 throughout."""
-
-    def constant(self, shape: tuple[int, ...], values: Sequence[float]) -> Array:
-        """Make an array from all of its numbers in row order, or from one that fills it."""
-        ...
-
-    def receive(self, array: Array) -> Array:
-        """Copy another device's array to this one, and wait until it is here."""
-        ...
-
-    def matmul(self, left: Array, right: Array) -> Array:
-        """Return the matrix product."""
-        ...
-
-    def add(self, arrays: Sequence[Array]) -> Array:
-        """Return the sum of arrays, broadcast as NumPy does."""
-        ...
-
-    def softmax(self, array: Array, temperature: float) -> Array:
-        """Return softmax(array / temperature) over the last axis."""
-        ...
-
-    def relu(self, array: Array) -> Array:
-        """Return max(array, 0)."""
-        ...
-
-    def total(self, array: Array, axis: int | None) -> Array:
-        """Return the sum over one axis or over all."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until the device has finished all its work."""
-        ...
-
-
-class ModuleArrays:
-    """Device of a module that has NumPy's functions."""
+class ArrayDevice:
+    """One device as a graph uses it, through a module with NumPy's functions; all is float32."""
 
     def __init__(
         self,
@@ -75,26 +39,26 @@ class ModuleArrays:
         self._wait = wait
 
     def constant(self, shape: tuple[int, ...], values: Sequence[float]) -> Array:
-        """Make it on this device."""
+        """Make an array from all of its numbers in row order, or from one that fills it."""
         with self._current():
             if len(values) == 1:
                 return self._xp.full(shape, values[0], dtype="float32")
             return self._xp.asarray(values, dtype="float32").reshape(shape)
 
     def receive(self, array: Array) -> Array:
-        """Copy it here."""
+        """Copy another device's array to this one, and wait until it is here."""
         with self._current():
             copied = self._bring(array)
             self._wait()
             return copied
 
     def matmul(self, left: Array, right: Array) -> Array:
-        """Multiply."""
+        """Return the matrix product."""
         with self._current():
             return left @ right
 
     def add(self, arrays: Sequence[Array]) -> Array:
-        """Add one after the other."""
+        """Return the sum of arrays, added one by one and broadcast as NumPy does."""
         with self._current():
             total = arrays[0]
             for array in arrays[1:]:
@@ -102,24 +66,27 @@ class ModuleArrays:
             return total
 
     def softmax(self, array: Array, temperature: float) -> Array:
-        """Subtract the largest number first, so that no exponential overflows."""
+        """Return softmax(array / temperature) over the last axis.
+
+        The largest number is subtracted first, so that no exponential overflows.
+        """
         with self._current():
             scaled = array / self._xp.float32(temperature)
             powers = self._xp.exp(scaled - scaled.max(axis=-1, keepdims=True))
             return powers / powers.sum(axis=-1, keepdims=True)
 
     def relu(self, array: Array) -> Array:
-        """Cut off below 0."""
+        """Return max(array, 0)."""
         with self._current():
             return self._xp.maximum(array, self._xp.float32(0))
 
     def total(self, array: Array, axis: int | None) -> Array:
-        """Sum up."""
+        """Return the sum over one axis or over all."""
         with self._current():
             return self._xp.asarray(array.sum(axis=axis))
 
     def wait(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished all its work."""
         with self._current():
             self._wait()
 
@@ -133,7 +100,7 @@ def open_cpu() -> ArrayDevice:
         return copied
 
     # As on a GPU: what is too large becomes infinite, and nobody is warned on stderr.
-    return ModuleArrays(numpy, bring=bring, current=lambda: numpy.errstate(all="ignore"))
+    return ArrayDevice(numpy, bring=bring, current=lambda: numpy.errstate(all="ignore"))
 
 
 def open_gpu(cuda_index: int) -> ArrayDevice:
@@ -165,7 +132,7 @@ def open_gpu(cuda_index: int) -> ArrayDevice:
         # to the other, which an operation on both would.
         return array.copy() if isinstance(array, cupy.ndarray) else cupy.asarray(array)
 
-    return ModuleArrays(cupy, bring=bring, current=lambda: device, wait=device.synchronize)
+    return ArrayDevice(cupy, bring=bring, current=lambda: device, wait=device.synchronize)
 
 
 def as_our_error(error: Exception) -> GpucheckError:

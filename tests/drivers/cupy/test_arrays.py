@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from gpucheck.drivers.cupy.arrays import ModuleArrays, as_our_error, open_cpu, open_gpu
+from gpucheck.drivers.cupy.arrays import ArrayDevice, as_our_error, open_cpu, open_gpu
 from gpucheck.report.errors import GpucheckError
 
 
@@ -51,7 +51,7 @@ def test_its_device_is_current_and_waited_for() -> None:
         yield
         log.append("leave")
 
-    gpu = ModuleArrays(np, bring=np.copy, current=current, wait=lambda: log.append("wait"))
+    gpu = ArrayDevice(np, bring=np.copy, current=current, wait=lambda: log.append("wait"))
     gpu.receive(gpu.constant((1,), [1.0]))
     gpu.wait()
 

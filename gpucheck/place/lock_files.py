@@ -1,20 +1,24 @@
-"""Files of the claims directory: opened without trust, and created in one step."""
+"""Lock files and records of claims: opened without trust, and created in one step.
+
+A record says who made a claim. Its owner writes it, and its readers do not trust it: it decides
+only which claims are a caller's own. The lock alone decides whether a claim is held.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import random
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpucheck.place.claim_model import Slot
-from gpucheck.place.claim_records import LARGEST_RECORD_BYTES, parsed, user_name
+from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import MissingError
 
 #: Names another directory for the lock files; all who share the GPUs must name the same one.
@@ -44,6 +48,11 @@ _OWNER = "it is not root's"
 #: Prefix of unfinished files.
 _DRAFT = ".draft-"
 _OLDEST_DRAFT_S = 60.0
+
+LARGEST_RECORD_BYTES = 64 << 10
+_LONGEST_COMMAND = 400
+#: The state and the start time among the fields after the name in /proc/PID/stat; proc(5).
+_STATE, _STARTED = 0, 19
 
 
 def open_directory(path: Path) -> int:
@@ -325,6 +334,18 @@ def slot_state(folder: int, name: str) -> tuple[bool, str]:
         let_go(fd)
 
 
+def is_same_file(fd: int, folder: int, name: str) -> bool:
+    """Return whether the name still leads to the file that we locked."""
+    try:
+        named = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(fd))
+
+
+# ---------------------------------------------------------------------------------- records
+
+
 class FileRecord(NamedTuple):
     """Content of a record file, empty if it is not a record, and the file's owner."""
 
@@ -351,10 +372,128 @@ def read_record(folder: int, name: str) -> FileRecord | None:
         os.close(fd)
 
 
-def is_same_file(fd: int, folder: int, slot: Slot) -> bool:
-    """Return whether the name still leads to the file that we locked."""
+def written(holder: Holder, **more: object) -> bytes:
+    """Return a holder as the bytes of a record; the user is the owner of the file.
+
+    `more` are other entries: the claim's id, or what a ticket wants. A process id alone does not
+    identify a process: ids are used again, and differ between PID namespaces.
+    """
+    command = holder.command
+    if command is not None and len(command) > _LONGEST_COMMAND:
+        command = command[: _LONGEST_COMMAND - 3] + "..."
+    record = {
+        "pid": holder.pid,
+        "namespace": _namespace(),
+        "started": None if holder.pid is None else _started(holder.pid),
+        "command": command,
+        "since": holder.since,
+    }
+    return json.dumps(record | more).encode("ascii")
+
+
+def parsed(content: bytes) -> dict[str, Any]:
+    """Parse a record; anything but a JSON object gives an empty one."""
     try:
-        named = os.stat(f"{slot.name}.lock", dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def holder_of(record: Mapping[str, Any], user_id: int) -> Holder:
+    """Return the holder that a record of this user names, as far as it is credible."""
+    pid = record.get("pid")
+    pid = pid if isinstance(pid, int) and 0 < pid < 2**31 else None
+    return Holder(
+        pid=pid,
+        process=None if pid is None else _state_of(pid, record),
+        user=user_name(user_id),
+        command=text_of(record, "command"),
+        since=text_of(record, "since"),
+    )
+
+
+def text_of(record: Mapping[str, Any], key: str) -> str | None:
+    """Return a text in a record, cut to a sensible length; None if there is none."""
+    value = record.get(key)
+    return value[:_LONGEST_COMMAND] if isinstance(value, str) else None
+
+
+def texts(record: Mapping[str, Any], key: str) -> frozenset[str] | None:
+    """Return the texts of a list in a record, or None where there is no list."""
+    value = record.get(key)
+    if not isinstance(value, list):
+        return None
+    return frozenset(item for item in value if isinstance(item, str))
+
+
+def user_name(user_id: int) -> str:
+    """Return the user's name, or the number where it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
+
+
+# ---------------------------------------------------------------------------------- processes
+
+
+def belief(record: Mapping[str, Any], user_id: int) -> int:
+    """Return how credible a user's record is against another one of the same slot.
+
+    2: its process runs, and is that user's. 1: that is unknown, or the process has another owner by
+    now (sudo). 0: it does not run, though its children may still hold the GPU.
+    """
+    pid = record.get("pid")
+    state = _state_of(pid, record) if isinstance(pid, int) and 0 < pid < 2**31 else None
+    if state is None or state is ProcessState.ENDED:
+        return 0
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return 1
+    return 2 if state is ProcessState.RUNNING and owner == user_id else 1
+
+
+def _state_of(pid: int, record: Mapping[str, Any]) -> ProcessState | None:
+    """Return the state of the process that a record names; None if that is unknown."""
+    own, theirs = _namespace(), record.get("namespace")
+    if own is None or not isinstance(theirs, int):
+        return None
+    if own != theirs:
+        return ProcessState.ELSEWHERE
+    started = _started(pid)
+    if started is None:
+        # Other users' processes may be hidden in /proc (its mount option hidepid).
+        return ProcessState.RUNNING if _exists(pid) else ProcessState.ENDED
+    return ProcessState.RUNNING if started == record.get("started") else ProcessState.ENDED
+
+
+def _namespace() -> int | None:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process started, in ticks since boot; None if it is gone or hidden."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return int(fields[_STARTED]) if len(fields) > _STARTED and fields[_STATE] != "Z" else None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
-    return os.path.samestat(named, os.fstat(fd))
+    except PermissionError:
+        return True
+    # It is ours, so /proc would have shown it alive.
+    return False

@@ -22,10 +22,17 @@ from gpucheck.inventory.model import (
     Visibility,
     VisibilityEntry,
 )
-from gpucheck.place.choice import Chooser, capability_of
-from gpucheck.place.choice_options import allowed_uuids, options_of
-from gpucheck.place.choice_rank import best, cpus_in
-from gpucheck.place.model import ChoiceRequest, Preference
+from gpucheck.place.selection import (
+    GpuSelector,
+    Preference,
+    SelectionRequest,
+    allowed_uuids,
+    best,
+    capability_of,
+    check_request,
+    cpus_in,
+    selectable_gpus,
+)
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.units import parse_amount
 
@@ -70,16 +77,16 @@ def seen(text: str | None = None, *uuids: str) -> Visibility:
     return Visibility(text, None, DecidedBy.RULES, entries=entries, visible=uuids)
 
 
-def chooser(
+def selector(
     *gpus: Gpu,
     visibility: Visibility | None = None,
     links: tuple[TopologyLink, ...] = (),
     driver: str = "580.1",
     **request: object,
-) -> Chooser:
+) -> GpuSelector:
     inventory = Inventory(gpus, visibility or seen(), Topology(links=links))
-    made = Chooser(
-        request=ChoiceRequest(**request),  # type: ignore[arg-type]
+    made = GpuSelector(
+        request=SelectionRequest(**request),  # type: ignore[arg-type]
         look=lambda: inventory,
         driver_version=lambda: driver,
     )
@@ -88,9 +95,9 @@ def chooser(
 
 
 def reason(gpu: Gpu, **request: object) -> str:
-    found = chooser(gpu, **request)
+    found = selector(gpu, **request)
     assert found.choose({}) == []
-    (candidate,) = found.choice.candidates
+    (candidate,) = found.selection.candidates
     assert not candidate.eligible
     return candidate.reason
 
@@ -126,20 +133,20 @@ class TestEligibility:
         gpu = card(0, processes=(GpuProcess(pid=7, type="compute"),))
 
         assert "process 7 uses it without a claim" in reason(gpu)
-        assert chooser(gpu, share=2).choose({})
-        assert chooser(gpu, min_free=parse_amount("1GiB")).choose({})
+        assert selector(gpu, share=2).choose({})
+        assert selector(gpu, min_free=parse_amount("1GiB")).choose({})
 
     def test_a_desktop_is_no_competitor(self) -> None:
-        assert chooser(card(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
+        assert selector(card(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
 
     def test_what_is_held(self) -> None:
-        found = chooser(card(0), card(1))
+        found = selector(card(0), card(1))
 
         assert [target.uuid for target in found.choose({"GPU-0": "held by alice"})] == ["GPU-1"]
-        assert found.choice.candidates[0].reason == "held by alice"
+        assert found.selection.candidates[0].reason == "held by alice"
 
     def test_too_few_says_why_for_each(self) -> None:
-        found = chooser(card(0), card(1), count=2)
+        found = selector(card(0), card(1), count=2)
         assert found.choose({"GPU-1": "held by alice"}) == []
 
         error = found.failure()
@@ -147,7 +154,7 @@ class TestEligibility:
         assert error.remedy[0] == "GPU 1: held by alice"
 
     def test_what_can_never_fit_is_not_waited_for(self) -> None:
-        found = chooser(card(0), card(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
+        found = selector(card(0), card(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
 
         assert [target.uuid for target in found.possible] == ["GPU-0"]
 
@@ -155,35 +162,35 @@ class TestEligibility:
 class TestVisibleSet:
     def test_only_the_inherited_ones(self) -> None:
         gpus = (card(0, visible=False), card(1), card(2, visible=False))
-        found = chooser(*gpus, visibility=seen("1", "GPU-1"))
+        found = selector(*gpus, visibility=seen("1", "GPU-1"))
 
         assert [target.uuid for target in found.choose({})] == ["GPU-1"]
-        assert "does not name it" in found.choice.candidates[0].reason
+        assert "does not name it" in found.selection.candidates[0].reason
 
     def test_none_at_all(self) -> None:
-        assert chooser(card(0, visible=False), visibility=seen("")).choose({}) == []
+        assert selector(card(0, visible=False), visibility=seen("")).choose({}) == []
 
     def test_unset_is_everything(self) -> None:
         assert allowed_uuids(seen(None)) is None
 
     def test_instances_of_a_named_card(self) -> None:
-        found = chooser(split_card(0), card(1), visibility=seen("0", "GPU-0"), count=2)
+        found = selector(split_card(0), card(1), visibility=seen("0", "GPU-0"), count=2)
 
         assert [target.uuid for target in found.choose({})] == ["MIG-0-0", "MIG-0-1"]
 
     def test_one_named_instance(self) -> None:
-        found = chooser(split_card(0), visibility=seen("MIG-0-1", "MIG-0-1"))
+        found = selector(split_card(0), visibility=seen("MIG-0-1", "MIG-0-1"))
 
         (target,) = found.choose({})
         assert (target.card, target.instance) == ("GPU-0", "MIG-0-1")
 
     def test_an_old_driver_shows_one_instance(self) -> None:
-        assert chooser(split_card(0), driver="525.1").choose({})
-        assert chooser(split_card(0), driver="525.1", count=2).choose({}) == []
-        assert chooser(split_card(0), driver="570.1", count=2).choose({})
+        assert selector(split_card(0), driver="525.1").choose({})
+        assert selector(split_card(0), driver="525.1", count=2).choose({}) == []
+        assert selector(split_card(0), driver="570.1", count=2).choose({})
 
     def test_exclude_an_instance(self) -> None:
-        (target,) = chooser(split_card(0), exclude=("mig-0-0",)).choose({})
+        (target,) = selector(split_card(0), exclude=("mig-0-0",)).choose({})
 
         assert target.instance == "MIG-0-1"
 
@@ -191,27 +198,27 @@ class TestVisibleSet:
     def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
         whole = split_card(0)
         if unread == "uuid of the card":
-            options = options_of([whole._replace(uuid=None)])
+            options = selectable_gpus([whole._replace(uuid=None)])
         else:
             first, second = whole.mig.instances
             mig = whole.mig._replace(instances=(first._replace(uuid=None), second))
-            options = options_of([whole._replace(mig=mig)])
+            options = selectable_gpus([whole._replace(mig=mig)])
 
         named = [option.target is not None for option in options]
 
         assert named == ([False, False] if unread == "uuid of the card" else [False, True])
 
     def test_an_instance_tells_no_load(self) -> None:
-        found = chooser(split_card(0), max_utilization_percent=100)
+        found = selector(split_card(0), max_utilization_percent=100)
 
         assert found.choose({}) == []
-        assert "reports no load" in found.choice.candidates[0].reason
+        assert "reports no load" in found.selection.candidates[0].reason
 
 
 def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) -> list[int]:
-    made = chooser(*gpus, prefer=prefer, count=count, **more)
+    made = selector(*gpus, prefer=prefer, count=count, **more)
     made.choose({})
-    return [option.gpu.index for option in made.choice.chosen]
+    return [option.gpu.index for option in made.selection.chosen]
 
 
 class TestPreference:
@@ -251,8 +258,8 @@ class TestPreference:
 
     @given(st.integers(1, 5), st.sampled_from(list(Preference)))
     def test_always_as_many_as_asked_each_once(self, count: int, prefer: Preference) -> None:
-        options = options_of([card(index, numa_node=index % 2) for index in range(5)])
-        chosen = best(options, ChoiceRequest(count=count, prefer=prefer), None)
+        options = selectable_gpus([card(index, numa_node=index % 2) for index in range(5)])
+        chosen = best(options, SelectionRequest(count=count, prefer=prefer), None)
 
         assert len({option.uuid for option in chosen}) == count
 
@@ -287,20 +294,18 @@ class TestWords:
         ],
     )
     def test_requests_that_no_machine_could_answer(self, wrong: dict[str, object]) -> None:
-        from gpucheck.place.choice import check_request
-
         with pytest.raises(WrongUseError):
-            check_request(ChoiceRequest(**wrong))  # type: ignore[arg-type]
+            check_request(SelectionRequest(**wrong))  # type: ignore[arg-type]
 
 
 def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
     inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
 
     def failure(count: int) -> BadAnswerError:
-        chooser = Chooser(request=ChoiceRequest(count=count), look=lambda: inventory)
-        chooser.survey()
-        chooser.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
-        return chooser.failure()
+        selector = GpuSelector(request=SelectionRequest(count=count), look=lambda: inventory)
+        selector.survey()
+        selector.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
+        return selector.failure()
 
     assert failure(2).remedy == (
         "GPUs 0-1: held by x",
@@ -314,24 +319,24 @@ def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
 def test_what_is_hidden_may_be_shown_again() -> None:
     hidden = card(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
     inventory = Inventory(gpus=(hidden,), visibility=seen())
-    chooser = Chooser(request=ChoiceRequest(), look=lambda: inventory)
-    chooser.survey()
-    chooser.choose({})
+    selector = GpuSelector(request=SelectionRequest(), look=lambda: inventory)
+    selector.survey()
+    selector.choose({})
 
-    assert chooser.failure().remedy[-1] == (
+    assert selector.failure().remedy[-1] == (
         "Waiting would not help: allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)."
     )
 
 
 def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
     busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
-    chooser = Chooser(
-        request=ChoiceRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
+    selector = GpuSelector(
+        request=SelectionRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
     )
-    chooser.survey()
+    selector.survey()
 
-    assert chooser.choose({}, behind=2) == []
-    assert [item.reason for item in chooser.choice.candidates] == [
+    assert selector.choose({}, behind=2) == []
+    assert [item.reason for item in selector.selection.candidates] == [
         "2 others are already waiting for it",
         "process 7 uses it without a claim",
     ]
@@ -344,11 +349,11 @@ def test_where_none_can_be_given_nobody_is_told_to_ask_for_less() -> None:
             cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
         ),
     )
-    chooser = Chooser(request=ChoiceRequest(count=2), look=lambda: inventory)
-    chooser.survey()
-    chooser.choose({})
+    selector = GpuSelector(request=SelectionRequest(count=2), look=lambda: inventory)
+    selector.survey()
+    selector.choose({})
 
-    failure = chooser.failure()
+    failure = selector.failure()
 
     assert failure.message == "2 GPUs were requested, but none fits."
     assert failure.remedy == (

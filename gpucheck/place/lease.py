@@ -1,0 +1,487 @@
+"""Leases on GPUs: choose the best or take named ones, and hold them for a command or a block."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from gpucheck.drivers.interface import Probes
+from gpucheck.inventory.condition import Unfit, unfit
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.model import Gpu, GpuState, Inventory
+from gpucheck.place.claim_store import ClaimStore, Target
+from gpucheck.place.claims import (
+    Acquisition,
+    ClaimOptions,
+    Lease,
+    OnWait,
+    enclosing_ids,
+    open_store,
+    scheduler_of,
+)
+from gpucheck.place.device_strings import parse_device
+from gpucheck.place.model import MOST_SHARES, PlacedDevice, Placement
+from gpucheck.place.placement import (
+    LOCAL_TASK,
+    check_agreement,
+    environment_for,
+    gpu_names,
+    place_devices,
+    prohibited,
+)
+from gpucheck.place.selection import (
+    ALLOW_COMPANY,
+    GpuSelector,
+    Preference,
+    SelectableGpu,
+    SelectionRequest,
+    check_request,
+)
+from gpucheck.report.arguments import check_argument
+from gpucheck.report.envelope import Answer, Failure, Notice
+from gpucheck.report.errors import (
+    BadAnswerError,
+    ExitCode,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
+from gpucheck.report.units import parse_amount
+
+
+def report_nothing(_waiting: object) -> None:
+    """Report nothing while waiting."""
+
+
+# ---------------------------------------------------------------------------------- the best
+
+
+def lease_best(
+    request: SelectionRequest,
+    options: ClaimOptions,
+    probes: Probes,
+    environment: Mapping[str, str],
+    *,
+    on_wait: OnWait = report_nothing,
+) -> Lease:
+    """Choose GPUs that fit, and hold them if requested.
+
+    If too few fit, or not in time, the answer's error says why for each GPU.
+
+    Raises:
+        WrongUseError: the request is invalid.
+        MissingError: there is no GPU, no driver, or no directory for the claims.
+        InconclusiveError: the driver does not answer, or the claims stay locked.
+    """
+    check_request(request)
+    machine = _Machine(
+        probes, topology=request.prefer is Preference.NVLINK, close_after=options.wait
+    )
+    selector = GpuSelector(
+        request=request,
+        look=machine.inventory,
+        driver_version=machine.driver_version,
+        condition=machine.condition,
+    )
+    store = open_store(options, environment)
+    try:
+        lease = Acquisition(
+            store, options, selector, enclosing=enclosing_ids(environment), on_wait=on_wait
+        ).run()
+    except BadAnswerError as error:
+        answer = machine.answer_with(Placement(candidates=selector.selection.candidates), ())
+        return Lease(answer=answer._replace(exit_code=error.exit_code, error=Failure.of(error)))
+    selection = selector.selection
+    devices = tuple(
+        _chosen_device(item, ordinal, request) for ordinal, item in enumerate(selection.chosen)
+    )
+    placement = Placement(
+        devices=devices,
+        environment=environment_for(devices) | dict(lease.environment),
+        claims=lease.claims,
+        candidates=selection.candidates,
+        advice=(ALLOW_COMPANY,) if selection.has_company else (),
+    )
+    notices = (*selection.notices, *_notices(options, environment, store))
+    gpus = selector.inventory.gpus if selector.inventory else ()
+    return replace(lease, answer=machine.answer_with(placement, notices), gpus=gpus)
+
+
+def _chosen_device(item: SelectableGpu, ordinal: int, request: SelectionRequest) -> PlacedDevice:
+    """Return a chosen GPU under the ordinal that the placement's environment gives it."""
+    gpu = item.gpu
+    return PlacedDevice(
+        spec=f"--count {request.count}",
+        resolved=f"{LOCAL_TASK}/device:GPU:{ordinal}",
+        kind="GPU",
+        cuda_index=item.instance.cuda_index if item.instance else gpu.cuda_index,
+        index=gpu.index,
+        uuid=item.uuid,
+        name=item.name,
+        pci_bus_id=gpu.pci_bus_id,
+        mig_instance=item.instance is not None,
+        reason=f"the best that fits, by {request.prefer}",
+        names=gpu_names(ordinal, None if item.instance else gpu.index, item.uuid),
+    )
+
+
+class _Machine:
+    """Inventory of the machine, taken at each look, with the last answer."""
+
+    def __init__(self, probes: Probes, *, topology: bool, close_after: bool) -> None:
+        self._probes = probes
+        self._request = ListRequest(topology=topology)
+        self._close_after = close_after
+        self._answer = Answer(result=None)
+        self._unfit: dict[int, Unfit] = {}
+
+    def inventory(self) -> Inventory:
+        """Take the inventory, or raise the error that stands in its place."""
+        try:
+            answer = take_inventory(self._request, self._probes)
+            self._answer = answer
+            inventory = answer.result
+            if not isinstance(inventory, Inventory):
+                raise error_of(answer)
+            answering = [gpu for gpu in inventory.gpus if gpu.state is GpuState.OK]
+            if answer.error is not None:
+                if not answering:
+                    raise error_of(answer)
+                self._answer = _with_silent_gpus(answer, answer.error)
+            self._judge(answering)
+            return inventory
+        finally:
+            if self._close_after:
+                # Hundreds may wait at once, so none of them keeps a driver process open.
+                self._probes.close()
+
+    def _judge(self, gpus: Sequence[Gpu]) -> None:
+        """Judge whether the GPUs that answer are fit for work."""
+        self._unfit = {}
+        if not gpus:
+            return
+        reading = self._probes.condition([gpu.index for gpu in gpus])
+        health = {item.index: item for item in reading.gpus}
+        for gpu in gpus:
+            found = unfit(gpu, health[gpu.index]) if gpu.index in health else None
+            if found is not None:
+                self._unfit[gpu.index] = found
+        if reading.failure is not None:
+            message = f"The condition of the GPUs could not be read: {reading.failure.message}."
+            notice = Notice(code="condition-unknown", message=message)
+            self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
+
+    def condition(self) -> Mapping[int, Unfit]:
+        """Return the unfit GPUs as of the last look, by index."""
+        return self._unfit
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version as of the last look."""
+        return self._answer.host.driver_version
+
+    def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
+        """Return the last answer with a placement in place of the inventory."""
+        kept = tuple(
+            notice for notice in self._answer.warnings if notice.code != "cuda-order-unknown"
+        )
+        return self._answer._replace(result=placement, warnings=(*kept, *notices))
+
+
+def _with_silent_gpus(answer: Answer, failure: Failure) -> Answer:
+    """Return the answer with its error as a warning: the other GPUs do answer."""
+    message = f"{failure.message} The other GPUs are offered, but CUDA may hang on this one too."
+    notice = Notice(code=failure.code, message=message)
+    return answer._replace(error=None, exit_code=ExitCode.OK, warnings=(*answer.warnings, notice))
+
+
+# ---------------------------------------------------------------------------------- named ones
+
+
+def lease_named(
+    specs: Sequence[str],
+    options: ClaimOptions,
+    probes: Probes,
+    environment: Mapping[str, str],
+    *,
+    soft: bool,
+    on_wait: OnWait = report_nothing,
+) -> Lease:
+    """Place named devices, and hold their GPUs if requested.
+
+    If the driver does not answer, the answer has that error and no placement.
+
+    Raises:
+        WrongUseError: a device string is invalid.
+        BadAnswerError: there is no such device, or another process holds it.
+        MissingError: there is no GPU at all, or no directory for the claims.
+        InconclusiveError: which GPU has which number is not certain.
+    """
+    for spec in specs:
+        parse_device(spec)
+    machine = find_gpus(probes)
+    if machine.gpus is None:
+        return Lease(answer=machine.answer)
+    with machine.explained_errors():
+        placement = place_devices(specs, machine.gpus, soft=soft)
+    used = {device.index for device in placement.devices if device.kind == "GPU"}
+    notices = [*prohibited(gpu for gpu in machine.gpus if gpu.index in used)]
+    lease = Lease(gpus=machine.gpus)
+    targets = targets_of(placement.devices, machine.gpus) if options.hold else ()
+    if targets:
+        store = open_store(options, environment)
+        notices += _notices(options, environment, store)
+        if store is not None:
+            enclosing = enclosing_ids(environment)
+            selector = NamedSelector(targets=targets)
+            held = Acquisition(store, options, selector, enclosing=enclosing, on_wait=on_wait).run()
+            variables = placement.environment | dict(held.environment)
+            placement = replace(placement, environment=variables, claims=held.claims)
+            lease = replace(held, gpus=machine.gpus)
+    return replace(lease, answer=machine.answer_with(placement, notices))
+
+
+def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Target, ...]:
+    """Return the targets to claim, each once; the CPU and GPUs without a UUID have none."""
+    cards = {gpu.index: gpu.uuid for gpu in gpus}
+    found = []
+    for device in devices:
+        card = cards.get(device.index) if device.index is not None else None
+        if device.kind == "GPU" and device.uuid and card:
+            instance = device.uuid if device.mig_instance else None
+            found.append(Target(card=card, instance=instance))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(kw_only=True)
+class NamedSelector:
+    """Selector that takes all of the named targets, or nothing."""
+
+    targets: tuple[Target, ...]
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    behind: int = 0
+
+    @property
+    def possible(self) -> Sequence[Target]:
+        """Return the named targets."""
+        return self.targets
+
+    @property
+    def count(self) -> int:
+        """Return how many were named."""
+        return len(self.targets)
+
+    def survey(self) -> None:
+        """Do nothing: named targets do not depend on the machine's load."""
+
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        """Return all of them, or nothing if one is blocked or others are ahead."""
+        self.blocked, self.behind = blocked, behind
+        return () if blocked or behind else self.targets
+
+    def failure(self) -> BadAnswerError:
+        """Return the error that says which are blocked, and by whom."""
+        reasons = [f"{uuid}: {reason}" for uuid, reason in self.blocked.items()]
+        if not reasons:
+            many = "another process is" if self.behind == 1 else f"{self.behind} others are"
+            reasons = [f"{many} already waiting for it"]
+        return BadAnswerError(
+            code="gpu-claimed",
+            message=f"The GPU is not available: {'; '.join(reasons)}.",
+            remedy=(
+                "Wait for it (--wait), share it (--share N), or run without a claim (--no-claim).",
+            ),
+        )
+
+
+class FoundGpus(NamedTuple):
+    """GPUs of the machine, None if unknown, and why none can be listed."""
+
+    answer: Answer
+    gpus: Sequence[Gpu] | None
+    missing: Failure | None = None
+
+    @contextlib.contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Add to the error about a missing device why there is no GPU at all."""
+        try:
+            yield
+        except (BadAnswerError, MissingError) as error:
+            if self.missing is None:
+                raise
+            remedy = (self.missing.message, *self.missing.remedy, *error.remedy)
+            raise type(error)(code=error.code, message=error.message, remedy=remedy) from None
+
+    def answer_with(self, placement: Placement, notices: Sequence[Notice] = ()) -> Answer:
+        """Return the answer with its placement; a failure that --soft hides is a warning."""
+        warnings = [*self.answer.warnings]
+        if self.missing is not None and any(device.soft for device in placement.devices):
+            warnings.append(Notice(code=self.missing.code, message=self.missing.message))
+        return self.answer._replace(result=placement, warnings=(*warnings, *notices))
+
+
+def find_gpus(probes: Probes) -> FoundGpus:
+    """Return the GPUs of the machine, or an answer that says why they are unknown.
+
+    A machine without GPUs still has its CPU: the device string decides whether that is enough.
+    """
+    answer = take_inventory(ListRequest(ask_driver=True), probes)
+    if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
+        return FoundGpus(answer._replace(result=None), None)
+    check_agreement(answer.result.visibility)
+    plain = answer._replace(result=None, exit_code=ExitCode.OK, error=None)
+    return FoundGpus(plain, answer.result.gpus, answer.error)
+
+
+# ---------------------------------------------------------------------------------- claims
+
+
+def _notices(
+    options: ClaimOptions, environment: Mapping[str, str], store: ClaimStore | None
+) -> tuple[Notice, ...]:
+    """Return what the user should know about the claims, or about their absence."""
+    warning = None if store is None else store.warning()
+    if warning is not None:
+        return (Notice(code="claims-directory-owner", message=warning),)
+    scheduler = scheduler_of(environment)
+    if store is None and options.hold and options.claim is None and scheduler is not None:
+        message = f"Nothing is claimed, since {scheduler} allocated the GPUs (--claim claims them)."
+        return (Notice(code="no-claim-in-allocation", message=message),)
+    return ()
+
+
+def own_command(words: Sequence[str]) -> str:
+    """Return a command line for the record of a claim, without secrets."""
+    import shlex
+
+    from gpucheck.drivers.host.processes import without_secrets
+
+    return shlex.join(without_secrets(words))
+
+
+def error_of(answer: Answer) -> GpucheckError:
+    """Return the error of an answer, of the class that its exit code has."""
+    kinds = {ExitCode.BAD: BadAnswerError, ExitCode.INCONCLUSIVE: InconclusiveError}
+    kind = kinds.get(answer.exit_code, MissingError)
+    failure = answer.error
+    if failure is None:
+        return kind(code="no-inventory", message="The GPUs cannot be listed.")
+    return failure.as_error(kind)
+
+
+# ---------------------------------------------------------------------------------- Python
+
+
+@contextlib.contextmanager
+def hold_devices(
+    specs: Sequence[str],
+    request: SelectionRequest | None,
+    options: ClaimOptions,
+    *,
+    soft: bool,
+    probes: Probes,
+) -> Iterator[tuple[PlacedDevice, ...]]:
+    """Yield the named devices, or those chosen for a request; hold them inside the block.
+
+    Raises:
+        WrongUseError: a device string or the request is invalid.
+        BadAnswerError: there is no such device, or too few are available.
+        MissingError: there is no GPU, no driver, or no directory for the claims.
+        InconclusiveError: the driver does not answer.
+    """
+    _check_options(options)
+    options = replace(options, command=own_command(sys.orig_argv))
+    lease = Lease()
+    try:
+        try:
+            if request is not None:
+                lease = lease_best(request, options, probes, os.environ)
+            else:
+                lease = lease_named(specs, options, probes, os.environ, soft=soft)
+        finally:
+            probes.close()
+        if lease.answer.error is not None or not isinstance(lease.answer.result, Placement):
+            raise error_of(lease.answer)
+        yield lease.answer.result.devices
+    finally:
+        lease.close()
+
+
+def _check_options(options: ClaimOptions) -> None:
+    problem = None
+    check_argument("share", options.share, "a whole number", Integral)
+    if options.timeout_s is not None:
+        check_argument("timeout_s", options.timeout_s, "seconds", Real)
+    if not 1 <= options.share <= MOST_SHARES:
+        problem = f"share takes 1 to {MOST_SHARES} claims per GPU, not {options.share}."
+    elif options.timeout_s is not None and not options.wait:
+        problem = "timeout_s needs wait=True."
+    elif options.timeout_s is not None and not 0 <= options.timeout_s < float("inf"):
+        problem = f"timeout_s takes seconds, not {options.timeout_s:g}."
+    if problem is not None:
+        raise WrongUseError(code="usage", message=problem)
+
+
+def request_of(
+    specs: Sequence[str],
+    *,
+    count: int | None,
+    min_free: str | None = None,
+    prefer: str = Preference.FREE_MEMORY.value,
+    **criteria: Any,
+) -> SelectionRequest | None:
+    """Return the request for a choice; None if devices are named instead.
+
+    Raises:
+        WrongUseError: both are given, or a value is invalid.
+    """
+    for spec in specs:
+        check_argument("place", spec, "names such as '/gpu:0' or '0'", str)
+    if count is not None:
+        check_argument("count", count, "a whole number", Integral)
+    if min_free is not None:
+        check_argument("min_free", min_free, "a text such as '8GiB' or '30%'", str)
+    _check_criteria(criteria)
+    if specs and count is not None:
+        raise WrongUseError(
+            code="usage", message="Name devices, or give a count of GPUs to choose, but not both."
+        )
+    if specs:
+        return None
+    try:
+        preference = Preference(prefer)
+    except ValueError:
+        known = ", ".join(Preference)
+        raise WrongUseError(
+            code="usage", message=f"prefer takes {known}, not {str(prefer)[:40]!a}."
+        ) from None
+    request = SelectionRequest(
+        count=1 if count is None else count,
+        min_free=None if min_free is None else parse_amount(min_free),
+        prefer=preference,
+        **criteria,
+    )
+    check_request(request)
+    return request
+
+
+def _check_criteria(criteria: Mapping[str, Any]) -> None:
+    texts, numbers = ("min_compute_capability", "name"), ("max_utilization_percent",)
+    for key, value in criteria.items():
+        if value is None:
+            continue
+        if key in texts:
+            check_argument(key, value, "a text", str)
+        elif key in numbers:
+            check_argument(key, value, "a number", Real)
+        elif key == "share":
+            check_argument(key, value, "a whole number", Integral)
+        elif key == "exclude":
+            check_argument(key, value, "a tuple or list of texts", tuple, list)
+            for item in value:
+                check_argument(key, item, "a tuple or list of texts", str)

@@ -1,0 +1,625 @@
+"""Selection of GPUs: which fit a request, which are best, and why the others do not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpucheck.inventory.condition import Unfit
+from gpucheck.inventory.inventory import select_gpus
+from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance, Topology, Visibility
+from gpucheck.inventory.visibility import ONE_MIG, SEVERAL_MIG_DRIVER, shows_one_instance
+from gpucheck.place.claim_store import Target
+from gpucheck.place.model import MOST_SHARES, Candidate, name_together
+from gpucheck.report.envelope import Notice
+from gpucheck.report.errors import BadAnswerError, WrongUseError
+from gpucheck.report.units import Amount
+
+_UNCLAIMED = "without a claim"
+#: What to do about GPUs that processes use without a claim.
+ALLOW_COMPANY = "To accept a GPU in use, say how busy it may be: --min-free or --max-utilization."
+
+_CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+
+#: Nearness of two GPUs: NVLink before any PCIe path, then the path with the fewest hops.
+_NEARNESS = {"PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
+_NVLINK_NEARNESS = 100
+
+
+class Preference(StrEnum):
+    """Order of preference among GPUs that fit."""
+
+    FREE_MEMORY = "free-memory"
+    IDLE = "idle"
+    COOL = "cool"
+    NUMA = "numa"
+    NVLINK = "nvlink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionRequest:
+    """Criteria for choosing GPUs."""
+
+    count: int = 1
+    min_free: Amount | None = None
+    max_utilization_percent: float | None = None
+    min_compute_capability: str | None = None
+    name: str | None = None
+    exclude: tuple[str, ...] = ()
+    prefer: Preference = Preference.FREE_MEMORY
+    share: int = 1
+
+
+def check_request(request: SelectionRequest) -> None:
+    """Refuse a request that no machine could answer.
+
+    Raises:
+        WrongUseError: a number is out of range, or a text is not a capability or expression.
+    """
+    if not 1 <= request.count <= 1024:
+        raise _wrong(
+            code="bad-count", message=f"--count takes 1 or more GPUs, not {request.count}."
+        )
+    if not 1 <= request.share <= MOST_SHARES:
+        raise _wrong(
+            code="bad-share",
+            message=f"--share takes 1 to {MOST_SHARES} claims per GPU, not {request.share}.",
+        )
+    percent = request.max_utilization_percent
+    if percent is not None and not 0 <= percent <= 100:
+        raise _wrong(
+            code="bad-utilization", message=f"--max-utilization takes 0 to 100, not {percent:g}."
+        )
+    if request.min_compute_capability is not None:
+        capability_of(request.min_compute_capability)
+    _expression(request.name)
+
+
+def capability_of(text: str) -> tuple[int, int]:
+    """Return `9.0` as (9, 0), so that 10.0 compares as more than 9.0.
+
+    Raises:
+        WrongUseError: it is not a compute capability.
+    """
+    found = _CAPABILITY.fullmatch(text)
+    if found is None:
+        message = f"A compute capability is a number such as 9.0, not {text[:40]!a}."
+        raise _wrong(code="bad-compute-capability", message=message)
+    return int(found[1]), int(found[2])
+
+
+def _expression(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except (re.error, RecursionError, OverflowError) as error:
+        message = f"--name takes a regular expression; {text[:60]!a} is not one: {error}."
+        raise _wrong(code="bad-name-expression", message=message) from None
+
+
+def _wrong(*, code: str, message: str) -> WrongUseError:
+    return WrongUseError(code=code, message=message)
+
+
+# ---------------------------------------------------------------------------------- candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectableGpu:
+    """A GPU or a MIG instance that can be selected, with the readings that selection needs."""
+
+    target: Target | None
+    gpu: Gpu
+    name: str | None
+    memory_free_bytes: int | None
+    memory_total_bytes: int | None
+    utilization_percent: int | None
+    instance: MigInstance | None = None
+    pids: frozenset[int] = frozenset()
+
+    @property
+    def uuid(self) -> str:
+        """Return its UUID, or its index if the UUID cannot be read."""
+        return self.target.uuid if self.target else f"index {self.gpu.index}"
+
+
+def selectable_gpus(gpus: Sequence[Gpu]) -> tuple[SelectableGpu, ...]:
+    """Return each GPU, or its MIG instances in its place."""
+    return tuple(item for gpu in gpus for item in _selectable_on(gpu))
+
+
+def _selectable_on(gpu: Gpu) -> Iterator[SelectableGpu]:
+    """Yield one GPU, or its MIG instances in its place."""
+    if gpu.mig.enabled and gpu.mig.instances:
+        yield from (_selectable_instance(gpu, instance) for instance in gpu.mig.instances)
+        return
+    yield SelectableGpu(
+        target=Target(card=gpu.uuid) if gpu.uuid else None,
+        gpu=gpu,
+        name=gpu.name,
+        memory_free_bytes=gpu.memory_free_bytes,
+        memory_total_bytes=gpu.memory_total_bytes,
+        utilization_percent=gpu.utilization_gpu_percent,
+        pids=frozenset(item.pid for item in gpu.processes if item.type != "graphics"),
+    )
+
+
+def _selectable_instance(gpu: Gpu, instance: MigInstance) -> SelectableGpu:
+    total, used = instance.memory_total_bytes, instance.memory_used_bytes
+    named = gpu.uuid and instance.uuid
+    mine = (item for item in gpu.processes if item.mig_uuid == instance.uuid)
+    return SelectableGpu(
+        target=Target(card=gpu.uuid or "", instance=instance.uuid) if named else None,
+        gpu=gpu,
+        name=instance.name or gpu.name,
+        memory_free_bytes=None if total is None or used is None else total - used,
+        memory_total_bytes=total,
+        utilization_percent=None,
+        instance=instance,
+        pids=frozenset(item.pid for item in mine if item.type != "graphics"),
+    )
+
+
+def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
+    """Return the UUIDs that the inherited CUDA_VISIBLE_DEVICES allows; None means all.
+
+    This includes a second MIG instance that the driver would hide beside the first: alone it can
+    be chosen.
+    """
+    if visibility.cuda_visible_devices is None:
+        return None
+    named = {
+        entry.uuid
+        for entry in visibility.entries
+        if entry.uuid and (entry.status == "kept" or entry.reason == ONE_MIG)
+    }
+    return frozenset(named | set(visibility.visible or ()))
+
+
+# ---------------------------------------------------------------------------------- selector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Result of a choice: `chosen` holds the best, and is empty if too few fit."""
+
+    chosen: tuple[SelectableGpu, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    fitting: int = 0
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def has_company(self) -> bool:
+        """Return whether a GPU is ruled out only because a process uses it without a claim."""
+        return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
+
+
+@dataclass(kw_only=True)
+class GpuSelector:
+    """Selector for one request; `look` returns the machine as it is at each survey."""
+
+    request: SelectionRequest
+    look: Callable[[], Inventory]
+    driver_version: Callable[[], str | None] = lambda: None
+    condition: Callable[[], Mapping[int, Unfit]] = dict
+    own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
+    inventory: Inventory | None = None
+    selection: Selection = field(default_factory=Selection)
+    _selectable: tuple[SelectableGpu, ...] = ()
+    _unfit: dict[str, str] = field(default_factory=dict)
+    #: The GPUs, by index, that are taken only if too few others fit, and why.
+    _last: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Return how many GPUs are requested."""
+        return self.request.count
+
+    @property
+    def possible(self) -> Sequence[Target]:
+        """Return every target that could fit, now or later: all that are not ruled out for good."""
+        return [
+            item.target
+            for item in self._selectable
+            if item.target is not None and item.uuid not in self._unfit
+        ]
+
+    def survey(self) -> None:
+        """Take the inventory and rule out what can never fit."""
+        self.inventory = self.look()
+        gpus = self.inventory.gpus
+        self._selectable = selectable_gpus(gpus)
+        excluded = _excluded(self.inventory, self.request.exclude)
+        allowed = allowed_uuids(self.inventory.visibility)
+        self._unfit = {}
+        condition = self.condition()
+        self._last = {index: bad.reason for index, bad in condition.items() if not bad.refused}
+        for item in self._selectable:
+            reason = _ruled_out(item, self.request, allowed, excluded)
+            if reason is None:
+                reason = _same_name(item, self._selectable)
+            bad = condition.get(item.gpu.index)
+            if reason is None and bad is not None and bad.refused:
+                reason = f"{bad.reason}: it is unfit for work (see: gpucheck detect)"
+            if reason is None and item.instance is not None:
+                reason = self._beside_others()
+            if reason is not None:
+                self._unfit[item.uuid] = reason
+
+    def _beside_others(self) -> str | None:
+        if self.request.count > 1 and shows_one_instance(self.driver_version()):
+            return f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG instance"
+        return None
+
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        """Return the best that fits and is not blocked; nothing while others are ahead."""
+        verdicts = [self._verdict(item, blocked, behind) for item in self._selectable]
+        fitting = [
+            item
+            for item, verdict in zip(self._selectable, verdicts, strict=True)
+            if verdict.eligible
+        ]
+        chosen: tuple[SelectableGpu, ...] = ()
+        if len(fitting) >= self.request.count:
+            topology = self.inventory.topology if self.inventory else None
+            chosen = tuple(best(fitting, self.request, topology, last=self._last))
+        self.selection = Selection(
+            chosen=chosen,
+            candidates=tuple(verdicts),
+            fitting=len(fitting),
+            notices=tuple(self._notices(fitting, chosen)),
+        )
+        return [item.target for item in chosen if item.target is not None]
+
+    def _notices(
+        self, fitting: Sequence[SelectableGpu], chosen: Sequence[SelectableGpu]
+    ) -> Iterator[Notice]:
+        """Yield warnings about the chosen GPUs."""
+        unwell = dict.fromkeys(item.gpu.index for item in chosen if item.gpu.index in self._last)
+        for index in unwell:
+            message = (
+                f"GPU {index} was chosen only because too few others fit: {self._last[index]}"
+                " (see: gpucheck detect)."
+            )
+            yield Notice(code="gpu-unwell", message=message)
+        lack = not_honoured(
+            fitting, chosen, self.request, self.inventory.topology if self.inventory else None
+        )
+        if lack is not None:
+            message = f"--prefer {self.request.prefer} could not be honoured: {lack}."
+            yield Notice(code="preference-not-honoured", message=message)
+
+    def _verdict(self, item: SelectableGpu, blocked: Mapping[str, str], behind: int) -> Candidate:
+        reason = (
+            self._unfit.get(item.uuid)
+            or blocked.get(item.uuid)
+            or _too_busy(item, self.request, self.own_pids)
+            or _queued(behind)
+        )
+        last = self._last.get(item.gpu.index)
+        shown = reason or _described(item) + (f"; a last resort: {last}" if last else "")
+        return Candidate(
+            uuid=item.uuid,
+            index=item.gpu.index,
+            name=item.name,
+            eligible=reason is None,
+            reason=shown,
+            countable=item.gpu.state is GpuState.OK and not item.gpu.mig.enabled,
+        )
+
+    def failure(self) -> BadAnswerError:
+        """Return the error that says how many fit, and why the others do not."""
+        fits, count = self.selection.fitting, self.request.count
+        are = f"only {fits} fit" if fits > 1 else "only 1 fits" if fits else "none fits"
+        what = "GPU was" if count == 1 else "GPUs were"
+        company = [ALLOW_COMPANY] if self.selection.has_company else []
+        less = "Ask for less, or wait" if self.request != SelectionRequest() else "Wait"
+        later = f"{less}: add --wait."
+        if len(self.possible) < count:
+            hides = any("CUDA_VISIBLE_DEVICES" in reason for reason in self._unfit.values())
+            more = "allow more GPUs in CUDA_VISIBLE_DEVICES (see: gpucheck list)"
+            ways = ["ask for less"] * bool(self.possible) + [more] * hides
+            advice = ", or ".join(ways) if ways else "no GPU here can ever fit"
+            later = f"Waiting would not help: {advice}."
+        return BadAnswerError(
+            code="nothing-fits",
+            message=f"{count} {what} requested, but {are}.",
+            remedy=(*_reasons(self.selection.candidates), *company, later),
+        )
+
+
+# ---------------------------------------------------------------------------------- eligibility
+
+
+def _reasons(candidates: Sequence[Candidate]) -> list[str]:
+    """Return why candidates are not eligible, each reason once."""
+    found: dict[str, list[Candidate]] = {}
+    for item in candidates:
+        if not item.eligible:
+            found.setdefault(item.reason, []).append(item)
+    return [f"{name_together(items)}: {reason}" for reason, items in found.items()]
+
+
+def _excluded(inventory: Inventory, names: Sequence[str]) -> frozenset[str]:
+    """Return the UUIDs of the named GPUs (by index, UUID or bus id) and MIG instances."""
+    found: set[str] = set()
+    for name in names:
+        if name.casefold().startswith("mig-"):
+            found |= {
+                mig.uuid
+                for gpu in inventory.gpus
+                for mig in gpu.mig.instances
+                if mig.uuid and mig.uuid.casefold().startswith(name.casefold())
+            }
+            continue
+        for gpu in select_gpus(inventory, [name]).gpus:
+            found |= {item.uuid for item in _selectable_on(gpu)}
+    return frozenset(found)
+
+
+def _same_name(item: SelectableGpu, gpus: Sequence[SelectableGpu]) -> str | None:
+    """Return a reason if another GPU has the same UUID: CUDA would see none of them."""
+    same = [other.gpu.index for other in gpus if other.uuid == item.uuid]
+    if len(same) == 1:
+        return None
+    names = " and ".join(str(index) for index in same)
+    return f"GPUs {names} report the same UUID, so neither can be named for certain"
+
+
+def _ruled_out(
+    item: SelectableGpu,
+    request: SelectionRequest,
+    allowed: frozenset[str] | None,
+    excluded: frozenset[str],
+) -> str | None:
+    """Return why a GPU can never fit this request."""
+    gpu = item.gpu
+    if gpu.state is not GpuState.OK:
+        return "lost" if gpu.state is GpuState.LOST else gpu.error or "no answer to NVML"
+    if item.target is None:
+        return "its UUID cannot be read, so it cannot be named for certain"
+    if gpu.mig.enabled and item.instance is None:
+        return "MIG is enabled, but there is no instance"
+    if allowed is not None and not allowed & {item.uuid, gpu.uuid}:
+        return gpu.hidden_reason or "the inherited CUDA_VISIBLE_DEVICES does not name it"
+    if allowed is None and gpu.visible is False and item.instance is None:
+        return f"CUDA does not see it: {gpu.hidden_reason or 'the reason is unknown'}"
+    if item.uuid in excluded:
+        return "it is excluded"
+    if gpu.compute_mode == "prohibited":
+        return "its compute mode forbids all programs"
+    return _wrong_kind(item, request)
+
+
+def _wrong_kind(item: SelectableGpu, request: SelectionRequest) -> str | None:
+    name = _expression(request.name)
+    if name is not None and not name.search(item.name or ""):
+        return f"its name is {item.name}"
+    wanted = request.min_compute_capability
+    if wanted is not None:
+        capability = item.gpu.compute_capability
+        if capability is None:
+            return "its compute capability cannot be read"
+        if capability_of(capability) < capability_of(wanted):
+            return f"its compute capability is {capability}"
+    total = item.memory_total_bytes
+    least = request.min_free
+    if least is not None and total is not None and least.bytes_of(total) > total:
+        return f"it has only {_size(total)}"
+    return None
+
+
+def _too_busy(
+    item: SelectableGpu, request: SelectionRequest, own_pids: frozenset[int]
+) -> str | None:
+    """Return why a GPU does not fit now, though it may later."""
+    if request.min_free is not None:
+        free, total = item.memory_free_bytes, item.memory_total_bytes
+        if free is None or total is None:
+            return "its free memory cannot be read"
+        if free < request.min_free.bytes_of(total):
+            return f"only {_size(free)} is free"
+    most = request.max_utilization_percent
+    if most is not None:
+        load = item.utilization_percent
+        if load is None:
+            return "a MIG instance reports no load" if item.instance else "its load cannot be read"
+        if load > most:
+            return f"its load is {load} %"
+    others = item.pids - own_pids
+    if others and request.share == 1 and request.min_free is None and most is None:
+        return f"{_processes(others)} {_UNCLAIMED}"
+    return None
+
+
+def _queued(behind: int) -> str | None:
+    if behind == 0:
+        return None
+    return (
+        f"{'another process is' if behind == 1 else f'{behind} others are'} already waiting for it"
+    )
+
+
+def _processes(pids: frozenset[int]) -> str:
+    shown = ", ".join(str(pid) for pid in sorted(pids)[:3])
+    more = ", ..." if len(pids) > 3 else ""
+    return f"process {shown} uses it" if len(pids) == 1 else f"processes {shown}{more} use it"
+
+
+def _described(item: SelectableGpu) -> str:
+    parts = []
+    if item.memory_free_bytes is not None:
+        parts.append(f"{_size(item.memory_free_bytes)} free")
+    if item.utilization_percent is not None:
+        parts.append(f"load {item.utilization_percent} %")
+    if item.instance is None and item.gpu.temperature_c is not None:
+        parts.append(f"{item.gpu.temperature_c} C")
+    return ", ".join(parts) or "it fits"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+# ---------------------------------------------------------------------------------- ranking
+
+
+def best(
+    gpus: Sequence[SelectableGpu],
+    request: SelectionRequest,
+    topology: Topology | None,
+    *,
+    last: Container[int] = (),
+) -> list[SelectableGpu]:
+    """Return the `count` best GPUs by the request's preference, in index order.
+
+    GPUs in `last` (by index) are taken only if there are too few others.
+    """
+    well = [item for item in gpus if item.gpu.index not in last]
+    if len(well) < request.count:
+        unwell = sorted(
+            (item for item in gpus if item.gpu.index in last), key=_rank(request.prefer)
+        )
+        return sorted([*well, *unwell[: request.count - len(well)]], key=_by_index)
+    ranked = sorted(well, key=_rank(request.prefer))
+    count = request.count
+    if request.prefer is Preference.NVLINK and count > 1:
+        chosen = _nearest(ranked, count, _link_nearness(topology))
+    elif request.prefer is Preference.NUMA and count > 1:
+        chosen = _nearest(ranked, count, _same_node)
+    else:
+        chosen = ranked[:count]
+    return sorted(chosen, key=_by_index)
+
+
+def not_honoured(
+    fitting: Sequence[SelectableGpu],
+    chosen: Sequence[SelectableGpu],
+    request: SelectionRequest,
+    topology: Topology | None,
+) -> str | None:
+    """Return why the preference had no effect; None if it had, or there was nothing to prefer."""
+    if not chosen:
+        return None
+    pairs = [(one, other) for at, one in enumerate(chosen) for other in chosen[at + 1 :]]
+    match request.prefer:
+        case Preference.NVLINK:
+            near = _link_nearness(topology)
+            if not pairs:
+                return "a single GPU has no link to another" if len(fitting) > 1 else None
+            apart = [pair for pair in pairs if near(*pair) < _NVLINK_NEARNESS]
+            if not apart:
+                return None
+            one, other = apart[0]
+            return f"no NVLink connects GPU {one.gpu.index} and GPU {other.gpu.index}"
+        case Preference.NUMA:
+            no_cpus = all(not cpus_in(item.gpu.cpu_affinity or "") for item in fitting)
+            no_node = all(item.gpu.numa_node is None for item in fitting)
+            if no_cpus and (no_node or not pairs):
+                return "which CPUs are near the GPUs is unknown"
+            apart = [pair for pair in pairs if not _same_node(*pair)]
+            if not apart:
+                return None
+            one, other = apart[0]
+            return (
+                f"GPU {one.gpu.index} and GPU {other.gpu.index} are not known to share a NUMA node"
+            )
+        case Preference.COOL:
+            known = any(item.gpu.temperature_c is not None for item in fitting)
+            return None if known else "no GPU reports its temperature"
+        case _:
+            return None
+
+
+def _by_index(item: SelectableGpu) -> tuple[int, str]:
+    return (item.gpu.index, item.uuid)
+
+
+def _rank(preference: Preference) -> Callable[[SelectableGpu], tuple[float, ...]]:
+    """Return the key that puts the best first; what cannot be read comes last."""
+
+    def rank(item: SelectableGpu) -> tuple[float, ...]:
+        free = -(item.memory_free_bytes or 0)
+        load = _or_last(item.utilization_percent)
+        tie = (free, load, item.gpu.index)
+        match preference:
+            case Preference.IDLE:
+                return (len(item.pids), load, *tie)
+            case Preference.COOL:
+                return (_or_last(item.gpu.temperature_c), *tie)
+            case Preference.NUMA:
+                return (-_share_of_our_cpus(item.gpu), *tie)
+            case _:
+                return (free, len(item.pids), load, item.gpu.index)
+
+    return rank
+
+
+def _or_last(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _share_of_our_cpus(gpu: Gpu) -> float:
+    """Return the share of the CPUs we may run on that is local to the GPU."""
+    near = cpus_in(gpu.cpu_affinity or "")
+    ours = os.sched_getaffinity(0)
+    return len(near & ours) / len(ours)
+
+
+def cpus_in(text: str) -> frozenset[int]:
+    """Parse the kernel's CPU list, such as `0-55,112-167`; other text gives no CPU."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last or first).isdigit() and len(part) < 20:
+            found |= set(range(int(first), min(int(last or first), int(first) + 8192) + 1))
+    return frozenset(found)
+
+
+_Nearness = Callable[[SelectableGpu, SelectableGpu], float]
+
+
+def _same_node(one: SelectableGpu, other: SelectableGpu) -> float:
+    node = one.gpu.numa_node
+    return float(node is not None and node == other.gpu.numa_node)
+
+
+def _link_nearness(topology: Topology | None) -> _Nearness:
+    kinds = {}
+    for link in topology.links if topology else ():
+        kinds[link.from_, link.to] = kinds[link.to, link.from_] = link.kind or ""
+
+    def nearness(one: SelectableGpu, other: SelectableGpu) -> float:
+        kind = kinds.get((one.gpu.index, other.gpu.index), "")
+        if kind.startswith("NV") and kind[2:].isdigit():
+            return _NVLINK_NEARNESS + int(kind[2:])
+        return _NEARNESS.get(kind, 0)
+
+    return nearness
+
+
+def _nearest(
+    ranked: Sequence[SelectableGpu], count: int, nearness: _Nearness
+) -> list[SelectableGpu]:
+    """Return a set of GPUs that are near each other, grown from each GPU in turn.
+
+    Adding the nearest one at a time does not always find the best set, but trying all sets of 8
+    among 64 GPUs would take years.
+    """
+    best_set: list[SelectableGpu] = []
+    best_sum = -1.0
+    for seed in ranked:
+        grown, total = [seed], 0.0
+        rest = [item for item in ranked if item is not seed]
+        while len(grown) < count:
+            sums = [sum(nearness(member, item) for member in grown) for item in rest]
+            at = max(range(len(rest)), key=lambda place: (sums[place], -place))
+            total += sums[at]
+            grown.append(rest.pop(at))
+        if total > best_sum:
+            best_set, best_sum = grown, total
+    return best_set
