@@ -1,4 +1,4 @@
-"""Terminal view of `gpucheck place`: what each device string means, or the chosen GPUs."""
+"""Terminal views of `gpucheck place`: resolved devices, the choice, operations, and claims."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpucheck.place.model import Candidate, PlacedDevice, Placement
-from gpucheck.place.operations_view import indented, mapping_line, operations
+from gpucheck.place.model import (
+    Candidate,
+    Claim,
+    ClaimList,
+    Holder,
+    PlacedDevice,
+    Placement,
+    ProcessState,
+    Transfer,
+    Value,
+)
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import OverflowMethod, RenderableType
     from rich.text import Text
 
 #: Titles of the libraries in `PlacedDevice.names`, in the order they are shown.
@@ -26,14 +35,26 @@ LIBRARIES = {
 }
 
 
+_REMARKS = {
+    ProcessState.ENDED: " (ended, but its children run)",
+    ProcessState.ELSEWHERE: " (in another PID namespace)",
+}
+
+
 def build(report: Report, view: View) -> RenderableType:
-    """Return the whole report as one renderable; `-v` shows every device and operation in full."""
+    """Return a placement, or the list of claims, as one renderable."""
+    if isinstance(report.result, ClaimList):
+        return _claims(report.result, view)
+    if isinstance(report.result, Placement):
+        return _placement(report.result, view)
+    raise TypeError(type(report.result).__name__)
+
+
+def _placement(placement: Placement, view: View) -> RenderableType:
+    """Show devices, choice and operations; `-v` shows every one of them in full."""
     from rich.console import Group
     from rich.text import Text
 
-    placement = report.result
-    if not isinstance(placement, Placement):
-        raise TypeError(type(placement).__name__)
     more = view.verbosity > 0
     folded = placement.graph is None and not (more or placement.ran)
     parts: list[RenderableType] = []
@@ -43,7 +64,7 @@ def build(report: Report, view: View) -> RenderableType:
         for device in placement.devices:
             parts.extend(_device(device, view.width, more=more or placement.ran))
     if not folded:
-        parts.extend(operations(placement, more=more))
+        parts.extend(_operations(placement, more=more))
     parts.extend(Text(printable(advice), style="yellow") for advice in placement.advice)
     if view.verbosity >= 0:
         parts.extend(_next_steps(placement))
@@ -98,14 +119,14 @@ def _device(device: PlacedDevice, width: int, *, more: bool) -> Iterator[Rendera
     which = f", {reason}" if reason and device.kind == "GPU" and not device.soft else ""
     yield Text(f"{spec} {verb} {card}{which}", style=style, overflow="fold")
     if device.soft:
-        yield indented(Text(reason, overflow="fold"))
+        yield _indented(Text(reason, overflow="fold"))
     if device.uuid is not None:
         bus = "" if device.pci_bus_id is None else f" at {device.pci_bus_id}"
-        yield as_it_is(f"  {device.uuid}{bus}")
+        yield _to_copy(f"  {device.uuid}{bus}")
     if more:
-        yield as_it_is(f"  {mapping_line(device)}")
+        yield _to_copy(f"  {_mapping_line(device)}")
     for line in _filled(_names(device), width - 2):
-        yield indented(Text(line, style="dim", overflow="fold"))
+        yield _indented(Text(line, style="dim", overflow="fold"))
 
 
 def _names(device: PlacedDevice) -> list[str]:
@@ -144,7 +165,7 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
             f"{name}={shlex.quote(value) if value else ''}"
             for name, value in placement.environment.items()
         )
-        yield as_it_is(f"  {' '.join(pairs)}")
+        yield _to_copy(f"  {' '.join(pairs)}")
     if not gpus or any(claim.held for claim in placement.claims):
         return
     if placement.candidates or placement.graph is not None:
@@ -156,7 +177,7 @@ def _next_steps(placement: Placement) -> Iterator[RenderableType]:
     yield Text(hint, style="dim")
     soft = ["--soft"] if any(device.soft for device in placement.devices) else []
     specs = dict.fromkeys(device.spec for device in placement.devices)
-    yield as_it_is(f"  {shlex.join(['gpucheck', 'place', *soft, *specs])} --")
+    yield _to_copy(f"  {shlex.join(['gpucheck', 'place', *soft, *specs])} --")
 
 
 def _folded(placement: Placement) -> str:
@@ -167,8 +188,148 @@ def _folded(placement: Placement) -> str:
     return f"--run computes a small graph there ({number} operations{copied}); -v shows it."
 
 
-def as_it_is(text: str) -> Text:
+def _to_copy(text: str) -> Text:
     """Return a line to be copied: never broken, whatever the width."""
     from rich.text import Text
 
     return Text(printable(text), no_wrap=True, overflow="ignore")
+
+
+# ---------------------------------------------------------------------------------- operations
+
+
+def _operations(placement: Placement, *, more: bool) -> Iterator[RenderableType]:
+    """Show the device of each operation, the copies and the value.
+
+    A run is shown as TensorFlow logs it; a plan has a line for each device, unless `more` is set.
+    """
+    from rich.text import Text
+
+    if not placement.ops:
+        return
+    yield Text("Operations:" if placement.ran else "Planned, not run (--run does that):")
+    if placement.ran or more:
+        yield from _log(placement)
+    else:
+        yield from _by_device(placement)
+    yield from _copies(placement.transfers)
+    if placement.value is not None:
+        yield Text(f"Value: {_value(placement.value)}", style="bold", overflow="fold")
+
+
+def _indented(text: Text) -> RenderableType:
+    """Return a text whose lines all begin two columns to the right."""
+    from rich.padding import Padding
+
+    return Padding(text, (0, 0, 0, 2))
+
+
+def _mapping_line(device: PlacedDevice) -> str:
+    """Return a device as TensorFlow's log maps it to a card."""
+    if device.kind != "GPU":
+        return device.resolved
+    facts = {"device": device.cuda_index, "name": device.name, "pci bus id": device.pci_bus_id}
+    known = (f"{label}: {value}" for label, value in facts.items() if value is not None)
+    return f"{device.resolved} -> {', '.join(known)}"
+
+
+def _log(placement: Placement) -> Iterator[RenderableType]:
+    """Show a line for each operation in the form of TensorFlow's log."""
+    from rich.text import Text
+
+    for op in placement.ops:
+        line = printable(f"  {op.name}: ({op.op}): {op.device}")
+        yield Text(line, no_wrap=True, overflow="ignore")
+
+
+def _by_device(placement: Placement) -> Iterator[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    names: dict[str, list[str]] = {}
+    for op in placement.ops:
+        names.setdefault(op.device, []).append(op.name)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for device, ops in names.items():
+        table.add_row(Text(printable(f"  {_short(device)}")), Text(printable(", ".join(ops))))
+    yield table
+
+
+def _copies(transfers: tuple[Transfer, ...]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if not transfers:
+        yield Text("No copies are needed.")
+        return
+    total = sum(move.bytes for move in transfers)
+    yield Text(f"Copies, {total} bytes:")
+    for move in transfers:
+        time = "" if move.seconds is None else f", {_time(move.seconds)}"
+        way = f"{_short(move.from_)} -> {_short(move.to)}"
+        line = f"{move.what}: {way}, {move.bytes} bytes{time}"
+        yield _indented(Text(printable(line), overflow="fold"))
+
+
+def _short(resolved: str) -> str:
+    return f"/{resolved.rpartition('/')[2]}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return f"{value:g}"
+
+
+# ---------------------------------------------------------------------------------- claims
+
+
+def _claims(claims: ClaimList, view: View) -> RenderableType:
+    """Show a paragraph for each claim, or the sentence that there are none."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [
+        part for claim in claims.claims for part in _claim(claim, more=view.verbosity > 0)
+    ]
+    if not claims.claims:
+        parts.append(Text("No GPU is held."))
+    if claims.waiting:
+        one = claims.waiting == 1
+        number = f"{claims.waiting} {'process waits' if one else 'processes wait'}"
+        parts.append(Text(f"{number}{':' if one else ' in this order:'}"))
+    for waiter in claims.queue:
+        parts.extend(_person(waiter, more=view.verbosity > 0))
+    if view.verbosity >= 0:
+        where = f"The locks are in {printable(claims.directory)}"
+        parts.append(Text(where, style="dim", no_wrap=True, overflow="ignore"))
+    return Group(*parts)
+
+
+def _claim(claim: Claim, *, more: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    part = "" if claim.share == 1 else f", {claim.slot + 1} of {claim.share}"
+    title = printable(f"{claim.uuid}{part}")
+    yield Text(title, style="bold", no_wrap=True, overflow="ignore")
+    yield from _person(claim, more=more)
+    if more:
+        yield Text(printable(f"  {claim.path}"), style="dim", no_wrap=True, overflow="ignore")
+
+
+def _person(who: Claim | Holder, *, more: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    remark = _REMARKS.get(who.process, "") if who.process else ""
+    process = f"process {who.pid or '?'}{remark}"
+    line = f"{who.user or 'an unknown user'}, {process}, since {who.since or '?'}"
+    yield _indented(Text(printable(line), overflow="fold"))
+    if who.command:
+        overflow: OverflowMethod = "ignore" if more else "ellipsis"
+        line = printable(f"  {who.command}")
+        yield Text(line, style="dim", no_wrap=True, overflow=overflow)

@@ -17,14 +17,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucheck.place import claim_store, lock_files
-from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target, claims_directory
+from gpucheck.place.claim_store import ClaimStore, Slot, Step, Target, claims_directory, parse_slot
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import Holder, ProcessState
 from gpucheck.report.errors import InconclusiveError, MissingError
 
 SLOT = Slot(target=Target(card="GPU-1"), steps=(Step(slot=0, share=1),))
+UUID = "GPU-756a79d4-4cf2-5e9f-88b6-03d84e3e737d"
 ALICE = Holder(pid=42, command="train", since="2026-01-02T03:04:05Z")
 
 
@@ -625,3 +628,60 @@ def test_a_holder_that_proc_hides_lives_where_it_may_not_be_signalled(
     found = lock_files.holder_of(record, os.getuid())
 
     assert found.process is (ProcessState.RUNNING if alive else ProcessState.ENDED)
+
+
+# ---------------------------------------------------------------------------------- names of slots
+
+
+@pytest.mark.parametrize(
+    ("target", "steps", "name"),
+    [
+        (Target(card=UUID), [(0, 1)], f"{UUID}.0of1"),
+        (Target(card=UUID), [(0, 1), (2, 4)], f"{UUID}.0of1.2of4"),
+        (Target(card=UUID, instance="MIG-1"), [(0, 1)], f"{UUID}+MIG-1.0of1"),
+        (
+            Target(card=UUID, instance=f"MIG-{UUID}/7/0"),
+            [(0, 1)],
+            f"{UUID}+MIG-{UUID}=7=0.0of1",
+        ),
+    ],
+)
+def test_a_slot_and_its_name_are_one(
+    target: Target, steps: list[tuple[int, int]], name: str
+) -> None:
+    slot = Slot(target=target, steps=tuple(Step(slot=a, share=b) for a, b in steps))
+
+    assert slot.name == name
+    assert parse_slot(name) == slot
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gate",
+        UUID,
+        f"{UUID}.1of1",
+        f"{UUID}.0of0",
+        f"{UUID}.0of999",
+        f"{UUID}..0of1",
+        "../x.0of1",
+        "a/b.0of1",
+        f"{UUID}.0of1.json",
+        "ticket-1.2",
+    ],
+)
+def test_other_names_are_no_slots(name: str) -> None:
+    assert parse_slot(name) is None
+
+
+@given(st.text())
+def test_any_name_is_a_slot_or_none(name: str) -> None:
+    slot = parse_slot(name)
+
+    assert slot is None or slot.name == name
+
+
+@pytest.mark.parametrize("card", ["", "a b", "../x", "a/b", "x" * 300, "Gé"])
+def test_a_uuid_that_is_no_file_name_cannot_be_claimed(card: str) -> None:
+    assert not Target(card=card).has_usable_name

@@ -1,16 +1,28 @@
-"""How a placement looks on terminals of several widths."""
+"""Views of placements and claims on terminals of several widths, and as text for a shell."""
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 
 import pytest
 
-from gpucheck.place.model import Candidate, Claim, PlacedDevice, PlacedOp, Placement, Transfer
-from gpucheck.report.envelope import Host, Report, Status
-from gpucheck.report.errors import ExitCode
+from gpucheck.place.model import (
+    Candidate,
+    Claim,
+    ClaimList,
+    Holder,
+    PlacedDevice,
+    PlacedOp,
+    Placement,
+    ProcessState,
+    Transfer,
+)
+from gpucheck.report.envelope import Answer, Report
+from gpucheck.report.formats import open_format
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
+from tests.fakes.reports import wrap
 
 LOCAL = "/job:localhost/replica:0/task:0"
 UUID = "GPU-00000002-1111-2222-3333-444444444444"
@@ -52,19 +64,9 @@ GRAPH = Placement(
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": UUID, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def shown(placement: Placement, **view: object) -> str:
-    report = Report(
-        command="place",
-        schema="gpucheck/place/1",
-        time="2026-01-01T00:00:00Z",
-        host=Host(),
-        exit_code=ExitCode.OK,
-        status=Status.OK,
-        error=None,
-        warnings=(),
-        result=placement,
-    )
-    return render(report, View(**view))  # type: ignore[arg-type]
+def shown(result: Placement | ClaimList, **view: object) -> str:
+    command = "claims" if isinstance(result, ClaimList) else "place"
+    return render(wrap(command, Answer(result=result)), View(**view))  # type: ignore[arg-type]
 
 
 def test_a_placement_at_80_columns() -> None:
@@ -233,3 +235,103 @@ def test_ascii_only_is_ascii() -> None:
 def test_another_result_is_refused() -> None:
     with pytest.raises(TypeError):
         shown("not a placement")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------- claims
+
+CLAIM = Claim(
+    uuid="GPU-00000002-1111-2222-3333-444444444444",
+    path="/x",
+    slot=1,
+    share=4,
+    held=True,
+    pid=42,
+    user="alice",
+    command="python train.py --name \x1b[31m" + "x" * 200,
+    since="2026-01-02T03:04:05Z",
+)
+
+
+def test_no_claims() -> None:
+    assert shown(ClaimList(directory="/run/lock/c"), width=60) == (
+        "No GPU is held.\nThe locks are in /run/lock/c\n"
+    )
+
+
+def test_a_claim_and_a_queue() -> None:
+    unknown = Claim(uuid="MIG-1", path="/y", slot=0, held=True)
+    waiter = Holder(pid=7, user="bob", command="sleep 9", since="2026-01-02T03:04:06Z")
+    claims = ClaimList(directory="/c", claims=(CLAIM, unknown), waiting=2, queue=(waiter, Holder()))
+
+    assert shown(claims, width=60) == (
+        "GPU-00000002-1111-2222-3333-444444444444, 2 of 4\n"
+        "  alice, process 42, since 2026-01-02T03:04:05Z\n"
+        f"  python train.py --name \\x1b[31m{'x' * 26}…\n"
+        "MIG-1\n"
+        "  an unknown user, process ?, since ?\n"
+        "2 processes wait in this order:\n"
+        "  bob, process 7, since 2026-01-02T03:04:06Z\n"
+        "  sleep 9\n"
+        "  an unknown user, process ?, since ?\n"
+        "The locks are in /c\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "remark"),
+    [
+        (ProcessState.RUNNING, "process 42, since"),
+        (ProcessState.ENDED, "process 42 (ended, but its children"),
+        (ProcessState.ELSEWHERE, "process 42 (in another PID namespace)"),
+    ],
+)
+def test_the_state_of_a_claims_process(state: ProcessState, remark: str) -> None:
+    claims = ClaimList(directory="/c", claims=(replace(CLAIM, process=state),))
+
+    assert remark in shown(claims, width=60)
+
+
+def test_verbose_claims_are_whole() -> None:
+    text = shown(ClaimList(directory="/c", claims=(CLAIM,)), width=60, verbosity=1)
+
+    assert f"{'x' * 200}\n" in text
+    assert "  /x\n" in text
+
+
+# ---------------------------------------------------------------------------------- for a shell
+
+
+def report(*uuids: str, **environment: str) -> Report:
+    devices = tuple(PlacedDevice(spec="", resolved="", kind="GPU", uuid=uuid) for uuid in uuids)
+    return wrap("place", Answer(result=Placement(devices=devices, environment=environment)))
+
+
+def formatted(name: str, made: Report) -> str:
+    return open_format(name)(made, View())
+
+
+def test_uuids_with_commas() -> None:
+    made = report("GPU-1", "GPU-2", CUDA_VISIBLE_DEVICES="GPU-1,GPU-2")
+
+    assert formatted("uuid", made) == "GPU-1,GPU-2\n"
+
+
+def test_indices_never_without_their_order() -> None:
+    made = report("GPU-1", CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="3")
+
+    assert formatted("index", made) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
+
+
+def test_a_shell_takes_it_word_for_word() -> None:
+    nasty = "a'b $(echo x)\n"
+    text = formatted("shell", report("GPU-1", CUDA_VISIBLE_DEVICES=nasty))
+    script = text + 'printf %s "$CUDA_VISIBLE_DEVICES"'
+    finished = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == nasty
+
+
+@pytest.mark.parametrize("name", ["uuid", "index", "shell"])
+def test_nothing_chosen_is_nothing_said(name: str) -> None:
+    assert formatted(name, report()) == ""
+    assert formatted(name, report()._replace(result=None)) == ""

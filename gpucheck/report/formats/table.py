@@ -22,7 +22,7 @@ DOCUMENTS = MappingProxyType(
         "list": "gpucheck.inventory.view",
         "detect": "gpucheck.detect.view",
         "place": "gpucheck.place.view",
-        "claims": "gpucheck.place.claims_view",
+        "claims": "gpucheck.place.view",
         "bench": "gpucheck.bench.view",
         "burn": "gpucheck.bench.burn_view",
         "compare": "gpucheck.bench.ci.compare_view",
