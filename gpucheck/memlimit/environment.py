@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpucheck.drivers.python.other_python import Interpreter
-from gpucheck.memlimit import hook as limit_hook
 from gpucheck.memlimit.mechanisms.cupy import CUPY_LIMIT
 from gpucheck.memlimit.mechanisms.jax import JAX_FRACTION, JAX_FRACTION_OLD
 from gpucheck.memlimit.mechanisms.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY
@@ -19,7 +18,7 @@ from gpucheck.memlimit.model import MemoryLimit
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 PYTHONPATH = "PYTHONPATH"
 FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
-#: Marks of the runs around a command, by which a watcher recognises its descendants.
+#: Marks of the runs outer a command, by which a watcher recognises its descendants.
 RUNS_VARIABLE = "GPUCHECK_LIMIT_RUNS"
 
 
@@ -29,8 +28,8 @@ def limited_environment(
     """Return the whole environment of the command."""
     limited = {**environment, **plan.environment}
     if mark is not None:
-        around = environment.get(RUNS_VARIABLE)
-        limited[RUNS_VARIABLE] = f"{around},{mark}" if around else mark
+        outer = environment.get(RUNS_VARIABLE)
+        limited[RUNS_VARIABLE] = f"{outer},{mark}" if outer else mark
     return {**limited, **hook_environment(plan, environment)} if hook else limited
 
 
@@ -44,7 +43,7 @@ def new_mark() -> str:
 
 def hook_folder() -> str:
     """Return the folder whose `sitecustomize` installs the hook."""
-    return os.fspath(Path(limit_hook.__path__[0]).absolute())
+    return os.fspath(Path(__file__).absolute().parent / "hook")
 
 
 def hook_state(interpreter: Interpreter | None, *, wanted: bool) -> HookState:
@@ -72,7 +71,7 @@ def hook_environment(plan: MemoryLimit, environment: Mapping[str, str]) -> dict[
     document = hook_document(plan, environment)
     if document is None:
         return {}
-    _keep_narrower(document, environment.get(HOOK_VARIABLE))
+    _keep_tighter(document, environment.get(HOOK_VARIABLE))
     theirs = environment.get(PYTHONPATH)
     # An empty entry would be the current directory.
     folders = (hook_folder(), theirs) if theirs else (hook_folder(),)
@@ -136,7 +135,7 @@ def _outer_bytes(inherited: str | None) -> dict[str | None, int]:
         return {}
 
 
-def _keep_narrower(document: dict[str, object], inherited: str | None) -> None:
+def _keep_tighter(document: dict[str, object], inherited: str | None) -> None:
     """Lower our limits to those of an outer `memlimit`, GPU by GPU."""
     outer = _outer_bytes(inherited)
     gpus = document["gpus"]

@@ -95,7 +95,7 @@ def _outcome(group: Sequence[Mechanism], limit: MemoryLimit) -> FrameworkOutcome
         by=by or None,
         way=first.by,
         installed=first.installed,
-        note=_missing(group) if chosen is None else _note(chosen, by, limit),
+        note=_reason_for_none(group) if chosen is None else _note(chosen, by, limit),
         # What one limits only softly, the other may still refuse.
         soft=bool(by)
         and all(each.strength is Strength.SOFT for each in (set_, hooked) if each is not None),
@@ -119,7 +119,7 @@ def _note(chosen: Mechanism, by: str, limit: MemoryLimit) -> str:
     return ""
 
 
-def _missing(group: Sequence[Mechanism]) -> str:
+def _reason_for_none(group: Sequence[Mechanism]) -> str:
     """Return why nothing limits it: its own reason, unless it is merely not installed."""
     last = group[-1]
     if last.by is not Way.CODE or last.installed:

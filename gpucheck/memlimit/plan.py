@@ -50,7 +50,7 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     answer = take_inventory(ListRequest(ask_driver=True), probes)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
-    plan = _plan(options, probes, answer, answer.result.gpus)
+    plan = _plan_from_options(options, probes, answer, answer.result.gpus)
     if options.code is not None:
         plan = dataclasses.replace(plan, code=write_code(options.code, plan))
     inherited = options.environment if options.environment is not None else probes.environment()
@@ -82,7 +82,7 @@ def _warn_of_cards(plan: MemoryLimit, gpus: Sequence[Gpu]) -> Iterator[Notice]:
     yield from prohibited(gpu for gpu in gpus if gpu.index in limited)
 
 
-def _plan(
+def _plan_from_options(
     options: LimitOptions, probes: Probes, answer: Answer, gpus: Sequence[Gpu]
 ) -> MemoryLimit:
     selected = select_gpus(options.gpus, gpus)
@@ -221,9 +221,9 @@ def plan_limit(
         environment={} if environment is None else environment,
         overhead_included=include_overhead,
         frameworks=frameworks or FrameworksReading(),
-        hook=_usable(hook or HookState(), limits),
+        hook=_usable_hook(hook or HookState(), limits),
         mps=mps,
-        oldest_capability=_oldest(gpus),
+        oldest_capability=_oldest_capability(gpus),
     )
     settings = [setting for module in MECHANISMS for setting in module.plan(inputs)]
     variables = {key: value for each in settings for key, value in each.variables.items()}
@@ -246,7 +246,7 @@ def plan_limit(
     )
 
 
-def _usable(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
+def _usable_hook(hook: HookState, limits: Sequence[GpuMemoryLimit]) -> HookState:
     """Return the hook's state; without the limit of every GPU it cannot run."""
     if hook.present is False or all(gpu.allocator_limit_bytes is not None for gpu in limits):
         return hook
@@ -300,7 +300,7 @@ def _limit(
             reason = f"{amount.text} of an unknown total"
             unavailable |= {"limit_bytes": reason, "allocator_limit_bytes": reason}
     else:
-        limit = _checked(amount, device, total)
+        limit = _limit_bytes(amount, device, total)
     return GpuMemoryLimit(
         uuid=device.uuid,
         memory_total_bytes=total,
@@ -329,38 +329,38 @@ def _for_allocators(
         return left
     raise WrongUseError(
         code="less-than-the-overhead",
-        message=f"{amount.text} of {_what(device)} is {limit} bytes, but a CUDA program needs"
+        message=f"{amount.text} of {_describe(device)} is {limit} bytes, but a CUDA program needs"
         f" about {overhead.total_bytes} bytes outside its allocator, so nothing is left.",
         remedy=("Give a larger amount, or omit --include-overhead.",),
     )
 
 
-def _checked(amount: Amount, device: CudaDevice, total: int) -> int:
+def _limit_bytes(amount: Amount, device: CudaDevice, total: int) -> int:
     """Return the limit in bytes; refuse one that does not fit the device."""
     limit = amount.bytes_of(total)
     if limit > total:
         raise WrongUseError(
             code="more-than-the-card",
             message=f"{amount.text} is {limit} bytes, more than the {total} bytes of "
-            f"{_what(device)}.",
+            f"{_describe(device)}.",
             remedy=("Give a smaller amount, or a share such as 90%.",),
         )
     if limit == 0:
         raise WrongUseError(
             code="bad-amount",
-            message=f"{amount.text} of {_what(device)} is less than one byte.",
+            message=f"{amount.text} of {_describe(device)} is less than one byte.",
             remedy=("Give a larger share, or bytes such as 8GiB.",),
         )
     return limit
 
 
-def _what(device: CudaDevice) -> str:
+def _describe(device: CudaDevice) -> str:
     number = device.index if device.cuda_index is None else device.cuda_index
     kind = "MIG instance" if device.mig_instance else "GPU"
     return f"{kind} {number} ({ascii(device.name)[1:-1]})" if device.name else f"{kind} {number}"
 
 
-def _oldest(gpus: Sequence[Gpu]) -> tuple[int, int] | None:
+def _oldest_capability(gpus: Sequence[Gpu]) -> tuple[int, int] | None:
     versions = [
         (int(major), int(minor))
         for gpu in gpus

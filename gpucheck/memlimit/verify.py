@@ -14,7 +14,7 @@ from gpucheck.drivers.python.limit_proof import (
     DEADLINE_S,
     HOLD_S,
     Measure,
-    open_gauge,
+    open_memory_reader,
     run_proof,
 )
 from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
@@ -35,7 +35,7 @@ STEPS = 16
 _MOST_LIMITS = 2
 #: The overhead outside the allocator is an estimate: NVML may count up to this multiple of it
 #: above the limit, plus rounding.
-_MOST_BESIDE = 2
+_MOST_OVERHEADS = 2
 
 #: Frameworks whose allocator reports the size of its whole pool.
 _COUNT_THEIR_POOL = ("cupy", "torch")
@@ -103,7 +103,7 @@ def prove(
     hook: bool = True,
     shared: SharedMemory = NOTHING_SHARED,
     run: Runner = run_proof,
-    gauge: Callable[[], AbstractContextManager[Measure]] = open_gauge,
+    memory_reader: Callable[[], AbstractContextManager[Measure]] = open_memory_reader,
 ) -> Answer:
     """Try each cap on each GPU of the plan, and judge the results.
 
@@ -122,7 +122,7 @@ def prove(
     deadline = deadline_s or DEADLINE_S + DEADLINE_PER_GPU_S * (len(plan.gpus) - 1)
     times = {"deadline_s": deadline, "hold_s": HOLD_S}
     found: list[Verification] = []
-    with gauge() as measure:
+    with memory_reader() as measure:
         for name in frameworks:
             bases = [_not_tried(plan, name, gpu) for gpu in plan.gpus]
             obstacle = _obstacle(plan, name, bases)
@@ -130,22 +130,23 @@ def prove(
                 found.append(dataclasses.replace(obstacle, uuid=None, cuda_index=None))
                 continue
             bases = [
-                _with_room(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
+                _with_memory_fit(base, gpu, shared)
+                for base, gpu in zip(bases, plan.gpus, strict=True)
             ]
             limits = [
                 _limits(base, gpu, shared) for base, gpu in zip(bases, plan.gpus, strict=True)
             ]
             steps = functools.partial(run, interpreter, name, limits, limited, **times)
             tried = any(limit for limit, _ in limits)
-            found.extend(_try(plan, bases, steps, measure) if tried else bases)
+            found.extend(_prove_framework(plan, bases, steps, measure) if tried else bases)
     return _judge(answer, plan, tuple(found))
 
 
 def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Verification | None:
     """Return why a framework's cap cannot be tried at all, or None."""
-    lacking = _lacking(plan, name)
-    if lacking is not None:
-        return dataclasses.replace(bases[0], reason=lacking)
+    missing = _missing_reason(plan, name)
+    if missing is not None:
+        return dataclasses.replace(bases[0], reason=missing)
     if any(base.limit_bytes is None for base in bases):
         return dataclasses.replace(bases[0], reason="a GPU's limit is unknown")
     if bases[0].mechanism is None:
@@ -153,10 +154,10 @@ def _obstacle(plan: MemoryLimit, name: str, bases: Sequence[Verification]) -> Ve
     return None
 
 
-def _with_room(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> Verification:
+def _with_memory_fit(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> Verification:
     """Note why a GPU is not tried: taking its last bytes would crash other programs."""
     limit, free = base.limit_bytes or 0, gpu.memory_free_bytes
-    needed = limit + limit // STEPS + _beside(gpu)
+    needed = limit + limit // STEPS + _overhead_bytes(gpu)
     if shared.has(gpu):
         return dataclasses.replace(base, reason=shared.refusal(needed))
     if free is None or free >= needed:
@@ -173,16 +174,16 @@ def _limits(base: Verification, gpu: GpuMemoryLimit, shared: SharedMemory) -> tu
         return 0, 0
     most = _MOST_LIMITS * base.limit_bytes
     if shared.has(gpu):
-        most = min(most, (shared.spare_bytes or 0) - _beside(gpu))
+        most = min(most, (shared.spare_bytes or 0) - _overhead_bytes(gpu))
     return base.limit_bytes, most
 
 
-def _beside(gpu: GpuMemoryLimit) -> int:
+def _overhead_bytes(gpu: GpuMemoryLimit) -> int:
     """Return the estimated overhead of a CUDA program outside its allocator."""
     return (gpu.context_estimate_bytes or 0) + (gpu.library_estimate_bytes or 0)
 
 
-def _lacking(plan: MemoryLimit, name: str) -> str | None:
+def _missing_reason(plan: MemoryLimit, name: str) -> str | None:
     software = plan.software
     if software is None or software.frameworks is None or name in software.frameworks:
         return None
@@ -232,7 +233,7 @@ def _not_tried(plan: MemoryLimit, name: str, gpu: GpuMemoryLimit) -> Verificatio
     )
 
 
-def _try(
+def _prove_framework(
     plan: MemoryLimit,
     bases: Sequence[Verification],
     run: Callable[[], Iterable[Mapping[str, Any]]],
@@ -266,7 +267,7 @@ def _with_nvml(seen: Verification, by_nvml: int | None, gpu: GpuMemoryLimit) -> 
     counted = seen.peak_bytes
     most = None
     if by_nvml is not None and seen.limit_bytes is not None:
-        most = seen.limit_bytes + _MOST_BESIDE * _beside(gpu) + SLACK_BYTES
+        most = seen.limit_bytes + _MOST_OVERHEADS * _overhead_bytes(gpu) + SLACK_BYTES
     # The others take their pool at the start and count only what is in use.
     known = by_nvml is not None and counted is not None and seen.framework in _COUNT_THEIR_POOL
     extra = (by_nvml or 0) - (counted or 0) if known else None
@@ -350,12 +351,12 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
     if broken:
         code, slug, verb = ExitCode.BAD, "limit-not-held", "does not hold"
         remedy = "See what applies and why: gpucheck memlimit AMOUNT -v"
-    elif any(_lacking(plan, str(each.framework)) is None for each in open_):
+    elif any(_missing_reason(plan, str(each.framework)) is None for each in open_):
         code, slug, verb = ExitCode.INCONCLUSIVE, "limit-not-tried", "could not be tried"
         remedy = "Try a GPU with more free memory (--gpu), a smaller amount, or an idle GPU."
     else:
         code, slug, verb = ExitCode.MISSING, "framework-missing", "could not be tried"
-        remedy = _where_else(plan)
+        remedy = _alternatives(plan)
     which = "" if first.mechanism is None else f" ({first.mechanism})"
     alone = first.cuda_index is None or len(plan.gpus) == 1
     where = "" if alone else f" on GPU {first.cuda_index}"
@@ -364,7 +365,7 @@ def _judge(answer: Answer, plan: MemoryLimit, found: tuple[Verification, ...]) -
     return answer._replace(exit_code=code, error=failure)
 
 
-def _where_else(plan: MemoryLimit) -> str:
+def _alternatives(plan: MemoryLimit) -> str:
     """Return what to try instead if the framework is missing."""
     known = (plan.software.frameworks if plan.software else None) or {}
     there = ",".join(name for name in PROVABLE if name in known)

@@ -71,7 +71,7 @@ def build(report: Report, view: View) -> RenderableType:
     parts.append(_gpu_blocks(alike) if view.width < NARROW else _gpu_table(alike))
     if limit.run is not None:
         parts.extend(_run_outcome(limit.run))
-    parts.extend(_everything(limit, view) if view.verbosity > 0 else _glance(limit, view))
+    parts.extend(_details(limit, view) if view.verbosity > 0 else _summary(limit, view))
     return Group(*parts)
 
 
@@ -83,7 +83,7 @@ def _run_outcome(run: LimitedRun) -> Iterator[RenderableType]:
     yield from (_indented(Text(printable(line), overflow="fold")) for line in others)
 
 
-def _glance(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+def _summary(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
     """Yield what the limit means, and what to type next unless a command has been run."""
     from rich.text import Text
 
@@ -94,11 +94,11 @@ def _glance(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
     if hints and any(gpu.limit_bytes is None for gpu in limit.gpus):
         yield Text(_UNKNOWN, style="yellow", overflow="fold")
     elif limit.overhead is not None and hints:
-        yield Text(_beside(limit.gpus, limit.overhead), overflow="fold")
+        yield Text(_beyond_allocators(limit.gpus, limit.overhead), overflow="fold")
     yield from _framework_outcomes(limit, view, hints=hints)
 
 
-def _everything(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
+def _details(limit: MemoryLimit, view: View) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if limit.overhead is not None:
@@ -142,7 +142,7 @@ def group_alike(gpus: Sequence[GpuMemoryLimit]) -> list[list[GpuMemoryLimit]]:
     return list(groups.values())
 
 
-def _beside(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
+def _beyond_allocators(gpus: Sequence[GpuMemoryLimit], overhead: Overhead) -> str:
     """Return what nvidia-smi will show beyond what the allocators may take."""
     size = _size(overhead.total_bytes)
     if overhead.included:

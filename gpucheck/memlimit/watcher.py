@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.drivers.host.process_memory import memory_by_process
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, is_contained
-from gpucheck.drivers.host.processes import identify
+from gpucheck.drivers.host.processes import identify, memory_by_process
 from gpucheck.drivers.interface import NvmlQuestion
 from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.drivers.nvml.client import NvmlSession
@@ -45,7 +44,7 @@ _CONTAINED = (
     "NVML listed no process of the command, but in a separate PID namespace (a container)"
     " that does not prove there was none"
 )
-_NOT_TOLD = "the driver does not report the memory of each process"
+_UNREPORTED = "the driver does not report the memory of each process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class MachineAccess:
     read: Callable[[], NvmlReading]
     identify: Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
     open_tree: Callable[[int], ProcessTree]
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     contained: bool = False
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -89,7 +88,7 @@ class Watcher:
         self._tree: ProcessTree | None = None
         self._readings = 0
         self._foreign = False
-        self._not_told = False
+        self._unreported = False
         self._failure: str | None = None
         self._stopped_at: float | None = None
         self._killed = False
@@ -99,15 +98,15 @@ class Watcher:
         if self._tree is None:
             self._tree = self._machine.open_tree(pid)
         if self._stopped_at is not None:
-            self._kill_what_is_left(self._tree)
+            self._kill_after_grace(self._tree)
         if self._failure is None:
-            self._look(self._tree)
+            self._check_memory(self._tree)
 
     def finish(self, exit_code: int) -> LimitedRun:
         """Return what was read, once the command has ended."""
         if self._stopped_at is not None and self._tree is not None:
-            self._wait_for_the_rest(self._tree)
-        unknown = self._why_unknown()
+            self._wait_for_descendants(self._tree)
+        unknown = self._unknown_reason()
         gpus = tuple(self._outcome(watched, unknown is None) for watched in self._gpus.values())
         peaks = [gpu.peak_bytes for gpu in gpus if gpu.peak_bytes is not None]
         exceeded = any(watched.exceeded for watched in self._gpus.values())
@@ -120,7 +119,7 @@ class Watcher:
             exit_code=exit_code,
             peak_bytes=max(peaks, default=None),
             exceeded=exceeded if unknown is None else None,
-            action=self._what_was_done(exceeded=exceeded),
+            action=self._action_taken(exceeded=exceeded),
             interval_s=INTERVAL_S,
             readings=self._readings,
             gpus=gpus,
@@ -128,17 +127,17 @@ class Watcher:
             unavailable=unavailable,
         )
 
-    def _what_was_done(self, *, exceeded: bool) -> str | None:
+    def _action_taken(self, *, exceeded: bool) -> str | None:
         if self._stopped_at is not None:
             return "killed" if self._killed else "terminated"
         return "warned" if exceeded else None
 
-    def _why_unknown(self) -> str | None:
+    def _unknown_reason(self) -> str | None:
         """Return why the command's memory is unknown, or None."""
         if any(watched.peak_bytes for watched in self._gpus.values()):
             return None
-        if self._not_told:
-            return _NOT_TOLD
+        if self._unreported:
+            return _UNREPORTED
         if self._foreign:
             return _FOREIGN
         if self._readings == 0:
@@ -162,7 +161,7 @@ class Watcher:
         contexts = processes - 1 if self._overhead.included else processes
         return SLACK_BYTES + contexts * self._overhead.total_bytes
 
-    def _look(self, tree: ProcessTree) -> None:
+    def _check_memory(self, tree: ProcessTree) -> None:
         reading = self._machine.read()
         if reading.failure is not None:
             self._failure = f"memory is no longer watched: {reading.failure.message}"
@@ -171,7 +170,7 @@ class Watcher:
         listed = memory_by_process(reading.gpus)
         own = self._trusted({pid for sizes in listed.values() for pid in sizes})
         members = tree.refresh(own)
-        used = self._told(listed, own & members.keys())
+        used = self._memory_of(listed, own & members.keys())
         for uuid, watched in self._gpus.items():
             by_pid = used.get(uuid, {})
             total = sum(by_pid.values())
@@ -192,7 +191,7 @@ class Watcher:
         self._foreign = self._foreign or foreign
         return set() if foreign else listed
 
-    def _told(
+    def _memory_of(
         self, listed: Mapping[str | None, Mapping[int, int | None]], ours: Set[int]
     ) -> dict[str | None, dict[int, int]]:
         """Return what our processes take, as far as the driver reports it."""
@@ -202,7 +201,7 @@ class Watcher:
                 if pid not in ours:
                     continue
                 if size is None:
-                    self._not_told = True
+                    self._unreported = True
                 else:
                     found.setdefault(uuid, {})[pid] = size
         return found
@@ -223,32 +222,32 @@ class Watcher:
                 )
                 for pid, size in sorted(by_pid.items(), key=lambda item: -item[1])
             ]
-            self._say_excess(watched, by_pid)
+            self._report_excess(watched, by_pid)
         if self._action is WatchAction.STOP and self._stopped_at is None:
             self._stopped_at = self._machine.now()
-            self._machine.say(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
+            self._machine.report(f"stopping the command: SIGTERM now, SIGKILL after {GRACE_S:g} s")
             self._send(tree, signal.SIGTERM)
 
-    def _say_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
+    def _report_excess(self, watched: _Watched, by_pid: Mapping[int, int]) -> None:
         limit = watched.limit
         number = limit.cuda_index if limit.cuda_index is not None else limit.index
         most = watched.culprits[0]
         others = f" and {len(by_pid) - 1} more" if len(by_pid) > 1 else ""
-        self._machine.say(
+        self._machine.report(
             f"the command takes {_gib(sum(by_pid.values()))} of GPU {number}, above the limit of"
             f" {_gib(limit.limit_bytes or 0)} plus {_gib(self._allowance(len(by_pid)))} allowance:"
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 
-    def _kill_what_is_left(self, tree: ProcessTree) -> None:
+    def _kill_after_grace(self, tree: ProcessTree) -> None:
         if self._machine.now() - (self._stopped_at or 0) >= GRACE_S and tree.refresh():
             self._killed = True
             self._send(tree, signal.SIGKILL)
 
-    def _wait_for_the_rest(self, tree: ProcessTree) -> None:
+    def _wait_for_descendants(self, tree: ProcessTree) -> None:
         """Give processes that outlived the command the same grace, then kill them."""
         while tree.refresh() and not self._killed:
-            self._kill_what_is_left(tree)
+            self._kill_after_grace(tree)
             if not self._killed:
                 self._machine.sleep(0.1)
 
@@ -256,7 +255,7 @@ class Watcher:
         _, refused = tree.send(number)
         if refused:
             listed = ", ".join(map(str, refused))
-            self._machine.say(
+            self._machine.report(
                 f"{number.name} could not be sent to processes of another user: {listed}"
             )
 
@@ -265,7 +264,7 @@ class Watcher:
 def open_watch(
     plan: MemoryLimit,
     action: WatchAction,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     mark: str | None = None,
     deadline_s: float | None = None,
@@ -283,7 +282,7 @@ def open_watch(
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
         reading = session.read(question, deadline_s=first)
         if reading.failure is not None:
-            say(f"memory is not watched: {reading.failure.message}")
+            report(f"memory is not watched: {reading.failure.message}")
             yield None
             return
 
@@ -294,7 +293,7 @@ def open_watch(
             read=read,
             identify=lambda pids: identify(pids, Path("/")),
             open_tree=lambda pid: ProcessTree(pid, mark=mark),
-            say=say,
+            report=report,
             contained=is_contained(),
         )
         yield Watcher(plan.gpus, plan.overhead or estimate_overhead(None), action, machine)

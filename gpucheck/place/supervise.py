@@ -39,7 +39,7 @@ _JOB_CONTROL = (signal.SIGTTIN, signal.SIGTTOU)
 #: SIGSTOP is not among them: whoever sent it to the child alone will continue the child alone.
 _MIRRORED_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 #: SIGPIPE is blocked so that a probe or a reader that has ended is an error and does not end us.
-_TAKEN = frozenset({*FORWARDED, *_JOB_CONTROL, signal.SIGCHLD, signal.SIGPIPE})
+_BLOCKED = frozenset({*FORWARDED, *_JOB_CONTROL, signal.SIGCHLD, signal.SIGPIPE})
 #: How long a signal that reached us may take to reach the rest of our process group.
 _GROUP_DELIVERY_S = 0.02
 
@@ -97,7 +97,7 @@ class _Supervision:
         """Return the child's exit code once it has ended, or raise what a tick raised."""
         while self._exit_code is None:
             received = self._next_signal()
-            self._look_after_child()
+            self._reap_child()
             if self._exit_code is None:
                 if received is not None:
                     self._handle(received)
@@ -108,8 +108,8 @@ class _Supervision:
 
     def _next_signal(self) -> signal.struct_siginfo | None:
         if self._on_tick is None:
-            return signal.sigwaitinfo(_TAKEN)
-        return signal.sigtimedwait(_TAKEN, max(0.0, self._next_tick - time.monotonic()))
+            return signal.sigwaitinfo(_BLOCKED)
+        return signal.sigtimedwait(_BLOCKED, max(0.0, self._next_tick - time.monotonic()))
 
     def _tick(self) -> None:
         if self._on_tick is None or time.monotonic() < self._next_tick:
@@ -120,7 +120,7 @@ class _Supervision:
         except Exception as failure:  # the child must not be left without a parent that waits
             self._tick_failure, self._on_tick = failure, None
 
-    def _look_after_child(self) -> None:
+    def _reap_child(self) -> None:
         """Handle every pending change of the child's state."""
         while self._exit_code is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
@@ -176,12 +176,12 @@ def _taking_signals() -> Iterator[set[signal.Signals | int]]:
     """Block our signals so that they can be waited for; yield the previous mask."""
     # If SIGCHLD were ignored (as in some daemons), the kernel would discard the exit code.
     children_before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    original = signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
+    original = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield set(original)
     finally:
         # What is still queued, a second Ctrl-C for example, was meant for the command that ended.
-        while signal.sigtimedwait(_TAKEN, 0):
+        while signal.sigtimedwait(_BLOCKED, 0):
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, original)
         signal.signal(signal.SIGCHLD, children_before)

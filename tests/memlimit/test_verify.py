@@ -80,7 +80,12 @@ def tried(
 
     limit = plan(**changes)
     answer = prove(
-        Answer(result=limit), limit, [framework], {}, run=run, gauge=lambda: nullcontext(measured)
+        Answer(result=limit),
+        limit,
+        [framework],
+        {},
+        run=run,
+        memory_reader=lambda: nullcontext(measured),
     )
     assert isinstance(answer.result, MemoryLimit)
     assert answer.result.verification is not None
@@ -199,9 +204,15 @@ class TestRoom:
             interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
         )
         limit = plan_limit(parse_amount("10%"), gpus, environment={}, frameworks=frameworks)
-        gauge = functools.partial(nullcontext, measured)
+        memory_reader = functools.partial(nullcontext, measured)
         answer = prove(
-            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=gauge, shared=shared
+            Answer(result=limit),
+            limit,
+            ["cupy"],
+            {},
+            run=run,
+            memory_reader=memory_reader,
+            shared=shared,
         )
         assert isinstance(answer.result, MemoryLimit)
         assert answer.exit_code == 3
@@ -294,7 +305,12 @@ class TestSeveralGpus:
             return 2100 * MIB
 
         answer = prove(
-            Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measure)
+            Answer(result=limit),
+            limit,
+            ["cupy"],
+            {},
+            run=run,
+            memory_reader=lambda: nullcontext(measure),
         )
         assert asked[0] == [(LIMIT, 2 * LIMIT)] * 2
         assert all(each == (7, f"GPU-{each[2] - 4}", each[2]) for each in asked[1:])
@@ -370,7 +386,12 @@ def test_a_framework_that_does_not_answer() -> None:
 
     limit = plan()
     answer = prove(
-        Answer(result=limit), limit, ["cupy"], {}, run=run, gauge=lambda: nullcontext(measured)
+        Answer(result=limit),
+        limit,
+        ["cupy"],
+        {},
+        run=run,
+        memory_reader=lambda: nullcontext(measured),
     )
 
     assert answer.exit_code == 3

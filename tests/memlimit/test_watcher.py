@@ -75,7 +75,7 @@ class Scene:
             read=self._read,
             identify=self._identify,
             open_tree=lambda pid: self.tree,  # type: ignore[arg-type, return-value]
-            say=self.said.append,
+            report=self.said.append,
             now=lambda: self.time_s,
             sleep=self._sleep,
             contained=self.contained,

@@ -53,7 +53,7 @@ class ProcessTree:
         are processes whose environment is searched for the mark.
         """
         table = self._read_all()
-        marked = {pid for pid in suspects if pid in table and self._bears_mark(pid)}
+        marked = {pid for pid in suspects if pid in table and self._has_mark(pid)}
         members = {
             pid: stat
             for pid, stat in table.items()
@@ -97,7 +97,7 @@ class ProcessTree:
         finally:
             os.close(descriptor)
 
-    def _bears_mark(self, pid: int) -> bool:
+    def _has_mark(self, pid: int) -> bool:
         """Return whether it inherited our mark; False if its environment cannot be read."""
         if self._mark is None or pid in self._known:
             return False

@@ -1,17 +1,18 @@
-"""Identity of the processes on a GPU. NVML gives process ids of the host's PID namespace.
+"""Identity and memory of the processes on a GPU.
 
-Inside a container such an id may name no process, or worse, another one: the driver knows nothing
-of PID namespaces. There an id is trusted only if that process holds an NVIDIA device open.
+NVML gives process ids of the host's PID namespace. Inside a container such an id may name no
+process, or worse, another one: the driver knows nothing of PID namespaces. There an id is trusted
+only if that process holds an NVIDIA device open.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gpucheck.drivers.host.sysfs import read_text
-from gpucheck.drivers.readings import ProcessIdentity
+from gpucheck.drivers.readings import GpuReading, ProcessIdentity, ProcessReading
 
 #: The inode of the initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h.
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
@@ -135,3 +136,32 @@ def without_secrets(words: Iterable[str]) -> list[str]:
         hidden = f"{name}={MASK}" if secret and equals else word
         shown.append(_URL_PASSWORD.sub(rf"\g<1>{MASK}@", hidden))
     return shown
+
+
+# ------------------------------------------------------------------------------ memory by process
+
+
+def memory_by_process(
+    gpus: Iterable[GpuReading],
+) -> Mapping[str | None, Mapping[int, int | None]]:
+    """Return bytes by device (UUID) and process id; None where the driver does not report them."""
+    found: dict[str | None, dict[int, int | None]] = {}
+    for gpu in gpus:
+        for process in gpu.processes:
+            sizes = found.setdefault(_device_of(gpu, process), {})
+            told = [sizes.get(process.pid), process.memory_used_bytes]
+            # A process in two of NVML's lists has its total in both.
+            sizes[process.pid] = max((size for size in told if size is not None), default=None)
+    return found
+
+
+def _device_of(gpu: GpuReading, process: ProcessReading) -> str | None:
+    """Return the UUID of the GPU, or of the MIG instance that the process uses."""
+    place = (process.gpu_instance_id, process.compute_instance_id)
+    for mig in gpu.mig_instances:
+        if process.gpu_instance_id is not None and place == (
+            mig.gpu_instance_id,
+            mig.compute_instance_id,
+        ):
+            return mig.uuid
+    return gpu.uuid

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck.drivers.cupy.cache import cache_variables
-from gpucheck.drivers.host.process_memory import memory_by_process
+from gpucheck.drivers.host.processes import memory_by_process
 from gpucheck.drivers.interface import NvmlQuestion
 from gpucheck.drivers.live import DEADLINE_BASE_S
 from gpucheck.drivers.nvml.client import NvmlSession
@@ -57,7 +57,7 @@ def run_proof(
 
 
 @contextlib.contextmanager
-def open_gauge() -> Iterator[Measure]:
+def open_memory_reader() -> Iterator[Measure]:
     """Start NVML, which can take seconds, and yield a function for a process's bytes on a device.
 
     It returns None where the driver does not report them.

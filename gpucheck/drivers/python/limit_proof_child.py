@@ -175,7 +175,7 @@ class Tensorflow(Backend):
 BACKENDS = {"cupy": Cupy, "torch": Torch, "jax": Jax, "tensorflow": Tensorflow}
 
 
-def say(**document: Any) -> None:
+def write_step(**document: Any) -> None:
     """Write one step."""
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
@@ -186,7 +186,9 @@ def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
     here = backend.ordinal
     step = max(1, limit // STEPS // MIB * MIB or limit // STEPS)
     free = backend.free_bytes()
-    say(step="start", gpu=here, pid=os.getpid(), version=backend.version, free=free, size=step)
+    write_step(
+        step="start", gpu=here, pid=os.getpid(), version=backend.version, free=free, size=step
+    )
     held: list[Any] = []
     taken, error = 0, None
     for size in sizes(step):
@@ -196,14 +198,14 @@ def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
             if error is not None:
                 break
             taken += size
-            say(step="took", gpu=here, taken=taken, counted=backend.counted_bytes())
+            write_step(step="took", gpu=here, taken=taken, counted=backend.counted_bytes())
         if error is None or not backend.is_refusal(error):
             break
     if error is None:
         backend.free(held)
-        say(step="end", gpu=here, refused=False)
+        write_step(step="end", gpu=here, refused=False)
         return
-    say(
+    write_step(
         step="refused",
         gpu=here,
         size=size,
@@ -219,7 +221,7 @@ def take(backend: Backend, limit: int, most: int, hold_s: float) -> None:
     while len(again) * piece < taken // 2 and error is None:
         error = attempt(backend, piece, again)
     backend.free(again)
-    say(step="end", gpu=here, refused=True, restored=error is None)
+    write_step(step="end", gpu=here, refused=True, restored=error is None)
 
 
 def sizes(step: int) -> list[int]:
@@ -247,7 +249,7 @@ def main() -> None:
     try:
         backend = BACKENDS[name]()
     except Exception as error:
-        say(step="failed", gpu=None, error=type(error).__name__, message=str(error)[:500])
+        write_step(step="failed", gpu=None, error=type(error).__name__, message=str(error)[:500])
         return
     for ordinal, words in enumerate(limits):
         backend.ordinal = ordinal
@@ -257,7 +259,7 @@ def main() -> None:
                 take(backend, limit, most, hold_s)
         except Exception as error:
             kind, text = type(error).__name__, str(error)[:500]
-            say(step="failed", gpu=ordinal, error=kind, message=text)
+            write_step(step="failed", gpu=ordinal, error=kind, message=text)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from fractions import Fraction
 from gpucheck.memlimit.mechanisms.setting import (
     PlanInput,
     Setting,
-    by_variable,
-    decimal,
-    number_of,
+    format_decimal,
+    parse_number,
     shown,
+    variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit
 
@@ -34,12 +34,12 @@ def _by_environment(inputs: PlanInput) -> Setting:
         return _set(inputs, ours, held)
     if _is_tighter(theirs, inputs):
         return _set(inputs, theirs, f"{CUPY_LIMIT} is already set and no wider, so it is kept")
-    trap = _trap(theirs)
+    trap = _problem(theirs)
     return _set(inputs, ours, f"replaces {shown(theirs)}, which {trap}")
 
 
 def _set(inputs: PlanInput, value: str | None, reason: str) -> Setting:
-    return by_variable(inputs, "cupy", CUPY_LIMIT, value, reason)
+    return variable_setting(inputs, "cupy", CUPY_LIMIT, value, reason)
 
 
 def _value(inputs: PlanInput) -> str | None:
@@ -48,14 +48,14 @@ def _value(inputs: PlanInput) -> str | None:
         sizes = [gpu.allocator_limit_bytes for gpu in inputs.limits]
         return str(min(size for size in sizes if size is not None))
     fraction = inputs.fraction()
-    text = "0" if fraction is None else decimal(fraction * 100)
+    text = "0" if fraction is None else format_decimal(fraction * 100)
     return None if text == "0" else f"{text}%"
 
 
-def _trap(theirs: str) -> str:
+def _problem(theirs: str) -> str:
     if theirs in ("0", "0%"):
         return "CuPy takes as no limit"
-    value = number_of(theirs)
+    value = parse_number(theirs)
     if value is not None and not theirs.isdigit():
         return "CuPy does not understand: it takes bytes or a percentage"
     return "is not within the limit"
@@ -64,11 +64,11 @@ def _trap(theirs: str) -> str:
 def _is_tighter(text: str, inputs: PlanInput) -> bool:
     """Return whether CuPy would take `text` as a limit within ours on every GPU."""
     if not text.endswith("%"):
-        size = number_of(text) if text.isdigit() else None
+        size = parse_number(text) if text.isdigit() else None
         return size is not None and all(
             _is_within(size, gpu.allocator_limit_bytes) for gpu in inputs.limits
         )
-    percent = number_of(text[:-1])
+    percent = parse_number(text[:-1])
     if percent is None or not 0 < percent <= 100:
         return False
     fraction = inputs.fraction()

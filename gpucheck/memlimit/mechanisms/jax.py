@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from gpucheck.memlimit.mechanisms.setting import (
     PlanInput,
     Setting,
-    by_variable,
-    decimal,
-    number_of,
+    format_decimal,
+    parse_number,
     shown,
+    variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit, Strength
 from gpucheck.report.errors import WrongUseError
@@ -44,7 +44,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
     if name is None:
         reason = f"{JAX_FRACTION} and {JAX_FRACTION_OLD} are both set, which JAX refuses; unset one"
         return _set(inputs, JAX_FRACTION, None, reason)
-    ours = decimal(fraction)
+    ours = format_decimal(fraction)
     allocator = inputs.environment.get(JAX_ALLOCATOR, "").lower()
     if allocator in _POOLLESS:
         return _set(inputs, name, None, f"{JAX_ALLOCATOR}={allocator} allocates without a pool")
@@ -52,7 +52,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
         return _set(inputs, name, None, "the fraction rounds to 0")
     if theirs is None:
         return _set(inputs, name, ours, _reason(inputs))
-    value = number_of(theirs)
+    value = parse_number(theirs)
     if value is not None and 0 < value <= fraction:
         return _set(inputs, name, theirs, f"{name} is already set and no wider, so it is kept")
     reason = f"replaces {shown(theirs)}, which is not within the limit"
@@ -61,7 +61,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
 
 def _set(inputs: PlanInput, name: str, value: str | None, reason: str) -> Setting:
     soft = _SOFT.get(inputs.environment.get(JAX_ALLOCATOR, "").lower())
-    return by_variable(
+    return variable_setting(
         inputs,
         "jax",
         name,
@@ -93,7 +93,9 @@ def _knows_the_new_name(inputs: PlanInput) -> bool:
 
 def _reason(inputs: PlanInput) -> str:
     pool = "the pool only; memory for collectives is extra"
-    return f"one fraction for all GPUs, the smallest of them; {pool}" if inputs.unlike() else pool
+    return (
+        f"one fraction for all GPUs, the smallest of them; {pool}" if inputs.is_uneven() else pool
+    )
 
 
 def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.memlimit.mechanisms.setting import PlanInput, Setting, by_hook
+from gpucheck.memlimit.mechanisms.setting import PlanInput, Setting, code_setting
 from gpucheck.memlimit.model import MemoryLimit
 
 
@@ -21,7 +21,7 @@ def _by_code(inputs: PlanInput) -> Setting:
         line = f'providers=[("CUDAExecutionProvider", {{"gpu_mem_limit": {size}}})]'
     reason = "the arena of each session; cuDNN's search for algorithms is extra"
     missing = "a GPU's limit is unknown"
-    return by_hook(inputs, "onnxruntime", "gpu_mem_limit", line, reason if line else missing)
+    return code_setting(inputs, "onnxruntime", "gpu_mem_limit", line, reason if line else missing)
 
 
 def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:

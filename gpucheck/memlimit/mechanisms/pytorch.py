@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from gpucheck.memlimit.mechanisms.setting import (
     PlanInput,
     Setting,
-    by_hook,
-    by_variable,
-    decimal,
-    number_of,
+    code_setting,
+    format_decimal,
+    parse_number,
     shown,
+    variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit
 
@@ -50,12 +50,12 @@ def _by_environment(inputs: PlanInput) -> Setting:
         obstacle = "it needs a fraction, and a GPU's total is unknown"
     if obstacle is not None or fraction is None:
         return _set(inputs, name, None, obstacle or "")
-    ours = decimal(fraction)
+    ours = format_decimal(fraction)
     entry = _ENTRY.search(theirs)
     if entry is None:
         added = f"{theirs.rstrip(',')},{TORCH_KEY}:{ours}" if theirs else f"{TORCH_KEY}:{ours}"
         return _set(inputs, name, added, _reason(inputs, theirs))
-    value = number_of(entry[1].strip())
+    value = parse_number(entry[1].strip())
     if value is not None and 0 < value <= fraction:
         reason = f"{TORCH_KEY} is already set and no wider, so it is kept"
         return _set(inputs, name, theirs, reason)
@@ -65,7 +65,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
 
 
 def _set(inputs: PlanInput, name: str, value: str | None, reason: str) -> Setting:
-    return by_variable(inputs, "torch", name, value, reason, framework="pytorch")
+    return variable_setting(inputs, "torch", name, value, reason, framework="pytorch")
 
 
 def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
@@ -75,9 +75,9 @@ def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
     if _ASYNCHRONOUS in theirs.replace(" ", ""):
         return f"{_ASYNCHRONOUS} does not read the key; it obeys only a fraction set in code"
     since = ".".join(map(str, TORCH_KEY_SINCE))
-    lacking = inputs.lacks("torch")
-    if lacking is not None:
-        return f"{lacking}, and before PyTorch {since} the key is fatal"
+    missing = inputs.missing_reason("torch")
+    if missing is not None:
+        return f"{missing}, and before PyTorch {since} the key is fatal"
     version = inputs.version("torch")
     if version is None:
         return f"the version of PyTorch is unknown, and before {since} the key is fatal"
@@ -89,7 +89,7 @@ def _obstacle(inputs: PlanInput, theirs: str) -> str | None:
 
 def _reason(inputs: PlanInput, theirs: str) -> str:
     pool = "the caching allocator"
-    if inputs.unlike():
+    if inputs.is_uneven():
         pool = f"one fraction for all GPUs, the smallest of them; {pool}"
     return f"added to the existing settings; {pool}" if theirs else pool
 
@@ -104,7 +104,7 @@ def _by_code(inputs: PlanInput, *, needed: bool) -> Setting:
         each = "for device in range(torch.cuda.device_count())"
         line = f"{each}: torch.cuda.set_per_process_memory_fraction({value}, device)"
         reason = "at the first use of a GPU, with a context on each visible one"
-    setting = by_hook(
+    setting = code_setting(
         inputs, "torch", "set_per_process_memory_fraction", line, reason, framework="pytorch"
     )
     if needed or not setting.mechanism.applies:
@@ -119,7 +119,7 @@ def _fraction_text(inputs: PlanInput) -> str | None:
     """Return the fraction as Python code, of a total that only the program knows if need be."""
     fraction = inputs.fraction()
     if fraction is not None:
-        return decimal(fraction) if fraction < 1 else "1.0"
+        return format_decimal(fraction) if fraction < 1 else "1.0"
     sizes = [gpu.allocator_limit_bytes for gpu in inputs.limits]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):

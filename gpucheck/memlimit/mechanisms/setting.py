@@ -49,7 +49,7 @@ class PlanInput:
             shares.append(Fraction(gpu.allocator_limit_bytes, gpu.memory_total_bytes))
         return min(shares)
 
-    def unlike(self) -> bool:
+    def is_uneven(self) -> bool:
         """Return whether one fraction for all GPUs gives some of them less than their limit."""
         totals = {gpu.memory_total_bytes for gpu in self.limits}
         return len(totals) > 1 and (self.amount.share is None or self.overhead_included)
@@ -64,7 +64,7 @@ class PlanInput:
         known = self.frameworks.frameworks
         return None if known is None else module in known
 
-    def lacks(self, module: str) -> str | None:
+    def missing_reason(self, module: str) -> str | None:
         """Return why a framework is certainly missing, or None."""
         interpreter = self.frameworks.interpreter
         if self.has(module) is not False or interpreter is None:
@@ -80,7 +80,7 @@ class Setting:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def by_variable(
+def variable_setting(
     inputs: PlanInput,
     module: str,
     name: str,
@@ -92,23 +92,23 @@ def by_variable(
 ) -> Setting:
     """Return the setting of one environment variable; without a value it is not set.
 
-    It is also set for a framework that this interpreter lacks, as another one may have it.
+    It is also set for a framework that this interpreter missing_reason, as another one may have it.
     """
-    lacking = inputs.lacks(module) if value is not None else None
+    missing = inputs.missing_reason(module) if value is not None else None
     mechanism = Mechanism(
         framework=framework or module,
         mechanism=name,
         setting=None if value is None else f"{name}={shown(value)}",
         strength=strength,
-        applies=value is not None and lacking is None,
-        reason=f"{lacking}; {reason}" if lacking else reason,
+        applies=value is not None and missing is None,
+        reason=f"{missing}; {reason}" if missing else reason,
         installed=inputs.has(module),
         inherited=inputs.environment.get(name),
     )
     return Setting(mechanism=mechanism, variables={} if value is None else {name: value})
 
 
-def by_hook(
+def code_setting(
     inputs: PlanInput,
     module: str,
     mechanism: str,
@@ -119,10 +119,10 @@ def by_hook(
     strength: Strength = Strength.ALLOCATOR,
 ) -> Setting:
     """Return the mechanism of a line of code, which the import hook runs if present."""
-    lacking = inputs.lacks(module)
+    missing = inputs.missing_reason(module)
     hook = inputs.hook
-    applies = line is not None and hook.present is True and lacking is None
-    why = reason if line is None else f"{lacking or hook.reason}; {reason}"
+    applies = line is not None and hook.present is True and missing is None
+    why = reason if line is None else f"{missing or hook.reason}; {reason}"
     return Setting(
         mechanism=Mechanism(
             framework=framework or module,
@@ -138,13 +138,13 @@ def by_hook(
     )
 
 
-def decimal(value: Fraction) -> str:
+def format_decimal(value: Fraction) -> str:
     """Format a number of at most 100 as a decimal, rounded down."""
     whole, rest = divmod(int(value * 10**_DECIMALS), 10**_DECIMALS)
     return f"{whole}.{rest:0{_DECIMALS}d}".rstrip("0").rstrip(".")
 
 
-def number_of(text: str) -> Fraction | None:
+def parse_number(text: str) -> Fraction | None:
     """Parse a plain decimal; None for longer or unusual text, which is no limit to rely on."""
     if len(text) > 40 or not text.isascii() or not set(text) <= set("0123456789."):
         return None

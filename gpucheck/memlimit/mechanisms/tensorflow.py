@@ -8,9 +8,9 @@ from gpucheck.memlimit.mechanisms.setting import (
     MIB,
     PlanInput,
     Setting,
-    by_hook,
-    by_variable,
+    code_setting,
     shown,
+    variable_setting,
 )
 from gpucheck.memlimit.model import MemoryLimit, Strength
 from gpucheck.report.errors import WrongUseError
@@ -76,7 +76,7 @@ def _reason(inputs: PlanInput, reason: str) -> str:
 def _set(inputs: PlanInput, value: str | None, reason: str) -> Setting:
     strength = Strength.SOFT if _is_soft(inputs) else Strength.ALLOCATOR
     reason = _reason(inputs, reason)
-    return by_variable(inputs, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
+    return variable_setting(inputs, "tensorflow", TF_LEAVE_FREE, value, reason, strength=strength)
 
 
 def _by_code(inputs: PlanInput) -> Setting:
@@ -89,7 +89,7 @@ def _by_code(inputs: PlanInput) -> Setting:
     usable = len(known) == len(sizes)
     missing = "a GPU's limit is unknown" if None in sizes else "it counts whole MiB"
     reason = _reason(inputs, "before TensorFlow starts its devices")
-    return by_hook(
+    return code_setting(
         inputs,
         "tensorflow",
         "set_logical_device_configuration",

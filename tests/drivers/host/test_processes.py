@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.processes import INITIAL_PID_NAMESPACE, identify, without_secrets
+from gpucheck.drivers.host.processes import (
+    INITIAL_PID_NAMESPACE,
+    identify,
+    memory_by_process,
+    without_secrets,
+)
+from gpucheck.drivers.readings import GpuReading, MigReading, ProcessReading
 
 OTHER_NAMESPACE = "pid:[4026532001]"
 
@@ -185,3 +191,45 @@ def test_a_command_line_is_read_without_its_passwords(tmp_path: Path) -> None:
     (folder / "cmdline").write_bytes(b"serve\0--token\0S3CRET\0")
 
     assert identify([7], tmp_path)[7].command == "serve --token '***'"
+
+
+# ------------------------------------------------------------------------------ memory by process
+
+
+def process(pid: int, size: int | None, **changes: object) -> ProcessReading:
+    return ProcessReading(pid=pid, type="compute", memory_used_bytes=size, **changes)  # type: ignore[arg-type]
+
+
+def gpu(*processes: ProcessReading, **changes: object) -> GpuReading:
+    return GpuReading(index=0, uuid="GPU-0", processes=processes, **changes)  # type: ignore[arg-type]
+
+
+def test_each_process_on_each_gpu() -> None:
+    other = GpuReading(index=1, uuid="GPU-1", processes=(process(7, 30),))
+
+    assert memory_by_process([gpu(process(7, 10), process(8, 20)), other]) == {
+        "GPU-0": {7: 10, 8: 20},
+        "GPU-1": {7: 30},
+    }
+
+
+def test_lists_that_overlap_count_once() -> None:
+    assert memory_by_process([gpu(process(7, 10), process(7, 12), process(7, None))]) == {
+        "GPU-0": {7: 12}
+    }
+
+
+def test_missing_memory_is_none() -> None:
+    assert memory_by_process([gpu(process(7, None))]) == {"GPU-0": {7: None}}
+
+
+def test_an_instance_is_a_device_of_its_own() -> None:
+    migs = tuple(
+        MigReading(uuid=f"MIG-{n}", gpu_instance_id=n, compute_instance_id=0) for n in (1, 2)
+    )
+    inside = process(7, 10, gpu_instance_id=2, compute_instance_id=0)
+    unknown = process(8, 20, gpu_instance_id=5, compute_instance_id=0)
+
+    found = memory_by_process([gpu(inside, unknown, process(9, 30), mig_instances=migs)])
+
+    assert found == {"MIG-2": {7: 10}, "GPU-0": {8: 20, 9: 30}}
