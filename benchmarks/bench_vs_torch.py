@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.data import HostData
-from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.kernels.matmul import CpuMatmul
 from gpucheck.bench.kernels.softmax import BlockedSoftmax
 from gpucheck.bench.model import BenchRequest

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpucheck.bench import stats
-from gpucheck.bench.doubts import Around, HostState, doubts_about
+from gpucheck.bench.doubts import Around, doubts_about
+from gpucheck.bench.environment import HostState
 from gpucheck.bench.model import BenchMode
 from gpucheck.bench.plan import PRECISIONS
-from gpucheck.bench.record import Record
-from gpucheck.bench.rounds import Settings, Slot, measure
+from gpucheck.bench.sampler import Record
+from gpucheck.bench.scheduler import Settings, Slot, measure
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.

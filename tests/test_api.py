@@ -17,7 +17,7 @@ import pytest
 
 import gpucheck
 from gpucheck.bench.model import BenchResult
-from gpucheck.bench.runner import Runner
+from gpucheck.bench.sampler import Runner
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import list_gpus

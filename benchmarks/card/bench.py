@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from benchmarks.card.figures import Figure, Notebook, Timed, compete
 from benchmarks.card.rivals import Torch
+from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.data import HostData
-from gpucheck.bench.kernel import Case, CaseOrder
 from gpucheck.bench.model import BenchRequest, Verified
-from gpucheck.bench.peaks import board_of
+from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.clock import MonotonicClock

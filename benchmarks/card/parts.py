@@ -15,9 +15,9 @@ from benchmarks.card.figures import Figure
 from benchmarks.card.matmul import matmul
 from benchmarks.card.memory import bandwidth, transfer
 from benchmarks.card.softmax import softmax, variants
+from gpucheck.bench.case import Case
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
-from gpucheck.bench.kernel import Case
 from gpucheck.bench.kernels.copy import KernelCopy
 from gpucheck.bench.kernels.launch import LaunchCase
 from gpucheck.bench.kernels.p2p import PeerCase

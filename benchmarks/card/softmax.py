@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.card.bench import Bench, ready, rivals_of
 from benchmarks.card.figures import NO_TIME, Bar, Figure, Timed, compete
 from benchmarks.card.rivals import Torch
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.data import HostData
 from gpucheck.bench.formats import FORMATS, encode
 from gpucheck.bench.gpu_case import ResidentCase
-from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
 from gpucheck.bench.kernels.softmax import (
     CLUSTERS,

@@ -11,8 +11,8 @@ from gpucheck.bench.burn_model import BurnMoment, BurnRequest
 from gpucheck.bench.burners import Burners
 from gpucheck.bench.ci.run import chosen_stations
 from gpucheck.bench.claiming import hold_gpus
+from gpucheck.bench.environment import memory_holders, variables_of
 from gpucheck.bench.plan import check_numbers
-from gpucheck.bench.surroundings import memory_holders, variables_of
 from gpucheck.drivers.host.clock import MonotonicClock
 from gpucheck.drivers.interface import NvmlQuestion, Probes
 from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpucheck.bench.limit_doubts import different_precision
-from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, Measurement, Scope
+from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
@@ -104,8 +103,22 @@ def _comparison(cpu: _Timed, gpu: _Timed, end_to_end_s: float | None) -> Compari
         break_even=break_even,
         sentence=sentence(resident, moved, break_even, _precisions(cpu.row, gpu.row)),
         doubts=(
-            *different_precision(cpu.row.dtype, gpu.row.dtype),
+            *_different_precision(cpu.row.dtype, gpu.row.dtype),
             *_sides_in_doubt(cpu.row, gpu.row),
+        ),
+    )
+
+
+def _different_precision(cpu: DtypeSpec, gpu: DtypeSpec) -> tuple[Doubt, ...]:
+    """Doubt a comparison whose two sides compute in different precisions."""
+    if cpu == gpu:
+        return ()
+    return (
+        Doubt(
+            code="different-precision",
+            message=f"the CPU computes in {cpu.math_mode}, the GPU in {gpu.math_mode}",
+            next="compare rows of the same precision: --dtype float32, with CUPY_TF32 unset",
+            facts={"cpu": cpu.math_mode, "gpu": gpu.math_mode},
         ),
     )
 

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.data import HostData
-from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.model import BenchRequest
-from gpucheck.bench.record import as_failure
 from gpucheck.bench.repeated_product import PlannedProduct, plan_product
 from gpucheck.bench.repeaters import CpuRepeater, GpuRepeater, Repeater
 from gpucheck.drivers.gpu import GpuDevice
@@ -211,7 +210,7 @@ class Repetition:
             memory = Failure(
                 code="out-of-memory", message="the host does not have enough free memory"
             )
-            failure = as_failure(error) if isinstance(error, GpucheckError) else memory
+            failure = Failure.of(error) if isinstance(error, GpucheckError) else memory
             self._check = replace(self._check, failure=failure)
 
 

@@ -10,15 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from gpucheck.bench import data
-from gpucheck.bench.asked import asked_devices
 from gpucheck.bench.blas_kernels import older_than_cpu
-from gpucheck.bench.budget import leave_out, without_interval
+from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.compare import compare, headline
 from gpucheck.bench.doubts import Around
-from gpucheck.bench.estimates import expect, measure_host
-from gpucheck.bench.kernel import Case, CaseOrder, Kernel
-from gpucheck.bench.limit_doubts import doubts_about_limits
-from gpucheck.bench.limits import held_against, rooflines_of
+from gpucheck.bench.environment import HostShare, Span, Surroundings, environment_of, unified_notes
 from gpucheck.bench.model import (
     BenchRequest,
     BenchResult,
@@ -27,13 +23,30 @@ from gpucheck.bench.model import (
     Roofline,
     SampleDetail,
 )
-from gpucheck.bench.peaks import board_of
-from gpucheck.bench.plan import ENERGY_S, PRECISIONS, ROUNDS, WARMUPS_S, Group, make_plan
-from gpucheck.bench.record import Record
-from gpucheck.bench.room import Machine
-from gpucheck.bench.rounds import Progress, Settings, Slot, measure
+from gpucheck.bench.plan import (
+    ENERGY_S,
+    PRECISIONS,
+    ROUNDS,
+    WARMUPS_S,
+    Group,
+    Machine,
+    asked_devices,
+    make_plan,
+)
+from gpucheck.bench.roofline import board_of, rooflines_of, with_percentages
+from gpucheck.bench.roofline_doubts import doubts_about_roofline
 from gpucheck.bench.rows import row_of
-from gpucheck.bench.surroundings import HostShare, Span, Surroundings, environment_of, unified_notes
+from gpucheck.bench.sampler import Record
+from gpucheck.bench.scheduler import (
+    Progress,
+    Settings,
+    Slot,
+    expect,
+    leave_out,
+    measure,
+    measure_host,
+    without_interval,
+)
 from gpucheck.bench.telemetry import GpuState, Observer
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import BlasDoor
@@ -149,7 +162,7 @@ class _Bench:
             settings,
             self._clock,
             self._progress,
-            self._around.telemeter,
+            self._around.telemeter.joules,
         )
         return self._result(interrupted=interrupted)
 
@@ -362,12 +375,12 @@ class _Bench:
 
     def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
         """Return the row compared with its roofline, with the doubts that follow."""
-        row = held_against(row, rooflines, self._boards)
+        row = with_percentages(row, rooflines, self._boards)
         gpu = next((gpu for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None)
         unavailable = row.unavailable
         if gpu is not None and ENERGY_S[self._request.mode] > 0 and row.joules_per_op is None:
             unavailable = unavailable | {"joules_per_op": "the GPU's energy was not counted here"}
-        doubts = (*row.doubts, *doubts_about_limits(row, gpu))
+        doubts = (*row.doubts, *doubts_about_roofline(row, gpu))
         return replace(row, doubts=doubts, unavailable=unavailable)
 
     def _conclusions(self, rows: Sequence[Measurement]) -> tuple[Conclusion, ...]:

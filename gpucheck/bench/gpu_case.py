@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpucheck.bench.kernel import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
+from gpucheck.bench.case import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import DtypeSpec, Fact, Scope, Verified
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 from gpucheck.drivers.host.clock import Clock

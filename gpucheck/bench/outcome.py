@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gpucheck.bench.corruption import corruption_sentence, is_corrupt
 from gpucheck.bench.model import BenchResult, Measurement
-from gpucheck.bench.record import CLOCK_STUCK, MEMORY_TAKEN, NO_TIME
+from gpucheck.bench.plan import MEMORY_TAKEN
+from gpucheck.bench.sampler import CLOCK_STUCK
+from gpucheck.bench.scheduler import NO_TIME
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import ExitCode

@@ -7,29 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
+from gpucheck.bench.case import Kernel
 from gpucheck.bench.formats import FORMATS, canonical
-from gpucheck.bench.kernel import Kernel
+from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.room import (
-    Machine,
-    beyond_cache,
-    check_fits,
-    largest_fitting,
-    long_enough,
-    power_of_two,
-    reduced_size,
-    taken_by_others,
-)
-from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.drivers.cupy.errors import BUSY
+from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
+from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes
 from gpucheck.report.envelope import Failure
-from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
 
 #: Variable that makes NVIDIA's libraries silently compute tf32 in float32.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
-
 #: Seconds for all groups; start-up and checks take the rest of the promised 10 and 60 seconds.
 BUDGETS_S = {BenchMode.QUICK: 8.5, BenchMode.DEFAULT: 50.0, BenchMode.FULL: 300.0}
-#: Rounds that the time is divided into: a row needs eight to converge (bench/rounds.py).
+#: Rounds that the time is divided into: a row needs eight to converge (bench/scheduler.py).
 ROUNDS = {BenchMode.QUICK: 9, BenchMode.DEFAULT: 12, BenchMode.FULL: 20}
 #: Target half-width of each row's interval, as a share of the median: "15 ms, give or take 10 %" is
 #: an answer. Rows continue to 1 % while there is time (bench/stats.py).
@@ -38,9 +30,36 @@ PRECISIONS = {BenchMode.QUICK: 0.1, BenchMode.DEFAULT: 0.1, BenchMode.FULL: 0.03
 WARMUPS_S = {BenchMode.QUICK: 0.2, BenchMode.DEFAULT: 1.0, BenchMode.FULL: 3.0}
 #: Seconds that an operation repeats for its energy: the counter moves every tenth of a second.
 ENERGY_S = {BenchMode.QUICK: 0.0, BenchMode.DEFAULT: 0.0, BenchMode.FULL: 5.0}
-
 #: Kernels that show a device's limits; measured briefly even if not requested.
 _LIMITS = {"copy": None, "matmul": "float32"}
+#: Share of the free memory that a group may use; the system and other programs keep the rest.
+_HOST_SHARE, _GPU_SHARE = 0.5, 0.8
+#: A GPU whose free memory holds less than this part of the size is left out, since it would shrink
+#: the size for the others too.
+_LEAST_PART = 1 / 16
+#: Kernels that move a GPU's memory, and the shortest useful time of their operations: a graph takes
+#: about a microsecond to start the next one.
+_OF_MEMORY, _LEAST_OPERATION_S = frozenset({"copy", "triad", "softmax"}), 100e-6
+#: Largest edge (2 GiB) of the copy that shows a processor's limit; it must exceed the caches.
+_LARGEST_LIMIT = 16384
+#: Error of a row whose GPU has too little free memory.
+MEMORY_TAKEN = "gpu-memory-taken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Devices of a run, and the host's free memory and last-level cache; None if unknown.
+
+    `holders` names the processes that hold a GPU's memory, by UUID; `variables` are those of the
+    environment.
+    """
+
+    with_cpu: bool = True
+    gpus: tuple[BenchGpu, ...] = ()
+    host_bytes: int | None = None
+    cache_bytes: int | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,19 +300,6 @@ def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple
     return asked
 
 
-def _lacking_note(lacking: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
-    """Return a note on the kernels that need more GPUs than there are."""
-    by_need: dict[int, list[str]] = {}
-    for name in lacking:
-        by_need.setdefault(kernels[name].gpus_needed, []).append(name)
-    said = [
-        f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} "
-        f"{'a GPU' if count == 1 else f'{count} GPUs'}"
-        for count, names in by_need.items()
-    ]
-    return f"{'; '.join(said)}: not measured"
-
-
 def _chosen_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
     for name in request.kernels:
         if name not in kernels:
@@ -310,6 +316,19 @@ def _meant(name: str, kernels: Iterable[str]) -> str:
     """Return a question with the most similar kernel, if there is one."""
     near = get_close_matches(name.lower(), kernels, n=1)
     return f" Did you mean {near[0]}?" if near else ""
+
+
+def _lacking_note(lacking: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
+    """Return a note on the kernels that need more GPUs than there are."""
+    by_need: dict[int, list[str]] = {}
+    for name in lacking:
+        by_need.setdefault(kernels[name].gpus_needed, []).append(name)
+    said = [
+        f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} "
+        f"{'a GPU' if count == 1 else f'{count} GPUs'}"
+        for count, names in by_need.items()
+    ]
+    return f"{'; '.join(said)}: not measured"
 
 
 def check_numbers(request: BenchRequest) -> None:
@@ -336,3 +355,205 @@ def check_numbers(request: BenchRequest) -> None:
             message=f"A seed must be zero or greater, not {request.seed}.",
             remedy=("Give a whole number, for example --seed 1.",),
         )
+
+
+def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
+    """Return whether to measure the processor, and which GPUs to measure.
+
+    Raises:
+        WrongUseError: a name is not a device.
+        MissingError: none of them is on this machine.
+        InconclusiveError: the driver does not answer, or another process has exclusive use of the
+            GPU.
+    """
+    check_device_names(devices)
+    known = {f"gpu:{gpu.facts.cuda_index}": gpu for gpu in gpus.devices}
+    with_cpu, chosen = False, {}
+    for name in devices:
+        if name in ("cpu", "all"):
+            with_cpu = True
+        if name in ("gpu", "all"):
+            chosen.update(known)
+        elif name in known:
+            chosen[name] = known[name]
+    if not with_cpu and not chosen:
+        error = InconclusiveError if gpus.silent or gpus.busy else MissingError
+        raise error(
+            code=BUSY if gpus.busy else "no-gpu",
+            message=f"No GPU can be measured: {(gpus.unavailable or 'none found').rstrip('.')}.",
+            remedy=(
+                *(gpus.remedy or ("Run: gpucheck detect",)),
+                "Measure the processor instead: --device cpu",
+            ),
+        )
+    return with_cpu, list(chosen.values())
+
+
+def check_device_names(devices: Sequence[str]) -> None:
+    """Check the device names before any device is used.
+
+    Raises:
+        WrongUseError: a name is not a device.
+    """
+    for name in devices:
+        if name not in ("cpu", "gpu", "all") and not _is_gpu_name(name):
+            raise WrongUseError(
+                code="bad-device",
+                message=f"bench does not know the device {name!r}.",
+                remedy=("Choose from: cpu, gpu, gpu:0 (and so on), all.",),
+            )
+
+
+def _is_gpu_name(name: str) -> bool:
+    return name.startswith("gpu:") and name[4:].isascii() and name[4:].isdigit()
+
+
+def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:
+    """Return the error of the rows on a GPU whose memory other processes hold."""
+    free, total = gpu.memory_free_bytes / 2**30, gpu.memory_total_bytes / 2**30
+    who = holders or "the driver does not say who holds the rest"
+    return Failure(
+        code=MEMORY_TAKEN,
+        message=f"gpu:{gpu.cuda_index} has too little free memory: {free:.1f} of {total:.1f} GiB; "
+        f"{who}",
+        remedy=("list them: gpucheck list --processes", "run it again when they have ended"),
+    )
+
+
+def taken_by_others(
+    kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, machine: Machine, *, exact: bool
+) -> Failure | None:
+    """Return the error of a GPU on which other processes leave too little memory.
+
+    With `exact` the user chose the size: only a GPU that fits no size is left out, and `check_fits`
+    handles the rest. A GPU that is too small even when empty has no error.
+    """
+    least = 1 if exact else max(1, int(_LEAST_PART * size))
+    needed = kernel.device_bytes(kernel.shape(least), dtype)
+    if needed <= _GPU_SHARE * gpu.memory_free_bytes:
+        return None
+    if needed > _GPU_SHARE * gpu.memory_total_bytes:
+        return None
+    return memory_taken(gpu, machine.holders.get(gpu.uuid or ""))
+
+
+def reduced_size(
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+) -> int:
+    """Return the size, or the largest power of two that fits.
+
+    Raises:
+        InconclusiveError: not even the smallest size fits.
+    """
+    if fits(kernel, dtype, size, machine, gpus):
+        return size
+    return power_of_two(_largest(kernel, dtype, size, machine, gpus))
+
+
+def check_fits(
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+) -> None:
+    """Check that a size fits; the error names the largest that does.
+
+    Raises:
+        WrongUseError: the size does not fit.
+        InconclusiveError: not even the smallest size fits.
+    """
+    if fits(kernel, dtype, size, machine, gpus):
+        return
+    largest = _largest(kernel, dtype, size, machine, gpus)
+    held = [
+        f"gpu:{gpu.cuda_index}: {machine.holders[gpu.uuid or '']}."
+        for gpu in gpus
+        if (gpu.uuid or "") in machine.holders
+    ]
+    raise WrongUseError(
+        code="size-does-not-fit",
+        message=f"{kernel.id} of size {size} does not fit into the free memory.",
+        remedy=(f"The largest size that fits now is {largest}.", *held),
+    )
+
+
+def _largest(
+    kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> int:
+    largest = largest_fitting(kernel, dtype, size, machine, gpus)
+    if largest < 1 and any(gpu.integrated for gpu in gpus):
+        raise InconclusiveError(
+            code="memory-shared",
+            message=f"{kernel.id} is not measured: the GPU shares the system's memory, of which at "
+            f"least {RESERVED_BYTES / 2**30:.0f} GiB must stay available. Filling it would stop "
+            "the whole machine.",
+            remedy=(
+                "End the programs that use the memory, and run it again.",
+                "Measure the processor instead: --device cpu",
+            ),
+        )
+    if largest < 1:
+        raise InconclusiveError(
+            code="memory-taken",
+            message=f"{kernel.id} cannot be measured: hardly any memory is free.",
+            remedy=("End the programs that use the memory, and run it again.",),
+        )
+    return largest
+
+
+def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]) -> bool:
+    """Return whether a size fits into the free memory of the host and of these GPUs.
+
+    Memory that a GPU shares with the host counts for both and must never fill up.
+    """
+    shape = kernel.shape(size)
+    host = kernel.host_bytes(shape, dtype, len(machine.gpus))
+    if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
+        return False
+    needed = kernel.device_bytes(shape, dtype)
+    if not all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus):
+        return False
+    sharing = sum(bool(gpu.integrated) for gpu in gpus)
+    return not sharing or host + sharing * needed <= spare_bytes(machine.host_bytes or 0)
+
+
+def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[BenchGpu]) -> int:
+    """Return the default edge: the mode's, doubled for fast memory.
+
+    It is doubled until an operation takes a tenth of a millisecond at the fastest board's
+    bandwidth. The quick mode has no time for that; the default mode stops at the full mode's edge.
+    """
+    edge, most = kernel.sizes[mode], kernel.sizes[BenchMode.FULL]
+    if kernel.id not in _OF_MEMORY or mode is BenchMode.QUICK:
+        return edge
+    if mode is BenchMode.FULL:
+        most *= 2
+    fastest = max((gpu.board.bytes_per_s or 0.0 for gpu in gpus if gpu.board), default=0.0)
+    wanted = _LEAST_OPERATION_S * fastest
+    while 2 * edge <= most and kernel.work(kernel.shape(edge), dtype).bytes_moved < wanted:
+        edge *= 2
+    return edge
+
+
+def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
+    """Return the edge, doubled until one operation walks through several times the cache."""
+    wanted = ROTATION_IN_L2 * (cache_bytes or 0)
+    while edge < _LARGEST_LIMIT and kernel.work(kernel.shape(edge), "float32").bytes_moved < wanted:
+        edge *= 2
+    return edge
+
+
+def largest_fitting(
+    kernel: Kernel, dtype: str, limit: int, machine: Machine, gpus: Sequence[BenchGpu]
+) -> int:
+    """Return the largest size up to `limit` that fits, 0 if none does; memory grows with size."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(kernel, dtype, middle, machine, gpus):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def power_of_two(size: int) -> int:
+    """Return the largest power of two up to `size`; sizes in between are mostly slower."""
+    return 1 << (size.bit_length() - 1)

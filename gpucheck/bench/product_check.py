@@ -13,8 +13,8 @@ from gpucheck.bench.block_sums import (
     sums_over_columns,
     sums_over_rows,
 )
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.formats import FORMATS, Format, decode, encode
-from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.model import Verified
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.formats import FORMATS
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.matmul import Matmul, missing_format
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.plan import make_plan
-from gpucheck.bench.room import Machine
+from gpucheck.bench.plan import Machine, make_plan
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.cpu import CpuFacts
 from gpucheck.report.envelope import Failure

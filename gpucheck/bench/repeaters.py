@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucheck.bench.bits import ELEMENTS, Differences, differences, digest, joined, read_found
+from gpucheck.bench.case import CaseOrder
 from gpucheck.bench.formats import FORMATS, STORAGES
-from gpucheck.bench.kernel import CaseOrder
 from gpucheck.bench.model import Verified
 from gpucheck.bench.product_check import draw_inputs, verify_product
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction, Product

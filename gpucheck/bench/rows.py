@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpucheck.bench import stats
 from gpucheck.bench.doubts import Around, doubts_about
 from gpucheck.bench.model import Measurement, Throughput
-from gpucheck.bench.record import Record
+from gpucheck.bench.sampler import Record
 
 _INTERVALS = ("ci95_s", "repeat95_s")
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gpucheck.bench.asked import check_device_names
 from gpucheck.bench.claiming import hold_gpus
 from gpucheck.bench.corruption import Repetition, repeat_on_each, repetitions_on
 from gpucheck.bench.engine import run_bench
+from gpucheck.bench.environment import Surroundings, surroundings_of
 from gpucheck.bench.model import BenchRequest, BenchResult
-from gpucheck.bench.rounds import Progress
-from gpucheck.bench.surroundings import Surroundings, surroundings_of
+from gpucheck.bench.plan import check_device_names
+from gpucheck.bench.scheduler import Progress
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas, load_numpy

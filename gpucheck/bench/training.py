@@ -16,9 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.cpu_case import CpuCase, cpu_label
+from gpucheck.bench.case import CaseLabel, CaseOrder, CpuCase, Work, cpu_label
 from gpucheck.bench.formats import FORMATS
-from gpucheck.bench.kernel import CaseLabel, CaseOrder, Work
 from gpucheck.bench.mnist import Mnist, read_mnist
 from gpucheck.bench.model import BenchMode, BenchRequest, Fact, Fill, Verified
 

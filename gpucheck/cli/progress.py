@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucheck.bench.rounds import Progress
+    from gpucheck.bench.scheduler import Progress
 
 
 #: Largest width of the bar, smallest label before the bar shrinks, and width of the time left.

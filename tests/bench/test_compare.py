@@ -86,7 +86,9 @@ def test_tf32_against_fp32_is_labelled() -> None:
 
     (found,) = compare([CPU, fast])
 
-    assert [doubt.code for doubt in found.doubts] == ["different-precision"]
+    (doubt,) = found.doubts
+    assert doubt.code == "different-precision"
+    assert doubt.facts == {"cpu": "fp32", "gpu": "tf32"}
 
 
 @given(cpu_s=SECONDS, gpu_s=SECONDS, transfer_s=SECONDS)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpucheck.bench import doubts, stats
+from gpucheck.bench.case import CacheFit, Work
 from gpucheck.bench.doubts import Around, HostState, doubts_about
-from gpucheck.bench.kernel import CacheFit, Work
 from gpucheck.bench.model import Fill, Scope
-from gpucheck.bench.record import Record
+from gpucheck.bench.sampler import Record
 from gpucheck.bench.telemetry import GpuState
 from tests.fakes.bench import FakeCase, label
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.engine import in_turn, run_bench
-from gpucheck.bench.kernel import Case, CaseOrder, Kernel, Work
+from gpucheck.bench.environment import HostShare, Surroundings, parallel_efficiency
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchMode,
@@ -22,8 +23,7 @@ from gpucheck.bench.model import (
     SampleDetail,
     Scope,
 )
-from gpucheck.bench.record import Record
-from gpucheck.bench.surroundings import HostShare, Surroundings, parallel_efficiency
+from gpucheck.bench.sampler import Record
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu

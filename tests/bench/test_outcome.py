@@ -10,7 +10,7 @@ import pytest
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchResult, Measurement, Verified
 from gpucheck.bench.outcome import conclude
-from gpucheck.bench.record import off_by
+from gpucheck.bench.sampler import off_by
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import gpu as bench_gpu

@@ -1,3 +1,5 @@
+"""Device selection, memory fit, and the groups of a plan."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,10 +8,9 @@ import pytest
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.peaks import board_of
-from gpucheck.bench.plan import make_plan
-from gpucheck.bench.room import Machine, fits
-from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.bench.plan import Machine, asked_devices, fits, make_plan
+from gpucheck.bench.roofline import board_of
+from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import spare_bytes
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock, FakeGpu
@@ -340,3 +341,29 @@ def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
 
     assert caught.value.code == "memory-shared"
     assert "at least 8 GiB" in caught.value.message
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(True, InconclusiveError), (False, MissingError)])
+def test_without_an_answer_it_is_unknown_whether_there_is_a_gpu(
+    silent: bool, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="the reason"):
+        asked_devices(["gpu:0"], OpenedGpus(unavailable="the reason", silent=silent))
+
+
+def test_the_processor_is_there_whatever_the_gpus_are() -> None:
+    assert asked_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
+
+
+@pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(WrongUseError, match="does not know"):
+        asked_devices([name], OpenedGpus())
+
+
+def test_a_gpu_that_another_process_has_is_not_missing() -> None:
+    with pytest.raises(InconclusiveError) as caught:
+        asked_devices(["gpu:0"], OpenedGpus(unavailable="busy", remedy=("see who",), busy=True))
+
+    assert caught.value.code == "gpu-busy"
+    assert caught.value.remedy[0] == "see who"

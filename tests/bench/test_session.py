@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.bench import session
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.runner import Runner
+from gpucheck.bench.sampler import Runner
 from gpucheck.bench.session import open_session
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading

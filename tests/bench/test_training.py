@@ -11,7 +11,7 @@ import pytest
 from gpucheck.bench import training
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining, MultiGpuTraining
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, Scope
-from gpucheck.bench.record import off_by
+from gpucheck.bench.sampler import off_by
 from gpucheck.bench.training import (
     CpuTraining,
     TrainingPlan,

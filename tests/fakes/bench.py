@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpucheck.bench.case import CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.bench.data import HostData
 from gpucheck.bench.formats import FORMATS, decode, encode
-from gpucheck.bench.kernel import CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
 from gpucheck.drivers.host.blas import BlasFacts

@@ -16,7 +16,7 @@ from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Facts
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import Measurement, Telemetry, Throughput
-from gpucheck.bench.peaks import board_from, load_table
+from gpucheck.bench.roofline import board_from, load_table
 from gpucheck.drivers.gpu import Board
 from tests.fakes.bench_results import (
     BFLOAT16,

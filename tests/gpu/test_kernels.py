@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
-from gpucheck.bench.kernel import Case, CaseOrder
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
 from gpucheck.bench.kernels.matmul import Matmul, missing_format
 from gpucheck.bench.kernels.softmax import (

@@ -25,7 +25,7 @@ from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import doubts_of
 from gpucheck.bench.ci.workers import BENCH_SCHEMA, read_document
 from gpucheck.bench.model import BenchEnvironment, GpuTelemetry, Measurement, Scope
-from gpucheck.bench.peaks import format_of
+from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import Failure, Host

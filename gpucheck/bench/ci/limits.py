@@ -10,7 +10,7 @@ from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.model import Scope
-from gpucheck.bench.peaks import Entry, board_from, load_table
+from gpucheck.bench.roofline import Entry, board_from, load_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 

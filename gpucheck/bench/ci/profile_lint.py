@@ -40,7 +40,7 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.model import BenchMode, Fill, Scope
-from gpucheck.bench.peaks import Entry, load_table
+from gpucheck.bench.roofline import Entry, load_table
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.asked import check_device_names
 from gpucheck.bench.ci.baseline import (
     baseline_against,
     fingerprints_of,
@@ -53,7 +52,7 @@ from gpucheck.bench.model import (
     GpuTelemetry,
     Telemetry,
 )
-from gpucheck.bench.plan import BUDGETS_S
+from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.workers import Workers
 from gpucheck.drivers.host.cpu import CpuFacts, LinuxCpu
 from gpucheck.drivers.interface import NvmlQuestion, Probes

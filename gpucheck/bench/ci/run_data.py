@@ -13,7 +13,7 @@ from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import Doubt, GpuTelemetry, Measurement, Scope
-from gpucheck.bench.peaks import format_of
+from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Evidence, Failure

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck.bench import worker
-from gpucheck.bench.asked import check_device_names
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
+from gpucheck.bench.plan import check_device_names
 from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, Workers
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import DecodeError, from_plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.bench.kernel import Kernel
+from gpucheck.bench.case import Kernel
 from gpucheck.bench.kernels.batch import Batch
 from gpucheck.bench.kernels.copy import Copy
 from gpucheck.bench.kernels.launch import Launch

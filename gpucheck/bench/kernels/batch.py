@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.gpu_training import GpuTraining
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.train import DATA_BYTES
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.bench.training import (

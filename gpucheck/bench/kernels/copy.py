@@ -11,11 +11,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.cpu_case import TeamCase, cpu_label, row_parts
+from gpucheck.bench.case import (
+    Case,
+    CaseOrder,
+    KernelBase,
+    TeamCase,
+    Work,
+    cpu_label,
+    row_parts,
+    thread_counts,
+)
 from gpucheck.bench.data import fresh_array
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import ResidentCase, gpu_label
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, Verified
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from gpucheck.bench.case import HOST_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import gpu_label
-from gpucheck.bench.kernel import HOST_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
 from gpucheck.drivers.gpu import GpuDevice
 

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.block_sums import NARROWEST, block_count
-from gpucheck.bench.cpu_case import CpuCase, cpu_label
+from gpucheck.bench.case import Case, CaseOrder, CpuCase, KernelBase, Work, cpu_label, thread_counts
 from gpucheck.bench.data import fresh_array
 from gpucheck.bench.formats import FORMATS, STORAGES, Format, canonical, output_bytes
 from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
 from gpucheck.bench.product_check import CHECKED_ROWS, draw_inputs, verify_product
 from gpucheck.drivers.gpu import (

@@ -16,11 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.bench.block_sums import block_count, block_weights, block_width, sums_over_columns
-from gpucheck.bench.cpu_case import TeamCase, cpu_label, row_parts
+from gpucheck.bench.case import (
+    Case,
+    CaseOrder,
+    KernelBase,
+    TeamCase,
+    Work,
+    cpu_label,
+    row_parts,
+    thread_counts,
+)
 from gpucheck.bench.data import fresh_array
 from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction

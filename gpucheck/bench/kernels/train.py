@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
-from gpucheck.bench.kernel import Case, CaseOrder, KernelBase, Work, thread_counts
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.bench.training import (
     INPUTS,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.bench.case import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import GpuTimer, gpu_label, pinned_bytes
-from gpucheck.bench.kernel import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
 from gpucheck.drivers.gpu import GpuArray, GpuDevice

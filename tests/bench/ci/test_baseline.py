@@ -23,8 +23,8 @@ from gpucheck.bench.ci.baseline import (
 )
 from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.model import Fingerprint, SavedRun
+from gpucheck.bench.environment import VARIABLES
 from gpucheck.bench.model import Scope, Verified
-from gpucheck.bench.surroundings import VARIABLES
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench_runs import row, runs_of

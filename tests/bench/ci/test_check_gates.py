@@ -14,7 +14,7 @@ from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Facts
 from gpucheck.bench.model import Scope
-from gpucheck.bench.peaks import board_of
+from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import (

@@ -12,8 +12,8 @@ from gpucheck.bench.kernels.matmul import CpuMatmul, Matmul
 from gpucheck.bench.kernels.softmax import Softmax
 from gpucheck.bench.model import BenchMode, BenchRequest, DtypeSpec
 from gpucheck.bench.product_check import product_bound
-from gpucheck.bench.record import Record
-from gpucheck.bench.rounds import Settings, Slot, measure
+from gpucheck.bench.sampler import Record
+from gpucheck.bench.scheduler import Settings, Slot, measure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpucheck.bench.cpu_case import row_parts
+from gpucheck.bench.case import row_parts
 from gpucheck.bench.formats import FORMATS, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.softmax import (

@@ -1,22 +1,41 @@
+"""Rounds, their end, the choice of rows within a budget, and estimates of their cost."""
+
 from __future__ import annotations
 
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucheck.bench import stats
-from gpucheck.bench.model import Verified
-from gpucheck.bench.record import Record
-from gpucheck.bench.rounds import Settings, Slot, measure
-from gpucheck.bench.sample_doubts import loops_missing
+from gpucheck.bench.case import Work
+from gpucheck.bench.doubts import Around, doubts_about
+from gpucheck.bench.environment import HostState
+from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.sampler import Record
+from gpucheck.bench.scheduler import (
+    HostRates,
+    Settings,
+    Slot,
+    chosen,
+    enough_budget_s,
+    expect,
+    leave_out,
+    measure,
+    measure_host,
+    need_of,
+    without_interval,
+)
+from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import InconclusiveError
-from tests.fakes.bench import RIGHT, WRONG, FakeCase, FakeClock, label
+from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeBlas, FakeCase, FakeClock, FakeGpu, label
 
 SETTINGS = Settings(budget_s=10.0, warmup_s=0.05)
 
@@ -100,7 +119,9 @@ def test_a_kernel_that_does_half_of_its_loops_is_doubted() -> None:
         clock = FakeClock()
         (record,) = run(kind(noise(2e-4, 1e-6), clock), clock=clock)
         assert record.loops > 1
-        assert (loops_missing(record) is not None) is expected
+        idle = Around(host=HostState(others_percent=0.0, steal_percent=0.0))
+        codes = {doubt.code for doubt in doubts_about(record, idle)}
+        assert ("loops-missing" in codes) is expected
 
 
 def test_samples_hold_whole_rounds_of_a_case_s_buffers() -> None:
@@ -467,15 +488,15 @@ def test_the_clock_the_turns_and_the_facts_are_kept() -> None:
     assert all(low < high for low, high in record.turns_s)
 
 
-class Meter:
-    """An energy counter that goes up by ten joules at each question."""
+def counter(*readings: float | None) -> Callable[[str], float | None]:
+    """Return an energy counter that gives these readings one after the other."""
+    left = list(readings)
 
-    def __init__(self, *answers: float | None) -> None:
-        self._answers = list(answers)
-
-    def joules(self, uuid: str) -> float | None:
+    def read(uuid: str) -> float | None:
         assert uuid == "GPU-x"
-        return self._answers.pop(0)
+        return left.pop(0)
+
+    return read
 
 
 @pytest.mark.parametrize(
@@ -490,7 +511,7 @@ def test_energy_is_divided_by_the_operations_that_took_it(
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
     record = Record(case=case)
-    measure([Slot(records=[record])], settings, clock, silent, Meter(*answers))
+    measure([Slot(records=[record])], settings, clock, silent, counter(*answers))
 
     # A second of operations of a fiftieth each.
     assert record.joules_per_op == (
@@ -503,8 +524,8 @@ def test_energy_is_not_counted_for_the_processor_nor_when_nobody_asks() -> None:
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
     cpu, gpu = (Record(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2))
-    measure([Slot(records=[cpu])], settings, clock, silent, Meter())
-    measure([Slot(records=[gpu])], SETTINGS, clock, silent, Meter())
+    measure([Slot(records=[cpu])], settings, clock, silent, counter())
+    measure([Slot(records=[gpu])], SETTINGS, clock, silent, counter())
 
     assert cpu.joules_per_op is gpu.joules_per_op is None
 
@@ -515,6 +536,183 @@ def test_the_energy_loop_ends_though_the_clock_stands() -> None:
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
     record = Record(case=case)
-    measure([Slot(records=[record])], settings, clock, silent, Meter(1.0, 2.0))
+    measure([Slot(records=[record])], settings, clock, silent, counter(1.0, 2.0))
 
     assert record.joules_per_op is not None
+
+
+COSTS = st.lists(
+    st.tuples(st.floats(0, 100), st.floats(0, 10), st.booleans()), min_size=1, max_size=12
+)
+
+
+def waiting(
+    operation_s: float, overhead_s: float = 0.0, *, reference: bool = False, variant: str = "any"
+) -> Record:
+    """Return a row that was not measured yet, with its estimates."""
+    case = FakeCase((), label=replace(label(), variant=variant))
+    return Record(
+        case=case,
+        reference=reference,
+        expected_operation_s=operation_s,
+        expected_overhead_s=overhead_s,
+    )
+
+
+def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> Record:
+    """Return a row with so many rounds of one sample each."""
+    record = Record(case=FakeCase(()), loops=1, overhead_s=overhead_s)
+    record.rounds = [[sample_s] for _ in range(rounds)]
+    return record
+
+
+def test_a_row_needs_three_rounds_and_what_its_first_turn_takes_besides() -> None:
+    assert need_of(waiting(1.0, 0.5)).seconds == pytest.approx(3 * 1 + 2 * 0.5 + 2 * (1 + 0.5))
+    assert need_of(waiting(1.0), 0.5).seconds == need_of(waiting(1.0, 0.5)).seconds
+    assert need_of(begun(1, 1.0, 0.5)).seconds == pytest.approx(3.0)
+    assert need_of(begun(3, 1.0, 0.5)).seconds == 0
+    limit = begun(1, 1.0)
+    limit.limit = True
+    assert need_of(limit).seconds == 0
+
+
+@given(COSTS, st.floats(0.1, 300))
+def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kind(
+    costs: list[tuple[float, float, bool]], left_s: float
+) -> None:
+    needs = [need_of(waiting(run, rest, reference=other)) for run, rest, other in costs]
+
+    found = chosen(needs, left_s)
+
+    assert sum(need.seconds for need in found) <= left_s * (1 + 1e-9)
+    kept = {id(need) for need in found}
+    for one in found:
+        assert all(
+            id(other) in kept
+            for other in needs
+            if other.record.reference == one.record.reference and other.seconds < one.seconds
+        )
+    # Everything is measured where the time does for everything.
+    assert len(chosen(needs, 1e9)) == len(needs)
+
+
+def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None:
+    first, naive = waiting(2.0), waiting(1.2, reference=True, variant="naive")
+    cheap = waiting(0.01, reference=True)
+
+    note = leave_out([first, naive, cheap], 12.0)
+
+    assert first.error is cheap.error is None
+    assert naive.error is not None
+    assert naive.error.code == "no-time"
+    assert "6 s" in naive.error.message
+    assert note is not None
+    assert "12 s is too short" in note
+    assert "fake float32 naive on cpu" in note
+    assert "--budget 25 would be enough" in note
+
+
+def test_the_budget_that_is_named_does_for_every_row() -> None:
+    records = [waiting(1.0), waiting(0.6, reference=True), waiting(0.01, reference=True)]
+    needed_s = sum(need_of(record).seconds for record in records)
+
+    assert leave_out(records, enough_budget_s(needed_s)) is None
+    assert all(record.error is None for record in records)
+
+
+def test_where_nothing_fits_the_cheapest_first_row_is_measured_all_the_same() -> None:
+    costly, cheap, other = waiting(100.0), waiting(50.0), waiting(10.0, reference=True)
+
+    leave_out([costly, cheap, other], 1e-3)
+
+    assert cheap.error is None
+    assert costly.error is not None
+    assert other.error is not None
+
+
+def test_a_limit_that_nobody_asked_for_is_left_out_without_a_word() -> None:
+    limit = waiting(100.0, reference=True)
+    limit.limit = True
+
+    assert leave_out([waiting(0.1), limit], 5.0) is None
+    assert limit.error is not None
+
+
+def test_rows_that_the_time_left_without_an_interval_are_named_at_the_end() -> None:
+    assert without_interval([begun(3, 1.0), begun(200, 0.1)], 10.0) is None
+
+    note = without_interval([begun(3, 1.0), begun(2, 4.0)], 10.0)
+
+    assert note is not None
+    assert "had its three rounds" in note
+    assert "--budget 20 should be enough" in note
+
+
+HOST = HostRates(flops_per_s=100e9, bytes_per_s=10e9)
+PRODUCT = Work(flops=2 * 4096**3, bytes_moved=3 * 4 * 4096**2, unit="FLOP/s")
+BOARD = Board(
+    name="any",
+    source="datasheet",
+    flops_per_s={"float32": 50e12},
+    high_flops_per_s={"float32": 50e12},
+    bytes_per_s=2e12,
+    clock_mhz=1000.0,
+    tensor_clock_mhz=1000.0,
+)
+GPU = replace(FakeGpu(FakeClock()).facts, board=BOARD)
+
+
+def expected_s(
+    *,
+    threads: int | None = 1,
+    device: str = "cpu",
+    dtype: str = "float32",
+    scope: Scope = Scope.RESIDENT,
+) -> float:
+    named = replace(
+        label(device), threads=threads, scope=scope, dtype=replace(FLOAT32, input=dtype)
+    )
+    case = FakeCase((), label=named)
+    case.work = PRODUCT
+    record = Record(case=case)
+    expect([record], HOST, [GPU])
+    assert record.expected_overhead_s > 0
+    return record.expected_operation_s
+
+
+def test_a_product_takes_what_its_threads_do_and_float64_twice_that() -> None:
+    one = expected_s()
+
+    assert one == pytest.approx(2 * 4096**3 / 100e9)
+    assert expected_s(threads=2) == pytest.approx(one / 2)
+    assert expected_s(dtype="float64") == pytest.approx(2 * one)
+
+
+def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
+    assert expected_s(device="gpu:0") == pytest.approx(2 * 4096**3 / 25e12)
+    moved = expected_s(device="gpu:0", scope=Scope.END_TO_END)
+    assert moved == pytest.approx(PRODUCT.bytes_moved / 5e9)
+
+
+def test_a_clock_that_stands_gives_no_rates_and_no_estimates() -> None:
+    assert measure_host(FakeClock(), FakeBlas()) is None
+    record = Record(case=FakeCase(()))
+
+    expect([record], None, [])
+
+    assert record.expected_operation_s == record.expected_overhead_s == 0
+
+
+def test_the_rates_are_measured_with_one_thread() -> None:
+    class Ticking(FakeClock):
+        def now_s(self) -> float:
+            self.seconds += 0.01
+            return self.seconds
+
+    blas = FakeBlas()
+    found = measure_host(Ticking(), blas)
+
+    assert blas.limits == [1]
+    assert found is not None
+    assert found.flops_per_s == pytest.approx(2 * 384**3 / 0.01)
+    assert found.bytes_per_s == pytest.approx(2 * 2**23 / 0.01)

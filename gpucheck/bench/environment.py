@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpucheck.bench.doubts import HostState
 from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import BlasDoor
@@ -38,6 +37,20 @@ VARIABLES = (
 _UNREADABLE = "/proc/stat cannot be read"
 #: Number of processes holding a GPU's memory that are named.
 _MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """Other load on the host while a group ran, in percent of its cores; None if unreadable.
+
+    `cores` is the number of cores that the percentages refer to. `quota_percent` is the share of
+    periods in which the cgroup used up its quota and this process waited; None without a quota.
+    """
+
+    others_percent: float | None
+    steal_percent: float | None
+    cores: int | None = None
+    quota_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,18 @@
-"""Doubts that a GPU product ran in the arithmetic that its row names.
+"""Doubts about a row compared with its roofline.
 
-Two signs: a rate that needs no tensor cores, and an error that does not match the format.
+They cover figures beyond a limit, uncertain limits, and two signs that a GPU product did not run in
+the arithmetic that its row names: a rate that needs no tensor cores, and an error that does not
+match the format.
 """
 
 from __future__ import annotations
 
-from gpucheck.bench.model import Doubt, Measurement, Scope
-from gpucheck.bench.peaks import TENSOR_FORMATS, flops_of_cuda_cores, format_of
+from gpucheck.bench.model import Doubt, Fact, Measurement, Scope
+from gpucheck.bench.roofline import TENSOR_FORMATS, flops_of_cuda_cores, format_of, in_cache
 from gpucheck.drivers.gpu import BenchGpu, Board
 
+#: Margin between measurement and datasheet: beyond it something else is wrong.
+_ABOVE_PERCENT = 101.0
 #: A rate below this multiple of the CUDA cores' peak needs no tensor cores. Boards run above their
 #: nominal clock, and no product reaches its full peak.
 _ABOVE_CORES = 1.15
@@ -25,16 +29,67 @@ _BETWEEN_ERRORS = 3e-5
 _FEWEST_ROWS, _MOST_ROUNDING = 64, 1e-2
 
 
-def doubts_about_arithmetic(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
-    """Return the doubts about one row, measured on `gpu`."""
-    if gpu is None or row.kernel != "matmul":
-        return ()
-    found = (_other_precision(row), _tensor_cores_unused(row, gpu))
+def doubts_about_roofline(row: Measurement, gpu: BenchGpu | None) -> tuple[Doubt, ...]:
+    """Return the doubts about a row and its roofline; `gpu` is None for the CPU."""
+    found = (
+        _other_precision(row, gpu),
+        _tensor_cores_unused(row, gpu),
+        _above_peak(row),
+        _above_copy(row),
+        _uncertain_peak(row, gpu),
+    )
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _other_precision(row: Measurement) -> Doubt | None:
+def _above_peak(row: Measurement) -> Doubt | None:
+    percent = row.percent_of_peak
+    # A row in the cache exceeds memory speed and already has its own doubt.
+    if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
+        return None
+    if row.device == "cpu":
+        message = f"{percent:.0f} % of the best product of this run: that product was disturbed"
+        remedy = "run it again when the machine is idle"
+    else:
+        message = (
+            f"{percent:.0f} % of the peak should be impossible: the clock was above nominal, "
+            "or another precision ran"
+        )
+        remedy = "see the percentage at the measured clock and the arithmetic (-v)"
+    facts: dict[str, Fact] = {"percent_of_peak": percent}
+    return Doubt(code="above-peak", message=message, next=remedy, facts=facts)
+
+
+def _above_copy(row: Measurement) -> Doubt | None:
+    percent = row.percent_of_copy
+    if percent is None or percent <= _ABOVE_PERCENT or in_cache(row):
+        return None
+    return Doubt(
+        code="above-copy",
+        message=f"{percent:.0f} % of the fastest copy or triad of this run: those were disturbed, "
+        "or this row moves fewer bytes than it counts",
+        next="run it again when the machine is idle; choose a larger --size",
+        facts={"percent_of_copy": percent},
+    )
+
+
+def _uncertain_peak(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
+    if gpu is None or gpu.board is None or row.percent_of_peak is None:
+        return None
+    by_memory = row.throughput is not None and row.throughput.unit == "B/s"
+    unsure = gpu.board.uncertainty.get("bytes_per_s" if by_memory else format_of(row.dtype))
+    if unsure is None:
+        return None
+    return Doubt(
+        code="peak-uncertain",
+        message=f"the peak that this row is compared with is uncertain: {unsure}",
+        next="treat the percentage as equally uncertain",
+    )
+
+
+def _other_precision(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
     """Doubt a TF32 product as exact as float32, and a float32 product that is not."""
+    if gpu is None or row.kernel != "matmul":
+        return None
     error = row.verified.error if row.verified is not None else None
     # Zeros leave no error in any format.
     if not error or row.verified is None or row.shape[0] < _FEWEST_ROWS:
@@ -54,10 +109,12 @@ def _other_precision(row: Measurement) -> Doubt | None:
     )
 
 
-def _tensor_cores_unused(row: Measurement, gpu: BenchGpu) -> Doubt | None:
+def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
     """Doubt a rate that CUDA cores could reach where tensor cores should be clearly faster."""
+    if gpu is None or gpu.board is None or row.kernel != "matmul":
+        return None
     name, board = format_of(row.dtype), gpu.board
-    if board is None or name not in TENSOR_FORMATS or row.scope is not Scope.RESIDENT:
+    if name not in TENSOR_FORMATS or row.scope is not Scope.RESIDENT:
         return None
     if not row.flops or not row.median_s or any(doubt.code in _EXPLAINED for doubt in row.doubts):
         return None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.surroundings import HostShare, holders_of, nearness, unified_notes, variables_of
+from gpucheck.bench.environment import HostShare, holders_of, nearness, unified_notes, variables_of
 from gpucheck.drivers.host.cpu import CpuLoad
 from gpucheck.drivers.readings import ProcessIdentity, ProcessReading
 from tests.fakes.bench import FakeClock, FakeCpu, FakeGpu

@@ -1,4 +1,4 @@
-"""Whether tensor cores ran: what is said of slow products, and of errors of another format."""
+"""Doubts about rows beyond their roofline or in another arithmetic."""
 
 from __future__ import annotations
 
@@ -6,13 +6,84 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.arithmetic_doubts import doubts_about_arithmetic
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.kernels.matmul import Matmul
-from gpucheck.bench.model import Doubt, Fact, Measurement, Scope, Verified
-from gpucheck.bench.peaks import TENSOR_FORMATS, board_from, load_table
-from gpucheck.drivers.gpu import BenchGpu
-from tests.fakes.bench import FakeClock, FakeGpu
+from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
+from gpucheck.bench.roofline import TENSOR_FORMATS, board_from, load_table
+from gpucheck.bench.roofline_doubts import (
+    doubts_about_roofline,
+)
+from gpucheck.drivers.gpu import BenchGpu, Board
+from tests.fakes.bench import FLOAT32, FakeClock, FakeGpu
+
+TF32 = DtypeSpec(input="float32", accumulate="float32", output="float32", math_mode="tf32")
+BOARD = Board(
+    name="some",
+    source="datasheet",
+    uncertainty={"float32": "two sheets disagree", "bytes_per_s": "half the chips were faster"},
+)
+GPU = replace(FakeGpu(FakeClock()).facts, board=BOARD)
+
+
+def row(percent: float | None, **changes: object) -> Measurement:
+    made = Measurement(
+        kernel="matmul",
+        variant="cublas",
+        device="gpu:0",
+        gpu_uuid=None,
+        dtype=FLOAT32,
+        shape=(8, 8, 8),
+        scope=Scope.RESIDENT,
+        percent_of_peak=percent,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(99.0, []), (100.9, []), (130.0, ["above-peak"]), (None, [])]
+)
+def test_more_than_the_peak_is_doubted(percent: float | None, expected: list[str]) -> None:
+    assert [doubt.code for doubt in doubts_about_roofline(row(percent), None)] == expected
+
+
+def test_more_than_the_memory_is_no_news_for_a_row_in_the_cache() -> None:
+    cached = Doubt(code="l2-resident", message="it may stay in the L2", next="take a larger one")
+
+    assert doubts_about_roofline(row(300.0, doubts=(cached,)), None) == ()
+
+
+def test_an_uncertain_peak_makes_the_percentage_uncertain() -> None:
+    (doubt,) = doubts_about_roofline(row(70.0), GPU)
+
+    assert doubt.code == "peak-uncertain"
+    assert "two sheets disagree" in doubt.message
+    assert doubts_about_roofline(row(None), GPU) == ()
+
+
+def test_the_uncertainty_is_that_of_what_the_row_is_held_against() -> None:
+    memory = row(70.0, kernel="copy", throughput=Throughput(value=1e12, unit="B/s"))
+
+    (doubt,) = doubts_about_roofline(memory, GPU)
+
+    assert "half the chips were faster" in doubt.message
+    assert doubts_about_roofline(row(70.0, dtype=TF32), GPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(97.0, []), (100.9, []), (124.0, ["above-copy"]), (None, [])]
+)
+def test_more_than_the_fastest_copy_is_doubted(percent: float | None, expected: list[str]) -> None:
+    moved = row(None, kernel="triad", percent_of_copy=percent)
+
+    assert [doubt.code for doubt in doubts_about_roofline(moved, None)] == expected
+
+
+def test_more_than_a_copy_is_no_news_for_a_row_in_the_cache() -> None:
+    cached = Doubt(code="cache-resident", message="it may stay there", next="take a larger one")
+    moved = row(None, kernel="softmax", percent_of_copy=300.0, doubts=(cached,))
+
+    assert doubts_about_roofline(moved, None) == ()
+
 
 FACTS = FakeGpu(FakeClock()).facts
 
@@ -52,7 +123,7 @@ def product(
 
 
 def codes(row: Measurement, gpu: BenchGpu | None = H100) -> list[str]:
-    return [doubt.code for doubt in doubts_about_arithmetic(row, gpu)]
+    return [doubt.code for doubt in doubts_about_roofline(row, gpu)]
 
 
 @pytest.mark.parametrize("dtype", sorted(TENSOR_FORMATS))
@@ -62,7 +133,7 @@ def test_a_large_product_at_the_rate_of_cuda_cores_is_doubted(dtype: str) -> Non
 
 
 def test_the_doubt_says_how_fast_it_was_what_cuda_cores_do_and_what_to_expect() -> None:
-    (doubt,) = doubts_about_arithmetic(product("bfloat16", 8192, 60e12), H100)
+    (doubt,) = doubts_about_roofline(product("bfloat16", 8192, 60e12), H100)
 
     facts: dict[str, Fact] = doubt.facts
     assert facts["flops_per_s"] == pytest.approx(60e12)
@@ -74,7 +145,7 @@ def test_the_doubt_says_how_fast_it_was_what_cuda_cores_do_and_what_to_expect() 
 
 
 def test_edges_that_tensor_cores_do_not_take_are_the_first_thing_to_change() -> None:
-    (doubt,) = doubts_about_arithmetic(product("bfloat16", 8190, 60e12), H100)
+    (doubt,) = doubts_about_roofline(product("bfloat16", 8190, 60e12), H100)
 
     assert doubt.next.startswith("choose a --size that is a multiple of 16; ")
 
@@ -174,7 +245,7 @@ def test_an_error_of_another_format_gives_the_arithmetic_away(
 
 
 def test_a_product_in_tf32_that_should_be_float32_is_named_and_what_to_do() -> None:
-    (doubt,) = doubts_about_arithmetic(product("float32", 4096, 40e12, error=3e-4), H100)
+    (doubt,) = doubts_about_roofline(product("float32", 4096, 40e12, error=3e-4), H100)
 
     assert doubt.message == "its error of 3e-04 is typical of TF32: float32 would leave about 1e-06"
     assert "CUPY_TF32" in doubt.next

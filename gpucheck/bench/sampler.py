@@ -1,22 +1,26 @@
-"""Sampler: one time slice of a case (fresh memory, warm-up, samples, checks), and its energy.
+"""Sampler: measurement state of a case, and one time slice of it.
 
-It is independent of kernels, devices and other cases. A case runs and checks itself, and every
-sample is kept.
+A slice takes fresh memory, warms up, takes samples and checks the result. The sampler is
+independent of kernels, devices and other cases. A case runs and checks itself, and every sample is
+kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
-from gpucheck.bench.record import Record, as_failure, out_of_memory, stuck_clock, wrong_result
+from gpucheck.bench import stats
+from gpucheck.bench.case import Case
+from gpucheck.bench.model import Fact, Verified
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import running_on
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import GpucheckError
 
+#: Error of a row whose times cannot be trusted.
+CLOCK_STUCK = "clock-stuck"
 #: Number of single operations to compare with those of a batch.
 _SINGLES = 5
 #: With more operations than this in one sample, the clock is stuck or the operation does nothing.
@@ -28,14 +32,73 @@ _LONG_FIRST_S = 0.5
 _WARM_SHARE = 0.25
 #: Largest share of the time for checks after the first round.
 _CHECK_SHARE = 0.2
+#: Reads a GPU's energy counter by UUID; None if it has none.
+ReadJoules = Callable[[str], float | None]
 
 
-class EnergyMeter(Protocol):
-    """Energy counter of the GPUs."""
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """Measurement state of one case. Times are seconds for one operation.
 
-    def joules(self, uuid: str) -> float | None:
-        """Return a GPU's energy counter, None if it has none."""
-        ...
+    `rounds` holds the samples of each round, taken on fresh memory. `turns_s` are the start and end
+    of each slice's sampling by the host's clock. `overhead_s` is the time of the last slice without
+    its samples (and of the first slice without the first runs). `spent_s`, `timed_s` and
+    `checked_s` are the totals of all slices, samples and checks. `near_cpus` are the CPUs near its
+    GPU that run the host's part; None if all are. `reference` marks a row other than its group's
+    first on a device, `limit` a row that was not requested. `expected_operation_s` and
+    `expected_overhead_s` are estimates from before the first slice. `single_s` is the shortest of
+    a few single operations, if samples hold several. `precision` is the target half-width of the
+    interval as a share of the median.
+    """
+
+    case: Case
+    near_cpus: frozenset[int] | None = None
+    reference: bool = False
+    limit: bool = False
+    expected_operation_s: float = 0.0
+    expected_overhead_s: float = 0.0
+    precision: float = stats.PRECISION
+    loops: int = 0
+    rounds: list[list[float]] = field(default_factory=list)
+    warmup_s: list[float] = field(default_factory=list)
+    cold_s: float | None = None
+    single_s: float | None = None
+    verified: Verified | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    sm_clocks_mhz: list[float] = field(default_factory=list)
+    turns_s: list[tuple[float, float]] = field(default_factory=list)
+    joules_per_op: float | None = None
+    energy_window_s: float | None = None
+    overhead_s: float = 0.0
+    spent_s: float = 0.0
+    timed_s: float = 0.0
+    checked_s: float = 0.0
+    next_look: int = 0
+    narrow: bool = False
+    converged: bool = False
+    finished: bool = False
+    interrupted: bool = False
+    error: Failure | None = None
+
+    @property
+    def active(self) -> bool:
+        """Return whether more samples are wanted."""
+        return not self.finished and self.error is None
+
+    @property
+    def samples_s(self) -> list[float]:
+        """Return the samples of all rounds in order."""
+        return [sample for samples in self.rounds for sample in samples]
+
+    @property
+    def last_sample_s(self) -> float:
+        """Return the length of the last sample with all its operations; 0 before the first."""
+        return self.rounds[-1][-1] * self.loops if self.rounds and self.rounds[-1] else 0.0
+
+    @property
+    def medians_s(self) -> list[float]:
+        """Return the median of each round."""
+        return [stats.median(samples) for samples in self.rounds if samples]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +150,7 @@ class Runner:
             record.facts = dict(record.case.facts)
             record.overhead_s = self._clock.now_s() - began_s - (end_s - start_s)
 
-    def count_energy(self, record: Record, energy: EnergyMeter, seconds: float) -> None:
+    def count_energy(self, record: Record, read_joules: ReadJoules, seconds: float) -> None:
         """Repeat a GPU operation without pause and divide the energy by the count."""
         uuid = record.case.label.gpu_uuid
         if uuid is None or not record.samples_s:
@@ -96,7 +159,7 @@ class Runner:
             record.case.prepare()
             record.case.poison()
             record.case.run(1)
-            before = energy.joules(uuid)
+            before = read_joules(uuid)
             if before is None:
                 return
             start_s, ran_s, operations = self._clock.now_s(), 0.0, 0
@@ -104,7 +167,7 @@ class Runner:
                 # At least a little, so that the loop also ends if the clock stands still.
                 ran_s += max(record.case.run(record.loops), 1e-6)
                 operations += record.loops
-            after = energy.joules(uuid)
+            after = read_joules(uuid)
             if after is not None and after > before and operations:
                 record.joules_per_op = (after - before) / operations
                 record.energy_window_s = max(ran_s, self._clock.now_s() - start_s)
@@ -121,7 +184,7 @@ class Runner:
         except _Failed as failed:
             record.error = failed.failure
         except GpucheckError as error:
-            record.error = as_failure(error)
+            record.error = Failure.of(error)
         except MemoryError:
             record.error = out_of_memory(record)
         finally:
@@ -131,7 +194,7 @@ class Runner:
         try:
             record.case.release()
         except GpucheckError as error:
-            record.error = record.error or as_failure(error)
+            record.error = record.error or Failure.of(error)
 
     def _begin(self, record: Record, turn: Turn) -> None:
         """Run a case for the first time, check its result, and find its number of repetitions."""
@@ -197,3 +260,42 @@ class Runner:
         if clock_mhz is not None and not warming:
             record.sm_clocks_mhz.append(clock_mhz)
         return elapsed_s
+
+
+def out_of_memory(record: Record) -> Failure:
+    """Return the error of a case that ran out of host memory."""
+    return Failure(
+        code="out-of-memory",
+        message=f"the host does not have enough free memory for {record.case.label.text}",
+        remedy=("choose a smaller --size",),
+    )
+
+
+def stuck_clock(elapsed_s: float) -> Failure:
+    """Return the error of a clock that stands still, goes back or is not a number."""
+    return Failure(
+        code=CLOCK_STUCK,
+        message=f"the clock cannot be trusted: a run of many operations took {elapsed_s:g} seconds",
+        remedy=("check the clock source in /sys/devices/system/clocksource",),
+    )
+
+
+def off_by(found: Verified) -> str:
+    """Describe how far a finite result is from its reference; exact results are counted."""
+    if found.bound == 0 and found.error is not None:
+        return f"{found.error:.0f} of its numbers differ from {found.reference}"
+    # The report says how float64 is used, by sums or after steps.
+    of = "float64" if found.reference.startswith("float64") else found.reference
+    return f"its deviation from {of} is {found.error:.2g}; at most {found.bound:.2g} is allowed"
+
+
+def wrong_result(record: Record, found: Verified) -> Failure:
+    """Return the error of a result beyond its bound from float64."""
+    deviation = "it contains NaN or infinity"
+    if found.error is not None:
+        deviation = off_by(found)
+    return Failure(
+        code="wrong-result",
+        message=f"{record.case.label.text} gives a wrong result: {deviation}",
+        remedy=("do not use its time", "run gpucheck detect"),
+    )

@@ -5,20 +5,30 @@ vary as separate runs of the program do, with memory placement, clock and other 
 over the rounds covers that variation. Samples taken in one stretch do not show it: they may agree
 to 0.5 %, and the next run is 5 % off.
 Kalibera and Jones (2013), "Rigorous benchmarking in reasonable time".
+
+A row with fewer than three rounds has no interval, and its figure says little. If the budget is too
+short for every row, some are left out and named. Rows other than a group's first on a device (one
+thread, other layouts, naive versions) go before first rows, and expensive ones before cheap ones.
+Estimates of their cost decide that beforehand; a factor of two is accurate enough for it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpucheck.bench import stats
-from gpucheck.bench.budget import Need, chosen, least_budget_s, need_of, typical_overheads
-from gpucheck.bench.record import Record, no_time
-from gpucheck.bench.runner import EnergyMeter, Runner, Turn
+from gpucheck.bench.case import CaseLabel, Work
+from gpucheck.bench.model import Scope
+from gpucheck.bench.roofline import format_of
+from gpucheck.bench.sampler import ReadJoules, Record, Runner, Turn
+from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.drivers.host.blas import BlasDoor
 from gpucheck.drivers.host.clock import Clock
+from gpucheck.report.envelope import Failure
 
 #: Multiple of the budget up to which rows still get their first three rounds.
 _LATEST_RUN = 1.2
@@ -29,14 +39,23 @@ _FIRST_SHARE = 0.5
 _WARMUP_SHARE = 0.1
 #: Samples take at least this share of their preparation time.
 _LEAST_SHARE = 0.1
-
-
-class Progress(Protocol):
-    """Receiver of the run's progress."""
-
-    def __call__(self, label: str, fraction: float, seconds_left: float) -> None:
-        """Report the current case, the share done (0 to 1) and a bound on the seconds left."""
-        ...
+#: A first slice runs an operation to warm up, to find its length, and for its sample. It draws the
+#: inputs and checks the result twice; later slices do so once at most.
+_FIRST_RUNS, _FIRST_OVERHEADS = 3, 2
+#: Seconds that the first three rounds always have, however small the budget is.
+_LEAST_S = 10.0
+#: Number of rows that a sentence names; the rest are counted.
+_MOST_NAMED = 4
+#: Sizes of the timed product and copy, and their repetitions: about 20 ms on one core.
+_EDGE, _COPY_BYTES, _TIMES = 384, 2**23, 8
+#: A GPU reaches at least half of its datasheet's figures, and a link 5 GB/s.
+_GPU_SHARE, _LINK_BYTES_PER_S = 0.5, 5e9
+#: Passes over an operation's bytes for drawing, allocating and checking, at a copy's speed.
+_OVERHEAD_PASSES = 6
+#: Error of a row for which no time was left.
+NO_TIME = "no-time"
+#: Takes the current case, the share done (0 to 1) and a bound on the seconds left.
+Progress = Callable[[str, float, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +107,7 @@ def measure(
     settings: Settings,
     clock: Clock,
     progress: Progress,
-    energy: EnergyMeter | None = None,
+    read_joules: ReadJoules | None = None,
 ) -> bool:
     """Measure the cases of all groups; a failing case keeps its row, and the others continue.
 
@@ -98,8 +117,8 @@ def measure(
     try:
         while run.take_round():
             pass
-        if energy is not None and settings.energy_s > 0:
-            run.count_energy(energy)
+        if read_joules is not None and settings.energy_s > 0:
+            run.count_energy(read_joules)
     except KeyboardInterrupt:
         for record in run.records:
             record.interrupted = record.active
@@ -161,13 +180,13 @@ class _Run:
             id(record) for record in kept if record.spent_s <= average_s + self._turn_s
         }
 
-    def count_energy(self, energy: EnergyMeter) -> None:
+    def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
         wanted = [record for slot in self._slots if slot.with_energy for record in slot.records]
         for record in wanted:
             if record.error is None:
                 self._tell(record)
-                self._runner.count_energy(record, energy, self._settings.energy_s)
+                self._runner.count_energy(record, read_joules, self._settings.energy_s)
 
     def _visit(self, slot: Slot, turns: Sequence[Record]) -> None:
         # Forwards and backwards, so that a drift affects all cases of a group alike.
@@ -274,3 +293,220 @@ class _Run:
         share = 1 - left_s / budget_s if budget_s > 0 else 1.0
         self._told = min(1.0, max(self._told, share, done))
         self._progress(record.case.label.text, self._told, left_s)
+
+
+def no_time(record: Record) -> Failure:
+    """Return the error of a case that did not start in time."""
+    return Failure(
+        code=NO_TIME,
+        message=f"time ran out before {record.case.label.text} could start",
+        remedy=("give more time with --budget, or choose a smaller --size",),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Seconds that a row needs for its interval."""
+
+    record: Record
+    seconds: float
+
+
+def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
+    """Return the time that a row still needs for three rounds of at least one sample.
+
+    `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
+    begun. A row that only shows a limit needs one round, since its fastest sample counts.
+    """
+    rounds = 1 if record.limit else FEWEST_FOR_INTERVAL
+    if record.rounds:
+        turn_s = record.overhead_s + record.last_sample_s
+        seconds = max(0, rounds - len(record.rounds)) * turn_s
+    else:
+        operation_s = record.expected_operation_s
+        overhead_s = max(record.expected_overhead_s, typical_overhead_s)
+        first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
+        seconds = first_s + (rounds - 1) * (operation_s + overhead_s)
+    return Need(record=record, seconds=seconds)
+
+
+def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
+    """Return the rows that fit into the seconds left: first rows first, then cheap ones.
+
+    Rows that only show a limit come after the first rows that were requested.
+    """
+    found: list[Need] = []
+    for need in sorted(needs, key=_rank):
+        if need.seconds <= left_s:
+            found.append(need)
+            left_s -= need.seconds
+    return found
+
+
+def _rank(need: Need) -> tuple[bool, bool, float]:
+    return (need.record.reference, need.record.limit, need.seconds)
+
+
+def least_budget_s(budget_s: float) -> float:
+    """Return the time in which rows may begin; preparing and checking take time too."""
+    return max(budget_s, _LEAST_S)
+
+
+def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
+    """Mark the rows that the budget is too short for, before any row is measured.
+
+    Return a sentence with their names and a sufficient budget, or None if all fit. The cheapest
+    first row is always measured.
+    """
+    needs = [need_of(record) for record in records if record.active]
+    kept = {id(need.record) for need in chosen(needs, least_budget_s(budget_s))}
+    if needs and not kept:
+        kept = {id(min(needs, key=_rank).record)}
+    dropped = [need for need in needs if id(need.record) not in kept]
+    if not dropped:
+        return None
+    enough_s = enough_budget_s(sum(need.seconds for need in needs))
+    for need in dropped:
+        need.record.error = left_out(need.record, need.seconds, enough_s)
+    shown = [need.record for need in dropped if not need.record.limit]
+    if not shown:
+        return None
+    return (
+        f"{budget_s:g} s is too short for three rounds of every row; left out: {named(shown)}; "
+        f"--budget {enough_s:g} would be enough"
+    )
+
+
+def left_out(record: Record, seconds: float, enough_s: float) -> Failure:
+    """Return the error of a case that the budget is too short for, with a sufficient one."""
+    return Failure(
+        code=NO_TIME,
+        message=f"left out: three rounds of {record.case.label.text} take about {seconds:.2g} s, "
+        "more than the budget allows",
+        remedy=(f"give more time: --budget {enough_s:g}", "or choose a smaller --size"),
+    )
+
+
+def without_interval(records: Sequence[Record], budget_s: float) -> str | None:
+    """Return a sentence with the rows that ran out of time before they had an interval."""
+    short = [
+        record
+        for record in records
+        if record.error is None
+        and not (record.limit or record.interrupted)
+        and len(record.medians_s) < FEWEST_FOR_INTERVAL
+    ]
+    if not short:
+        return None
+    missing_s = sum(need_of(record).seconds for record in short)
+    whose = "its" if len(short) == 1 else "their"
+    return (
+        f"time ran out before {named(short)} had {whose} three rounds; "
+        f"--budget {enough_budget_s(budget_s + missing_s):g} should be enough"
+    )
+
+
+def enough_budget_s(needed_s: float) -> float:
+    """Return a rounded budget at least a quarter above what is needed."""
+    wanted = max(1.0, 1.25 * needed_s)
+    step = 10.0 ** math.floor(math.log10(wanted)) / 2
+    return math.ceil(wanted / step) * step
+
+
+def named(records: Sequence[Record]) -> str:
+    """Return the names of the first few rows and the number of the rest."""
+    labels = [record.case.label for record in records[:_MOST_NAMED]]
+    names = [
+        f"{label.kernel} {format_of(label.dtype)} {label.variant} on {label.device}"
+        for label in labels
+    ]
+    rest = len(records) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")
+
+
+def typical_overheads(records: Sequence[Record]) -> Callable[[Record], float]:
+    """Return the median overhead of the rows on a record's device so far."""
+    by_kind: dict[bool, list[float]] = {}
+    for record in records:
+        if record.rounds:
+            by_kind.setdefault(_on_cpu(record), []).append(record.overhead_s)
+    middles = {kind: stats.median(found) for kind, found in by_kind.items()}
+    return lambda record: middles.get(_on_cpu(record), 0.0)
+
+
+def _on_cpu(record: Record) -> bool:
+    return record.case.label.device == "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRates:
+    """Rates of one thread: float32 operations of a product, bytes of a copy."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def measure_host(clock: Clock, blas: BlasDoor) -> HostRates | None:
+    """Return the best rates of a small product and a small copy; None if the clock stands still.
+
+    With one thread: on a busy machine several threads wait for each other for whole time slices.
+    """
+    import numpy as np
+
+    factor = np.ones((_EDGE, _EDGE), dtype=np.float32)
+    source = np.ones(_COPY_BYTES // 4, dtype=np.float32)
+    target = np.zeros_like(source)
+    products, copies = [], []
+    with blas.limited(1):
+        for _ in range(_TIMES):
+            began_s = clock.now_s()
+            np.matmul(factor, factor)
+            between_s = clock.now_s()
+            np.copyto(target, source)
+            products.append(between_s - began_s)
+            copies.append(clock.now_s() - between_s)
+    if min(*products, *copies) <= 0:
+        return None
+    return HostRates(
+        flops_per_s=2 * _EDGE**3 / min(products),
+        bytes_per_s=2 * _COPY_BYTES / min(copies),
+    )
+
+
+def expect(records: Sequence[Record], host: HostRates | None, gpus: Sequence[BenchGpu]) -> None:
+    """Write the expected time of an operation, and of a slice's overhead, into each record."""
+    if host is None:
+        return
+    for record in records:
+        label, work = record.case.label, record.case.work
+        record.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / host.bytes_per_s
+        if label.device == "cpu":
+            record.expected_operation_s = _on_host(label, work, host)
+        else:
+            gpu = next((gpu for gpu in gpus if label.device == f"gpu:{gpu.cuda_index}"), None)
+            record.expected_operation_s = _on_gpu(label, work, gpu)
+
+
+def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:
+    """Return the time at the measured rates; float64 counts double, other formats as float32."""
+    flops_per_s = host.flops_per_s * (label.threads or 1)
+    if label.dtype.input == "float64":
+        flops_per_s /= 2
+    return max(work.flops / flops_per_s, work.bytes_moved / host.bytes_per_s)
+
+
+def _on_gpu(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
+    """Return the time at half of the datasheet's rates, 0 for rates it does not give."""
+    moved_s = work.bytes_moved / _LINK_BYTES_PER_S
+    if label.scope is Scope.END_TO_END or label.kernel in ("transfer", "p2p"):
+        return moved_s
+    board = gpu.board if gpu is not None else None
+    if board is None:
+        return 0.0
+    times = [0.0]
+    flops_per_s = board.flops_per_s.get(format_of(label.dtype))
+    if flops_per_s:
+        times.append(work.flops / (_GPU_SHARE * flops_per_s))
+    if board.bytes_per_s:
+        times.append(work.bytes_moved / (_GPU_SHARE * board.bytes_per_s))
+    return max(times)

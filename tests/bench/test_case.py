@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.cpu_case import Team, TeamCase
-from gpucheck.bench.kernel import HOST_SPAN_S, Work
+from gpucheck.bench.case import HOST_SPAN_S, Team, TeamCase, Work
 from gpucheck.bench.model import Verified
 from tests.fakes.bench import label, order
 

@@ -1,0 +1,416 @@
+"""Peaks of boards against their formula, and percentages of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.model import Doubt, Measurement, Scope, Throughput
+from gpucheck.bench.roofline import (
+    TENSOR_FORMATS,
+    Cell,
+    Entry,
+    board_of,
+    bytes_by_formula,
+    flops_by_formula,
+    flops_of_cuda_cores,
+    load_table,
+    rooflines_of,
+    with_percentages,
+)
+from gpucheck.bench.stats import summarise
+from gpucheck.drivers.gpu import Board
+from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeClock, FakeGpu
+
+TABLE = load_table()
+CELLS = [
+    pytest.param(board, key, cell, id=f"{board.name} {key}")
+    for board in TABLE.boards
+    for key, cell in board.tflops.items()
+]
+GPU = FakeGpu(FakeClock()).facts
+
+
+def assert_as_documented(cell: Cell, computed: float) -> None:
+    """The formula agrees within 1 %, or is off by as much as the cell says."""
+    off_percent = 100 * (computed / cell.value - 1)
+    if cell.formula_percent is None:
+        assert abs(off_percent) <= 1.0
+    else:
+        assert off_percent == pytest.approx(cell.formula_percent, abs=0.1)
+        assert abs(cell.formula_percent) >= 0.95
+
+
+@pytest.mark.parametrize(("board", "key", "cell"), CELLS)
+def test_every_cell_agrees_with_the_formula_or_says_by_how_much_not(
+    board: Entry, key: str, cell: Cell
+) -> None:
+    rate = TABLE.rates[board.rates][key]
+
+    clock_mhz = board.tensor_clock_mhz if key in TENSOR_FORMATS else board.clock_mhz
+
+    computed = flops_by_formula(board.sm_count, clock_mhz, rate) / 1e12
+
+    assert_as_documented(cell, computed)
+
+
+@pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
+def test_every_bandwidth_agrees_with_the_formula_or_says_by_how_much_not(board: Entry) -> None:
+    computed = bytes_by_formula(board.memory_clock_mhz, board.memory_bus_bits) / 1e9
+
+    assert_as_documented(board.bandwidth, computed)
+
+
+def test_every_cell_has_a_source_and_every_board_its_own_ids() -> None:
+    cells = [cell for board in TABLE.boards for cell in (board.bandwidth, *board.tflops.values())]
+    ids = [device for board in TABLE.boards for device in board.pci_device_ids]
+
+    assert {cell.source for cell in cells} == {
+        *("datasheet", "whitepaper", "formula", "secondary"),
+    }
+    assert all(cell.value > 0 for cell in cells)
+    assert len(ids) == len(set(ids))
+    assert all(len(device) == 4 and int(device, 16) for device in ids)
+
+
+@pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
+def test_every_clock_says_where_it_is_from(board: Entry) -> None:
+    assert board.clock_sources.keys() == {"sm", "tensor", "memory"}
+    assert set(board.clock_sources.values()) <= {
+        *("driver", "published", "secondary", "derived", "assumed"),
+    }
+
+
+def test_tensor_peaks_are_dense_and_use_the_lower_clock() -> None:
+    h100 = next(board for board in TABLE.boards if board.name == "H100 SXM")
+
+    assert h100.tflops["bfloat16"].value == 989.4
+    assert h100.tensor_clock_mhz < h100.clock_mhz
+
+
+def test_a_known_board_is_found_by_its_pci_device_id_whatever_its_name() -> None:
+    board = board_of(replace(GPU, name="NVIDIA something", pci_device_id="233010DE".lower()))
+
+    assert board is not None
+    assert board.name == "H100 SXM"
+    assert board.source == "datasheet"
+    assert board.flops_per_s["float64"] == 67e12  # on tensor cores
+    assert board.flops_per_s == board.high_flops_per_s
+    assert board.bytes_per_s == 3350e9
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "bfloat16"),
+    [
+        ("2329", "H20", 148e12),
+        ("232c", "H20-3e", 148e12),
+        ("2324", "H800 SXM", 989.4e12),
+        ("20f3", "A800 SXM 80 GB", 312e12),
+        ("26ba", "L20", 119.5e12),
+    ],
+)
+def test_boards_that_were_cut_down_for_a_market_are_in_the_table(
+    device: str, name: str, bfloat16: float
+) -> None:
+    board = board_of(replace(GPU, pci_device_id=f"{device}10de"))
+
+    assert board is not None
+    assert (board.name, board.computed) == (name, False)
+    assert board.flops_per_s["bfloat16"] == bfloat16
+
+
+def test_a_peak_is_named_with_its_own_source() -> None:
+    v100 = board_of(replace(GPU, pci_device_id="1db110de"))
+
+    assert v100 is not None
+    assert v100.source_of("int8") == "formula"
+    assert v100.source_of("float16") == v100.source_of("bytes_per_s") == "datasheet"
+
+
+def test_the_name_helps_only_where_there_is_no_id() -> None:
+    named = replace(GPU, name="NVIDIA L40S", clock_sm_max_mhz=2520.0)
+
+    assert getattr(board_of(named), "name", None) == "L40S"
+    # L40 is part of that name, and another board.
+    assert getattr(board_of(replace(named, name="NVIDIA L40S-Q")), "name", None) != "L40"
+    other = board_of(replace(named, pci_device_id="ffff10de"))
+    assert other is not None
+    assert other.source.startswith("computed")
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("2182", "NVIDIA GeForce GTX 1660 Ti"),
+        ("1fb9", "Quadro T1000"),
+        ("1f0a", "NVIDIA GeForce GTX 1650"),  # TU106: what it has left of them is not known
+    ],
+)
+def test_a_turing_without_tensor_cores_is_with_percentages_none(device: str, name: str) -> None:
+    gpu = replace(
+        GPU,
+        name=name,
+        pci_device_id=f"{device}10de",
+        compute_capability="7.5",
+        clock_sm_max_mhz=2100.0,
+    )
+    board = board_of(gpu)
+
+    assert board is not None
+    assert board.flops_per_s.keys() == {"float64", "float32"}
+    turing = board_of(replace(gpu, name="NVIDIA GeForce RTX 2060", pci_device_id="1f0310de"))
+    assert turing is not None
+    assert turing.flops_per_s.keys() > {"float16", "int8"}
+
+
+@pytest.mark.parametrize(("capability", "wide"), [("8.6", True), ("8.9", True), ("9.0", False)])
+def test_an_unknown_board_gets_a_range_where_the_capability_does_not_tell(
+    capability: str, wide: bool
+) -> None:
+    gpu = replace(
+        GPU,
+        pci_device_id="ffff10de",
+        compute_capability=capability,
+        sm_count=100,
+        clock_sm_max_mhz=2000.0,
+        clock_memory_max_mhz=10_000.0,
+        memory_bus_bits=256,
+    )
+
+    board = board_of(gpu)
+
+    assert board is not None
+    low, high = board.flops_per_s["bfloat16"], board.high_flops_per_s["bfloat16"]
+    assert (low < high) is wide
+    assert high == 100 * 2e9 * TABLE.rates[capability]["bfloat16"]
+    assert board.bytes_per_s == 640e9
+
+
+def test_a_board_of_which_nothing_is_known_has_no_limit() -> None:
+    assert board_of(replace(GPU, compute_capability="99.0", clock_sm_max_mhz=2000.0)) is None
+    assert board_of(replace(GPU, clock_sm_max_mhz=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "ratio"),
+    [("9.0", "bfloat16", 1), ("9.0", "int8", 2), ("8.0", "int8", 4), ("7.5", "float16", 1)],
+)
+def test_cuda_cores_do_every_format_as_float32_and_int8_by_their_integer_units(
+    capability: str, name: str, ratio: int
+) -> None:
+    gpu = replace(GPU, compute_capability=capability, clock_sm_max_mhz=1000.0)
+    gpu = replace(gpu, board=board_of(gpu))
+
+    single = gpu.sm_count * 1e9 * TABLE.rates[capability]["float32"]
+    assert flops_of_cuda_cores(gpu, name) == ratio * single
+
+
+def test_every_kind_of_board_says_what_its_cuda_cores_do_of_int8() -> None:
+    kinds = {rates.partition("-")[0] for rates in TABLE.rates}
+
+    assert TABLE.int8_on_cuda_cores.keys() == kinds
+    # Volta has no other way, and so its peak is that of the CUDA cores.
+    assert TABLE.rates["7.0"]["int8"] == 4 * TABLE.rates["7.0"]["float32"]
+
+
+def test_nothing_is_known_of_the_cuda_cores_of_an_unknown_board() -> None:
+    assert flops_of_cuda_cores(GPU, "bfloat16") is None
+    board = board_of(replace(GPU, compute_capability="9.0", clock_sm_max_mhz=1000.0))
+    assert flops_of_cuda_cores(replace(GPU, compute_capability="99.0", board=board), "int8") is None
+
+
+def test_the_formats_of_the_table_are_those_that_are_measured() -> None:
+    measured = set(FORMATS) | {"float64_tensor"}
+
+    assert all(set(board.tflops) <= measured for board in TABLE.boards)
+
+
+BOARD = Board(
+    name="H100 SXM",
+    source="datasheet",
+    flops_per_s={"float32": 67e12, "bfloat16": 989e12},
+    high_flops_per_s={"float32": 67e12, "bfloat16": 989e12},
+    bytes_per_s=3350e9,
+    clock_mhz=1980.0,
+    tensor_clock_mhz=1830.0,
+)
+H100 = replace(FakeGpu(FakeClock()).facts, board=BOARD)
+
+
+def row(
+    kernel: str, unit: str, amount: float, *, device: str = "cpu", threads: int | None = 2
+) -> Measurement:
+    """Return a good row that moves or computes `amount` in one second."""
+    return Measurement(
+        kernel=kernel,
+        variant="any",
+        device=device,
+        gpu_uuid=None,
+        dtype=FLOAT32,
+        shape=(8, 8),
+        scope=Scope.RESIDENT,
+        threads=threads,
+        flops=int(amount) if unit != "B/s" else 0,
+        bytes_moved=int(amount),
+        median_s=1.0,
+        ci95_s=(0.9, 1.1),
+        summary=summarise([0.5, 1.0, 1.5]),
+        throughput=Throughput(value=amount, unit=unit),
+        verified=RIGHT,
+        unavailable={"percent_of_peak": "not yet", "percent_of_copy": "not yet"},
+    )
+
+
+COPY = row("copy", "B/s", 10e9)
+PRODUCT = row("matmul", "FLOP/s", 100e9)
+GPU_COPY = row("copy", "B/s", 3e12, device="gpu:0", threads=None)
+
+
+def test_the_fastest_sample_of_good_rows_is_the_limit() -> None:
+    slow = row("copy", "B/s", 1e9)
+    wrong = replace(row("copy", "B/s", 99e9), verified=WRONG)
+
+    (limit,) = rooflines_of([slow, COPY, wrong, PRODUCT])
+
+    assert (limit.device, limit.threads) == ("cpu", 2)
+    assert limit.copy_bytes_per_s == 20e9
+    assert limit.gemm_flops_per_s == 200e9
+
+
+def test_a_copy_that_stayed_in_a_cache_is_no_limit_and_that_is_said() -> None:
+    doubt = Doubt(code="l2-resident", message="in the L2", next="choose a larger --size")
+    cached = replace(GPU_COPY, doubts=(doubt,), bytes_moved=int(9e12))
+
+    (alone,) = rooflines_of([cached])
+    (beside,) = rooflines_of([cached, GPU_COPY])
+    found = with_percentages(cached, (alone,), [H100])
+
+    assert alone.copy_bytes_per_s is None
+    assert "cache" in alone.unavailable["copy_bytes_per_s"]
+    assert found.percent_of_copy is None
+    assert "cache" in found.unavailable["percent_of_copy"]
+    assert beside.copy_bytes_per_s == 6e12
+    assert beside.unavailable == {}
+
+
+def test_the_largest_copy_counts_not_the_fastest() -> None:
+    small = replace(GPU_COPY, shape=(2, 2), bytes_moved=2**20, summary=summarise([1e-9]))
+
+    (limit,) = rooflines_of([small, GPU_COPY])
+
+    assert limit.copy_bytes_per_s == 6e12
+
+
+def test_each_number_of_threads_and_each_gpu_has_its_own_limit() -> None:
+    one = replace(COPY, threads=1)
+
+    limits = rooflines_of([COPY, one, GPU_COPY])
+
+    assert [(limit.device, limit.threads) for limit in limits] == [
+        ("cpu", 2),
+        ("cpu", 1),
+        ("gpu:0", None),
+    ]
+
+
+def test_a_processors_rows_are_shares_of_what_it_did_in_this_run() -> None:
+    limits = rooflines_of([COPY, PRODUCT])
+
+    softmax = with_percentages(row("softmax", "B/s", 5e9), limits, [])
+    train = with_percentages(replace(row("train", "image/s", 1e9), flops=int(50e9)), limits, [])
+
+    assert softmax.percent_of_copy == pytest.approx(25.0)
+    assert softmax.percent_of_peak is None
+    assert "memory" in softmax.unavailable["percent_of_peak"]
+    assert train.percent_of_peak == pytest.approx(25.0)
+    assert "percent_of_peak" not in train.unavailable
+    assert train.limits["peak"] == "the best float32 product of this run"
+
+
+def test_without_a_limit_for_its_threads_a_row_says_so() -> None:
+    found = with_percentages(replace(PRODUCT, threads=7), rooflines_of([COPY, PRODUCT]), [])
+
+    assert found.percent_of_peak is None
+    assert "threads" in found.unavailable["percent_of_peak"]
+
+
+def test_a_gpus_rows_are_shares_of_the_board_and_of_its_copy() -> None:
+    limits = rooflines_of([GPU_COPY])
+    softmax = row("softmax", "B/s", 2.68e12, device="gpu:0", threads=None)
+    product = replace(
+        row("matmul", "FLOP/s", 494.5e12, device="gpu:0", threads=None),
+        dtype=replace(FLOAT32, input="bfloat16", math_mode="bf16"),
+        sm_clock_mhz=1525.0,
+    )
+
+    softmax = with_percentages(softmax, limits, [H100])
+    product = with_percentages(product, limits, [H100])
+
+    assert softmax.percent_of_peak == pytest.approx(80.0)
+    assert softmax.percent_of_copy == pytest.approx(100 * 2.68 / 6)
+    assert softmax.limits["peak"] == "H100 SXM, datasheet"
+    assert product.percent_of_peak == pytest.approx(50.0)
+    assert product.percent_of_peak_at_clock == pytest.approx(60.0)
+
+
+def test_of_a_range_the_upper_end_counts_and_the_range_is_told() -> None:
+    wide = replace(BOARD, high_flops_per_s={"float32": 134e12}, source="computed")
+    found = with_percentages(
+        row("matmul", "FLOP/s", 67e12, device="gpu:0", threads=None),
+        (),
+        [replace(H100, board=wide)],
+    )
+
+    assert found.percent_of_peak == pytest.approx(50.0)
+    assert "67 to 134 TFLOP/s" in found.limits["peak"]
+
+
+@pytest.mark.parametrize("kernel", ["transfer", "p2p"])
+def test_a_link_is_with_percentages_no_memory(kernel: str) -> None:
+    found = with_percentages(
+        row(kernel, "B/s", 5e10, device="gpu:0", threads=None), rooflines_of([GPU_COPY]), [H100]
+    )
+
+    assert found.percent_of_peak is None
+    assert found.percent_of_copy is None
+
+
+def test_a_row_with_transfers_is_with_percentages_nothing() -> None:
+    moved = replace(PRODUCT, device="gpu:0", threads=None, scope=Scope.END_TO_END)
+
+    found = with_percentages(moved, rooflines_of([GPU_COPY]), [H100])
+
+    assert found.percent_of_peak is None
+    assert found.unavailable["percent_of_peak"] == "transfers limit its speed"
+
+
+def test_an_unknown_board_and_an_empty_row_have_no_percentages() -> None:
+    product = row("matmul", "FLOP/s", 1e12, device="gpu:0", threads=None)
+
+    unknown = with_percentages(product, (), [replace(H100, board=None)])
+    empty = with_percentages(replace(product, median_s=None, throughput=None), (), [H100])
+
+    assert "not in the table" in unknown.unavailable["percent_of_peak"]
+    assert empty.percent_of_peak is None
+
+
+def test_a_row_without_an_interval_is_a_share_of_nothing() -> None:
+    unknown = replace(PRODUCT, ci95_s=None, unavailable={"ci95_s": "an interval needs 3 rounds"})
+
+    found = with_percentages(unknown, rooflines_of([COPY, PRODUCT]), [])
+
+    assert found.percent_of_peak is found.percent_of_copy is None
+    assert found.unavailable["percent_of_peak"] == "an interval needs 3 rounds"
+
+
+def test_a_triad_faster_than_every_copy_is_the_limit() -> None:
+    triad = row("triad", "B/s", 15e9)
+
+    (limit,) = rooflines_of([COPY, triad])
+
+    assert limit.copy_bytes_per_s == 30e9
+    # So that its own median is no more than what its fastest sample showed to be possible.
+    found = with_percentages(triad, (limit,), [])
+    assert found.percent_of_copy == pytest.approx(50.0)
