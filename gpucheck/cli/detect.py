@@ -61,8 +61,8 @@ def command(
     shared: Shared,
 ) -> int:
     """Say whether a GPU can be used, and which layer is broken first."""
-    from gpucheck.detect.request import DetectRequest, describe_checks
-    from gpucheck.detect.run import detect
+    from gpucheck.detect.machine import DetectRequest
+    from gpucheck.detect.run import describe_checks, detect
 
     if list_checks or explain is not None:
         with machine("detect", shared) as probes:

@@ -1,5 +1,7 @@
 """CUDA versions: the oldest driver that runs each, and the GPUs that each has code for.
 
+Also the GPU generations that a driver's flavour does or does not support.
+
 Sources: NVIDIA, "CUDA Compatibility" (minimum drivers by major version) and "CUDA Toolkit 13.2
 Update 2 Release Notes", table of toolkit and driver versions (Linux); for the architectures the
 release notes of 11.0, 12.0, 12.8 and 13.0.
@@ -54,6 +56,10 @@ FIRST_CUDA: dict[Version, Version] = {
     (10, 0): (12, 8),
     (12, 0): (12, 8),
 }
+
+#: The first PCI device ids of these generations. Source: pci.ids.
+FIRST_TURING = 0x1E00
+FIRST_BLACKWELL = 0x2900
 
 _NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*(?![0-9])")
 _CODE = re.compile(r"(sm|compute)_?([0-9]+?)([0-9])[af]?")
@@ -125,3 +131,22 @@ def holds_code_for(architectures: tuple[str, ...], capability: str | None) -> bo
         if code <= own and (match[1] == "compute" or code[0] == own[0]):
             return True
     return False
+
+
+def is_older_than_turing(device_id: str | None) -> bool:
+    """Return whether a GPU, by its PCI device id, is too old for the open kernel module."""
+    number = _number_of(device_id)
+    return number is not None and number < FIRST_TURING
+
+
+def is_blackwell_or_newer(device_id: str | None) -> bool:
+    """Return whether a GPU, by its PCI device id, needs the open kernel module."""
+    number = _number_of(device_id)
+    return number is not None and number >= FIRST_BLACKWELL
+
+
+def _number_of(device_id: str | None) -> int | None:
+    try:
+        return int(device_id or "", 16)
+    except ValueError:
+        return None

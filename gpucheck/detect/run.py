@@ -1,33 +1,46 @@
-"""Run of the checks of `gpucheck detect`, and the answer made of their findings."""
+"""Run of `gpucheck detect`: the checks to make, their findings, and the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpucheck.detect import frameworks
 from gpucheck.detect.checks import (
     CHECKS,
     Check,
     cuda_driver,
     cupy,
     device_nodes,
-    framework,
     launch,
     nvml,
     visibility,
 )
-from gpucheck.detect.checks.advice import fit
-from gpucheck.detect.checks.machine import Machine, Wish, say_nothing
-from gpucheck.detect.conclusion import conclude, exit_code_of, is_health_unknown
-from gpucheck.detect.judgement import GOOD, KNOWN_BY_SIGNS, is_hung, judge, not_reached
-from gpucheck.detect.model import Finding, Framework, Layer
-from gpucheck.detect.request import DetectRequest, choose_checks, normal_framework
+from gpucheck.detect.machine import DetectRequest, Machine, say_nothing
+from gpucheck.detect.model import Catalogue, CheckDescription, Finding, Framework, Layer
+from gpucheck.detect.remedies import fit
+from gpucheck.detect.verdict import (
+    GOOD,
+    KNOWN_BY_SIGNS,
+    conclude,
+    exit_code_of,
+    is_health_unknown,
+    is_hung,
+    judge,
+    not_reached,
+)
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.inventory import complete_host
 from gpucheck.report.envelope import Answer, CheckStatus, Notice
+from gpucheck.report.errors import WrongUseError
 
 #: Checks that ask the driver again are not run after these have failed.
 DOORS = frozenset({nvml.ID, cuda_driver.ID, visibility.ID})
 ASKS_AGAIN = frozenset({Layer.VISIBILITY, Layer.LAUNCH, Layer.HEALTH})
+
+#: The most names to suggest for one that does not exist.
+MOST_OFFERED = 3
+#: The least similarity of a suggested name, from 0 to 1.
+ALIKE = 0.5
 
 
 def detect(
@@ -43,8 +56,9 @@ def detect(
         WrongUseError: a requested check or framework does not exist.
     """
     wanted = request or DetectRequest()
+    wanted = wanted._replace(framework=normal_framework(wanted.framework))
     checks = choose_checks(wanted)
-    machine = Machine(probes, _wish(wanted, checks), tell)
+    machine = Machine(probes, wanted, _frameworks_to_try(wanted, checks), tell)
     findings = tuple(
         finding._replace(remedy=fit(machine, finding.remedy))
         for finding in _judge(machine, run_checks(machine, checks))
@@ -53,7 +67,7 @@ def detect(
     detection = conclude(findings, partial=len(checks) < len(CHECKS), looked_at=builds)
     return Answer(
         result=detection._replace(frameworks=_frameworks(machine, findings)),
-        exit_code=exit_code_of(detection, machine.wish.framework),
+        exit_code=exit_code_of(detection, wanted.framework),
         host=complete_host(machine.host, machine.nvml) if _looked_at_nvml(checks) else machine.host,
         warnings=tuple(_notices(findings)),
     )
@@ -68,18 +82,12 @@ def _notices(findings: Sequence[Finding]) -> Iterator[Notice]:
         yield Notice(code="health-not-known", message="The health of the GPUs is unknown.")
 
 
-def _wish(request: DetectRequest, checks: Sequence[Check]) -> Wish:
-    name = normal_framework(request.framework)
-    ids = {check.ID for check in checks}
+def _frameworks_to_try(request: DetectRequest, checks: Sequence[Check]) -> list[str]:
     # A question about one framework need not wait for the import of the others.
-    tried = (name,) if name else framework.NAMES if request.deep else ()
-    return Wish(
-        expect_gpus=request.expect_gpus,
-        framework=name,
-        tried=tuple(each for each in tried if each in ids),
-        every_gpu=request.deep,
-        python=request.python,
-    )
+    every = frameworks.NAMES if request.deep else ()
+    wanted = (request.framework,) if request.framework else every
+    ids = {check.ID for check in checks}
+    return [name for name in wanted if name in ids]
 
 
 def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -87,7 +95,7 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
     # The files have been read already, by the check that failed.
     ran = any(f.id == launch.ID and f.status is not CheckStatus.SKIP for f in findings)
     # A smoke test of CuPy itself (--deep, --framework) says more.
-    through_cupy = ran and cupy.ID not in machine.wish.tried
+    through_cupy = ran and cupy.ID not in machine.tried
     return judge(
         findings,
         has_control_node=signs and device_nodes.has_control_node(machine),
@@ -104,7 +112,7 @@ def _frameworks(machine: Machine, findings: Sequence[Finding]) -> tuple[Framewor
     ran = [launch.went_through(f) for f in findings if f.id == launch.ID and f.status in GOOD]
     return tuple(
         each._replace(sees_gpu=True) if each.name in ran else each
-        for each in (framework.describe(machine, found) if found else ())
+        for each in (frameworks.describe(machine, found) if found else ())
     )
 
 
@@ -140,3 +148,98 @@ def _unreached(check: Check, cause: Finding) -> Finding:
         status=CheckStatus.SKIP,
         summary=not_reached(cause),
     )
+
+
+# ------------------------------------------------------------------------------ which checks
+
+
+def normal_framework(name: str | None) -> str | None:
+    """Return the canonical name of a framework for any name in use.
+
+    Raises:
+        WrongUseError: the framework is unknown.
+    """
+    if name is None:
+        return None
+    lower = name.lower()
+    known = frameworks.ALIASES.get(lower, lower)
+    if known not in frameworks.NAMES:
+        raise WrongUseError(
+            code="unknown-framework",
+            message=f"There is no check for the framework {name!r}.",
+            remedy=(
+                *_near(name, frameworks.NAMES),
+                f"Known frameworks: {', '.join(frameworks.NAMES)}.",
+            ),
+        )
+    return known
+
+
+def choose_checks(request: DetectRequest) -> tuple[Check, ...]:
+    """Return the checks to run, in their order.
+
+    Raises:
+        WrongUseError: an id is neither a check nor a layer, or nothing is left to run.
+    """
+    only, skip = _known(request.only), _known(request.skip)
+    name = normal_framework(request.framework)
+    chosen = tuple(
+        check
+        for check in CHECKS
+        if (not only or check.ID in {*only, name}) and check.ID not in skip
+    )
+    if not chosen:
+        message = "--only and --skip together leave no check to run."
+        raise WrongUseError(code="no-checks", message=message)
+    return chosen
+
+
+def _known(words: Iterable[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for word in words:
+        # Some layers share the name of their first check: the check is meant.
+        matching = {check.ID for check in CHECKS if word == check.ID}
+        matching = matching or {check.ID for check in CHECKS if word == check.LAYER.value}
+        if not matching:
+            names = list(dict.fromkeys([*(check.ID for check in CHECKS), *Layer]))
+            raise WrongUseError(
+                code="unknown-check",
+                message=f"There is no check {word!r}.",
+                remedy=(
+                    *_near(word, names),
+                    "List the checks: gpucheck detect --list-checks",
+                ),
+            )
+        found |= matching
+    return frozenset(found)
+
+
+def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a suggestion of similar names, as a sentence; empty if no name is similar."""
+    import difflib
+
+    lower = word.lower().replace("_", "-")
+    near = [name for name in names if lower and lower in name]
+    near = near or difflib.get_close_matches(lower, names, MOST_OFFERED, ALIKE)
+    return (f"Did you mean {' or '.join(near[:MOST_OFFERED])}?",) if near else ()
+
+
+def describe_checks(name: str | None = None) -> Answer:
+    """Describe every check in a line, or one in full.
+
+    Raises:
+        WrongUseError: there is no such check.
+    """
+    wanted = _known([name]) if name is not None else {check.ID for check in CHECKS}
+    catalogue = tuple(
+        CheckDescription(
+            id=check.ID,
+            layer=check.LAYER,
+            question=(check.__doc__ or "").partition("\n")[0],
+            requires=check.REQUIRES,
+            about=check.ABOUT,
+        )
+        for check in CHECKS
+        if check.ID in wanted
+    )
+    return Answer(result=Catalogue(catalogue=catalogue, explained=name is not None))

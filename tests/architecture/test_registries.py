@@ -110,7 +110,7 @@ def keys_of(name: str, path: Path) -> set[str]:
 
 def test_frameworks_are_the_same_everywhere() -> None:
     from gpucheck.detect.checks import CHECKS
-    from gpucheck.detect.checks.framework import NAMES
+    from gpucheck.detect.frameworks import NAMES
     from gpucheck.detect.model import Layer
 
     python = PACKAGE / "drivers" / "python"

@@ -1,604 +1,287 @@
-"""Verdicts of detect on machines: the conclusion, the first broken layer, the remedy."""
+"""Options of detect: some checks, a number of GPUs, one framework."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 
 from gpucheck.detect.checks import CHECKS
-from gpucheck.detect.model import Detection, Verdict
-from gpucheck.detect.run import detect
-from gpucheck.drivers.cuda import cuda_door_child
-from gpucheck.drivers.evidence import (
-    BuildReading,
-    BuildsReading,
-    LaunchedReading,
-    LaunchReading,
-    NodeReading,
-    NodesReading,
-    PlatformReading,
-    SystemReading,
-)
-from gpucheck.drivers.nvml import nvml_door_child
+from gpucheck.detect.machine import DetectRequest
+from gpucheck.detect.model import Catalogue, Detection, Verdict
+from gpucheck.detect.run import choose_checks, describe_checks, detect
+from gpucheck.drivers.evidence import BuildReading, BuildsReading, LaunchReading, TrialReading
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
     KernelReading,
-    NvmlReading,
     PciDeviceReading,
     ProbeFailure,
 )
-from gpucheck.drivers.recorded import RecordedProbes
-from gpucheck.drivers.recording import Snapshot
-from gpucheck.report.envelope import Answer, CheckStatus, Host
-from gpucheck.report.errors import ExitCode
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from gpucheck.report.envelope import Answer, CheckStatus
+from gpucheck.report.errors import ExitCode, WrongUseError
+from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
-# ------------------------------------------------------------------------------ parts of machines
-
-
-def bus(*drivers: str | None, loaded: bool | None = True) -> KernelReading:
-    devices = tuple(
-        PciDeviceReading(pci_bus_id=f"0000:{at:02x}:00.0", vendor_id="0x10de", driver=driver)
-        for at, driver in enumerate(drivers, start=16)
-    )
-    return KernelReading(pci_devices=devices, module_loaded=loaded, module_version="580.95.05")
-
-
-ON_BUS = bus("nvidia")
-EMPTY_BUS = bus(loaded=False)
-#: A sandbox that shows no PCI device and no module.
-MASKED = KernelReading(pci_devices=(), module_loaded=False)
-UNREADABLE = KernelReading(pci_unavailable="/sys/bus/pci/devices: No such file or directory")
-
-NVML = reading_of(gpu_reading(0))
+KERNEL = KernelReading(
+    pci_devices=(PciDeviceReading(pci_bus_id="0000:10:00.0", vendor_id="0x10de", driver="nvidia"),),
+    module_loaded=True,
+    uvm_loaded=True,
+)
 CUDA = CudaReading(
     driver_version=13000, device_count=1, devices=(CudaDeviceReading(ordinal=0, uuid_hex="0" * 32),)
 )
+TORCH = BuildReading(name="pytorch", version="2.13.0", cuda_build="12.6", gpu_build=True)
+HUNG = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")
 
 
-def nvml_fails(code: str, number: int | None = None) -> NvmlReading:
-    return NvmlReading(failure=ProbeFailure(code=code, message="NVML broke", library_code=number))
+def machine(**changes: object) -> FakeProbes:
+    values = {"kernel_reading": KERNEL, "readings": reading_of(gpu_reading(0))}
+    return FakeProbes(**(values | {"cuda_reading": CUDA} | changes))  # type: ignore[arg-type]
 
 
-def cuda_fails(code: str, number: int | None = None) -> CudaReading:
-    return CudaReading(failure=ProbeFailure(code=code, message="CUDA broke", library_code=number))
+def ids(request: DetectRequest) -> list[str]:
+    return [check.ID for check in choose_checks(request)]
 
 
-NO_NVML = nvml_fails("library-not-found", 12)
-HUNG_NVML = nvml_fails("driver-not-answering")
-HUNG_CUDA = cuda_fails("driver-not-answering")
-NO_CUDA = cuda_fails("library-not-found")
-NO_DEVICE = cuda_fails("no-device", 100)
-LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
-HALF_LOST = reading_of(gpu_reading(0), gpu_reading(1, failure=LOST))
-
-
-@dataclass
-class Wsl(FakeProbes):
-    """A machine whose driver is Windows'."""
-
-    def host(self) -> Host:
-        """Return a WSL2 host."""
-        return Host(name="node1", os="Ubuntu 24.04 (WSL2)")
-
-    def system(self) -> SystemReading:
-        """Return the files of a machine that Windows gives a GPU."""
-        return SystemReading(platform=PlatformReading(dxg=True))
-
-
-def answer_of(
-    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, kind: type[FakeProbes] = FakeProbes
-) -> tuple[Answer, FakeProbes]:
-    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
-    if kernel is EMPTY_BUS:
-        probes.system_reading = SystemReading()  # without a driver there are no nodes
-    return detect(probes), probes
-
-
-def detection(answer: Answer) -> Detection:
+def result(answer: Answer) -> Detection:
     assert isinstance(answer.result, Detection)
     return answer.result
 
 
-#: The checks that this table is about; every one has tests of its own.
-SPINE = ("pci-device", "kernel-module", "nvml", "cuda-driver")
+def status(answer: Answer, name: str) -> CheckStatus:
+    return next(f.status for f in result(answer).checks if f.id == name)
 
 
-def statuses(answer: Answer) -> str:
-    """Return the statuses of the spine in order."""
-    by_id = {finding.id: finding.status.value for finding in detection(answer).checks}
-    return " ".join(by_id[name] for name in SPINE)
+def test_by_default_all_are_run_in_their_order() -> None:
+    assert ids(DetectRequest()) == [check.ID for check in CHECKS]
 
 
-# --------------------------------------------------------------------------------- the table
+def test_only_some_in_the_order_of_the_layers() -> None:
+    assert ids(DetectRequest(only=("launch", "pci-device"))) == ["pci-device", "launch"]
 
-OK, BAD, OPEN = ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE
+
+def test_a_layer_s_name_stands_for_its_checks() -> None:
+    health = {check.ID for check in CHECKS if check.LAYER == "health"}
+
+    assert set(ids(DetectRequest(only=("health",)))) == health
+    assert health.isdisjoint(ids(DetectRequest(skip=("health",))))
+
+
+def test_the_framework_that_is_asked_for_is_always_looked_at() -> None:
+    assert ids(DetectRequest(only=("nvml",), framework="torch")) == ["nvml", "pytorch"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "nvml", "cuda", "code", "verdict", "first", "found"),
+    ("request_", "code"),
     [
-        pytest.param(ON_BUS, NVML, CUDA, OK, "usable", None, "ok ok ok ok", id="healthy"),
-        pytest.param(
-            EMPTY_BUS, NO_NVML, NO_CUDA, BAD, "unusable", "pci-device", "fail skip skip skip",
-            id="no GPU at all",
-        ),
-        pytest.param(
-            bus("nouveau", loaded=False), NO_NVML, NO_CUDA, BAD, "unusable", "kernel-module",
-            "ok fail skip skip", id="nouveau holds it",
-        ),
-        pytest.param(
-            bus(None, loaded=False), nvml_fails("driver-not-loaded", 9), NO_DEVICE, BAD, "unusable",
-            "kernel-module", "ok fail skip skip", id="module not loaded",
-        ),
-        pytest.param(
-            ON_BUS, nvml_fails("version-mismatch", 18), cuda_fails("driver-mismatch", 803), BAD,
-            "unusable", "nvml", "ok ok fail skip", id="upgraded under our feet",
-        ),
-        pytest.param(
-            ON_BUS, NO_NVML, NO_CUDA, BAD, "unusable", "nvml", "ok ok fail skip",
-            id="container without driver",
-        ),
-        pytest.param(
-            ON_BUS, reading_of(), NO_DEVICE, BAD, "unusable", "nvml", "ok ok fail skip",
-            id="driver without GPU",
-        ),
-        pytest.param(
-            ON_BUS, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "ok ok ok fail",
-            id="CUDA sees nothing",
-        ),
-        pytest.param(
-            ON_BUS, NVML, cuda_fails("unknown", 999), BAD, "unusable", "cuda-driver",
-            "ok ok ok fail", id="uvm not loaded",
-        ),
-        pytest.param(
-            ON_BUS, HALF_LOST, CUDA, BAD, "degraded", "gpu-lost", "ok ok warn ok",
-            id="one of two lost",
-        ),
-        pytest.param(
-            ON_BUS, reading_of(gpu_reading(0, failure=LOST)), CUDA, BAD, "unusable", "nvml",
-            "ok ok fail ok", id="the only one lost, which CUDA still counts",
-        ),
-        pytest.param(
-            ON_BUS, reading_of(gpu_reading(0, failure=LOST)), NO_DEVICE, BAD, "unusable", "nvml",
-            "ok ok fail skip", id="the only one lost",
-        ),
-        pytest.param(
-            ON_BUS, HUNG_NVML, CUDA, OPEN, "unknown", None, "ok ok unknown skip", id="NVML hangs",
-        ),
-        pytest.param(
-            ON_BUS, NVML, HUNG_CUDA, OPEN, "unknown", None, "ok ok ok unknown", id="CUDA hangs",
-        ),
-        pytest.param(
-            ON_BUS, nvml_fails("nvml-child-died"), CUDA, OK, "usable", None, "ok ok unknown ok",
-            id="NVML's process died, CUDA works",
-        ),
-        pytest.param(
-            ON_BUS, NO_NVML, CUDA, OK, "degraded", None, "ok ok warn ok",
-            id="container without utility capability",
-        ),
-        pytest.param(
-            MASKED, NVML, CUDA, OK, "usable", None, "unknown unknown ok ok",
-            id="masked bus, CUDA works",
-        ),
-        pytest.param(
-            MASKED, NVML, NO_DEVICE, BAD, "unusable", "cuda-driver", "unknown unknown ok fail",
-            id="masked bus, NVML works, CUDA does not",
-        ),
-        pytest.param(
-            MASKED, HUNG_NVML, CUDA, OPEN, "unknown", None, "unknown unknown unknown skip",
-            id="masked bus, NVML hangs",
-        ),
-        pytest.param(
-            UNREADABLE, NVML, CUDA, OK, "usable", None, "unknown unknown ok ok",
-            id="unreadable bus, CUDA works",
-        ),
-        pytest.param(
-            UNREADABLE, NO_NVML, NO_CUDA, BAD, "unusable", "nvml", "unknown unknown fail skip",
-            id="unreadable bus, no driver",
-        ),
-        pytest.param(
-            UNREADABLE, HUNG_NVML, CUDA, OPEN, "unknown", None, "unknown unknown unknown skip",
-            id="unreadable bus, NVML hangs",
-        ),
-        pytest.param(
-            ON_BUS, NO_NVML, HUNG_CUDA, BAD, "unusable", "nvml", "ok ok fail skip",
-            id="no NVML, CUDA hangs",
-        ),
+        (DetectRequest(only=("pcie",)), "unknown-check"),
+        (DetectRequest(skip=("",)), "unknown-check"),
+        (DetectRequest(only=("nvml",), skip=("nvml",)), "no-checks"),
+        (DetectRequest(framework="caffe"), "unknown-framework"),
     ],
-)  # fmt: skip
-def test_machine(
-    kernel: KernelReading,
-    nvml: NvmlReading,
-    cuda: CudaReading,
-    code: ExitCode,
-    verdict: str,
-    first: str | None,
-    found: str,
-) -> None:
-    answer, _ = answer_of(kernel, nvml, cuda)
+)
+def test_what_is_not_known_is_wrong_use(request_: DetectRequest, code: str) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        detect(machine(), request_)
 
-    assert statuses(answer) == found
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("skip", [("launch",), ("cuda-driver", "launch")])
+def test_without_the_proof_nothing_is_proven(skip: tuple[str, ...]) -> None:
+    answer = detect(machine(), DetectRequest(skip=skip))
+
+    assert answer.exit_code is ExitCode.OK
+    usable = True if skip == ("launch",) else None
+    assert result(answer).usable is usable
+
+
+def test_chosen_checks_that_are_well_end_with_0() -> None:
+    answer = detect(machine(), DetectRequest(only=("pcie-width",)))
+
+    assert (answer.exit_code, result(answer).verdict) == (ExitCode.OK, Verdict.UNKNOWN)
+
+
+def test_chosen_checks_that_could_not_look_end_with_3() -> None:
+    answer = detect(machine(), DetectRequest(only=("xid",)))
+
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_chosen_checks_do_not_touch_what_they_do_not_need() -> None:
+    probes = machine()
+
+    detect(probes, DetectRequest(only=("pci-device", "kernel-module")))
+
+    assert set(probes.asked) == {"kernel", "system"}
+
+
+@pytest.mark.parametrize(("expected", "code"), [(1, ExitCode.OK), (2, ExitCode.BAD)])
+def test_expected_gpus(expected: int, code: ExitCode) -> None:
+    answer = detect(machine(), DetectRequest(expect_gpus=expected))
+
     assert answer.exit_code is code
-    result = detection(answer)
-    assert result.verdict == verdict
-    assert result.usable is {"usable": True, "degraded": True, "unusable": False}.get(verdict)
-    assert result.first_failure == first
-    assert bool(result.remedy) == (code is not OK or nvml is NO_NVML)
+    assert result(answer).usable is True
+
+
+def test_bad_health_is_1_although_the_gpu_is_usable() -> None:
+    from gpucheck.drivers.evidence import HealthReading
+
+    sick = HealthReading(gpus=(healthy(0, ecc_uncorrected_volatile=1),))
+
+    answer = detect(machine(health_reading=sick))
+
+    assert answer.exit_code is ExitCode.BAD
+    assert (result(answer).usable, result(answer).first_failure) == (True, "ecc-errors")
+    assert result(answer).conclusion.startswith("GPU usable, but unhealthy: GPU 0: 1 memory error")
+
+
+# ------------------------------------------------------------------------------ frameworks
+
+
+def with_torch(trial: TrialReading | None = None, **changes: object) -> FakeProbes:
+    trials = {} if trial is None else {"pytorch": trial}
+    builds = BuildsReading(python="python3", builds=(TORCH,))
+    return machine(builds_reading=builds, trials=trials, **changes)
 
 
 @pytest.mark.parametrize(
-    ("nvml", "cuda", "code", "first", "found"),
+    ("trial", "code", "found"),
     [
-        (NVML, CUDA, OK, None, "skip skip ok ok"),
-        (nvml_fails("operating-system", 17), NO_CUDA, BAD, "nvml", "skip skip fail skip"),
-        (NVML, NO_CUDA, BAD, "cuda-driver", "skip skip ok fail"),
-        (HUNG_NVML, CUDA, OPEN, None, "skip skip unknown skip"),
-    ],
-    ids=["healthy", "old Windows driver", "no libcuda", "hung"],
-)
-def test_wsl(
-    nvml: NvmlReading, cuda: CudaReading, code: ExitCode, first: str | None, found: str
-) -> None:
-    answer, _ = answer_of(KernelReading(pci_devices=(), module_loaded=False), nvml, cuda, kind=Wsl)
-
-    assert (answer.exit_code, detection(answer).first_failure) == (code, first)
-    assert statuses(answer) == found
-
-
-# ------------------------------------------------------------------------------ what is asked
-
-
-@pytest.mark.parametrize("kernel", [ON_BUS, MASKED, UNREADABLE])
-def test_a_hung_nvml_leaves_cuda_unasked(kernel: KernelReading) -> None:
-    _, probes = answer_of(kernel, HUNG_NVML, CUDA)
-
-    assert set(probes.asked) == {"kernel", "system", "nvml", "builds"}
-
-
-def test_a_driver_that_hangs_on_the_way_leaves_cuda_unasked() -> None:
-    hung = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")
-    answer, probes = answer_of(ON_BUS, reading_of(gpu_reading(0), gpu_count=2, failure=hung), CUDA)
-
-    assert not {"cuda", "health", "launch"} & set(probes.asked)
-    assert answer.exit_code is OPEN
-
-
-@pytest.mark.parametrize("nvml", [NVML, NO_NVML, nvml_fails("nvml-child-died")])
-def test_otherwise_everything_is_asked_once(nvml: NvmlReading) -> None:
-    _, probes = answer_of(EMPTY_BUS, nvml, CUDA)
-
-    # NVML alone is asked again, after the kernel: whether every GPU is still there.
-    assert {name for name in probes.asked if probes.asked.count(name) > 1} <= {"nvml"}
-    assert {"kernel", "nvml", "cuda"} <= set(probes.asked)
-
-
-def test_files_are_looked_at_before_any_library_is_called() -> None:
-    _, probes = answer_of(ON_BUS, NVML, CUDA)
-
-    libraries = [probes.asked.index(name) for name in ("nvml", "health", "cuda", "launch")]
-    assert max(probes.asked.index("kernel"), probes.asked.index("system")) < min(libraries)
-
-
-# ------------------------------------------------------------------------------ every failure
-
-NVML_CODES = {slug: number for number, (slug, _) in nvml_door_child.REASONS.items()}
-NVML_OURS = ("nvml-child-died", "binding-missing", "binding-too-old", "unlisted", "not-recorded")
-CUDA_CODES = {slug: number for number, (slug, _) in cuda_door_child.REASONS.items()}
-CUDA_OURS = ("cuda-child-died", "library-not-found", "function-not-found", "error", "not-recorded")
-
-
-@pytest.mark.parametrize("code", [*NVML_CODES, *NVML_OURS])
-@pytest.mark.parametrize("cuda", [NO_CUDA, NO_DEVICE, HUNG_CUDA], ids=["none", "no-device", "hung"])
-@pytest.mark.parametrize("kernel", [ON_BUS, EMPTY_BUS, UNREADABLE], ids=["bus", "empty", "blind"])
-def test_no_failure_of_nvml_is_ok(kernel: KernelReading, cuda: CudaReading, code: str) -> None:
-    answer, _ = answer_of(kernel, nvml_fails(code, NVML_CODES.get(code)), cuda)
-
-    result = detection(answer)
-    assert answer.exit_code in (BAD, OPEN)
-    assert result.verdict in (Verdict.UNUSABLE, Verdict.UNKNOWN)
-    assert (result.first_failure is None) == (answer.exit_code is OPEN)
-    assert result.remedy
-    by_id = {finding.id: finding.status for finding in result.checks}
-    assert CheckStatus.OK not in (by_id["nvml"], by_id["cuda-driver"])
-
-
-@pytest.mark.parametrize("code", [*CUDA_CODES, *CUDA_OURS])
-@pytest.mark.parametrize("kernel", [ON_BUS, MASKED, UNREADABLE], ids=["bus", "masked", "blind"])
-def test_no_failure_of_cuda_is_ok(kernel: KernelReading, code: str) -> None:
-    answer, _ = answer_of(kernel, NVML, cuda_fails(code, CUDA_CODES.get(code)))
-
-    result = detection(answer)
-    open_ = code in ("cuda-child-died", "not-recorded")
-    assert answer.exit_code is (OPEN if open_ else BAD)
-    assert result.first_failure == (None if open_ else "cuda-driver")
-    # The fake says the same of every code; of this one there is more to say.
-    assert result.conclusion.endswith("CUDA broke") or code == "system-not-ready"
-    assert result.remedy
-
-
-def test_cuda_without_a_device_is_a_failure_without_an_error() -> None:
-    answer, _ = answer_of(ON_BUS, NVML, CudaReading(driver_version=13000, device_count=0))
-
-    assert (answer.exit_code, detection(answer).first_failure) == (BAD, "cuda-driver")
-    assert detection(answer).remedy
-
-
-# ----------------------------------------------------------------------------------- the words
-
-
-@pytest.mark.parametrize(
-    ("kernel", "nvml", "cuda", "conclusion"),
-    [
-        (ON_BUS, NVML, CUDA, "GPU usable"),
-        (
-            ON_BUS,
-            HALF_LOST,
-            CUDA,
-            "1 of 2 GPUs usable: GPU 1 (0000:11:00.0) fell off the bus",
-        ),
-        (EMPTY_BUS, NO_NVML, NO_CUDA, "GPU not usable: no NVIDIA GPU is on the PCI bus"),
-        (UNREADABLE, HUNG_NVML, CUDA, "Cannot tell whether a GPU is usable: NVML broke"),
+        (TrialReading(name="pytorch", sees_gpu=True, computed=True), ExitCode.OK, "ok"),
+        (TrialReading(name="pytorch", sees_gpu=True, computed=False), ExitCode.BAD, "fail"),
+        (TrialReading(name="pytorch", sees_gpu=False, error="no"), ExitCode.BAD, "fail"),
+        (TrialReading(name="pytorch", failure=HUNG), ExitCode.INCONCLUSIVE, "unknown"),
     ],
 )
-def test_conclusion(
-    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, conclusion: str
-) -> None:
-    answer, _ = answer_of(kernel, nvml, cuda)
+def test_one_framework_is_asked_for(trial: TrialReading, code: ExitCode, found: str) -> None:
+    answer = detect(with_torch(trial), DetectRequest(framework="pytorch"))
 
-    assert detection(answer).conclusion == conclusion
-
-
-def test_what_was_not_reached_says_why() -> None:
-    answer, _ = answer_of(EMPTY_BUS, NO_NVML, NO_CUDA)
-
-    summaries = {f.summary for f in detection(answer).checks if f.id in SPINE[1:]}
-    assert summaries == {"not reached: pci-device failed"}
+    assert answer.exit_code is code
+    assert status(answer, "pytorch") == found
 
 
-#: NVML's codes that only a running driver gives; of these the first two may be the nodes' alone.
-WITNESSES = (4, 17, 8, 11, 14, 15, 16, 18, 20, 27)
-NO_NODES = SystemReading()
-ONLY_CONTROL = SystemReading(nodes=NodesReading(nodes=(NodeReading(path="/dev/nvidiactl"),)))
+def test_a_framework_that_cannot_only_warns_unless_it_is_asked_for() -> None:
+    trial = TrialReading(name="pytorch", sees_gpu=False, error="no")
+
+    answer = detect(with_torch(trial), DetectRequest(deep=True))
+
+    assert answer.exit_code is ExitCode.OK
+    assert result(answer).verdict is Verdict.USABLE
+    assert status(answer, "pytorch") is CheckStatus.WARN
+    assert "pytorch itself" in str(result(answer).checks)
 
 
-@dataclass
-class Boxed(FakeProbes):
-    """A container, of which nobody knows what it hides."""
+def test_nobody_tries_frameworks_on_a_driver_that_hangs() -> None:
+    probes = with_torch(readings=reading_of(failure=HUNG, gpu_count=None))
 
-    def host(self) -> Host:
-        """Return a container's host."""
-        return Host(name="node1", os="Debian GNU/Linux 12", container="docker")
+    answer = detect(probes, DetectRequest(deep=True))
 
-
-def sandboxed(
-    kernel: KernelReading,
-    nvml: NvmlReading,
-    cuda: CudaReading = NO_CUDA,
-    *,
-    nodes: SystemReading | None = NO_NODES,
-    kind: type[FakeProbes] = Boxed,
-) -> Detection:
-    """Return what is said where the signs of a driver may be hidden."""
-    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
-    if nodes is not None:
-        probes.system_reading = nodes
-    return detection(detect(probes))
+    assert "trials" not in probes.asked
+    assert status(answer, "pytorch") is CheckStatus.UNKNOWN
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("number", WITNESSES)
-@pytest.mark.parametrize("kernel", [MASKED, bus("nvidia", loaded=False)], ids=["bus", "module"])
-@pytest.mark.parametrize("kind", [FakeProbes, Boxed], ids=["host", "container"])
-def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
-    kernel: KernelReading, number: int, kind: type[FakeProbes]
-) -> None:
-    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
+@pytest.mark.parametrize(("asked", "tried"), [("pytorch", {"pytorch"}), (None, {"pytorch", "jax"})])
+def test_who_asks_for_one_framework_waits_for_no_other(asked: str | None, tried: set[str]) -> None:
+    builds = BuildsReading(python="python3", builds=(TORCH, TORCH._replace(name="jax")))
+    trials = {name: TrialReading(name=name, computed=True) for name in ("pytorch", "jax")}
 
-    with_nodes = sandboxed(kernel, nvml, nodes=None, kind=kind)
-    without = sandboxed(kernel, nvml, kind=kind)
-
-    assert with_nodes.first_failure == "nvml"
-    assert without.first_failure == ("device-nodes" if number in (4, 17) else "nvml")
-    assert "NVML" in with_nodes.conclusion or "NVML" in str(with_nodes.checks)
-
-
-@pytest.mark.parametrize("number", sorted({*nvml_door_child.REASONS} - {*WITNESSES, 10}))
-def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: int) -> None:
-    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
-
-    assert sandboxed(MASKED, nvml).first_failure == "pci-device"
-    beside = sandboxed(MASKED, nvml, nodes=None)
-    # That the module is not loaded is the driver's own word there.
-    assert beside.first_failure == ("kernel-module" if number == 9 else "nvml")
-
-
-@pytest.mark.parametrize("number", [803, 804])
-def test_a_mismatch_that_cuda_finds_is_of_a_running_driver(number: int) -> None:
-    slug = cuda_door_child.REASONS[number][0]
-
-    found = sandboxed(MASKED, NO_NVML, cuda_fails(slug, number), nodes=ONLY_CONTROL)
-
-    by_id = {each.id: each for each in found.checks}
-    assert by_id["pci-device"].status is by_id["kernel-module"].status is CheckStatus.UNKNOWN
-    assert found.first_failure not in ("pci-device", "kernel-module")
-
-
-def test_nodes_that_a_driver_left_behind_do_not_speak_for_it() -> None:
-    on_a_host = sandboxed(bus("nvidia", loaded=False), NO_NVML, nodes=None, kind=FakeProbes)
-
-    assert on_a_host.first_failure == "kernel-module"
-
-
-def test_an_upgraded_host_driver_means_a_new_container() -> None:
-    found = sandboxed(MASKED, nvml_fails("version-mismatch", 18), nodes=None)
-
-    assert (found.first_failure, found.cause) == ("nvml", "version-mismatch")
-    assert found.remedy[0].startswith("Recreate the container")
-
-
-NO_UVM = SystemReading(
-    nodes=NodesReading(
-        nodes=tuple(
-            NodeReading(path=f"/dev/nvidia{name}", mode="0666", accessible=True)
-            for name in ("0", "ctl")
-        )
-    )
-)
-ALL_LOST = reading_of(gpu_reading(0, failure=LOST))
-
-
-@pytest.mark.parametrize(
-    ("nvml", "first", "code"),
-    [
-        (nvml_fails("version-mismatch", 18), "nvml", BAD),
-        (nvml_fails("gpu-is-lost", 15), "nvml", BAD),
-        (nvml_fails("unknown", 999), "nvml", BAD),
-        (ALL_LOST, "nvml", BAD),
-        (HUNG_NVML, None, OPEN),
-        # Where NVML works it is what CUDA lacks.
-        (NVML, "uvm-node", BAD),
-    ],
-)
-def test_a_missing_uvm_is_a_remark_beside_a_broken_nvml(
-    nvml: NvmlReading, first: str | None, code: ExitCode
-) -> None:
-    probes = FakeProbes(readings=nvml, cuda_reading=cuda_fails("unknown", 999),
-                        kernel_reading=ON_BUS, system_reading=NO_UVM)  # fmt: skip
-
-    answer = detect(probes)
-
-    result = detection(answer)
-    assert (result.first_failure, answer.exit_code) == (first, code)
-    (uvm,) = [found for found in result.checks if found.id == "uvm-node"]
-    assert uvm.status is (CheckStatus.WARN if nvml is not NVML else CheckStatus.FAIL)
-    assert "uvm" not in result.conclusion or nvml is NVML
-
-
-def test_a_misread_sign_gives_no_advice() -> None:
-    answer, _ = answer_of(MASKED, NVML, CUDA)
-
-    by_id = {finding.id: finding for finding in detection(answer).checks}
-    pci, module = by_id["pci-device"], by_id["kernel-module"]
-    seen = "as far as can be seen here, yet a kernel runs"
-    assert pci.summary == f"no NVIDIA GPU is on the PCI bus {seen}"
-    assert module.summary == f"the nvidia kernel module is not loaded {seen}"
-    assert (pci.remedy, pci.cause) == (module.remedy, module.cause) == ((), None)
-    assert answer.warnings == ()
-    assert detection(answer).conclusion == "GPU usable"
-
-
-def test_a_missing_nvml_beside_a_working_cuda_keeps_its_advice() -> None:
-    answer, _ = answer_of(ON_BUS, NO_NVML, CUDA)
-
-    assert "libnvidia-ml1" in " ".join(detection(answer).remedy)
-
-
-def test_every_check_has_its_finding_in_order() -> None:
-    answer, _ = answer_of(ON_BUS, NVML, CUDA)
-
-    found = [(finding.id, finding.layer) for finding in detection(answer).checks]
-    assert list(dict.fromkeys(found)) == [(check.ID, check.LAYER) for check in CHECKS]
-
-
-def test_the_driver_s_versions_stand_in_the_envelope() -> None:
-    answer, _ = answer_of(ON_BUS, NVML, CUDA)
-
-    assert (answer.host.driver_version, answer.host.cuda_driver_version) == ("580.95.05", "13.0")
-
-
-def test_a_sign_that_is_outweighed_does_not_read_like_a_fault() -> None:
-    probes = FakeProbes(readings=NVML, cuda_reading=CUDA, kernel_reading=MASKED)
-
-    signs = [f for f in detection(detect(probes)).checks if f.id in SPINE[:2]]
-
-    assert [(f.remedy, f.cause) for f in signs] == [((), None), ((), None)]
-    assert all("as far as can be seen here, yet" in f.summary for f in signs)
-
-
-def test_what_was_not_recorded_is_not_guessed() -> None:
-    empty = Snapshot(time="2026-01-02T03:04:05Z", host=Host(), environment={})
-
-    answer = detect(RecordedProbes(empty))
-
-    assert answer.exit_code is OPEN
-    assert statuses(answer) == "unknown unknown unknown unknown"
-    assert detection(answer).conclusion.endswith("the snapshot did not record it")
-    assert detection(answer).remedy == ("Record the machine again: gpucheck snapshot FILE",)
-
-
-# ------------------------------------------------------------------- what CuPy itself has shown
-
-LACKING = BuildReading(
-    name="cupy",
-    distributions=("cupy-cuda12x",),
-    version="14.2.0",
-    cuda_build="12",
-    gpu_build=True,
-    missing_libraries=("libnvrtc.so.12",),
-)
-
-
-@pytest.mark.parametrize(
-    ("through", "status", "sees"),
-    [("cupy", CheckStatus.OK, True), ("libcuda", CheckStatus.WARN, None)],
-)
-def test_a_kernel_that_ran_through_cupy_outweighs_what_its_files_look_like(
-    through: str, status: CheckStatus, sees: bool | None
-) -> None:
-    launches = (LaunchedReading(ordinal=0, right=True, first_launch_s=1e-3, second_launch_s=1e-5),)
-    probes = FakeProbes(
-        readings=NVML,
-        cuda_reading=CUDA,
-        kernel_reading=ON_BUS,
-        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(LACKING,)),
-        launch_reading=LaunchReading(through=through, launches=launches),
+    answer = detect(
+        machine(builds_reading=builds, trials=trials), DetectRequest(framework=asked, deep=True)
     )
 
-    found = detection(detect(probes))
+    computes = {c.id for c in result(answer).checks if "computes on it" in c.summary}
+    assert computes == tried
 
-    (cupy,) = (finding for finding in found.checks if finding.id == "cupy")
-    assert cupy.status is status
-    assert "libnvrtc.so.12" in cupy.summary
-    assert bool(cupy.remedy) is (status is CheckStatus.WARN)
-    assert [framework.sees_gpu for framework in found.frameworks] == [sees]
+
+def test_a_framework_that_is_not_installed() -> None:
+    answer = detect(machine(), DetectRequest(framework="jax"))
+
+    assert answer.exit_code is ExitCode.BAD
+    assert result(answer).frameworks == ()
+    assert "--python PATH" in result(answer).remedy[0]
+
+
+def test_a_kernel_that_runs_outweighs_everything_below() -> None:
+    answer = detect(machine(kernel_reading=KernelReading(pci_devices=(), module_loaded=False)))
+
+    assert result(answer).usable is True
+    assert status(answer, "pci-device") is CheckStatus.UNKNOWN
+    assert result(answer).conclusion == "GPU usable"
+
+
+def test_a_kernel_that_does_not_end_leaves_it_open() -> None:
+    answer = detect(machine(launch_reading=LaunchReading(failure=HUNG)))
+
+    assert (answer.exit_code, result(answer).usable) == (ExitCode.INCONCLUSIVE, None)
+
+
+# ------------------------------------------------------------------------------ descriptions
+
+
+def test_list_of_checks() -> None:
+    listed = describe_checks().result
+
+    assert isinstance(listed, Catalogue)
+    assert [check.id for check in listed.catalogue] == [check.ID for check in CHECKS]
+    assert all(check.question.endswith("?") for check in listed.catalogue)
+
+
+def test_explanation_of_one() -> None:
+    (described,) = describe_checks("row-remapping").result.catalogue  # type: ignore[union-attr]
+
+    assert any("512" in rule for rule in described.about.rules)
+    assert described.about.sources
+
+
+def test_explanation_of_none() -> None:
+    with pytest.raises(WrongUseError):
+        describe_checks("nobody")
+
+
+# ------------------------------------------------------------------------------ causes
+
+
+def test_a_driver_that_stops_answering_about_health_is_warned_of_once() -> None:
+    from gpucheck.drivers.evidence import HealthReading
+
+    answer = detect(machine(health_reading=HealthReading(failure=HUNG)))
+
+    assert answer.exit_code is ExitCode.OK
+    assert (result(answer).verdict, result(answer).cause) == (
+        Verdict.DEGRADED,
+        "driver-not-answering",
+    )
+    assert [notice.code for notice in answer.warnings] == ["gpu-lost"]
+    assert status(answer, "ecc-errors") is CheckStatus.SKIP
+
+
+def test_a_note_is_no_warning_of_the_gpu() -> None:
+    cpu_only = TORCH._replace(gpu_build=False, cuda_build=None)
+    builds = BuildsReading(python="python3", builds=(cpu_only,))
+
+    answer = detect(machine(builds_reading=builds))
+
+    assert (answer.exit_code, result(answer).verdict) == (ExitCode.OK, Verdict.USABLE)
+    assert result(answer).cause == "built-for-cpus"
+    assert result(answer).conclusion == (
+        "GPU usable; note: PyTorch 2.13.0 cannot use a GPU: it is built for CPUs only"
+    )
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "says"),
+    ("word", "offered"),
     [
-        ("import-not-finished", "it was still being imported after 120 s", "python -X importtime"),
-        ("compile-not-finished", "it had not compiled and run a kernel after 60 s", "once more"),
-        ("fails-on-the-gpu", "RuntimeError: no nvrtc", "python -c"),
-        # CUDA 12's compiler on a GPU of CUDA 13.
-        (
-            "fails-on-the-gpu",
-            "CompileException: nvrtc: error: invalid value for --gpu-architecture (-arch)",
-            "cupy-cuda13x",
-        ),
+        ("pcie", "pcie-width or pcie-generation or pcie-replays"),
+        ("NVML_", "nvml"),
+        ("recovery_action", "recovery-action"),
+        ("zzz", None),
+        ("", None),
     ],
 )
-def test_what_cupy_does_late_or_wrong_is_a_finding_of_its_own(
-    code: str, message: str, says: str
-) -> None:
-    build = LACKING._replace(missing_libraries=())
-    ran = LaunchedReading(ordinal=0, right=True, first_launch_s=0.02, second_launch_s=1e-5)
-    failure = ProbeFailure(code=code, message=message)
-    probes = FakeProbes(
-        readings=NVML,
-        cuda_reading=CUDA,
-        kernel_reading=ON_BUS,
-        builds_reading=BuildsReading(python="/usr/bin/python3", builds=(build,)),
-        launch_reading=LaunchReading(through="libcuda", launches=(ran,), cupy_failure=failure),
-    )
+def test_what_was_probably_meant_is_offered(word: str, offered: str | None) -> None:
+    with pytest.raises(WrongUseError) as raised:
+        describe_checks(word)
 
-    answer = detect(probes)
-
-    result = detection(answer)
-    (cupy,) = (finding for finding in result.checks if finding.id == "cupy")
-    assert (cupy.status, cupy.cause) == (CheckStatus.WARN, code)
-    assert says in " ".join(cupy.remedy)
-    # It is no word against the driver.
-    assert (answer.exit_code, result.verdict) == (OK, Verdict.USABLE)
-    assert statuses(answer) == "ok ok ok ok"
+    first, *rest = raised.value.remedy
+    assert ("Did you mean" in first) == (offered is not None) == bool(rest)
+    assert offered is None or offered in first

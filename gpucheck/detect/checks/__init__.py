@@ -54,7 +54,7 @@ from gpucheck.detect.checks import (
     visibility,
     xid,
 )
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from gpucheck.detect.checks.advice import for_gpu, install_libraries, start_with_gpus
-from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
 from gpucheck.detect.checks.nvml import (
     CGROUP_LOST,
     CGROUP_LOST_SUMMARY,
@@ -14,11 +13,13 @@ from gpucheck.detect.checks.nvml import (
     WSL_PATH,
     has_capability,
 )
-from gpucheck.detect.checks.reason import Reason
-from gpucheck.detect.checks.system_not_ready import HMM_UNSEEN, hmm_bug, may_be_hmm, not_ready
+from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.module_problems import line_with
+from gpucheck.detect.remedies import IN_A_VM, for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.evidence import NodeReading
-from gpucheck.drivers.readings import CudaReading, ProbeFailure
+from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.inventory import cuda_version
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -28,6 +29,8 @@ LAYER = Layer.CUDA_DRIVER
 REQUIRES: tuple[str, ...] = (
     "pci-device", "kernel-module", "device-nodes", "uvm-node", "nvml", "mig-mode",
 )  # fmt: skip
+
+_finding = partial(make_finding, ID, LAYER)
 
 LIBRARY = "libcuda.so.1"
 
@@ -96,6 +99,18 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }
 #: Failures that leave it open whether CUDA works.
 UNDECIDED = frozenset({"driver-not-answering", "cuda-child-died", "not-recorded"})
+#: Source: nvml.h (NVML_GPU_FABRIC_STATE_*): not started, in progress.
+FABRIC_NOT_SET_UP = (1, 2)
+ON_THE_BUS = "PCI class 0x0680 of vendor 0x10de"
+HMM_BUG = "request_free_mem_region"
+_HMM = (
+    "Write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf, then:"
+    " sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",
+)
+HMM_UNSEEN = (
+    "If the kernel log has `request_free_mem_region() err -34`: write"
+    " `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/nvidia-uvm.conf and reboot.",
+)
 #: Source: cuda.h (CUDA_ERROR_MPS_*).
 MPS_CODES = range(805, 811)
 
@@ -155,12 +170,10 @@ def _works(reading: CudaReading, where: str = "") -> Finding:
     evidence = [Evidence(source="cuDeviceGetCount", value=str(count))]
     if reading.library_path is not None:
         evidence.append(Evidence(source=LIBRARY, value=reading.library_path))
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.OK,
-        summary=f"CUDA {version} starts and sees {count_of(count)}{where}",
-        evidence=tuple(evidence),
+    return _finding(
+        CheckStatus.OK,
+        f"CUDA {version} starts and sees {count_of(count)}{where}",
+        *evidence,
     )
 
 
@@ -216,12 +229,11 @@ def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
         evidence.append(Evidence(source=LIBRARY, value=machine.cuda.library_path))
     explain = EXPLAIN.get(failure.code, _plain)
     cause, summary, more, remedy = explain(machine, failure)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        summary=summary,
-        evidence=(*evidence, *more),
+    return _finding(
+        CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        summary,
+        *evidence,
+        *more,
         remedy=remedy,
         cause=cause,
     )
@@ -378,18 +390,86 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
 
 
 def _unknown(machine: Machine, failure: ProbeFailure) -> Reason:
-    bug = hmm_bug(machine)
+    bug = _hmm_bug(machine)
     if bug is not None:
         return bug
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
         return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
-    remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * may_be_hmm(machine))
+    remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * _may_be_hmm(machine))
     return Reason(failure.code, failure.message, refused, remedy)
 
 
 def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Reason:
     return _plain(machine, failure)._replace(evidence=_refused(machine))
+
+
+def _not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
+    """Explain 802: the fabric manager, confidential computing, or a kernel bug."""
+    bug = _hmm_bug(machine)
+    if bug is not None:
+        return bug
+    switches = machine.system.nvswitches
+    waiting = [gpu for gpu, health in machine.gpus if health.fabric_state in FABRIC_NOT_SET_UP]
+    if switches or waiting:
+        return _fabric(machine, switches, waiting)
+    return Reason(
+        failure.code,
+        "the system is not ready: confidential computing or a fabric manager is not set up",
+        (Evidence(source=ON_THE_BUS, value="no NVSwitch"),),
+        (
+            f"{IN_A_VM}with confidential computing, sudo nvidia-smi conf-compute -srs 1",
+            "On NVSwitch machines: start nvidia-fabricmanager, in exactly the driver's version.",
+            *HMM_UNSEEN * _may_be_hmm(machine),
+            KERNEL_LOG,
+        ),
+    )
+
+
+def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Reason:
+    version = machine.nvml.driver_version or machine.kernel.module_version
+    evidence = [Evidence(source=ON_THE_BUS, value=f"{switches} NVSwitches")]
+    if waiting:
+        names = ", ".join(str(gpu.index) for gpu in waiting)
+        evidence.append(Evidence(source="nvmlDeviceGetGpuFabricInfoV: not completed", value=names))
+    remedy = [
+        "Start it: sudo systemctl start nvidia-fabricmanager",
+        f"Its version must be exactly the driver's{f', {version}' if version else ''}.",
+        "Read its log: journalctl -u nvidia-fabricmanager",
+    ]
+    if not switches:
+        # From the fourth generation on, the switches are reached through InfiniBand devices.
+        remedy.append(
+            "On HGX B200 and newer it also needs the package nvlsm and the module ib_umad; on"
+            " racks such as GB200 NVL72 it runs in the switch trays: ask the operator of the rack."
+        )
+    return Reason(
+        "fabric-not-ready",
+        "the NVSwitch fabric is not ready: the fabric manager does not run, or its version is not"
+        " the driver's",
+        tuple(evidence),
+        tuple(remedy),
+    )
+
+
+def _hmm_bug(machine: Machine) -> Reason | None:
+    """Recognise the kernels on which nvidia-uvm cannot find room for its memory map."""
+    line = line_with(machine.system.log, HMM_BUG)
+    if line is None:
+        return None
+    return Reason(
+        "hmm-and-address-randomisation",
+        "nvidia-uvm met a known conflict with the kernel's address randomisation",
+        (Evidence(source=machine.system.log.source, value=line),),
+        (*_HMM, "Or boot with `nokaslr`."),
+    )
+
+
+def _may_be_hmm(machine: Machine) -> bool:
+    """Return whether that bug is possible, although the log may not be read."""
+    avoided = "nokaslr" in machine.system.platform.boot_parameters
+    switched_off = machine.system.module.hmm_disabled is not False
+    return machine.system.log.lines is None and not avoided and not switched_off
 
 
 EXPLAIN = {
@@ -400,7 +480,7 @@ EXPLAIN = {
     "stub-library": _wrong_library,
     "driver-mismatch": _wrong_library,
     "compat-not-supported": _wrong_library,
-    "system-not-ready": not_ready,
+    "system-not-ready": _not_ready,
     "unknown": _unknown,
     "operating-system": _refused_by_system,
     "not-permitted": _refused_by_system,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks import framework
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import BuildReading
 from gpucheck.drivers.readings import ProbeFailure
@@ -13,7 +13,7 @@ ID = "cupy"
 LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
-ABOUT = framework.about(
+ABOUT = frameworks.about(
     "the distributions that provide CuPy, of which only one may be installed",
     "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on with"
     " cuda-pathfinder, as CuPy does, before with the dynamic loader",
@@ -23,14 +23,17 @@ ABOUT = framework.about(
 
 
 #: Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
-WHEELS = (framework.Wheel("cupy-cuda13x", 13, (7, 5)), framework.Wheel("cupy-cuda12x", 12, (5, 0)))
+WHEELS = (
+    frameworks.Wheel("cupy-cuda13x", 13, (7, 5)),
+    frameworks.Wheel("cupy-cuda12x", 12, (5, 0)),
+)
 
 
 def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
     if wheel is None:
         return (f"Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({remark}).",)
-    remove = framework.without(build.distributions if build else ())
+    remove = frameworks.without(build.distributions if build else ())
     noted = f" ({remark})" if remark else ""
     return (f"Install one package for GPUs{noted}: {remove}pip install '{wheel}[ctk]'",)
 
@@ -43,7 +46,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     )
 
 
-ADVICE = framework.Advice(
+ADVICE = frameworks.Advice(
     title="CuPy",
     gpu_build=_gpu_build,
     libraries=_libraries,
@@ -89,4 +92,4 @@ def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return framework.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, ADVICE)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from gpucheck.detect.checks.advice import start_with_gpus
-from gpucheck.detect.checks.machine import Machine
-from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.remedies import start_with_gpus
 from gpucheck.drivers.evidence import NodeReading, NodesReading
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -15,7 +16,7 @@ ID = "device-nodes"
 LAYER = Layer.DEVICE_NODES
 REQUIRES: tuple[str, ...] = ("kernel-module",)
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 CONTROL = "/dev/nvidiactl"
 #: Source: NVIDIA driver README, device files.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "environment"
 LAYER = Layer.ENVIRONMENT
 REQUIRES: tuple[str, ...] = ()
+
+_finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
     looks_at=(
@@ -36,23 +40,19 @@ TOLD_BY = (
 def check(machine: Machine) -> Finding:
     """Name the platform; nothing here is wrong by itself."""
     if machine.system.unavailable is not None and machine.host.os is None:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.UNKNOWN,
-            summary="the kind of machine is unknown",
-            evidence=(Evidence(source="snapshot", value=machine.system.unavailable),),
+        return _finding(
+            CheckStatus.UNKNOWN,
+            "the kind of machine is unknown",
+            Evidence(source="snapshot", value=machine.system.unavailable),
             remedy=("Record the machine again: gpucheck snapshot FILE",),
             cause="not-recorded",
         )
     names = list(_kinds(machine)) or ["bare metal"]
     words = ", ".join(names)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.OK,
-        summary=f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
-        evidence=tuple(
+    return _finding(
+        CheckStatus.OK,
+        f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
+        *(
             Evidence(source=name, value=repr(machine.environment[name]))
             for name in TOLD_BY
             if name in machine.environment

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpucheck.detect.checks.cuda_driver import UNDECIDED
-from gpucheck.detect.checks.machine import VISIBLE, Machine, count_of
-from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import VISIBLE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.readings import GpuReading, ProbeFailure
 from gpucheck.inventory.visibility import digits_of, is_mig
@@ -14,7 +16,7 @@ ID = "gpu-count"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
     looks_at=("libcuda: the devices that a program sees", "NVML: the GPUs that answer",
@@ -32,7 +34,7 @@ ABOUT = About(
 
 def check(machine: Machine) -> Finding:
     """Count the GPUs that a program can use."""
-    expected = machine.wish.expect_gpus
+    expected = machine.request.expect_gpus
     if expected is None:
         return _finding(CheckStatus.SKIP, "no number of GPUs was given (--expect-gpus)")
     answering = _answering(machine)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from gpucheck.detect.checks.advice import for_gpu
-from gpucheck.detect.checks.machine import Machine, count_of
 from gpucheck.detect.checks.nvml import REMEDIES
 from gpucheck.detect.checks.pci_device import gone_from
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.remedies import for_gpu
 from gpucheck.inventory.inventory import HUNG
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "gpu-lost"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = partial(make_finding, ID, LAYER)
 
 #: Source of the evidence that counts the remaining GPUs.
 LEFT = "GPUs that can be used"
@@ -64,10 +68,6 @@ def check(machine: Machine) -> Finding:
     return _finding(CheckStatus.OK, f"no GPU is lost ({count_of(count)})")
 
 
-def _finding(status: CheckStatus, summary: str, *, cause: str | None = None) -> Finding:
-    return Finding(id=ID, layer=LAYER, status=status, summary=summary, cause=cause)
-
-
 def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
     rows = {gpu.index: gpu for gpu in machine.nvml.gpus}
     for index, failure in machine.lost.items():
@@ -108,12 +108,11 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
     said = [f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes]
     steps = [step for gpu in lost for step in for_gpu(gpu.number or 0, REMEDIES[gpu.code])]
     left = Evidence(source=LEFT, value=f"{count - len(lost)} of {count}")
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL,
-        summary="; ".join(said),
-        evidence=(left, *(gpu.sign for gpu in lost)),
+    return _finding(
+        CheckStatus.FAIL,
+        "; ".join(said),
+        left,
+        *(gpu.sign for gpu in lost),
         remedy=tuple(dict.fromkeys(steps)),
         gpu=lost[0].uuid if len(lost) == 1 else None,
         cause=lost[0].code,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks import framework
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import BuildReading
 
@@ -11,7 +11,7 @@ ID = "jax"
 LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
-ABOUT = framework.about(
+ABOUT = frameworks.about(
     "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they match jaxlib"
     " and their pjrt",
     "the libraries that the plugin opens by name, with the dynamic loader in list mode, and in"
@@ -22,11 +22,11 @@ ABOUT = framework.about(
 
 
 #: Source: JAX, Installation: NVIDIA GPU. It compiles its kernels itself, for newer GPUs too.
-WHEELS = (framework.Wheel("cuda13", 13, (7, 5)), framework.Wheel("cuda12", 12, (5, 2)))
+WHEELS = (frameworks.Wheel("cuda13", 13, (7, 5)), frameworks.Wheel("cuda12", 12, (5, 2)))
 
 
 def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
     if wheel is None:
         return (f"Install the plugin, 'jax[cuda13]' or 'jax[cuda12]' ({remark}).",)
     noted = f" ({remark})" if remark else ""
@@ -40,7 +40,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     )
 
 
-ADVICE = framework.Advice(
+ADVICE = frameworks.Advice(
     title="JAX",
     gpu_build=_gpu_build,
     libraries=_libraries,
@@ -49,4 +49,4 @@ ADVICE = framework.Advice(
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return framework.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, ADVICE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.advice import install_driver, rebuild_initramfs
-from gpucheck.detect.checks.machine import KERNEL_LOG, Machine, count_of
-from gpucheck.detect.checks.module_absence import CAUSES, SOURCE, why_absent
-from gpucheck.detect.checks.module_trouble import TOLD_CAUSES, told_by_log, wrong_flavour
-from gpucheck.detect.checks.reason import Reason
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import KERNEL_LOG, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.module_problems import TOLD_CAUSES, line_with, told_by_log, wrong_flavour
+from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -15,7 +16,30 @@ ID = "kernel-module"
 LAYER = Layer.KERNEL
 REQUIRES: tuple[str, ...] = ("pci-device",)
 
+_finding = partial(make_finding, ID, LAYER)
 
+
+SOURCE = "/sys/module/nvidia"
+OF_THE_HOST = "module-of-the-host"
+#: The causes of a module that is not loaded.
+ABSENCES = (
+    "driver-not-installed",
+    "module-not-built",
+    "module-blocked",
+    "module-does-not-fit",
+    "module-not-loaded",
+    OF_THE_HOST,
+    "secure-boot",
+)
+#: Source: Linux, kernel/module/signing.c and security/lockdown; the others are modprobe's messages.
+REFUSED_BY_KERNEL = (
+    r"Loading of .* is rejected|module loading is restricted"
+    "|Key was rejected|Required key not available"
+)
+#: Source: Linux, kernel/module/main.c and version.c.
+OF_ANOTHER_KERNEL = (
+    r"nvidia: (?:version magic|disagrees about version|Unknown symbol|no symbol version)"
+)
 #: Drivers that may hold a GPU instead, and the remedy.
 FOR_A_VM = (
     "It is reserved for a virtual machine: use it there.",
@@ -60,7 +84,7 @@ ABOUT = About(
     ),
     causes=(
         *(f"held-by-{name.replace('_', '-')}" for name in OTHER_DRIVERS),
-        *CAUSES,
+        *ABSENCES,
         "gpu-excluded",
         "gpu-not-taken",
         *TOLD_CAUSES,
@@ -82,22 +106,18 @@ def check(machine: Machine) -> Finding:
     if held and (every or (kernel.module_loaded and not machine.is_container)):
         return _held(machine, held, len(kernel.pci_devices or ()))
     if kernel.module_loaded is None:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.UNKNOWN,
-            summary="the list of kernel modules could not be read",
-            evidence=(
-                Evidence(source="/sys/module", value=kernel.pci_unavailable or "unreadable"),
-            ),
+        return _finding(
+            CheckStatus.UNKNOWN,
+            "the list of kernel modules could not be read",
+            Evidence(source="/sys/module", value=kernel.pci_unavailable or "unreadable"),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
             cause="modules-not-readable",
         )
-    return _loaded(machine) if kernel.module_loaded else _absent(machine)
+    return _loaded(machine) if kernel.module_loaded else _not_loaded(machine)
 
 
 def _skip(summary: str) -> Finding:
-    return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+    return _finding(CheckStatus.SKIP, summary)
 
 
 def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding:
@@ -109,12 +129,10 @@ def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding
         names = ", ".join(device.pci_bus_id for device in held)
         are = "is" if len(held) == 1 else "are"
         summary = f"{len(held)} of {count_of(count)} {are} held by {driver}, not by nvidia: {names}"
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
-        summary=summary,
-        evidence=tuple(
+    return _finding(
+        CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
+        summary,
+        *(
             Evidence(
                 source=f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", value=device.driver or ""
             )
@@ -131,19 +149,6 @@ def _free_it(machine: Machine, driver: str) -> tuple[str, ...]:
         # The driver's packages blacklist nouveau by themselves.
         return (install_driver(machine), *steps)
     return tuple(steps)
-
-
-def _absent(machine: Machine) -> Finding:
-    reason = why_absent(machine)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL,
-        summary=reason.summary,
-        evidence=reason.evidence,
-        remedy=reason.remedy,
-        cause=reason.cause,
-    )
 
 
 # ------------------------------------------------------------------------------ loaded
@@ -167,23 +172,15 @@ def _loaded(machine: Machine) -> Finding:
             source="/proc/driver/nvidia/version", value=machine.system.module.flavour
         )
         evidence.append(flavour)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.OK,
-        summary=f"the nvidia module is loaded ({version})",
-        evidence=tuple(evidence),
-    )
+    return _finding(CheckStatus.OK, f"the nvidia module is loaded ({version})", *evidence)
 
 
 def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
     every = len(excluded) >= count
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL if every else CheckStatus.WARN,
-        summary=f"the driver is configured to leave out {len(excluded)} of {count_of(count)}",
-        evidence=tuple(
+    return _finding(
+        CheckStatus.FAIL if every else CheckStatus.WARN,
+        f"the driver is configured to leave out {len(excluded)} of {count_of(count)}",
+        *(
             Evidence(
                 source=f"/proc/driver/nvidia/gpus/{gpu}/information", value="GPU Excluded: Yes"
             )
@@ -196,33 +193,188 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
     """Report GPUs on the bus that the loaded module does not list."""
-    trouble = wrong_flavour(machine, left) or told_by_log(machine)
-    cause, summary, evidence, remedy = trouble or Reason(
-        "gpu-not-taken",
-        "",
-        (),
-        (
-            KERNEL_LOG,
-            "Check that this driver release supports the GPU; reinstall it as one version and"
-            " reboot.",
-        ),
-    )
+    problem = wrong_flavour(machine, left) or told_by_log(machine)
     what = f"the nvidia module is loaded, but does not drive {count_of(len(left))}"
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
-        summary=f"{what}: {summary}" if summary else what,
-        evidence=(
-            *(
-                Evidence(
-                    source="/proc/driver/nvidia/gpus",
-                    value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not listed",
-                )
-                for device in left
-            ),
-            *evidence,
-        ),
-        remedy=remedy,
-        cause=cause,
+    unknown = (
+        KERNEL_LOG,
+        "Check that this driver release supports the GPU; reinstall it as one version and reboot.",
     )
+    return _finding(
+        CheckStatus.FAIL if len(left) == count else CheckStatus.WARN,
+        f"{what}: {problem.summary}" if problem else what,
+        *(
+            Evidence(
+                source="/proc/driver/nvidia/gpus",
+                value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not listed",
+            )
+            for device in left
+        ),
+        *(problem.evidence if problem else ()),
+        remedy=problem.remedy if problem else unknown,
+        cause=problem.cause if problem else "gpu-not-taken",
+    )
+
+
+# ------------------------------------------------------------------------------ not loaded
+
+
+def _not_loaded(machine: Machine) -> Finding:
+    """Return why the module is not loaded, by the first sign that explains it."""
+    for explain in EXPLANATIONS:
+        found = explain(machine)
+        if found is not None:
+            return found
+    return _missing(
+        "module-not-loaded",
+        "the nvidia kernel module is not loaded",
+        Evidence(source=SOURCE, value="absent"),
+        remedy=(
+            "Load it: sudo modprobe nvidia",
+            "If that fails: install the driver for this kernel, and reboot.",
+        ),
+    )
+
+
+def _missing(cause: str, summary: str, *evidence: Evidence, remedy: tuple[str, ...]) -> Finding:
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=remedy, cause=cause)
+
+
+def _of_the_host(machine: Machine) -> Finding | None:
+    if not machine.is_container:
+        return None
+    return _missing(
+        OF_THE_HOST,
+        "the nvidia kernel module is not loaded on the container's host",
+        Evidence(source=SOURCE, value="absent"),
+        remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),
+    )
+
+
+def _refused(machine: Machine) -> Finding | None:
+    """Find a message of the kernel or modprobe that the module's signature was rejected."""
+    log = machine.system.log
+    line = line_with(log, REFUSED_BY_KERNEL)
+    if line is None:
+        return None
+    return _missing(
+        "secure-boot",
+        "the kernel rejects the nvidia module, whose signature it does not know (Secure Boot)",
+        Evidence(source=log.source, value=line),
+        _secure_boot(machine),
+        remedy=sign_module(machine),
+    )
+
+
+def _suspected(machine: Machine) -> Finding | None:
+    """Suspect Secure Boot if the module is installed and nothing else explains its absence."""
+    installed = machine.system.module.installed
+    if machine.system.platform.secure_boot is not True or not installed:
+        return None
+    return _missing(
+        "secure-boot",
+        "the nvidia module is installed, but not loaded: Secure Boot is on and may reject it",
+        _secure_boot(machine),
+        Evidence(source="modules.dep", value=installed[0]),
+        remedy=(
+            "Try to load it: sudo modprobe nvidia (`Key was rejected` means Secure Boot)",
+            *sign_module(machine),
+        ),
+    )
+
+
+def _secure_boot(machine: Machine) -> Evidence:
+    on = machine.system.platform.secure_boot
+    return Evidence(
+        source="firmware variable SecureBoot", value="unreadable" if on is None else str(int(on))
+    )
+
+
+def _blocked(machine: Machine) -> Finding | None:
+    blocked = machine.system.module.blocked_by
+    words = [w for w in machine.system.platform.boot_parameters if "blacklist=" in w]
+    words = [word for word in words if "nvidia" in word]
+    if not blocked and not words:
+        return None
+    evidence = [Evidence(source=line.partition(": ")[0], value=line.partition(": ")[2])
+                for line in blocked]  # fmt: skip
+    evidence += [Evidence(source="/proc/cmdline", value=word) for word in words]
+    profile = machine.system.platform.prime_profile
+    return _missing(
+        "module-blocked",
+        "the nvidia kernel module is blocked from loading",
+        *evidence,
+        remedy=(
+            *("Turn the GPU on: sudo prime-select on-demand; reboot.",) * (profile is not None),
+            f"Remove the lines that block it. {rebuild_initramfs(machine)}",
+        ),
+    )
+
+
+def _not_built(machine: Machine) -> Finding | None:
+    module = machine.system.module
+    if module.installed != () or not (module.other_kernels or module.dkms_versions):
+        return None
+    running = machine.host.kernel or "this one"
+    evidence = [Evidence(source=f"/lib/modules/{running}", value="no nvidia.ko")]
+    evidence += [Evidence(source=f"/lib/modules/{name}", value="nvidia.ko")
+                 for name in module.other_kernels]  # fmt: skip
+    evidence += [Evidence(source="/var/lib/dkms", value=name) for name in module.dkms_versions]
+    return _missing(
+        "module-not-built",
+        f"the driver is installed, but its module is not built for the running kernel {running}",
+        *evidence,
+        remedy=build_module(machine),
+    )
+
+
+def _does_not_fit(machine: Machine) -> Finding | None:
+    """Find a message that the module on disk was built for another kernel."""
+    log = machine.system.log
+    line = line_with(log, OF_ANOTHER_KERNEL)
+    if line is None:
+        return None
+    return _missing(
+        "module-does-not-fit",
+        "the kernel rejects the nvidia module on disk, which was built for another kernel",
+        Evidence(source=log.source, value=line),
+        remedy=build_module(machine),
+    )
+
+
+def _not_installed(machine: Machine) -> Finding | None:
+    if machine.system.module.installed != ():
+        return None
+    running = machine.host.kernel or "this one"
+    return _missing(
+        "driver-not-installed",
+        "the NVIDIA driver is not installed: there is no nvidia module on disk",
+        Evidence(source=f"/lib/modules/{running}/modules.dep", value="no nvidia.ko"),
+        Evidence(source=SOURCE, value="absent"),
+        remedy=(install_driver(machine),),
+    )
+
+
+def _loadable(machine: Machine) -> Finding | None:
+    installed = machine.system.module.installed
+    if not installed:
+        return None
+    return _missing(
+        "module-not-loaded",
+        "the nvidia kernel module is installed for this kernel, but not loaded",
+        Evidence(source="modules.dep", value=installed[0]),
+        Evidence(source=SOURCE, value="absent"),
+        remedy=("Load it: sudo modprobe nvidia", KERNEL_LOG),
+    )
+
+
+#: The first one that explains it is reported.
+EXPLANATIONS = (
+    _of_the_host,
+    _refused,
+    _blocked,
+    _not_built,
+    _not_installed,
+    _does_not_fit,
+    _suspected,
+    _loadable,
+)

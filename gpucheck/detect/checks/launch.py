@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine, count_of
-from gpucheck.detect.checks.reason import Teller
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import ProbeFailure
@@ -18,7 +20,7 @@ THROUGH = "through"
 #: What ran the kernel, in a sentence.
 WORDS = {"cupy": "libcuda and CuPy", "libcuda": "libcuda", None: "libcuda"}
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 REMEDIES: dict[str, tuple[str, ...]] = {
     "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),

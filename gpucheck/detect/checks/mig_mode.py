@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine, count_of
-from gpucheck.detect.checks.reason import Teller
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.readings import GpuReading
 from gpucheck.inventory.visibility import is_mig
@@ -13,7 +15,7 @@ ID = "mig-mode"
 LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
     looks_at=(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks import framework
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import BuildReading
 
@@ -11,7 +11,7 @@ ID = "numba"
 LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
-ABOUT = framework.about(
+ABOUT = frameworks.about(
     "with numba-cuda: NVVM and NVRTC, found with cuda-pathfinder as numba-cuda does",
     "otherwise libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
     why="Numba compiles for GPUs with NVVM, and numba-cuda with NVRTC too; they come with a CUDA"
@@ -21,11 +21,11 @@ ABOUT = framework.about(
 
 
 #: Source: numba-cuda, Installation; CUDA 13's release notes. It compiles its kernels itself.
-WHEELS = (framework.Wheel("cu13", 13, (7, 5)), framework.Wheel("cu12", 12, (5, 0)))
+WHEELS = (frameworks.Wheel("cu13", 13, (7, 5)), frameworks.Wheel("cu12", 12, (5, 0)))
 
 
 def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = framework.choose_wheel(machine, WHEELS)
+    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
     if wheel is None:
         return (f"Install numba-cuda[cu13] or numba-cuda[cu12] ({remark}).",)
     noted = f" ({remark})" if remark else ""
@@ -40,7 +40,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     )
 
 
-ADVICE = framework.Advice(
+ADVICE = frameworks.Advice(
     title="Numba",
     gpu_build=_gpu_build,
     libraries=_libraries,
@@ -49,4 +49,4 @@ ADVICE = framework.Advice(
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return framework.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, ADVICE)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from gpucheck.detect.checks.advice import (
-    IN_A_CONTAINER,
-    for_gpu,
-    install_libraries,
-    start_with_gpus,
-)
-from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, Machine, count_of
-from gpucheck.detect.checks.module_trouble import (
+from gpucheck.detect.cuda_versions import parse_version
+from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
+from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.module_problems import (
     COLD_START,
     TOLD_CAUSES,
     told_by_log,
     wrong_flavour,
 )
-from gpucheck.detect.checks.reason import Reason
-from gpucheck.detect.cuda_versions import parse_version
-from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.remedies import (
+    IN_A_CONTAINER,
+    for_gpu,
+    install_libraries,
+    start_with_gpus,
+)
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -27,6 +28,8 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "nvml"
 LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
+
+_finding = partial(make_finding, ID, LAYER)
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -129,12 +132,7 @@ def check(machine: Machine) -> Finding:
     if failure is None:
         return _answered(machine, reading)
     if machine.is_jetson and failure.code == "library-not-found":
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.SKIP,
-            summary="Jetson: its driver comes without NVML",
-        )
+        return _finding(CheckStatus.SKIP, "Jetson: its driver comes without NVML")
     return _failed(machine, failure)
 
 
@@ -150,12 +148,11 @@ def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
     if answering:
         more = (*more, Evidence(source="GPUs that answer", value=", ".join(answering)))
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
-        summary=summary,
-        evidence=(said, *more),
+    return _finding(
+        CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
+        summary,
+        said,
+        *more,
         remedy=remedy,
         cause=cause,
     )
@@ -318,12 +315,10 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     # GPUs of another driver belong to kernel-module; a container sees its host's bus.
     on_bus = [d for d in machine.kernel.pci_devices or () if d.driver in (None, "nvidia")]
     if first is not None:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
-            summary=f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
-            evidence=tuple(
+        return _finding(
+            CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
+            f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
+            *(
                 Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
                 for gpu in silent
                 if gpu.failure is not None
@@ -337,22 +332,16 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
     same = [gpu for gpu in reading.gpus if uuids.count(gpu.uuid or "") > 1]
     if same:
         names = " and ".join(str(gpu.index) for gpu in same)
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.WARN,
-            summary=f"GPUs {names} report the same UUID: no program can name one of them",
-            evidence=tuple(
-                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same
-            ),
+        return _finding(
+            CheckStatus.WARN,
+            f"GPUs {names} report the same UUID: no program can name one of them",
+            *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same),
             remedy=("Ask the vendor: a UUID is made from the serial number.",),
             cause="same-uuid",
         )
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.OK,
-        summary=f"driver {reading.driver_version or '?'} answers for {count_of(count)}",
+    return _finding(
+        CheckStatus.OK,
+        f"driver {reading.driver_version or '?'} answers for {count_of(count)}",
     )
 
 
@@ -362,17 +351,13 @@ def _do(silent: list[GpuReading]) -> str:
 
 def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
     trouble = told_by_log(machine)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.WARN,
-        summary=f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
+    return _finding(
+        CheckStatus.WARN,
+        f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
         + (f": {trouble.summary}" if trouble else ""),
-        evidence=(
-            Evidence(source="nvmlDeviceGetCount", value=str(count)),
-            Evidence(source="/sys/bus/pci/devices", value=str(on_bus)),
-            *(trouble.evidence if trouble else ()),
-        ),
+        Evidence(source="nvmlDeviceGetCount", value=str(count)),
+        Evidence(source="/sys/bus/pci/devices", value=str(on_bus)),
+        *(trouble.evidence if trouble else ()),
         remedy=trouble.remedy if trouble else (KERNEL_LOG, "Power the machine off and on again."),
         cause=trouble.cause if trouble else "gpus-missing",
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks import framework
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import BuildReading
 
@@ -11,7 +11,7 @@ ID = "onnxruntime"
 LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
-ABOUT = framework.about(
+ABOUT = frameworks.about(
     "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
     " and cuFFT, with the dynamic loader in list mode",
     "whether onnxruntime and onnxruntime-gpu are both installed",
@@ -21,12 +21,12 @@ ABOUT = framework.about(
 
 
 #: Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
-WHEELS = (framework.Wheel("onnxruntime-gpu", 13, (7, 5)),)
+WHEELS = (frameworks.Wheel("onnxruntime-gpu", 13, (7, 5)),)
 
 
 def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = framework.choose_wheel(machine, WHEELS)
-    remove = framework.without(build.distributions if build else ())
+    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
+    remove = frameworks.without(build.distributions if build else ())
     if wheel is None or remark:
         return (
             "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
@@ -40,7 +40,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     return ("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",)
 
 
-ADVICE = framework.Advice(
+ADVICE = frameworks.Advice(
     title="ONNX Runtime",
     gpu_build=_gpu_build,
     libraries=_libraries,
@@ -49,4 +49,4 @@ ADVICE = framework.Advice(
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return framework.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, ADVICE)

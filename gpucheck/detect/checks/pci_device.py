@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine, count_of
-from gpucheck.detect.checks.module_trouble import COLD_START
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.module_problems import COLD_START
 from gpucheck.drivers.evidence import PciDetailReading
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -12,6 +15,8 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "pci-device"
 LAYER = Layer.PCI
 REQUIRES: tuple[str, ...] = ()
+
+_finding = partial(make_finding, ID, LAYER)
 
 #: Values of a laptop's graphics switch that turn the NVIDIA GPU off.
 OFF = ("intel", "off")
@@ -60,12 +65,10 @@ def check(machine: Machine) -> Finding:
         return _skip("Jetson: the GPU is part of the processor and on no PCI bus")
     if devices is None:
         reason = machine.kernel.pci_unavailable or "unreadable"
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.UNKNOWN,
-            summary="the PCI bus could not be read",
-            evidence=(Evidence(source=SOURCE, value=reason),),
+        return _finding(
+            CheckStatus.UNKNOWN,
+            "the PCI bus could not be read",
+            Evidence(source=SOURCE, value=reason),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
             cause="bus-not-readable",
         )
@@ -73,7 +76,7 @@ def check(machine: Machine) -> Finding:
 
 
 def _skip(summary: str) -> Finding:
-    return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+    return _finding(CheckStatus.SKIP, summary)
 
 
 def _none(machine: Machine) -> Finding:
@@ -88,15 +91,7 @@ def _none(machine: Machine) -> Finding:
 
 
 def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str, ...]) -> Finding:
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL,
-        summary=summary,
-        evidence=tuple(evidence),
-        remedy=steps,
-        cause=cause,
-    )
+    return _finding(CheckStatus.FAIL, summary, *evidence, remedy=steps, cause=cause)
 
 
 def gone_from(machine: Machine) -> list[str]:
@@ -114,12 +109,10 @@ def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
     gone = gone_from(machine)
     if gone:
         return _gone(gone, len(devices))
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.OK,
-        summary=f"{count_of(len(devices), 'NVIDIA GPU')} on the PCI bus",
-        evidence=tuple(
+    return _finding(
+        CheckStatus.OK,
+        f"{count_of(len(devices), 'NVIDIA GPU')} on the PCI bus",
+        *(
             Evidence(
                 source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
                 value=f"device {device.device_id or 'of unknown id'}"
@@ -137,12 +130,10 @@ def _sleeps(detail: PciDetailReading | None) -> bool:
 def _gone(gone: list[str], count: int) -> Finding:
     every = len(gone) == count
     words = ", ".join(gone)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.FAIL if every else CheckStatus.WARN,
-        summary=f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
-        evidence=tuple(
+    return _finding(
+        CheckStatus.FAIL if every else CheckStatus.WARN,
+        f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
+        *(
             Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
             for bus_id in gone
         ),

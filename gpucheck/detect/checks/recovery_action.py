@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine
-from gpucheck.detect.checks.per_gpu import over_gpus
+from gpucheck.detect.findings import over_gpus
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.inventory.condition import recovery_action
 

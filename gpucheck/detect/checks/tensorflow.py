@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks import framework
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
 from gpucheck.drivers.evidence import BuildReading
 
@@ -11,7 +11,7 @@ ID = "tensorflow"
 LAYER = Layer.FRAMEWORK
 REQUIRES: tuple[str, ...] = ()
 
-ABOUT = framework.about(
+ABOUT = frameworks.about(
     "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
     "the libraries that TensorFlow opens by name when it looks for GPUs, with the dynamic loader"
     " in list mode",
@@ -24,7 +24,7 @@ ABOUT = framework.about(
 
 
 def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    remove = framework.without(build.distributions if build else ())
+    remove = frameworks.without(build.distributions if build else ())
     return (f"Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",)
 
 
@@ -36,7 +36,7 @@ def _libraries(build: BuildReading) -> tuple[str, ...]:
     )
 
 
-ADVICE = framework.Advice(
+ADVICE = frameworks.Advice(
     title="TensorFlow",
     gpu_build=_gpu_build,
     libraries=_libraries,
@@ -45,4 +45,4 @@ ADVICE = framework.Advice(
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return framework.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, ADVICE)

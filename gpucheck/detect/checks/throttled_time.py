@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine
-from gpucheck.detect.checks.per_gpu import Judgement, Trouble, over_gpus, unread
+from gpucheck.detect.findings import over_gpus
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.evidence import GpuHealthReading
 from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.condition import Judgement, Trouble, unread
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "throttled-time"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
-from gpucheck.detect.checks.machine import UPGRADE, Machine
-from gpucheck.detect.checks.reason import Reason
 from gpucheck.detect.cuda_versions import (
     MATCHING_DRIVER,
     is_driver_too_old,
@@ -15,6 +14,8 @@ from gpucheck.detect.cuda_versions import (
     show_version,
     too_old_for,
 )
+from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.machine import UPGRADE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.evidence import LibraryReading, ToolkitReading
 from gpucheck.inventory.inventory import cuda_version
@@ -23,6 +24,8 @@ from gpucheck.report.envelope import CheckStatus, Evidence
 ID = "toolkit-libraries"
 LAYER = Layer.TOOLKIT
 REQUIRES: tuple[str, ...] = ()
+
+_finding = partial(make_finding, ID, LAYER)
 
 #: The usual path of the toolkit in use.
 LINK = "/usr/local/cuda"
@@ -68,22 +71,21 @@ def check(machine: Machine) -> Finding:
     """Judge the loader's path and the toolkits; what works outweighs the tables."""
     if machine.system.unavailable is not None:
         summary = f"not checked: {machine.system.unavailable}"
-        return Finding(id=ID, layer=LAYER, status=CheckStatus.SKIP, summary=summary)
+        return _finding(CheckStatus.SKIP, summary)
     troubles = [*_in_front(machine), *_of_linux(machine), *_toolkits(machine), *_image(machine)]
     if troubles:
-        return Finding(
-            id=ID,
-            layer=LAYER,
-            status=CheckStatus.WARN,
-            summary="; ".join(trouble.summary for trouble in troubles),
-            evidence=tuple(item for trouble in troubles for item in trouble.evidence),
+        return _finding(
+            CheckStatus.WARN,
+            "; ".join(trouble.summary for trouble in troubles),
+            *(item for trouble in troubles for item in trouble.evidence),
             remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
             cause=troubles[0].cause,
         )
-    return Finding(
-        id=ID, layer=LAYER, status=CheckStatus.OK, summary=_summary(machine),
-        evidence=tuple(_remarks(machine)),
-    )  # fmt: skip
+    return _finding(
+CheckStatus.OK,
+_summary(machine),
+*_remarks(machine),
+)  # fmt: skip
 
 
 def _in_front(machine: Machine) -> Iterator[Reason]:

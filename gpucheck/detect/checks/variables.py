@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "variables"
 LAYER = Layer.VISIBILITY
 REQUIRES: tuple[str, ...] = ()
+
+_finding = partial(make_finding, ID, LAYER)
 
 #: Variables with side effects, and what each does.
 MEANING: dict[str, str] = {
@@ -53,15 +58,11 @@ def check(machine: Machine) -> Finding:
         found.append(("JAX_PLATFORMS", "JAX uses no GPU"))
     if not found:
         summary = "no variable that slows GPU programs down is set"
-        return Finding(id=ID, layer=LAYER, status=CheckStatus.OK, summary=summary)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.WARN,
-        summary="; ".join(f"{name} is set: {meaning}" for name, meaning in found),
-        evidence=tuple(
-            Evidence(source=name, value=repr(machine.environment[name])) for name, _ in found
-        ),
+        return _finding(CheckStatus.OK, summary)
+    return _finding(
+        CheckStatus.WARN,
+        "; ".join(f"{name} is set: {meaning}" for name, meaning in found),
+        *(Evidence(source=name, value=repr(machine.environment[name])) for name, _ in found),
         remedy=(f"If you do not need it: unset {' '.join(name for name, _ in found)}",),
         cause="variables-set",
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine
-from gpucheck.detect.checks.reason import Teller
+from functools import partial
+
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -11,7 +13,7 @@ ID = "vbios-versions"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
     looks_at=("nvmlDeviceGetVbiosVersion, by model",),

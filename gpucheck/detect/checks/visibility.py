@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import VISIBLE, Machine, count_of
+from functools import partial
+
 from gpucheck.detect.checks.nvml import SLURM
-from gpucheck.detect.checks.reason import Teller
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import VISIBLE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.inventory.advice import hides_on_purpose
 from gpucheck.inventory.model import EntryStatus, Visibility
@@ -14,7 +16,7 @@ ID = "visibility"
 LAYER = Layer.VISIBILITY
 REQUIRES: tuple[str, ...] = ("cuda-driver",)
 
-_finding = Teller(ID, LAYER)
+_finding = partial(make_finding, ID, LAYER)
 
 ORDER = "CUDA_DEVICE_ORDER"
 #: Values whose meaning is hard to guess.

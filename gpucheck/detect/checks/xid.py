@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import NamedTuple
 
-from gpucheck.detect.checks.advice import for_gpu
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.findings import make_finding
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import About, Finding, Layer
+from gpucheck.detect.remedies import for_gpu
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "xid"
 LAYER = Layer.HEALTH
 REQUIRES: tuple[str, ...] = ("nvml",)
+
+_finding = partial(make_finding, ID, LAYER)
 
 ABOUT = About(
     looks_at=("/dev/kmsg, /var/log/kern.log, /var/log/messages: lines `NVRM: Xid` of this boot",),
@@ -111,7 +115,7 @@ def _parse(line: str) -> Xid | None:
 
 def _whole(status: CheckStatus, summary: str) -> Finding:
     cause = "not-read" if status is CheckStatus.UNKNOWN else None
-    return Finding(id=ID, layer=LAYER, status=status, summary=summary, cause=cause)
+    return _finding(status, summary, cause=cause)
 
 
 def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
@@ -121,12 +125,10 @@ def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
     meaning = MEANING.get(xid.number)
     known = severe or STEPS.get(xid.number)
     steps = (known or "Look the number up in NVIDIA's list of XID errors.",)
-    return Finding(
-        id=ID,
-        layer=LAYER,
-        status=CheckStatus.WARN if severe is None else CheckStatus.FAIL,
-        summary=f"{name}: Xid {xid.number} in the kernel log" + (f": {meaning}" if meaning else ""),
-        evidence=(Evidence(source=source, value=xid.line),),
+    return _finding(
+        CheckStatus.WARN if severe is None else CheckStatus.FAIL,
+        f"{name}: Xid {xid.number} in the kernel log" + (f": {meaning}" if meaning else ""),
+        Evidence(source=source, value=xid.line),
         remedy=steps if gpu is None else for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
         cause=f"xid-{xid.number}",

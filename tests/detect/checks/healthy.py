@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.detect.checks import Check
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import GpuHealthReading, HealthReading
 from gpucheck.drivers.readings import GpuReading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks.cuda_driver import REMEDIES, check
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.cuda.cuda_door_child import REASONS
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, ProbeFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import device_nodes, uvm_node
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading

@@ -14,10 +14,10 @@ from tests.detect.checks.healthy import judge
     [
         ({}, {}, "ok", "no uncorrected"),
         ({}, {"ecc_uncorrected_volatile": 1}, "fail", "1 memory error could"),
-        ({}, {"ecc_sram_threshold_exceeded": True}, "fail", "NVIDIA's threshold"),
-        ({}, {"ecc_mode_pending": False}, "warn", "turned off with the next reset"),
-        ({"ecc_mode": False}, {}, "warn", "turned on with the next reset"),
-        ({}, {"ecc_corrected_volatile": 7}, "ok", "that were corrected: 7"),
+        ({}, {"ecc_sram_threshold_exceeded": True}, "fail", "NVIDIA tolerates"),
+        ({}, {"ecc_mode_pending": False}, "warn", "turned off at the next reset"),
+        ({"ecc_mode": False}, {}, "warn", "turned on at the next reset"),
+        ({}, {"ecc_corrected_volatile": 7}, "ok", "corrected memory errors: 7"),
     ],
 )
 def test_judgement(

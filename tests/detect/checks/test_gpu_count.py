@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import gpu_count
-from gpucheck.detect.checks.machine import Machine, Wish
+from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.readings import (
@@ -48,7 +48,7 @@ def count(
     probes = FakeProbes(
         readings=nvml, cuda_reading=cuda, health_reading=health, variables=variables
     )
-    return gpu_count.check(Machine(probes, Wish(expect_gpus=expected)))
+    return gpu_count.check(Machine(probes, DetectRequest(expect_gpus=expected)))
 
 
 @pytest.mark.parametrize(

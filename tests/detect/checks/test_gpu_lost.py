@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from gpucheck.detect.checks import gpu_lost
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Verdict
-from gpucheck.detect.request import DetectRequest
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import HealthReading, PciDetailReading, SystemReading
 from gpucheck.drivers.interface import NvmlQuestion

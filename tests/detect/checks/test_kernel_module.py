@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks.kernel_module import OTHER_DRIVERS, REBUILD, check
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Host

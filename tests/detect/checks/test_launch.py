@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import launch
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import ProbeFailure

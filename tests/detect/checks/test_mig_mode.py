@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import mig_mode
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.machine import Machine
 from gpucheck.detect.checks.nvml import REMEDIES, check
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.nvml.nvml_door_child import REASONS
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure

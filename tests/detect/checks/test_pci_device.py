@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.detect.checks.machine import Machine
 from gpucheck.detect.checks.pci_device import check
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import PciDetailReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading

@@ -18,7 +18,12 @@ from tests.detect.checks.healthy import judge
             "ok",
             "no memory page is waiting",
         ),
-        ({}, {"retired_pages_single_bit": 30, "retired_pages_double_bit": 33}, "fail", "63 pages"),
+        (
+            {},
+            {"retired_pages_single_bit": 30, "retired_pages_double_bit": 33},
+            "fail",
+            "63 of at most 64 pages",
+        ),
         (
             {},
             {

@@ -35,13 +35,13 @@ from tests.detect.checks.healthy import judge
             {"temperature_c": 83},
             {"temperature_slowdown_c": None, "temperature_gpu_max_c": None},
             "warn",
-            "names no limit",
+            "reports no limit",
         ),
         (
             {"temperature_c": 90},
             {"temperature_slowdown_c": None, "temperature_gpu_max_c": None},
             "fail",
-            "names no limit",
+            "reports no limit",
         ),
         (
             {"temperature_c": 41},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.machine import Machine
 from gpucheck.detect.checks.toolkit_libraries import check
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import (
     LibrariesReading,

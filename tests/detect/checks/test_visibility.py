@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import cuda_driver, visibility
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.readings import CudaReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import advice
-from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
+from gpucheck.detect import remedies
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 from gpucheck.drivers.evidence import ModuleReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
 from gpucheck.report.envelope import Host
@@ -60,7 +60,7 @@ WSL = machine("Ubuntu 24.04.3 LTS (WSL2)")
     ],
 )
 def test_a_step_is_fitted(where: Machine, step: str, fitted: str) -> None:
-    assert advice.fit(where, (step,)) == (fitted,)
+    assert remedies.fit(where, (step,)) == (fitted,)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_step_is_fitted(where: Machine, step: str, fitted: str) -> None:
 def test_steps_of_other_machines_are_left_out(where: Machine, kept: tuple[str, ...]) -> None:
     steps = ("On a host: A.", "In a container: B.", "In a virtual machine: C.")
 
-    assert advice.fit(where, (*steps, *["D"] * (where is WSL))) == kept
+    assert remedies.fit(where, (*steps, *["D"] * (where is WSL))) == kept
 
 
 def test_something_is_always_left() -> None:
-    assert advice.fit(HOST, ("In a container: B.",)) == ("In a container: B.",)
-    assert advice.fit(HOST, ()) == ()
+    assert remedies.fit(HOST, ("In a container: B.",)) == ("In a container: B.",)
+    assert remedies.fit(HOST, ()) == ()
 
 
 def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
@@ -85,7 +85,7 @@ def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
 
     where = Machine(Unknown(system_reading=SystemReading(unavailable="not recorded")))
 
-    assert advice.fit(where, ("In a container: B.", REBOOT)) == ("In a container: B.", REBOOT)
+    assert remedies.fit(where, ("In a container: B.", REBOOT)) == ("In a container: B.", REBOOT)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
     ],
 )
 def test_the_driver_is_installed_as_the_distribution_does_it(os: str | None, command: str) -> None:
-    assert command in advice.install_driver(machine(os))
+    assert command in remedies.install_driver(machine(os))
 
 
 def test_an_old_gpu_needs_an_old_driver() -> None:
-    said = advice.install_driver(machine(kernel=KernelReading(pci_devices=(PASCAL,))))
+    said = remedies.install_driver(machine(kernel=KernelReading(pci_devices=(PASCAL,))))
 
     assert "580" in said
     assert "ubuntu-drivers" not in said
@@ -125,11 +125,11 @@ def test_an_old_gpu_needs_an_old_driver() -> None:
     ],
 )
 def test_how_a_module_is_built(where: Machine, words: str) -> None:
-    assert words in " ".join(advice.build_module(where))
+    assert words in " ".join(remedies.build_module(where))
 
 
 def test_the_headers_are_of_the_running_kernel() -> None:
-    steps = advice.build_module(machine("Debian GNU/Linux 13", dkms=("nvidia/550",)))
+    steps = remedies.build_module(machine("Debian GNU/Linux 13", dkms=("nvidia/550",)))
 
     assert steps[0].endswith("sudo apt install linux-headers-6.8.0-71-generic")
 
@@ -146,13 +146,13 @@ def test_the_headers_are_of_the_running_kernel() -> None:
     ],
 )
 def test_a_container_is_given_gpus_as_its_engine_does_it(engine: str, words: str) -> None:
-    assert words in advice.start_with_gpus(machine(container=engine))[0]
+    assert words in remedies.start_with_gpus(machine(container=engine))[0]
 
 
 def test_a_reset_names_the_gpu() -> None:
     steps = ("When idle: sudo nvidia-smi --gpu-reset", REBOOT)
 
-    assert advice.for_gpu(3, steps) == ("When idle: sudo nvidia-smi -i 3 --gpu-reset", REBOOT)
+    assert remedies.for_gpu(3, steps) == ("When idle: sudo nvidia-smi -i 3 --gpu-reset", REBOOT)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_reset_names_the_gpu() -> None:
 def test_the_libraries_are_those_of_the_module(os: str, words: str) -> None:
     kernel = KernelReading(module_version="580.95.05")
 
-    assert words in advice.install_libraries(machine(os, kernel=kernel))
+    assert words in remedies.install_libraries(machine(os, kernel=kernel))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_libraries_are_those_of_the_module(os: str, words: str) -> None:
     [("Ubuntu 24.04.3 LTS", "MOK.der"), ("Fedora Linux 43", "akmods"), ("Arch Linux", "KEY.der")],
 )
 def test_the_key_is_the_distribution_s(os: str, key: str) -> None:
-    assert key in advice.sign_module(machine(os))[0]
+    assert key in remedies.sign_module(machine(os))[0]
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_the_key_is_the_distribution_s(os: str, key: str) -> None:
     [("Debian GNU/Linux 13", "update-initramfs -u"), ("Arch Linux", "mkinitcpio -P")],
 )
 def test_the_initramfs_is_rebuilt_as_the_distribution_does_it(os: str, command: str) -> None:
-    assert command in advice.rebuild_initramfs(machine(os))
+    assert command in remedies.rebuild_initramfs(machine(os))

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.detect.checks import cupy, framework, jax, numba, onnxruntime, pytorch, tensorflow
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect import frameworks
+from gpucheck.detect.checks import cupy, jax, numba, onnxruntime, pytorch, tensorflow
+from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Finding
-from gpucheck.detect.request import DetectRequest
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import BuildReading, BuildsReading
 from gpucheck.report.codec import from_plain
 from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[1] / "data"
 CHECKS = {each.ID: each for each in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)}
 #: For CPUs only, and lacking a library: what every framework can be told to install.
-FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in framework.NAMES]
+FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in frameworks.NAMES]
 LACKING = [
     BuildReading(
         name=name, version="1.0", cuda_build="12", gpu_build=True, missing_libraries=("libx.so",)
     )
-    for name in framework.NAMES
+    for name in frameworks.NAMES
 ]
 
 
@@ -137,7 +137,7 @@ def test_the_build_serves_every_gpu_or_the_remark_says_which_not(
 ) -> None:
     where = machine(*capabilities, driver=driver)
 
-    assert framework.choose_wheel(where, pytorch.WHEELS) == (wheel, remark)
+    assert frameworks.choose_wheel(where, pytorch.WHEELS) == (wheel, remark)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_nothing_is_guessed_of_what_could_not_be_read(where: Machine, build: Bui
     assert "whl/" not in steps
 
 
-@pytest.mark.parametrize("name", framework.NAMES)
+@pytest.mark.parametrize("name", frameworks.NAMES)
 def test_the_steps_say_which_gpu_is_left_out(name: str) -> None:
     build = BuildReading(name=name, version="1.0", gpu_build=False)
     where = machine("5.0", "12.0")

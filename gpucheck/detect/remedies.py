@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpucheck.detect.checks.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
-from gpucheck.detect.checks.module_trouble import is_older_than_turing
+from gpucheck.detect.cuda_versions import is_older_than_turing
+from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, Machine
 
 #: Steps with this beginning are for such machines only.
 IN_A_CONTAINER = "In a container: "
@@ -120,7 +120,7 @@ def _known(machine: Machine) -> tuple[str, str, str]:
 
 def install_driver(machine: Machine) -> str:
     """Return how to install the driver on this machine."""
-    if is_older_than_turing(machine.kernel.pci_devices or ()):
+    if any(is_older_than_turing(gpu.device_id) for gpu in machine.kernel.pci_devices or ()):
         return (
             "Install driver branch 580 or an older one, in the proprietary flavour (newer branches"
             " do not support this GPU); then reboot."

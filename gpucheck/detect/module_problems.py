@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpucheck.detect.checks.machine import KERNEL_LOG, Machine
-from gpucheck.detect.checks.reason import Reason
+from gpucheck.detect.cuda_versions import is_blackwell_or_newer, is_older_than_turing
+from gpucheck.detect.findings import Reason
+from gpucheck.detect.machine import KERNEL_LOG, Machine
 from gpucheck.drivers.evidence import KernelLogReading
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import Evidence
-
-#: PCI device ids. Source: pci.ids.
-FIRST_TURING = 0x1E00
-FIRST_BLACKWELL = 0x2900
-
 
 OPEN_FLAVOUR = ("Install the driver's open flavour (package names end in -open); reboot.",)
 PROPRIETARY = (
@@ -117,24 +113,10 @@ def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Reas
     """Return why the loaded flavour, open or proprietary, does not fit one of these GPUs."""
     flavour = machine.system.module.flavour
     said = (Evidence(source="/proc/driver/nvidia/version", value=flavour or "?"),)
-    numbers = [number for number in map(_number, devices) if number is not None]
-    if flavour == "open" and is_older_than_turing(devices):
+    if flavour == "open" and any(is_older_than_turing(device.device_id) for device in devices):
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
         return Reason("open-module-on-old-gpu", summary, said, PROPRIETARY)
-    if flavour == "proprietary" and any(number >= FIRST_BLACKWELL for number in numbers):
+    if flavour == "proprietary" and any(is_blackwell_or_newer(d.device_id) for d in devices):
         summary = "the proprietary kernel module is loaded, but Blackwell GPUs need the open one"
         return Reason("proprietary-module-on-new-gpu", summary, said, OPEN_FLAVOUR)
     return None
-
-
-def is_older_than_turing(devices: Sequence[PciDeviceReading]) -> bool:
-    """Return whether one of these GPUs is too old for the open module."""
-    numbers = map(_number, devices)
-    return any(number is not None and number < FIRST_TURING for number in numbers)
-
-
-def _number(device: PciDeviceReading) -> int | None:
-    try:
-        return int(device.device_id or "", 16)
-    except ValueError:
-        return None

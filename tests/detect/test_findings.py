@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.checks import pcie_width, row_remapping
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.machine import Machine
+from gpucheck.detect.machine import Machine
 from gpucheck.report.envelope import Host
 from tests.fakes.probes import FakeProbes
 

@@ -11,8 +11,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpucheck.detect.checks.machine import Machine, count_of
-from gpucheck.detect.checks.reason import Reason
 from gpucheck.detect.cuda_versions import (
     MINIMUM_DRIVER,
     MINIMUM_WINDOWS_DRIVER,
@@ -26,6 +24,8 @@ from gpucheck.detect.cuda_versions import (
     too_new_for,
     too_old_for,
 )
+from gpucheck.detect.findings import Reason
+from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -124,7 +124,7 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
     builds = machine.builds
     if builds.builds is None:
         said = builds.unavailable or "the interpreter gave no answer"
-        asked = machine.wish.framework == name or machine.wish.python is not None
+        asked = machine.request.framework == name or machine.request.python is not None
         status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
         return _finding(
             name,
@@ -161,7 +161,7 @@ def _shown(advice: Advice, build: BuildReading) -> str:
 
 def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
     """Return what the files show; whether it works stays open."""
-    untried = name in machine.wish.tried
+    untried = name in machine.tried
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
         summary = f"whether {shown} is a GPU build is unknown ({why})"
@@ -217,7 +217,7 @@ def _finding(
 def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
     where = machine.builds.python or "this Python"
     by = named_by(machine.builds)
-    if machine.wish.framework != name:
+    if machine.request.framework != name:
         return _finding(name, CheckStatus.SKIP, f"{advice.title} is not installed")
     return _finding(
         name,
@@ -245,7 +245,7 @@ def _said(trial: TrialReading) -> tuple[Evidence, ...]:
 
 
 def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> Finding:
-    status = CheckStatus.FAIL if machine.wish.framework == name else CheckStatus.WARN
+    status = CheckStatus.FAIL if machine.request.framework == name else CheckStatus.WARN
     return _finding(
         name,
         status,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,17 +37,19 @@ UPGRADE = "Upgrade the driver."
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class Wish(NamedTuple):
-    """Options of the checks.
+class DetectRequest(NamedTuple):
+    """Options of one run of detect.
 
-    `framework` is the one that must be able to use a GPU, `tried` are those to import, `python` is
-    the interpreter that has them (None: the active one).
+    `only` and `skip` are ids of checks or names of layers; `framework` must be able to use a GPU;
+    `deep` imports every framework and runs a kernel on every GPU; `python` is the interpreter whose
+    frameworks are checked (None: the active one).
     """
 
     expect_gpus: int | None = None
     framework: str | None = None
-    tried: tuple[str, ...] = ()
-    every_gpu: bool = False
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    deep: bool = False
     python: str | None = None
 
 
@@ -56,16 +58,18 @@ def say_nothing(text: str) -> None:
 
 
 class Machine:
-    """Lazy readings over the probes."""
+    """Lazy readings over the probes, and the request; `tried` are the frameworks to import."""
 
     def __init__(
         self,
         probes: Probes,
-        wish: Wish | None = None,
+        request: DetectRequest | None = None,
+        tried: Sequence[str] = (),
         tell: Callable[[str], None] = say_nothing,
     ) -> None:
         self._probes = probes
-        self.wish = wish or Wish()
+        self.request = request or DetectRequest()
+        self.tried = tuple(tried)
         self.tell = tell
 
     @cached_property
@@ -144,7 +148,7 @@ class Machine:
     @cached_property
     def builds(self) -> BuildsReading:
         """The frameworks of the checked interpreter."""
-        return self._probes.builds(self.wish.python)
+        return self._probes.builds(self.request.python)
 
     def build(self, name: str) -> BuildReading | None:
         """Return one framework's build, or None if it is not installed."""
@@ -153,7 +157,7 @@ class Machine:
     @cached_property
     def trials(self) -> Mapping[str, TrialReading]:
         """The results of the frameworks' smoke tests, by name."""
-        present = [name for name in self.wish.tried if self.build(name) is not None]
+        present = [name for name in self.tried if self.build(name) is not None]
         if not present or self.is_hung:
             return {}
         tried = self._probes.try_frameworks(present, self.builds.python, self.tell)
@@ -166,7 +170,7 @@ class Machine:
         return self._probes.launch(
             self.builds.python,
             through_cupy=self.build("cupy") is not None,
-            every_gpu=self.wish.every_gpu,
+            every_gpu=self.request.deep,
             tell=self.tell,
         )
 

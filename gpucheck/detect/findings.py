@@ -1,0 +1,109 @@
+"""Makers of findings: one finding of a check, and those of a check that judges every GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from gpucheck.detect.machine import Machine, count_of
+from gpucheck.detect.model import Finding, Layer
+from gpucheck.detect.remedies import for_gpu
+from gpucheck.drivers.evidence import GpuHealthReading
+from gpucheck.drivers.readings import GpuReading
+from gpucheck.inventory.condition import GONE, Judgement, Trouble, Unread
+from gpucheck.inventory.inventory import HUNG
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+#: Parts of the reasons for what a GPU does not have, as opposed to what could not be read.
+NOT_OFFERED = (
+    "not supported",
+    "does not offer",
+    "too old to ask",
+    "does not count",
+    "no such",
+    "has no fan",
+    "no link is up",
+)
+
+
+Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
+
+
+class Reason(NamedTuple):
+    """Problem: its cause, a sentence, the evidence, and the remedies in order."""
+
+    cause: str
+    summary: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[str, ...] = ()
+
+
+def make_finding(
+    check_id: str,
+    layer: Layer,
+    status: CheckStatus,
+    summary: str,
+    *evidence: Evidence,
+    remedy: tuple[str, ...] = (),
+    gpu: str | None = None,
+    cause: str | None = None,
+) -> Finding:
+    """Return a finding of one check; `cause` and `remedy` if something is wrong."""
+    return Finding(check_id, layer, status, summary, evidence, remedy, gpu, cause)
+
+
+def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[Finding]:
+    """Judge every GPU that answers; `well` is the summary for healthy GPUs.
+
+    Each GPU with trouble gets a finding of its own, so that a document of many healthy GPUs stays
+    small.
+    """
+    whole = partial(make_finding, check_id, Layer.HEALTH)
+    # Of a lost GPU only the trouble found before counts; gpu-lost reports the loss.
+    judged = [
+        (gpu, said)
+        for gpu, health in machine.gpus
+        if isinstance(said := judge(gpu, health), Trouble) or not _is_lost(health)
+    ]
+    troubles = [
+        whole(
+            said.status,
+            f"GPU {gpu.index}: {said.summary}",
+            *said.evidence,
+            remedy=for_gpu(gpu.index, said.remedy),
+            gpu=gpu.uuid,
+            cause=said.cause,
+        )
+        for gpu, said in judged
+        if isinstance(said, Trouble)
+    ]
+    wrong = [found for found in troubles if found.status is not CheckStatus.OK]
+    if wrong:
+        return wrong
+    failure = machine.health.failure
+    if failure is not None:
+        # Nothing is known about the GPUs that were not reached, whatever the others answered.
+        cause = HUNG if failure.code == HUNG else "not-read"
+        return [whole(CheckStatus.UNKNOWN, f"not checked: {failure.message}", cause=cause)]
+    gaps = [(gpu.index, said.reason) for gpu, said in judged if isinstance(said, Unread)]
+    unread = [(index, reason) for index, reason in gaps if not _is_not_offered(reason)]
+    if unread:
+        names = ", ".join(str(index) for index, _ in unread)
+        where = "" if len(unread) == len(judged) else f" on GPU {names}"
+        summary = f"not checked{where}: {unread[0][1]}"
+        return [whole(CheckStatus.UNKNOWN, summary, cause="not-read")]
+    if troubles:
+        return troubles
+    if len(gaps) < len(judged):
+        return [whole(CheckStatus.OK, f"{well} ({count_of(len(judged) - len(gaps))})")]
+    summary = f"not available: {gaps[0][1]}" if gaps else "no GPU answers"
+    return [whole(CheckStatus.SKIP, summary)]
+
+
+def _is_lost(health: GpuHealthReading) -> bool:
+    return health.failure is not None and health.failure.library_code in GONE
+
+
+def _is_not_offered(reason: str) -> bool:
+    return any(word in reason for word in NOT_OFFERED)
