@@ -49,6 +49,10 @@ LEAST_SHARE = 0.3
 #: What a card calls its memory is rounded, in units of a thousand or of 1024.
 _MEMORY_SLACK = 1.08
 _WIDTHS = (1, 2, 4, 8, 16)
+#: Limits outside these percentages of the peak cannot fail, or cannot be reached.
+LEAST_PERCENT, MOST_PERCENT = 20.0, 100.0
+#: A wider tolerance lets half the speed pass.
+MOST_TOLERANCE_PERCENT = 50.0
 
 
 class Findings(NamedTuple):
@@ -116,9 +120,6 @@ def _head(profile: Profile, problems: Problems) -> None:
 def version_key(text: str) -> tuple[int, ...]:
     """Return a version's numbers for comparing; what is not a number counts as 0."""
     return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
-
-
-# ---------------------------------------------------------------------------------- machines
 
 
 def _match(match: Match, problems: Problems) -> None:
@@ -257,9 +258,6 @@ def _memory_gib(entry: Entry, *, least: bool = False) -> float:
     return min(sizes) if least else max(sizes)
 
 
-# ---------------------------------------------------------------------------------- the run
-
-
 def _run(profile: Profile, problems: Problems) -> None:
     run, on_cpu = profile.run, profile.match.target is Target.CPU
 
@@ -321,12 +319,6 @@ def _stability(profile: Profile, problems: Problems) -> None:
                 table="stability",
                 key=key,
             )
-
-
-#: Limits outside these percentages of the peak cannot fail, or cannot be reached.
-LEAST_PERCENT, MOST_PERCENT = 20.0, 100.0
-#: A wider tolerance lets half the speed pass.
-MOST_TOLERANCE_PERCENT = 50.0
 
 
 def lint_checks(profile: Profile, problems: Problems) -> None:
@@ -501,8 +493,6 @@ class _Check:
             if written is None:
                 mend = f'write unit = "{known[-1]}", or another'
                 self._add("value", "no-unit", f"{check.expectation.value:g} has no unit", mend)
-
-    # ------------------------------------------------------------------------------ peaks
 
     def _peak(self) -> None:
         check = self._check

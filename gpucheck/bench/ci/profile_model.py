@@ -4,9 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, NamedTuple
 
 from gpucheck.bench.ci.gate_model import Direction, Severity
 from gpucheck.bench.model import BenchMode, Fact, Fill, Scope
+
+
+class Key(NamedTuple):
+    """Key of a field in the file, if it is not the field's name."""
+
+    name: str
+
+
+class Bounds(NamedTuple):
+    """Smallest and largest number that the file may hold for a field."""
+
+    low: float
+    high: float
+
+
+class Form(NamedTuple):
+    """Form of a field's text in the file; the rest describes a mistake, as in `Problem`."""
+
+    pattern: str
+    code: str
+    noun: str
+    mend: str
+
+
+class Required(NamedTuple):
+    """Mark of a field that the file must have, with an example."""
+
+    example: str
+
+
+_WORDS = r"[a-z0-9]+(-[a-z0-9]+)*"
+_NUMBERS = r"[0-9]+(\.[0-9]+)*"
+_Count = Annotated[int | None, Bounds(0, 10**9)]
+_Percent = Annotated[float | None, Bounds(0.1, 100)]
+_SHARES = Bounds(0, 1000)
 
 
 class Target(StrEnum):
@@ -62,12 +98,23 @@ class Match:
     `pci_device_ids` are four hexadecimal digits, `names` may hold * and ?.
     """
 
-    target: Target = Target.GPU
-    pci_device_ids: tuple[str, ...] = ()
+    target: Annotated[Target, Key("device")] = Target.GPU
+    pci_device_ids: Annotated[
+        tuple[str, ...],
+        Form(
+            "[0-9A-Fa-f]{4}",
+            "bad-device-id",
+            "a PCI device id",
+            'write the four hexadecimal digits of the device, not the vendor: "2330"',
+        ),
+    ] = ()
     names: tuple[str, ...] = ()
-    count: int | None = None
+    count: Annotated[int | None, Bounds(1, 1024)] = None
     mig: bool | None = None
-    min_driver: str | None = None
+    min_driver: Annotated[
+        str | None,
+        Form(_NUMBERS, "bad-version", "a driver version", 'write it like "535" or "580.95.05"'),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +124,14 @@ class InventoryDemands:
     The PCIe link counts under load; `pcie_full` demands the most that this system allows.
     """
 
-    memory_total_gib: float | None = None
+    memory_total_gib: Annotated[float | None, Bounds(0.1, 4096)] = None
     ecc: bool | None = None
     persistence_mode: bool | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
+    pcie_generation: Annotated[int | None, Bounds(1, 7)] = None
+    pcie_width: Annotated[int | None, Bounds(1, 32)] = None
     pcie_full: bool | None = None
-    nvlink_links: int | None = None
-    power_limit_w: float | None = None
+    nvlink_links: Annotated[int | None, Bounds(1, 64)] = None
+    power_limit_w: Annotated[float | None, Bounds(1, 5000)] = None
     identical_gpus: bool | None = None
 
 
@@ -98,16 +145,16 @@ class RunPlan:
     compared bit for bit, if any.
     """
 
-    seconds: float
-    processes: int = 5
-    max_processes: int = 10
+    seconds: Annotated[float, Bounds(0.5, 3600)] = 10.0
+    processes: Annotated[int, Bounds(1, 100)] = 5
+    max_processes: Annotated[int, Bounds(1, 100)] = 10
     mode: BenchMode = BenchMode.QUICK
-    size: int | None = None
-    fill: Fill = Fill.NORMAL
-    seed: int = 0
+    size: Annotated[int | None, Bounds(1, 1 << 24)] = None
+    fill: Annotated[Fill, Key("data")] = Fill.NORMAL
+    seed: Annotated[int, Bounds(0, 2**63)] = 0
     alone: bool = True
     together: bool = False
-    corruption_s: float = 0.0
+    corruption_s: Annotated[float, Key("corruption_seconds"), Bounds(0, 3600)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +165,11 @@ class Expectation:
     other boards; without it they are skipped.
     """
 
-    value: float | None = None
-    percent_of_peak: float | None = None
-    percent_by_board: dict[str, float] = field(default_factory=dict)
+    value: Annotated[float | None, Bounds(0, 1e30)] = None
+    percent_of_peak: Annotated[float | None, _SHARES] = None
+    percent_by_board: Annotated[dict[str, float], Key("percent_of_peak"), _SHARES] = field(
+        default_factory=dict
+    )
     baseline: bool = False
 
 
@@ -133,12 +182,16 @@ class Check:
     the report. `line` is the line in the file.
     """
 
-    id: str
-    kernel: str
+    id: Annotated[
+        str,
+        Required('"matmul-bfloat16"'),
+        Form(_WORDS, "bad-name", "an id", "write a-z, 0-9 and -"),
+    ]
+    kernel: Annotated[str, Required('"matmul"')]
     dtype: str
-    target: Target
+    target: Annotated[Target, Key("device")]
     expectation: Expectation
-    tolerance_percent: float
+    tolerance_percent: Annotated[float, Required("5"), Bounds(0, 100)]
     unit: str
     direction: Direction
     variant: str | None = None
@@ -150,7 +203,7 @@ class Check:
     phase: Phase = Phase.WHOLE
     per: Per = Per.DEVICE
     together: bool = False
-    warn_percent: float | None = None
+    warn_percent: Annotated[float | None, Bounds(0, 100)] = None
     on_unsupported: Lacking = Lacking.SKIP
     on_missing: Lacking = Lacking.FAIL
     severity: Severity = Severity.ERROR
@@ -169,25 +222,29 @@ class Stability:
     others. `corruption` is the most wrong numbers of repeated products.
     """
 
-    throttle_s: dict[str, float] = field(default_factory=dict)
-    max_temperature_c: float | None = None
-    max_clock_drop_percent: float | None = None
-    spread_percent: float | None = None
-    straggler_percent: float | None = None
-    new_ecc_uncorrected: int | None = None
-    new_ecc_corrected: int | None = None
-    new_remapped_rows: int | None = None
-    new_pcie_replays: int | None = None
-    corruption: int | None = None
-    not_finite: int | None = 0
+    throttle_s: Annotated[dict[str, float], Bounds(0, 1e6)] = field(default_factory=dict)
+    max_temperature_c: Annotated[float | None, Bounds(20, 120)] = None
+    max_clock_drop_percent: Annotated[float | None, Bounds(0, 100)] = None
+    spread_percent: _Percent = None
+    straggler_percent: _Percent = None
+    new_ecc_uncorrected: _Count = None
+    new_ecc_corrected: _Count = None
+    new_remapped_rows: _Count = None
+    new_pcie_replays: _Count = None
+    corruption: Annotated[int | None, Bounds(0, 0)] = None
+    not_finite: _Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Checked profile; `path` is its file, `digest` the SHA-256 of the content."""
 
-    name: str
-    version: int
+    name: Annotated[
+        str,
+        Required('"my-machines"'),
+        Form(_WORDS, "bad-name", "a name", "write a-z, 0-9 and -"),
+    ]
+    version: Annotated[int, Required("1"), Bounds(1, 10**6)]
     description: str
     path: str
     digest: str
@@ -196,7 +253,9 @@ class Profile:
     run: RunPlan
     checks: tuple[Check, ...]
     stability: Stability
-    requires_gpucheck: str | None = None
+    requires_gpucheck: Annotated[
+        str | None, Form(_NUMBERS, "bad-version", "a version", 'write it like "0.1.0"')
+    ] = None
     provenance: dict[str, str] = field(default_factory=dict)
 
 

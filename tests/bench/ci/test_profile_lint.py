@@ -321,3 +321,17 @@ def test_what_comes_with_the_program_has_no_mistake(path: Path) -> None:
     assert found.problems == ()
     assert found.profile is not None
     assert found.profile.name == path.stem
+
+
+def test_an_empty_head_lacks_its_keys() -> None:
+    found = findings("[profile]\n[inventory]\necc = true\n")
+
+    missing = [one.where for one in found.problems if one.code == "missing-key"]
+    assert missing == ["profile.name", "profile.schema", "profile.version"]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)], ids=["large", "small"])
+def test_a_number_that_no_computer_holds_is_out_of_range(number: int) -> None:
+    found = findings(GOOD.replace("count = 8", f"count = {number}"))
+
+    assert "match.count" in {one.where for one in found.problems if one.code == "out-of-range"}
