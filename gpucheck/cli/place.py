@@ -476,7 +476,7 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Conte
 def reporter(shared: Shared) -> Callable[[Waiting], None]:
     """Return a callback that reports the waiting when it changes, or once a minute."""
     last = [""]
-    said_s = [0.0]
+    reported_s = [0.0]
     details: list[tuple[str, ...]] = [()]
 
     def report(waiting: Waiting) -> None:
@@ -484,10 +484,10 @@ def reporter(shared: Shared) -> Callable[[Waiting], None]:
         place = before.get(waiting.ahead, f"{waiting.ahead} are ahead of us")
         line = f"{place}: {waiting.reason}"
         is_new = last[0] != line
-        if shared.verbosity < 0 or not (is_new or waiting.waited_s - said_s[0] >= _REMINDER_S):
+        if shared.verbosity < 0 or not (is_new or waiting.waited_s - reported_s[0] >= _REMINDER_S):
             return
         length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
-        last[0], said_s[0] = line, waiting.waited_s
+        last[0], reported_s[0] = line, waiting.waited_s
         _say(f"waiting{length}, {line}")
         if details[0] != waiting.details:
             details[0] = waiting.details

@@ -33,27 +33,27 @@ from gpucheck.place.lock_files import (
     OPEN_TO_ALL,
     PARENTS,
     FileRecord,
-    belief,
     clear_drafts,
+    create_file,
+    credibility,
     holder_of,
     is_held,
     is_same_file,
-    let_go,
-    make,
     open_directory,
-    open_or_make,
+    open_or_create,
     read_record,
-    replace,
-    rewrite,
+    record_of,
+    release,
+    replace_file,
+    rewrite_file,
     root_should_make,
     slot_state,
     text_of,
-    texts,
+    text_set,
     try_lock,
     unlink,
-    untrusted,
+    unusable_path,
     user_name,
-    written,
 )
 from gpucheck.place.model import MOST_SHARES, Holder
 from gpucheck.report.errors import InconclusiveError
@@ -180,9 +180,9 @@ def _highest_number() -> int:
     return time.monotonic_ns() + _LONGEST_LEAD_NS
 
 
-def _trust(read: FileRecord, now_ns: int) -> tuple[bool, int, int]:
+def _record_rank(read: FileRecord, now_ns: int) -> tuple[bool, int, int]:
     """Return the sort key of a slot's records: one dated in the future ranks last."""
-    return (read.modified_ns <= now_ns, belief(read.record, read.user_id), read.modified_ns)
+    return (read.modified_ns <= now_ns, credibility(read.record, read.user_id), read.modified_ns)
 
 
 class Lock:
@@ -209,7 +209,7 @@ class QueuePosition:
 
     def set_wants(self, wants: frozenset[str]) -> None:
         """Record what we wait for, now that it is known; call it under the mutex."""
-        rewrite(self._descriptor, written(self._holder, wants=sorted(wants)))
+        rewrite_file(self._descriptor, record_of(self._holder, wants=sorted(wants)))
         old = self.ticket.name
         name = old.replace(".new.", ".")
         with contextlib.suppress(OSError):
@@ -221,7 +221,7 @@ class QueuePosition:
         if self._descriptor < 0:
             return
         unlink(self._folder, self.ticket.name)
-        let_go(self._descriptor)
+        release(self._descriptor)
         os.close(self._folder)
         self._descriptor = -1
 
@@ -235,7 +235,7 @@ def claims_directory(environment: Mapping[str, str]) -> Path:
     named = environment.get(DIRECTORY_VARIABLE)
     if named:
         if not named.startswith("/"):
-            raise untrusted(Path(named), "it must be a full path, beginning with /")
+            raise unusable_path(Path(named), "it must be a full path, beginning with /")
         return Path(named)
     # The choice must be the same for every user, so the mode decides, not our own access.
     parent = next((path for path in PARENTS if _is_open_to_all(path)), PARENTS[-1])
@@ -295,12 +295,12 @@ class ClaimStore:
         """
         folder = open_directory(self._path)
         try:
-            held = open_or_make(folder, _MUTEX, self._path)
+            held = open_or_create(folder, _MUTEX, self._path)
             try:
                 self._wait_for(held)
                 yield LockedStore(folder, self._path)
             finally:
-                let_go(held)
+                release(held)
         finally:
             os.close(folder)
 
@@ -334,7 +334,7 @@ class ClaimStore:
             return try_lock(mutex, fcntl.LOCK_EX)
         except OSError as error:  # NFS, for one, does not lock a file opened read-only
             problem = f"its file system cannot lock files ({error.strerror})"
-            raise untrusted(self._path, problem) from None
+            raise unusable_path(self._path, problem) from None
 
 
 class LockedStore:
@@ -391,7 +391,7 @@ class LockedStore:
         clear_drafts(self._folder, names)
         live = self._live_tickets(names, before)
         return [
-            Ticket(number=number, name=name, wants=texts(read.record, "wants"))
+            Ticket(number=number, name=name, wants=text_set(read.record, "wants"))
             for number, name, read in live
         ]
 
@@ -421,14 +421,16 @@ class LockedStore:
 
     def take(self, slot: Slot, holder: Holder, claim_id: str | None = None) -> Lock | None:
         """Lock a slot, then write its record; None if it is held after all."""
-        fd = open_or_make(self._folder, f"{slot.name}.lock", self._path)
+        fd = open_or_create(self._folder, f"{slot.name}.lock", self._path)
         if not try_lock(fd, fcntl.LOCK_EX) or not is_same_file(
             fd, self._folder, f"{slot.name}.lock"
         ):
-            let_go(fd)
+            release(fd)
             return None
         # Our own record of this slot; those of other users are not ours to write.
-        replace(self._folder, f"{slot.name}.{os.geteuid()}.json", written(holder, id=claim_id))
+        replace_file(
+            self._folder, f"{slot.name}.{os.geteuid()}.json", record_of(holder, id=claim_id)
+        )
         return Lock(fd)
 
     def enqueue(self, holder: Holder) -> QueuePosition:
@@ -440,9 +442,9 @@ class LockedStore:
         # If no ticket is left to count from, the clock that all processes share continues.
         number = max(last + 1, time.monotonic_ns())
         name = f"ticket-{number:018d}.{os.getpid()}.new.lock"
-        fd = make(self._folder, name, written(holder), path=self._path, lock=True)
+        fd = create_file(self._folder, name, record_of(holder), path=self._path, lock=True)
         if fd is None:  # pragma: no cover - the mutex is ours, so nobody made it meanwhile
-            raise untrusted(self._path, "another program changes it without its mutex")
+            raise unusable_path(self._path, "another program changes it without its mutex")
         ticket = Ticket(number=number, name=name, wants=None)
         return QueuePosition(self._folder, fd, ticket, holder)
 
@@ -463,7 +465,7 @@ class LockedStore:
         path = self.path_of(slot)
         if not records:
             return HeldSlot(slot=slot, path=path, holder=Holder())
-        best = max(records, key=lambda read: _trust(read, now_ns))
+        best = max(records, key=lambda read: _record_rank(read, now_ns))
         return HeldSlot(
             slot=slot,
             path=path,

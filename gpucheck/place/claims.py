@@ -179,7 +179,7 @@ class Acquisition:
         #: What each pause reports: how many are ahead, what is missing, and that for each GPU.
         self._reported_ahead, self._reason = 0, ""
         self._details: tuple[str, ...] = ()
-        self._silence = ""
+        self._driver_error = ""
 
     def run(self) -> Lease:
         """Choose targets and claim them, waiting for them if requested.
@@ -229,12 +229,12 @@ class Acquisition:
             except InconclusiveError as error:
                 if not self._options.wait:
                     raise
-                self._silence = error.message
+                self._driver_error = error.message
                 self._note(0, error.message)
                 self._pause(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_SURVEY_S)
             else:
-                self._silence = ""
+                self._driver_error = ""
                 return
 
     def _choose_and_take(self, locked: LockedStore) -> Lease | None:
@@ -407,10 +407,10 @@ class Acquisition:
 
     def _too_late(self) -> BadAnswerError:
         message = f"Nothing became free within {self._options.timeout_s:g} s."
-        if self._silence:
+        if self._driver_error:
             return BadAnswerError(
                 code="wait-timeout",
-                message=f"{message} {self._silence}",
+                message=f"{message} {self._driver_error}",
                 remedy=("Run: gpucheck detect",),
             )
         if not self._has_surveyed:

@@ -35,7 +35,7 @@ from gpucheck.place.placement import (
     prohibited,
 )
 from gpucheck.place.selection import (
-    ALLOW_COMPANY,
+    ALLOW_BUSY_GPUS,
     GpuSelector,
     Preference,
     SelectableGpu,
@@ -106,7 +106,7 @@ def lease_best(
         environment=environment_for(devices) | dict(lease.environment),
         claims=lease.claims,
         candidates=selection.candidates,
-        advice=(ALLOW_COMPANY,) if selection.has_company else (),
+        advice=(ALLOW_BUSY_GPUS,) if selection.has_busy_gpus else (),
     )
     notices = (*selection.notices, *_notices(options, environment, store))
     gpus = selector.inventory.gpus if selector.inventory else ()

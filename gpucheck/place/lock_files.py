@@ -70,7 +70,7 @@ def open_directory(path: Path) -> int:
         except FileExistsError:
             pass
         except OSError as error:
-            raise untrusted(path, f"it cannot be created: {error.strerror}") from None
+            raise unusable_path(path, f"it cannot be created: {error.strerror}") from None
         if unfinished:
             _open_to_all(path)
         try:
@@ -83,15 +83,15 @@ def open_directory(path: Path) -> int:
         except OSError as error:
             followed = error.errno in (errno.ELOOP, errno.ENOTDIR)
             problem = "it is a link, or not a directory" if followed else str(error.strerror)
-            raise untrusted(path, problem) from None
-        problem = _lack(fd)
+            raise unusable_path(path, problem) from None
+        problem = _problem_of_directory(fd)
         if not problem:
             return fd
         os.close(fd)
         if problem.startswith(_OWNER):
             break
         time.sleep(LONGEST_PAUSE_S)
-    raise untrusted(path, problem or "you may not open it")
+    raise unusable_path(path, problem or "you may not open it")
 
 
 def _open_to_all(path: Path) -> None:
@@ -107,7 +107,7 @@ def _open_to_all(path: Path) -> None:
             os.close(fd)
 
 
-def _lack(fd: int) -> str:
+def _problem_of_directory(fd: int) -> str:
     """Return why the directory cannot be used; empty if it can.
 
     It must be open to all and sticky: with any other mode some users could not see the claims, or
@@ -143,7 +143,7 @@ def root_should_make(path: Path) -> str:
     )
 
 
-def untrusted(path: Path, problem: str) -> MissingError:
+def unusable_path(path: Path, problem: str) -> MissingError:
     """Return the error for a directory or a file that cannot be used, with its owner."""
     steps = [
         f"Set {DIRECTORY_VARIABLE} to one directory for all users of the GPUs.",
@@ -168,28 +168,28 @@ def untrusted(path: Path, problem: str) -> MissingError:
     )
 
 
-def open_or_make(folder: int, name: str, path: Path) -> int:
+def open_or_create(folder: int, name: str, path: Path) -> int:
     """Open a lock file for reading, which is enough for flock; create it if there is none."""
     for _ in range(DIRECTORY_ATTEMPTS):
         try:
             fd = os.open(name, READ_ONLY, dir_fd=folder)
         except FileNotFoundError:
-            made = make(folder, name, b"", path=path, lock=False)
+            made = create_file(folder, name, b"", path=path, lock=False)
             if made is not None:
                 os.close(made)
             continue
         except OSError as error:
             link = error.errno == errno.ELOOP
             problem = "it is a link, not a lock file" if link else str(error.strerror)
-            raise untrusted(path / name, problem) from None
+            raise unusable_path(path / name, problem) from None
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
-        raise untrusted(path / name, "it is not a regular file")
-    raise untrusted(path / name, "it keeps appearing and disappearing")
+        raise unusable_path(path / name, "it is not a regular file")
+    raise unusable_path(path / name, "it keeps appearing and disappearing")
 
 
-def make(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> int | None:
+def create_file(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> int | None:
     """Create a file with its final mode and content in one step; None if it exists by now.
 
     Raises:
@@ -209,14 +209,14 @@ def make(folder: int, name: str, content: bytes, *, path: Path, lock: bool) -> i
         if isinstance(error, FileExistsError):
             return None
         if isinstance(error, OSError):
-            raise untrusted(path / name, str(error.strerror)) from None
+            raise unusable_path(path / name, str(error.strerror)) from None
         raise
     finally:
         unlink(folder, draft)
     return fd
 
 
-def replace(folder: int, name: str, content: bytes) -> None:
+def replace_file(folder: int, name: str, content: bytes) -> None:
     """Replace one of our files in one step; if that fails there is none.
 
     It fails on a full disk, or if another user has made a file of that name. No record is better
@@ -235,7 +235,7 @@ def replace(folder: int, name: str, content: bytes) -> None:
         unlink(folder, name)
 
 
-def rewrite(fd: int, content: bytes) -> None:
+def rewrite_file(fd: int, content: bytes) -> None:
     """Replace the content of a file that nobody reads now; if that fails it keeps the old one.
 
     A ticket without a record would not be a ticket.
@@ -291,7 +291,7 @@ def try_lock(fd: int, kind: int) -> bool:
     return True
 
 
-def let_go(fd: int) -> None:
+def release(fd: int) -> None:
     """Unlock and close a descriptor.
 
     Closing alone would leave the lock with a process that another thread forked meanwhile.
@@ -313,7 +313,7 @@ def is_held(folder: int, name: str) -> bool:
         # Shared, so that two simultaneous checks do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH)
     finally:
-        let_go(fd)
+        release(fd)
 
 
 def slot_state(folder: int, name: str) -> tuple[bool, str]:
@@ -331,7 +331,7 @@ def slot_state(folder: int, name: str) -> tuple[bool, str]:
         # Shared, so that two simultaneous checks do not see each other.
         return not try_lock(fd, fcntl.LOCK_SH), ""
     finally:
-        let_go(fd)
+        release(fd)
 
 
 def is_same_file(fd: int, folder: int, name: str) -> bool:
@@ -364,7 +364,7 @@ def read_record(folder: int, name: str) -> FileRecord | None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return None
-        record = parsed(os.read(fd, LARGEST_RECORD_BYTES))
+        record = parse_record(os.read(fd, LARGEST_RECORD_BYTES))
         return FileRecord(record, status.st_uid, status.st_mtime_ns)
     except OSError:
         return None
@@ -372,7 +372,7 @@ def read_record(folder: int, name: str) -> FileRecord | None:
         os.close(fd)
 
 
-def written(holder: Holder, **more: object) -> bytes:
+def record_of(holder: Holder, **more: object) -> bytes:
     """Return a holder as the bytes of a record; the user is the owner of the file.
 
     `more` are other entries: the claim's id, or what a ticket wants. A process id alone does not
@@ -391,7 +391,7 @@ def written(holder: Holder, **more: object) -> bytes:
     return json.dumps(record | more).encode("ascii")
 
 
-def parsed(content: bytes) -> dict[str, Any]:
+def parse_record(content: bytes) -> dict[str, Any]:
     """Parse a record; anything but a JSON object gives an empty one."""
     try:
         record = json.loads(content)
@@ -419,7 +419,7 @@ def text_of(record: Mapping[str, Any], key: str) -> str | None:
     return value[:_LONGEST_COMMAND] if isinstance(value, str) else None
 
 
-def texts(record: Mapping[str, Any], key: str) -> frozenset[str] | None:
+def text_set(record: Mapping[str, Any], key: str) -> frozenset[str] | None:
     """Return the texts of a list in a record, or None where there is no list."""
     value = record.get(key)
     if not isinstance(value, list):
@@ -440,7 +440,7 @@ def user_name(user_id: int) -> str:
 # ---------------------------------------------------------------------------------- processes
 
 
-def belief(record: Mapping[str, Any], user_id: int) -> int:
+def credibility(record: Mapping[str, Any], user_id: int) -> int:
     """Return how credible a user's record is against another one of the same slot.
 
     2: its process runs, and is that user's. 1: that is unknown, or the process has another owner by

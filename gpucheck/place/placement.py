@@ -427,7 +427,7 @@ def environment_by_index(
     """
     chosen = list(dict.fromkeys(d.index for d in placement.devices if d.kind == "GPU"))
     if chosen:
-        doubt = _doubt_of_indices(gpus, ask_cuda)
+        doubt = _index_uncertainty(gpus, ask_cuda)
         if doubt is not None:
             raise InconclusiveError(
                 code="index-not-certain",
@@ -440,7 +440,7 @@ def environment_by_index(
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": value}
 
 
-def _doubt_of_indices(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) -> str | None:
+def _index_uncertainty(gpus: Sequence[Gpu], ask_cuda: Callable[[], CudaReading]) -> str | None:
     for gpu in gpus:
         if gpu.state is not GpuState.OK:
             return f"GPU {gpu.index} {_SILENT[gpu.state]}"

@@ -20,7 +20,7 @@ from gpucheck.report.units import Amount
 
 _UNCLAIMED = "without a claim"
 #: What to do about GPUs that processes use without a claim.
-ALLOW_COMPANY = "To accept a GPU in use, say how busy it may be: --min-free or --max-utilization."
+ALLOW_BUSY_GPUS = "To accept a GPU in use, say how busy it may be: --min-free or --max-utilization."
 
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 
@@ -193,7 +193,7 @@ class Selection:
     notices: tuple[Notice, ...] = ()
 
     @property
-    def has_company(self) -> bool:
+    def has_busy_gpus(self) -> bool:
         """Return whether a GPU is ruled out only because a process uses it without a claim."""
         return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
 
@@ -286,7 +286,7 @@ class GpuSelector:
                 " (see: gpucheck detect)."
             )
             yield Notice(code="gpu-unwell", message=message)
-        lack = not_honoured(
+        lack = unmet_preference(
             fitting, chosen, self.request, self.inventory.topology if self.inventory else None
         )
         if lack is not None:
@@ -316,7 +316,7 @@ class GpuSelector:
         fits, count = self.selection.fitting, self.request.count
         are = f"only {fits} fit" if fits > 1 else "only 1 fits" if fits else "none fits"
         what = "GPU was" if count == 1 else "GPUs were"
-        company = [ALLOW_COMPANY] if self.selection.has_company else []
+        company = [ALLOW_BUSY_GPUS] if self.selection.has_busy_gpus else []
         less = "Ask for less, or wait" if self.request != SelectionRequest() else "Wait"
         later = f"{less}: add --wait."
         if len(self.possible) < count:
@@ -496,7 +496,7 @@ def best(
     return sorted(chosen, key=_by_index)
 
 
-def not_honoured(
+def unmet_preference(
     fitting: Sequence[SelectableGpu],
     chosen: Sequence[SelectableGpu],
     request: SelectionRequest,

@@ -35,7 +35,7 @@ LIBRARIES = {
 }
 
 
-_REMARKS = {
+_PROCESS_STATES = {
     ProcessState.ENDED: " (ended, but its children run)",
     ProcessState.ELSEWHERE: " (in another PID namespace)",
 }
@@ -325,7 +325,7 @@ def _claim(claim: Claim, *, more: bool) -> Iterator[RenderableType]:
 def _person(who: Claim | Holder, *, more: bool) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    remark = _REMARKS.get(who.process, "") if who.process else ""
+    remark = _PROCESS_STATES.get(who.process, "") if who.process else ""
     process = f"process {who.pid or '?'}{remark}"
     line = f"{who.user or 'an unknown user'}, {process}, since {who.since or '?'}"
     yield _indented(Text(printable(line), overflow="fold"))

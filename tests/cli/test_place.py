@@ -111,7 +111,7 @@ def test_nothing_where_quiet_is_wanted(capsys: pytest.CaptureFixture[str]) -> No
     assert said(capsys, (2, 0), (1, 5), verbosity=-1) == ""
 
 
-def test_who_is_in_the_way_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_details_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     report = reporter(Shared())
     for waited_s, details in ((0.0, ("GPU 0: a",)), (1.0, ("GPU 0: b",)), (61.0, ("GPU 0: b",))):
         report(Waiting(ahead=0, waited_s=waited_s, reason=REASON, details=details))

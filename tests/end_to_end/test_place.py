@@ -307,7 +307,7 @@ class TestCommands:
         assert '"command": "sh -c' in document
         assert result(program, "--claims", env=h100s, name="claims")["claims"] == []
 
-    def test_what_the_command_gets_is_said(self, program: Program, h100s: dict[str, str]) -> None:
+    def test_the_devices_are_reported(self, program: Program, h100s: dict[str, str]) -> None:
         chosen = program("place", "--count", "1", "--", "true", env=h100s)
         named = program("place", "/gpu:6", "/cpu:0", "--", "true", env=h100s)
 

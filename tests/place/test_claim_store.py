@@ -143,7 +143,7 @@ class TestDirectory:
 
         assert store.warning() is None
 
-    def test_nobody_follows_a_link(self, tmp_path: Path) -> None:
+    def test_links_are_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "claims").symlink_to(tmp_path / "elsewhere")
 
@@ -178,7 +178,7 @@ class TestDirectory:
             pass
 
     @pytest.mark.parametrize("named", ["claims", "./claims", "~/claims"])
-    def test_one_that_depends_on_where_somebody_stands(self, named: str) -> None:
+    def test_a_relative_directory_is_refused(self, named: str) -> None:
         with pytest.raises(MissingError, match="beginning with /"):
             claims_directory({lock_files.DIRECTORY_VARIABLE: named})
 
@@ -230,7 +230,7 @@ class TestLocks:
         with store.mutex() as locked:
             assert locked.held() == []
 
-    def test_looking_disturbs_nobody(self, store: ClaimStore) -> None:
+    def test_looking_changes_nothing(self, store: ClaimStore) -> None:
         with store.mutex() as locked:
             lock = locked.take(SLOT, ALICE)
             assert len(locked.held()) == len(locked.held()) == 1
@@ -335,7 +335,7 @@ class TestLocks:
             assert locked.held() == []
             assert locked.tickets() == []
 
-    def test_what_somebody_was_killed_over_is_removed(self, store: ClaimStore) -> None:
+    def test_files_of_killed_processes_are_removed(self, store: ClaimStore) -> None:
         with store.mutex():
             pass
         old, young = store.directory / ".draft-1-old", store.directory / ".draft-2-young"
@@ -412,7 +412,7 @@ class TestRecords:
         assert lock is not None
         lock.close()
 
-    def test_nobody_writes_a_record_in_the_name_of_another(self, store: ClaimStore) -> None:
+    def test_a_forged_record_is_ignored(self, store: ClaimStore) -> None:
         with store.mutex() as locked:
             lock = locked.take(SLOT, ALICE)
             forged = store.directory / f"{SLOT.name}.{os.geteuid() + 1}.json"
@@ -485,7 +485,7 @@ class TestRecords:
         monkeypatch.setattr(claim_store, "read_record", read)
         for text, changed in (
             (json.dumps({"pid": 1, "command": "forged"}), ahead),
-            (lock_files.written(dataclasses.replace(mine, command="forged")).decode(), ahead),
+            (lock_files.record_of(dataclasses.replace(mine, command="forged")).decode(), ahead),
             (json.dumps({"pid": 2**22 + 1, "command": "forged"}), None),
         ):
             forged.write_text(text)
@@ -499,7 +499,7 @@ class TestRecords:
 
 
 class TestTickets:
-    def test_one_that_nobody_can_have_drawn_disturbs_nobody(self, store: ClaimStore) -> None:
+    def test_an_impossible_ticket_is_ignored(self, store: ClaimStore) -> None:
         with store.mutex():
             pass
         for name in (

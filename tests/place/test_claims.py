@@ -114,7 +114,7 @@ class TestSlowDriver:
         with pytest.raises(BadAnswerError, match=r"within 5 s\. It is slow\."):
             acquisition.run()
 
-    def test_who_does_not_wait_is_told_at_once(self, store: ClaimStore) -> None:
+    def test_without_wait_the_error_comes_at_once(self, store: ClaimStore) -> None:
         with pytest.raises(InconclusiveError):
             take(store, Sleepy(CARD))
 
@@ -156,7 +156,7 @@ class TestAcquisition:
             take(store, Any(CARD), hold=False)
         mine.close()
 
-    def test_without_a_store_nobody_is_in_the_way(self, store: ClaimStore) -> None:
+    def test_without_a_store_nothing_is_blocked(self, store: ClaimStore) -> None:
         mine = take(store, Any(CARD))
         free = Acquisition(None, ClaimOptions(), Any(CARD)).run()
 
@@ -251,13 +251,13 @@ class TestWaiting:
         assert list_claims(store).waiting == 0
         first.close()
 
-    def test_nobody_waits_for_what_can_never_be(self, store: ClaimStore) -> None:
+    def test_no_wait_for_the_impossible(self, store: ClaimStore) -> None:
         with pytest.raises(BadAnswerError, match="No:"):
             wait_for(store, Any(CARD, count=2), Scripted())
 
         assert list_claims(store).waiting == 0
 
-    def test_nobody_overtakes(self, store: ClaimStore) -> None:
+    def test_the_queue_is_first_come_first_served(self, store: ClaimStore) -> None:
         """While one waits, neither a later waiter nor somebody who just asks gets the card."""
         first = take(store, Any(CARD))
         served: list[str] = []
@@ -338,9 +338,7 @@ class TestFirstComeFirstServed:
         assert chooser.surveys == 2
         mine.close()
 
-    def test_who_came_first_and_wants_another_card_is_in_nobodys_way(
-        self, store: ClaimStore
-    ) -> None:
+    def test_a_ticket_for_another_gpu_blocks_nothing(self, store: ClaimStore) -> None:
         with store.mutex() as locked:
             first = locked.enqueue(Holder())
 
@@ -355,9 +353,7 @@ class TestFirstComeFirstServed:
         mine.close()
         first.close()
 
-    def test_who_does_not_wait_is_not_kept_by_somebody_who_only_looks(
-        self, store: ClaimStore
-    ) -> None:
+    def test_a_ticket_without_wants_blocks_only_waiters(self, store: ClaimStore) -> None:
         with store.mutex() as locked:
             first = locked.enqueue(Holder())
 
@@ -395,7 +391,7 @@ class TestFirstComeFirstServed:
             wait_for(store, Any(CARD), Scripted(), timeout_s=1)
         first.close()
 
-    def test_nobody_sees_us_wait_for_what_we_have(self, store: ClaimStore) -> None:
+    def test_a_holder_is_never_seen_in_the_queue(self, store: ClaimStore) -> None:
         seen: list[int] = []
 
         class Watched(ClaimStore):
@@ -447,7 +443,7 @@ def test_threads_are_callers_like_any_others(store: ClaimStore) -> None:
     assert list_claims(store).claims == ()
 
 
-def test_no_directory_is_nobody(tmp_path: Path) -> None:
+def test_no_directory_means_no_claims(tmp_path: Path) -> None:
     found = list_claims(ClaimStore(tmp_path / "claims"))
 
     assert (found.claims, found.waiting) == ((), 0)
@@ -490,7 +486,7 @@ class TestRules:
         assert steps(CARD, *two, share=3) == [(1, 3)]
         assert steps(CARD, *two, share=2) is None
 
-    def test_the_smallest_wish_counts(self) -> None:
+    def test_the_smallest_share_counts(self) -> None:
         assert steps(CARD, holding(CARD, (0, 2)), holding(CARD, (1, 8)), share=8) is None
 
     @pytest.mark.parametrize(("one", "two"), [(CARD, INSTANCE), (INSTANCE, CARD)])
@@ -538,9 +534,7 @@ class TestRules:
     @given(
         st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30),
     )
-    def test_nobody_ever_has_more_company_than_they_asked_for(
-        self, visits: list[tuple[int, bool]]
-    ) -> None:
+    def test_no_claim_shares_with_more_than_it_allows(self, visits: list[tuple[int, bool]]) -> None:
         present: list[HeldSlot] = []
         for share, leaves in visits:
             vacancy = vacancy_on(CARD, present, share=share, enclosing=NOBODY)

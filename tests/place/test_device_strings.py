@@ -162,7 +162,7 @@ class TestUuids:
             parse_device(text)
 
 
-def test_several_at_once_are_told_apart() -> None:
+def test_a_list_is_refused_with_its_words() -> None:
     with pytest.raises(WrongUseError) as caught:
         parse_device("0,1")
 

@@ -189,7 +189,7 @@ def test_a_cold_softmax_does_not_overflow() -> None:
     assert run_graph(placed, describe(placed), lambda _: open_cpu(), Clock()).value == (1.0, 0.0)
 
 
-def test_a_value_for_nobody_to_read_is_left_out() -> None:
+def test_a_large_value_is_left_out() -> None:
     placed = place_graph(
         parse_graph("[x]\nop='constant'\nvalue=1\nshape=[100, 100]\n", "g"), (), soft=False
     )

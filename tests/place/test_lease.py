@@ -47,7 +47,7 @@ def placement_of(answer: Answer) -> Placement:
     return answer.result
 
 
-def test_a_chosen_card_is_held_and_the_command_told(environment: dict[str, str]) -> None:
+def test_a_chosen_gpu_is_held_for_the_command(environment: dict[str, str]) -> None:
     lease = lease_best(SelectionRequest(), HOLD, machine(), environment)
     placement = placement_of(lease.answer)
 
@@ -186,7 +186,7 @@ class TestCondition:
         assert notice.code == "gpu-unwell"
         assert "GPU 0 was chosen only because" in notice.message
 
-    def test_a_condition_that_was_not_read_is_said(self, environment: dict[str, str]) -> None:
+    def test_an_unread_condition_is_a_warning(self, environment: dict[str, str]) -> None:
         probes = machine(1)
         probes.health_reading = HealthReading(failure=HUNG)
 
@@ -230,7 +230,7 @@ def test_two_cards_with_one_uuid_are_not_given(environment: dict[str, str]) -> N
         (Preference.NVLINK, 1, "a single GPU has no link"),
     ],
 )
-def test_a_preference_that_cannot_be_honoured_is_said(
+def test_an_unmet_preference_is_a_warning(
     environment: dict[str, str], prefer: Preference, count: int, reason: str
 ) -> None:
     request = SelectionRequest(count=count, prefer=prefer)
@@ -406,7 +406,7 @@ def test_the_cpu_is_never_held(store: ClaimStore) -> None:
     assert not store.exists()
 
 
-def test_a_hung_driver_is_said(store: ClaimStore) -> None:
+def test_a_hung_driver_raises(store: ClaimStore) -> None:
     failure = ProbeFailure(code="driver-not-answering", message="none")
     probes = FakeProbes(readings=NvmlReading(failure=failure))
 

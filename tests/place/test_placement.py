@@ -94,7 +94,7 @@ class TestVisibleDevices:
 
         assert [device.index for device in visible_devices(gpus)] == [1, 0]
 
-    def test_nobody_knows(self) -> None:
+    def test_unknown_visibility(self) -> None:
         gpus = [card(0, None, visible=None, unavailable={"visible": "the driver decides"})]
 
         with pytest.raises(InconclusiveError, match="the driver decides"):
@@ -195,7 +195,7 @@ class TestResolve:
             visible_devices(gpus)
         assert caught.value.remedy[0] == step
 
-    def test_two_cards_with_one_uuid_are_not_told_apart(self) -> None:
+    def test_two_gpus_with_one_uuid_are_refused(self) -> None:
         gpus = (card(0, 0, uuid="GPU-abcd"), card(1, 1, uuid="GPU-abcd"))
 
         for text in ("/gpu:0", "GPU-abcd"):
@@ -238,7 +238,7 @@ class TestResolve:
         with pytest.raises(WrongUseError, match="Malformed device specification"):
             at(text, soft=soft)
 
-    def test_an_unknown_order_is_said(self) -> None:
+    def test_an_unknown_order_is_an_error(self) -> None:
         reason = "the order is the driver's"
         gpus = tuple(
             card(i, None, visible=True, unavailable={"cuda_index": reason}) for i in range(2)
@@ -333,7 +333,7 @@ class TestVariables:
             check_nameable([replace(nameless, mig_instance=True)], by_uuid=False)
 
 
-def test_a_card_that_takes_no_program_is_said() -> None:
+def test_a_prohibited_compute_mode_is_a_warning() -> None:
     gpus = (card(0, 0), card(1, 1, compute_mode="prohibited"), card(2, 2, compute_mode="default"))
 
     (notice,) = prohibited(gpus)

@@ -298,7 +298,7 @@ class TestWords:
             check_request(SelectionRequest(**wrong))  # type: ignore[arg-type]
 
 
-def test_each_reason_is_said_once_and_waiting_only_where_it_may_help() -> None:
+def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
     inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
 
     def failure(count: int) -> BadAnswerError:
@@ -328,7 +328,7 @@ def test_what_is_hidden_may_be_shown_again() -> None:
     )
 
 
-def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
+def test_other_reasons_come_before_the_queue() -> None:
     busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
     selector = GpuSelector(
         request=SelectionRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
@@ -342,7 +342,7 @@ def test_who_is_behind_others_is_told_what_else_is_wrong() -> None:
     ]
 
 
-def test_where_none_can_be_given_nobody_is_told_to_ask_for_less() -> None:
+def test_no_advice_to_ask_for_less_where_none_can_fit() -> None:
     inventory = Inventory(
         gpus=(card(0, state=GpuState.LOST), card(1, state=GpuState.LOST)),
         visibility=Visibility(

@@ -332,6 +332,6 @@ def test_a_shell_takes_it_word_for_word() -> None:
 
 
 @pytest.mark.parametrize("name", ["uuid", "index", "shell"])
-def test_nothing_chosen_is_nothing_said(name: str) -> None:
+def test_no_choice_gives_no_text(name: str) -> None:
     assert formatted(name, report()) == ""
     assert formatted(name, report()._replace(result=None)) == ""
