@@ -12,8 +12,7 @@ from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
 from gpucheck.bench.outcome import conclude
 from gpucheck.bench.session import open_session
 from gpucheck.drivers.interface import Probes
-from gpucheck.report.arguments import check_argument
-from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+from gpucheck.report.errors import ExitCode, MissingError, WrongUseError, check_argument
 
 Word = TypeVar("Word", bound=StrEnum)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnMoment, BurnResult
 from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
 from gpucheck.report.envelope import Report
-from gpucheck.report.figures import rate
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

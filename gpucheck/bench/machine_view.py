@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import BenchEnvironment, GpuTelemetry, Roofline, Telemetry
-from gpucheck.report.figures import rate
-from gpucheck.report.text import printable
+from gpucheck.report.text import printable, rate
 
 if TYPE_CHECKING:
     from rich.text import Text

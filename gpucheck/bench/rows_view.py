@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.bench.doubts_view import Namer, half_width, in_full, in_short, spread_text
 from gpucheck.bench.model import Comparison, Measurement, Scope
-from gpucheck.report.figures import duration, rate
-from gpucheck.report.text import printable
+from gpucheck.report.text import duration, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -215,7 +215,7 @@ def _report_plan(plan: MemoryLimit, *, details: bool) -> None:
     """Report the limit and its mechanisms in one line; with -v every variable too."""
     from gpucheck.memlimit.environment import outer_limit
     from gpucheck.memlimit.outcome import HOOK, framework_outcomes, group_by_mechanism
-    from gpucheck.report.unit_text import binary_bytes
+    from gpucheck.report.text import binary_bytes
 
     sizes = {gpu.limit_bytes for gpu in plan.gpus if gpu.limit_bytes is not None}
     what = " or ".join(binary_bytes(size) for size in sorted(sizes)) or plan.request.text

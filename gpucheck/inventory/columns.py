@@ -49,7 +49,7 @@ def _column(name: str, heading: str, unit: str = "", *, right: bool = True) -> C
 
 
 def _bytes(name: str, heading: str) -> Column:
-    from gpucheck.report.unit_text import binary_bytes
+    from gpucheck.report.text import binary_bytes
 
     def show(gpu: Gpu) -> str:
         found = getattr(gpu, name)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpucheck.inventory.columns import ABSENT, COLUMNS
+from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS
 from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, Inventory, MigInstance, Topology
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.grid import Heading, Row, excess, grid, said_once
-from gpucheck.report.text import View, printable
-from gpucheck.report.unit_text import binary_bytes, gibibytes
+from gpucheck.report.text import View, binary_bytes, gibibytes, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -98,6 +97,15 @@ def build(report: Report, view: View) -> RenderableType:
     if view.processes:
         parts += _processes(gpus, view)
     return Group(*parts)
+
+
+def rows(
+    report: Report, view: View
+) -> tuple[Sequence[str], list[list[str | int | float | bool | None]]]:
+    """Return the heading and the rows of CSV: the document's field names and plain values."""
+    names = view.columns or CSV_COLUMNS
+    gpus = report.result.gpus if isinstance(report.result, Inventory) else ()
+    return names, [[COLUMNS[name].value(gpu) for name in names] for gpu in gpus]
 
 
 def _heading(report: Report, inventory: Inventory) -> Text:

@@ -18,8 +18,7 @@ from gpucheck.memlimit.environment import hook_document
 from gpucheck.memlimit.hook import gpucheck_limit_hook as hook
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.memlimit.plan import plan_limit
-from gpucheck.report.arguments import check_argument
-from gpucheck.report.errors import WrongUseError
+from gpucheck.report.errors import WrongUseError, check_argument
 from gpucheck.report.units import Amount, parse_amount
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpucheck.memlimit.model import LimitedRun, Mechanism, MemoryLimit, Strength, Way
-from gpucheck.report.unit_text import binary_bytes
+from gpucheck.report.text import binary_bytes
 
 #: What the plan calls a framework whose module has another name.
 _MODULES = {"pytorch": "torch"}

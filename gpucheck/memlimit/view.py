@@ -28,8 +28,7 @@ from gpucheck.memlimit.outcome import (
 )
 from gpucheck.place.model import ranges
 from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, printable
-from gpucheck.report.unit_text import binary_bytes
+from gpucheck.report.text import View, binary_bytes, exports, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -472,3 +471,18 @@ def _deviation(proof: Verification) -> str:
         return f": at the limit, to within {binary_bytes(step)}"
     side = "above" if deviation > 0 else "below"
     return f": {binary_bytes(abs(deviation))} {side} the limit, to within {binary_bytes(step)}"
+
+
+# ---------------------------------------------------------------------------------- lines
+
+
+def _code(limit: MemoryLimit) -> str:
+    return limit.code or ""
+
+
+def _exports(limit: MemoryLimit) -> str:
+    return exports(limit.environment)
+
+
+#: Format -> the lines of a limit to copy or to evaluate.
+LINES = {"code": _code, "shell": _exports}

@@ -42,7 +42,6 @@ from gpucheck.place.selection import (
     SelectionRequest,
     check_request,
 )
-from gpucheck.report.arguments import check_argument
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
@@ -51,6 +50,7 @@ from gpucheck.report.errors import (
     InconclusiveError,
     MissingError,
     WrongUseError,
+    check_argument,
 )
 from gpucheck.report.units import parse_amount
 

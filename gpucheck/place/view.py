@@ -18,7 +18,7 @@ from gpucheck.place.model import (
     Value,
 )
 from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, exports, printable
 
 if TYPE_CHECKING:
     from rich.console import OverflowMethod, RenderableType
@@ -333,3 +333,28 @@ def _person(who: Claim | Holder, *, more: bool) -> Iterator[RenderableType]:
         overflow: OverflowMethod = "ignore" if more else "ellipsis"
         line = printable(f"  {who.command}")
         yield Text(line, style="dim", no_wrap=True, overflow=overflow)
+
+
+# ---------------------------------------------------------------------------------- lines
+
+
+def _uuids(placement: Placement) -> str:
+    """Return the GPUs as CUDA_VISIBLE_DEVICES takes them; no chosen GPU gives no text."""
+    if not placement.devices:
+        return ""
+    return placement.environment.get("CUDA_VISIBLE_DEVICES", "") + "\n"
+
+
+def _indices(placement: Placement) -> str:
+    """Return both variables on one line, as `env` takes them: an index needs its order."""
+    if not placement.devices:
+        return ""
+    return " ".join(f"{name}={value}" for name, value in placement.environment.items()) + "\n"
+
+
+def _exports(placement: Placement) -> str:
+    return exports(placement.environment) if placement.devices else ""
+
+
+#: Format -> the lines of a placement to copy or to evaluate.
+LINES = {"uuid": _uuids, "index": _indices, "shell": _exports}

@@ -1,6 +1,8 @@
-"""View: what the terminal can show, and how much the user wants to see."""
+"""Text for people: display settings, safe outside text, amounts, durations and rates."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.report.envelope import Report
@@ -25,9 +27,59 @@ class View(NamedTuple):
 Renderer = Callable[[Report, View], str]
 
 
+def exports(environment: Mapping[str, str]) -> str:
+    """Return an `export` line of a shell for each variable."""
+    import shlex
+
+    return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in environment.items())
+
+
 def printable(text: str) -> str:
     """Return outside text with control characters visible, so that no name controls a terminal."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def binary_bytes(value: int, *, digits: int = 1) -> str:
+    """Return a byte count with a binary unit: 85899345920 -> "80.0 GiB"."""
+    size = float(value)
+    for unit in _BINARY[:-1]:
+        # As it will be shown: 1023.99 KiB reads 1.0 MiB, not 1024.0 KiB.
+        if abs(round(size, digits)) < 1024:
+            return f"{value} B" if unit == "B" else f"{size:.{digits}f} {unit}"
+        size /= 1024
+    return f"{size:.{digits}f} {_BINARY[-1]}"
+
+
+def gibibytes(value: int) -> str:
+    """Return a byte count in GiB without the unit, in at most five characters."""
+    size = value / 1024**3
+    return f"{size:.1f}" if size < 999.95 else f"{size:.0f}"
+
+
+def duration(seconds: float, micro: str = "µ") -> str:
+    """Return seconds with three digits and a fitting unit: 0.00831 -> "8.31 ms"."""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, f"{micro}s"), (1e-9, "ns"))
+    return _scaled(seconds, units)
+
+
+def rate(value: float, unit: str) -> str:
+    """Return work per second with three digits and a prefix: 2.07e11 FLOP/s -> "207 GFLOP/s"."""
+    short = "img/s" if unit == "image/s" else unit
+    prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+    return _scaled(value, tuple((scale, f"{prefix}{short}") for scale, prefix in prefixes))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Return the value in the largest unit of which it holds at least one, else in the smallest."""
+    # 0.9995 and not 1: 999.7 would be shown as "1000" of the smaller unit.
+    fitting = [(scale, unit) for scale, unit in units if value >= 0.9995 * scale]
+    scale, unit = fitting[0] if fitting else units[-1]
+    number = value / scale
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f} {unit}"

@@ -25,7 +25,7 @@ from gpucheck.bench.rows_view import row_name
 from gpucheck.bench.view import render_bench
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Failure
-from gpucheck.report.figures import duration, rate
+from gpucheck.report.text import duration, rate
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
 from tests.fakes.verdicts import environment
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, binary_bytes, gibibytes, printable
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,55 @@ def test_a_view_is_plain_by_default() -> None:
         processes=False,
         header=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1024**2 - 100 * 1024, "924.0 KiB"),
+        (85899345920, "80.0 GiB"),
+        (1024**4, "1.0 TiB"),
+        (1024**5 * 5000, "5000.0 PiB"),
+        (-2048, "-2.0 KiB"),
+    ],
+)
+def test_binary_bytes(value: int, text: str) -> None:
+    assert binary_bytes(value) == text
+
+
+def test_digits() -> None:
+    assert binary_bytes(1536, digits=0) == "2 KiB"
+    assert binary_bytes(1536, digits=3) == "1.500 KiB"
+    assert binary_bytes(1024**3 - 1, digits=0) == "1 GiB"
+
+
+@given(st.integers(-(2**80), 2**80), st.integers(0, 3))
+def test_no_unit_is_overrun(value: int, digits: int) -> None:
+    number, unit = binary_bytes(value, digits=digits).split()
+
+    assert unit == "PiB" or abs(float(number)) < 1024
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0.0"),
+        (1024**3, "1.0"),
+        (85899345920, "80.0"),
+        (int(999.94 * 1024**3), "999.9"),
+        (int(999.96 * 1024**3), "1000"),
+        (1024**3 * 1024, "1024"),
+    ],
+)
+def test_gibibytes(value: int, text: str) -> None:
+    assert gibibytes(value) == text
+
+
+@given(st.integers(0, 99999 * 1024**3))
+def test_gibibytes_take_five_places(value: int) -> None:
+    assert len(gibibytes(value)) <= 5

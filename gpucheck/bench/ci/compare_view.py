@@ -9,9 +9,8 @@ from gpucheck.bench.ci.gate_model import GateStatus
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit
 from gpucheck.report.envelope import Report
-from gpucheck.report.figures import duration, rate
 from gpucheck.report.grid import Heading, Row, grid
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, duration, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,81 +1,33 @@
-"""Verdicts of a report for CI systems: one for each device and check, with its kind."""
+"""Verdicts on bench's results for CI systems: one for each device and check, with its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import NamedTuple
 
 from gpucheck.bench.burn_model import BurnResult
 from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchResult, Measurement
-from gpucheck.report.envelope import Report
-from gpucheck.report.errors import ExitCode
-
-
-class Kind(StrEnum):
-    """Kind of a verdict for a CI system; a warning does not turn a job red."""
-
-    PASS = "pass"
-    WARNING = "warning"
-    FAILURE = "failure"
-    ERROR = "error"
-    SKIPPED = "skipped"
-
+from gpucheck.report.verdicts import Kind, Verdict
 
 #: Units of rows, which are shown with a prefix.
 PLAIN_UNITS = frozenset({"FLOP/s", "B/s", "image/s", "launch/s"})
-RED = (Kind.FAILURE, Kind.ERROR)
 
 
-class Verdict(NamedTuple):
-    """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
-
-    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for the whole run.
-    """
-
-    device: str
-    check: str
-    kind: Kind
-    message: str
-    gpu_uuid: str | None = None
-    class_: str | None = None
-    figures: tuple[tuple[str, str], ...] = ()
-    lines: tuple[str, ...] = ()
-
-
-def verdicts_of(report: Report) -> tuple[Verdict, ...]:
-    """Return the verdicts of a report; red ones are among them whenever its exit code is not 0."""
-    result = report.result
-    found: list[Verdict] = []
+def verdicts(result: object) -> list[Verdict]:
+    """Return the verdicts of a benchmark, a burn or a comparison."""
     if isinstance(result, BenchResult):
-        found = [_of_gate(gate) for gate in result.gates]
-        if not found:
-            found = [*_of_rows(result.measurements), *_of_corruption(result.corruption)]
-    elif isinstance(result, RunComparison):
-        found = [_of_compared(row) for row in result.rows]
-    elif isinstance(result, BurnResult):
-        found = [_of_gate(gate) for gate in result.gates]
-    if report.exit_code is not ExitCode.OK and not any(one.kind in RED for one in found):
-        found.append(_of_report(report))
-    return tuple(found)
+        gates = [_of_gate(gate) for gate in result.gates]
+        return gates or [*_of_rows(result.measurements), *_of_corruption(result.corruption)]
+    if isinstance(result, RunComparison):
+        return [_of_compared(row) for row in result.rows]
+    return [_of_gate(gate) for gate in result.gates] if isinstance(result, BurnResult) else []
 
 
-def _of_report(report: Report) -> Verdict:
-    """Return the verdict on the whole run, if no single check explains its exit code."""
-    failure = report.error
-    message = failure.message if failure else "; ".join(one.message for one in report.warnings)
-    kind = Kind.FAILURE if report.exit_code is ExitCode.BAD else Kind.ERROR
-    return Verdict(
-        device="run",
-        check=report.command,
-        kind=kind,
-        message=message or f"ended with code {int(report.exit_code)}",
-        class_=failure.code if failure else "warnings",
-        lines=failure.remedy if failure else (),
-    )
+def seconds(result: object) -> float:
+    """Return how long a benchmark took; a burn or a comparison has no such figure."""
+    return result.environment.duration_s if isinstance(result, BenchResult) else 0.0
 
 
 def _of_gate(gate: Gate) -> Verdict:

@@ -7,23 +7,25 @@ from types import MappingProxyType
 
 from gpucheck.report.text import Renderer
 
-#: Format name -> module with `render(report, view) -> str`. Imported when used: rich is heavy.
+#: Format name -> module of this folder and its function `(report, view) -> str`. Imported when
+#: used: rich is heavy.
 FORMATS = MappingProxyType(
     {
-        "table": "gpucheck.report.formats.table",
-        "json": "gpucheck.report.formats.json",
-        "csv": "gpucheck.report.formats.csv",
-        "code": "gpucheck.report.formats.code",
-        "uuid": "gpucheck.report.formats.uuid",
-        "index": "gpucheck.report.formats.index",
-        "shell": "gpucheck.report.formats.shell",
-        "junit": "gpucheck.report.formats.junit",
-        "github": "gpucheck.report.formats.github",
+        "table": "table:render",
+        "json": "json:render",
+        "csv": "csv:render",
+        "code": "lines:code",
+        "uuid": "lines:uuid",
+        "index": "lines:index",
+        "shell": "lines:shell",
+        "junit": "junit:render",
+        "github": "github:render",
     }
 )
 
 
 def open_format(name: str) -> Renderer:
     """Return the render function of a registered format."""
-    render: Renderer = import_module(FORMATS[name]).render
+    module, _, function = FORMATS[name].partition(":")
+    render: Renderer = getattr(import_module(f"gpucheck.report.formats.{module}"), function)
     return render

@@ -1,26 +1,24 @@
-"""CSV format of a GPU list: the document's field names and plain values, absent ones empty."""
+"""CSV format: the rows of the command's view as plain values, absent ones empty."""
 
 from __future__ import annotations
 
 import csv
 import io
 
-from gpucheck.inventory.columns import COLUMNS, CSV_COLUMNS
-from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable
+from gpucheck.report.views import open_view
 
 
 def render(report: Report, view: View) -> str:
-    """Return the rows; a report without a list gives the heading alone."""
-    names = view.columns or CSV_COLUMNS
+    """Return the rows; a report without any gives the heading alone."""
+    heading, rows = open_view(report.command).rows(report, view)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if view.header:
-        writer.writerow(names)
-    gpus = report.result.gpus if isinstance(report.result, Inventory) else ()
-    for gpu in gpus:
-        writer.writerow(_cell(COLUMNS[name].value(gpu)) for name in names)
+        writer.writerow(heading)
+    for row in rows:
+        writer.writerow(_cell(value) for value in row)
     return text.getvalue()
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpucheck.bench.ci.verdicts import RED, Kind, Verdict, verdicts_of
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable
+from gpucheck.report.verdicts import RED, Kind, Verdict, verdicts_of
 
 #: GitHub shows ten annotations of each kind for a step, and silently drops the others.
 MOST_ANNOTATIONS = 10

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from xml.etree import ElementTree
 
-from gpucheck.bench.ci.verdicts import Kind, Verdict, verdicts_of
-from gpucheck.bench.model import BenchResult
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View
+from gpucheck.report.verdicts import Kind, Verdict, seconds_of, verdicts_of
 
 #: Characters that XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -62,7 +61,7 @@ def _suite(
             "failures": str(kinds.count(Kind.FAILURE)),
             "errors": str(kinds.count(Kind.ERROR)),
             "skipped": str(kinds.count(Kind.SKIPPED)),
-            "time": f"{_seconds(report):.3f}",
+            "time": f"{seconds_of(report):.3f}",
         },
     )
     suite.append(_properties(report, device, uuid, cases))
@@ -120,11 +119,6 @@ def _lines(verdict: Verdict) -> list[str]:
 
 def _details(verdict: Verdict) -> list[str]:
     return [*(f"{name}: {value}" for name, value in verdict.figures), *verdict.lines]
-
-
-def _seconds(report: Report) -> float:
-    result = report.result
-    return result.environment.duration_s if isinstance(result, BenchResult) else 0.0
 
 
 def _text(text: str) -> str:

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from importlib import import_module
 from io import StringIO
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View
+from gpucheck.report.views import open_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-#: Command -> module with `build(report, view) -> rich renderable`.
-DOCUMENTS = MappingProxyType(
-    {
-        "list": "gpucheck.inventory.view",
-        "detect": "gpucheck.detect.view",
-        "place": "gpucheck.place.view",
-        "claims": "gpucheck.place.view",
-        "bench": "gpucheck.bench.view",
-        "burn": "gpucheck.bench.burn_view",
-        "compare": "gpucheck.bench.ci.compare_view",
-        "profile": "gpucheck.bench.ci.profile_view",
-        "memlimit": "gpucheck.memlimit.view",
-    }
-)
 
 #: ASCII for typographic characters, for terminals that have nothing else.
 _ASCII = str.maketrans({"…": "~", "·": "|", "└": "`", "├": "|", "─": "-", "×": "x", "±": "+"})
@@ -43,7 +27,7 @@ def render(report: Report, view: View) -> str:
 
     if not view.unicode:
         report = in_ascii(report)
-    renderable: RenderableType = import_module(DOCUMENTS[report.command]).build(report, view)
+    renderable: RenderableType = open_view(report.command).build(report, view)
     console = Console(
         # Not stdout, which rich would flush at the end and which may be full: we only make text.
         file=StringIO(),

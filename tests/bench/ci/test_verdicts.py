@@ -9,10 +9,10 @@ import pytest
 
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.ci.verdicts import Kind, verdicts_of
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
+from gpucheck.report.verdicts import Kind, verdicts_of
 from tests.fakes.verdicts import report, result
 
 SIDE = ComparedRun(file="a.json", time="", host=None, gpucheck="0.1.0", profile=None)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.report.formats.table import DOCUMENTS, in_ascii, render
+from gpucheck.report.formats.table import in_ascii, render
 from gpucheck.report.text import View
+from gpucheck.report.views import VIEWS
 from tests.fakes.reports import list_report
 from tests.report.formats.recorded import SNAPSHOTS
 
@@ -42,7 +43,7 @@ class Box:
 
 
 def test_every_command_but_the_snapshot_has_a_document() -> None:
-    assert set(DOCUMENTS) >= set(COMMANDS) - {"snapshot"}
+    assert set(VIEWS) >= set(COMMANDS) - {"snapshot"}
 
 
 def test_texts_become_ascii_everywhere() -> None:

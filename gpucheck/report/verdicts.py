@@ -1,0 +1,80 @@
+"""Verdicts of a report for CI systems: one for each device and check, with its kind."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
+
+#: Document -> module with `verdicts(result)` and `seconds(result)`.
+SOURCES = MappingProxyType(
+    dict.fromkeys(("bench", "burn", "compare"), "gpucheck.bench.ci.verdicts")
+)
+
+
+class Kind(StrEnum):
+    """Kind of a verdict for a CI system; a warning does not turn a job red."""
+
+    PASS = "pass"
+    WARNING = "warning"
+    FAILURE = "failure"
+    ERROR = "error"
+    SKIPPED = "skipped"
+
+
+RED = (Kind.FAILURE, Kind.ERROR)
+
+
+class Verdict(NamedTuple):
+    """One verdict: `figures` are names and values for people, `lines` the evidence and what to do.
+
+    `device` is `cpu`, `gpu:<cuda_index>`, `node`, or `run` for the whole run.
+    """
+
+    device: str
+    check: str
+    kind: Kind
+    message: str
+    gpu_uuid: str | None = None
+    class_: str | None = None
+    figures: tuple[tuple[str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def verdicts_of(report: Report) -> tuple[Verdict, ...]:
+    """Return the verdicts of a report; red ones are among them whenever its exit code is not 0."""
+    source = _source(report)
+    found: list[Verdict] = [] if source is None else source.verdicts(report.result)
+    if report.exit_code is not ExitCode.OK and not any(one.kind in RED for one in found):
+        found = [*found, _of_report(report)]
+    return tuple(found)
+
+
+def seconds_of(report: Report) -> float:
+    """Return how long the work behind a report took, 0 if it does not say."""
+    source = _source(report)
+    seconds: float = 0.0 if source is None else source.seconds(report.result)
+    return seconds
+
+
+def _source(report: Report) -> Any:
+    return import_module(SOURCES[report.command]) if report.command in SOURCES else None
+
+
+def _of_report(report: Report) -> Verdict:
+    """Return the verdict on the whole run, if no single check explains its exit code."""
+    failure = report.error
+    message = failure.message if failure else "; ".join(one.message for one in report.warnings)
+    kind = Kind.FAILURE if report.exit_code is ExitCode.BAD else Kind.ERROR
+    return Verdict(
+        device="run",
+        check=report.command,
+        kind=kind,
+        message=message or f"ended with code {int(report.exit_code)}",
+        class_=failure.code if failure else "warnings",
+        lines=failure.remedy if failure else (),
+    )

@@ -1,0 +1,91 @@
+"""Lines to copy or to evaluate: UUIDs, indices, code, and exports for any shell."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucheck.memlimit.model import MemoryLimit, MemoryRequest
+from gpucheck.place.model import PlacedDevice, Placement
+from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.formats import open_format
+from gpucheck.report.text import View
+
+
+def lines(name: str, command: str, result: object) -> str:
+    """Return what a command prints in this format."""
+    report = Report(
+        command=command,
+        schema=f"gpucheck/{command}/1",
+        time="2026-01-01T00:00:00Z",
+        host=Host(),
+        exit_code=ExitCode.OK,
+        status=Status.OK,
+        error=None,
+        warnings=(),
+        result=result,
+    )
+    return open_format(name)(report, View(width=1))
+
+
+def placement(*uuids: str, **environment: str) -> Placement:
+    devices = tuple(PlacedDevice(spec="", resolved="", kind="GPU", uuid=uuid) for uuid in uuids)
+    return Placement(devices=devices, environment=environment)
+
+
+def limit(environment: dict[str, str], *, code: str | None = None) -> MemoryLimit:
+    return MemoryLimit(
+        request=MemoryRequest(text="30%"),
+        gpus=(),
+        mechanisms=(),
+        environment=environment,
+        code=code,
+    )
+
+
+def test_uuids_with_commas() -> None:
+    two = placement("GPU-1", "GPU-2", CUDA_VISIBLE_DEVICES="GPU-1,GPU-2")
+
+    assert lines("uuid", "place", two) == "GPU-1,GPU-2\n"
+
+
+def test_indices_never_without_their_order() -> None:
+    one = placement("GPU-1", CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="3")
+
+    assert lines("index", "place", one) == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=3\n"
+
+
+@settings(max_examples=25)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+def test_any_value_survives_the_shell(value: str) -> None:
+    text = lines("shell", "memlimit", limit({"GPUCHECK_TEST": value}))
+    assert lines("shell", "place", placement("GPU-1", GPUCHECK_TEST=value)) == text
+
+    shown = subprocess.run(
+        ["sh", "-c", 'eval "$1"; printf %s "$GPUCHECK_TEST"', "sh", text.encode()],
+        capture_output=True,
+        check=True,
+        env={"PATH": "/bin:/usr/bin"},
+    )
+    assert shown.stdout.decode("utf-8") == value
+
+
+def test_lines_of_code_are_shown_as_they_are() -> None:
+    assert lines("code", "memlimit", limit({}, code="a = 1\n  b\n")) == "a = 1\n  b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "result"),
+    [
+        *((name, "place", placement()) for name in ("uuid", "index", "shell")),
+        *((name, "place", None) for name in ("uuid", "index", "shell")),
+        *((name, "memlimit", limit({})) for name in ("code", "shell")),
+        *((name, "memlimit", None) for name in ("code", "shell")),
+    ],
+)
+def test_nothing_to_show_is_no_text(name: str, command: str, result: object) -> None:
+    assert lines(name, command, result) == ""
