@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,3 +249,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") is not None:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def children() -> Callable[[], set[str]]:
+    """Return a function that lists the living child processes started during the test.
+
+    Those that were killed get a moment to die.
+    """
+    before = _living()
+
+    def left_over() -> set[str]:
+        end = time.monotonic() + 10
+        while (found := _living() - before) and time.monotonic() < end:
+            time.sleep(0.02)
+        return found
+
+    return left_over
+
+
+def _living() -> set[str]:
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+            # A zombie is dead; only its exit status has not been collected.
+            found |= {pid} - ({pid} if state == "Z" else set())
+    return found

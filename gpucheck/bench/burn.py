@@ -6,23 +6,46 @@ interrupt. However it ends, every process is asked to stop, and killed if it doe
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck.bench import worker
-from gpucheck.bench.burn_gates import burn_gates
-from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnGlance, BurnMoment, BurnResult
-from gpucheck.bench.burners import Burners, BurnNews, BurnOrder
-from gpucheck.bench.ci.workers import Station
+from gpucheck.bench.burn_gates import burn_gates, conclude_burn
+from gpucheck.bench.burn_model import (
+    BurnDevice,
+    BurnEnd,
+    BurnGlance,
+    BurnMoment,
+    BurnRequest,
+    BurnResult,
+)
+from gpucheck.bench.claiming import hold_gpus
 from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.environment import memory_holders, variables_of
 from gpucheck.bench.model import BenchRequest, Telemetry
+from gpucheck.bench.plan import check_numbers
 from gpucheck.bench.telemetry import Observer, held_down
-from gpucheck.drivers.host.clock import Clock
-from gpucheck.drivers.nvml.telemetry import Sample, Telemeter, Window
+from gpucheck.bench.workers import (
+    WORKER_SILENT,
+    WorkerAnswer,
+    WorkerDevice,
+    WorkerOrder,
+    WorkerPool,
+    select_worker_devices,
+)
+from gpucheck.drivers.host.clock import Clock, MonotonicClock
+from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Sample, Telemeter, Window
+from gpucheck.drivers.readings import NvmlReading
+from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.model import Inventory
+from gpucheck.place.lease import own_command
 from gpucheck.report.codec import DecodeError, from_plain
-from gpucheck.report.envelope import Failure
+from gpucheck.report.envelope import Answer, Failure
+from gpucheck.report.errors import InconclusiveError, WrongUseError
 
 #: Limit for a card that reports no threshold: below the shutdown temperature of any card.
 TEMPERATURE_LIMIT_C = 90.0
@@ -42,7 +65,7 @@ class BurnPlan:
     `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
     """
 
-    stations: tuple[Station, ...]
+    devices: tuple[WorkerDevice, ...]
     request: BenchRequest
     seconds: float
     limit_c: float | None = None
@@ -54,7 +77,7 @@ class BurnPlan:
 class _Device:
     """State of a device under load; `track` has (seconds since the start, products)."""
 
-    station: Station
+    worker: WorkerDevice
     check: Corruption
     name: str | None = None
     state: str = "opening"
@@ -104,15 +127,92 @@ class _Overheard:
         self._telemeter.close()
 
 
+def burn_pool() -> WorkerPool:
+    """Return the pool of the processes that load devices."""
+    return WorkerPool("gpucheck.bench.burn_worker", "loads")
+
+
+def worker_order(worker: WorkerDevice, request: BenchRequest, held: str | None) -> WorkerOrder:
+    """Return the order for one device; `held` names the holders of its memory."""
+    told = {
+        "device": worker.device,
+        "size": request.size,
+        "seed": request.seed,
+        "fill": request.fill.value,
+        "held": held,
+    }
+    return WorkerOrder(device=worker.device, arguments=(json.dumps(told),), cpus=worker.cpus)
+
+
+def check_burn(request: BurnRequest) -> None:
+    """Refuse an invalid request before a device is touched.
+
+    Raises:
+        WrongUseError: the time, the temperature, the size or the seed is invalid.
+    """
+    if not 0 < request.seconds < float("inf"):
+        message = f"--burn needs more than 0 seconds, not {request.seconds:g}."
+        raise WrongUseError(code="bad-burn", message=message)
+    if request.limit_c is not None and not 30 <= request.limit_c <= 120:
+        message = f"--burn-limit must be 30 to 120 degrees Celsius, not {request.limit_c:g}."
+        raise WrongUseError(code="bad-burn-limit", message=message)
+    check_numbers(request.product)
+
+
+def burn_here(
+    request: BurnRequest,
+    probes: Probes,
+    pool: WorkerPool,
+    environment: Mapping[str, str],
+    tell: Callable[[BurnMoment], None],
+) -> Answer:
+    """Load the chosen devices until the burn ends, and return the answer.
+
+    Raises:
+        MissingError: a GPU is required and there is none.
+        InconclusiveError: another process has claimed one.
+    """
+    devices = request.product.devices
+    on_gpus = set(devices) != {"cpu"}
+    answer = take_inventory(ListRequest(ask_driver=on_gpus), probes)
+    gpus = answer.result.gpus if isinstance(answer.result, Inventory) and on_gpus else ()
+    targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
+    uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]
+    reading = probes.nvml(NvmlQuestion()) if uuids else NvmlReading()
+    plan = BurnPlan(
+        devices=targets,
+        request=request.product,
+        seconds=request.seconds,
+        limit_c=request.limit_c,
+        holders=memory_holders(probes, reading),
+        variables=variables_of(environment),
+    )
+    telemeter = NvmlTelemeter() if uuids else NoTelemeter("no GPU is under load")
+    with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
+        for uuid, reason in claimed.others.items():
+            raise _claimed(uuid, reason)
+        result = run_burn(plan, pool, telemeter, MonotonicClock(), tell)
+    return conclude_burn(result, answer.host)
+
+
+def _claimed(uuid: str, reason: str) -> InconclusiveError:
+    """Return why a GPU is not burned: a full load would ruin the work of its holder."""
+    return InconclusiveError(
+        code="gpu-claimed",
+        message=f"{uuid} is {reason}.",
+        remedy=("Burn the others: --device gpu:N", "See who holds it: gpucheck place --claims"),
+    )
+
+
 def run_burn(
     plan: BurnPlan,
-    burners: Burners,
+    pool: WorkerPool,
     telemeter: Telemeter,
     clock: Clock,
     tell: Callable[[BurnMoment], None],
 ) -> BurnResult:
     """Load the plan's devices and return the result; an interrupt is an ordinary end."""
-    burn = _Burn(plan, burners, telemeter, clock, tell)
+    burn = _Burn(plan, pool, telemeter, clock, tell)
     try:
         burn.open()
         burn.load()
@@ -129,18 +229,18 @@ class _Burn:
     def __init__(
         self,
         plan: BurnPlan,
-        burners: Burners,
+        pool: WorkerPool,
         telemeter: Telemeter,
         clock: Clock,
         tell: Callable[[BurnMoment], None],
     ) -> None:
         self._plan = plan
-        self._burners = burners
+        self._pool = pool
         self._sensors = _Overheard(telemeter)
         self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
         self._clock = clock
         self._tell = tell
-        self._devices = {station.device: _new(station) for station in plan.stations}
+        self._devices = {worker.device: _new(worker) for worker in plan.devices}
         self._start_s = self._looked_s = clock.now_s()
         self._ended_s: float | None = None
         self._began = False
@@ -149,19 +249,14 @@ class _Burn:
     def open(self) -> None:
         """Start the processes and wait until each is ready or has failed."""
         request = self._plan.request
-        told = {"size": request.size, "seed": request.seed, "fill": request.fill.value}
         holders = self._plan.holders
-        self._burners.start(
+        self._pool.start(
             [
-                BurnOrder(
-                    device=station.device,
-                    request={**told, "held": holders.get(station.gpu_uuid or "")},
-                    cpus=station.cpus,
-                )
-                for station in self._plan.stations
+                worker_order(worker, request, holders.get(worker.gpu_uuid or ""))
+                for worker in self._plan.devices
             ]
         )
-        uuids = [station.gpu_uuid for station in self._plan.stations if station.gpu_uuid]
+        uuids = [worker.gpu_uuid for worker in self._plan.devices if worker.gpu_uuid]
         if uuids:
             self._observer.start(uuids)
         end_s = self._clock.now_s() + _START_S
@@ -175,7 +270,7 @@ class _Burn:
         self._start_s = self._looked_s = self._clock.now_s()
         for device in self._in_state("ready"):
             device.state, device.heard_s = "loaded", self._start_s
-        self._burners.begin()
+        self._pool.begin()
         self._began = True
         while self._elapsed_s() < self._plan.seconds:
             if not self._in_state("loaded"):
@@ -193,7 +288,7 @@ class _Burn:
         """Stop the load, take the last messages, and leave no process behind."""
         self._ended_s = self._elapsed_s()
         try:
-            self._burners.stop()
+            self._pool.stop()
             end_s = self._clock.now_s() + _STOP_S
             while self._clock.now_s() < end_s and any(
                 device.is_running for device in self._devices.values()
@@ -202,7 +297,7 @@ class _Burn:
         except KeyboardInterrupt:  # a second Ctrl-C: skip the last messages
             self.ended_by = BurnEnd.INTERRUPTED
         finally:
-            self._burners.close()
+            self._pool.close()
             self._sensors.close()
 
     def result(self) -> BurnResult:
@@ -232,7 +327,7 @@ class _Burn:
 
     def _clock_limits(self, device: _Device, telemetry: Telemetry) -> dict[str, float] | None:
         """Return what limited a GPU's clock under load, or None if it was not read."""
-        uuid = device.station.gpu_uuid
+        uuid = device.worker.gpu_uuid
         sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
         span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
         state = self._observer.state(uuid, [span_s], _LOADED)
@@ -245,7 +340,7 @@ class _Burn:
     def _notes(self) -> Iterator[str]:
         """Yield notes for the user on each device: who shares it, and its product."""
         for name, device in self._devices.items():
-            held = self._plan.holders.get(device.station.gpu_uuid or "")
+            held = self._plan.holders.get(device.worker.gpu_uuid or "")
             if held is not None:
                 yield f"{name} was shared: {held}"
             yield from (f"{name}: {note}" for note in device.notes)
@@ -254,8 +349,8 @@ class _Burn:
 
     def _hear(self) -> None:
         """Take the messages and the sensor readings, and report progress."""
-        for news in self._burners.news(_LOOK_S):
-            self._take(news)
+        for name, answer in self._pool.answers(_LOOK_S):
+            self._take(name, answer)
         now_s = self._clock.now_s()
         if self._sensors.facts:
             settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
@@ -264,12 +359,12 @@ class _Burn:
             self._looked_s = now_s
         self._tell(self._moment())
 
-    def _take(self, news: BurnNews) -> None:
-        device = self._devices[news.device]
+    def _take(self, name: str, answer: WorkerAnswer) -> None:
+        device = self._devices[name]
         device.heard_s = self._clock.now_s()
-        document = news.document
-        if news.failure is not None or document is None:
-            device.state, device.failure = "failed", news.failure
+        document = answer.document
+        if document is None:
+            device.state, device.failure = "failed", answer.failure
             return
         part = document.get("part")
         if part == "failure":
@@ -285,7 +380,7 @@ class _Burn:
         except DecodeError as error:
             self._give_up(device, f"sent an unreadable message: {error}")
             return
-        device.check = replace(check, gpu_uuid=device.station.gpu_uuid)
+        device.check = replace(check, gpu_uuid=device.worker.gpu_uuid)
         device.name = document.get("name", device.name)
         device.notes = (*device.notes, *map(str, document.get("notes", ())))
         device.failure = check.failure
@@ -297,9 +392,9 @@ class _Burn:
             device.track.append((self._elapsed_s(), check.products))
 
     def _give_up(self, device: _Device, how: str) -> None:
-        message = f"the process that loads {device.station.device} {how}"
-        device.state, device.failure = "failed", Failure(code=worker.SILENT, message=message)
-        self._burners.drop(device.station.device)
+        message = f"the process that loads {device.worker.device} {how}"
+        device.state, device.failure = "failed", Failure(code=WORKER_SILENT, message=message)
+        self._pool.drop(device.worker.device)
 
     # ------------------------------------------------------------------------------- watching
 
@@ -315,7 +410,7 @@ class _Burn:
         The margin decides if a card reports its distance from the threshold instead of the
         threshold itself, as nvml.h announces for Ada and later.
         """
-        uuid = device.station.gpu_uuid
+        uuid = device.worker.gpu_uuid
         if uuid is None or uuid not in self._sensors.facts:
             return None
         own = self._sensors.facts[uuid].get("temperature_slowdown_c")
@@ -327,12 +422,12 @@ class _Burn:
 
     def _margin_c(self, device: _Device) -> float | None:
         """Return a GPU's last reading of its distance from slowing down, if it reports one."""
-        sample = self._sensors.last.get(device.station.gpu_uuid or "")
+        sample = self._sensors.last.get(device.worker.gpu_uuid or "")
         return sample.values.get("temperature_margin_c") if sample is not None else None
 
     def _is_too_hot(self) -> bool:
         for device in self._devices.values():
-            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            sample = self._sensors.last.get(device.worker.gpu_uuid or "")
             if sample is None:
                 continue
             limit, now = self._limit_c(device), sample.values.get("temperature_c")
@@ -349,7 +444,7 @@ class _Burn:
     def _moment(self) -> BurnMoment:
         glances = []
         for name, device in self._devices.items():
-            sample = self._sensors.last.get(device.station.gpu_uuid or "")
+            sample = self._sensors.last.get(device.worker.gpu_uuid or "")
             values = sample.values if sample is not None else {}
             milliwatts = values.get("power_mw")
             glances.append(
@@ -373,17 +468,17 @@ class _Burn:
         )
 
 
-def _new(station: Station) -> _Device:
-    check = Corruption(device=station.device, gpu_uuid=station.gpu_uuid)
-    return _Device(station=station, check=check)
+def _new(worker: WorkerDevice) -> _Device:
+    check = Corruption(device=worker.device, gpu_uuid=worker.gpu_uuid)
+    return _Device(worker=worker, check=check)
 
 
 def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
-    uuid = device.station.gpu_uuid
+    uuid = device.worker.gpu_uuid
     sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
     tenth = max(2, len(device.track) // 10)
     return BurnDevice(
-        device=device.station.device,
+        device=device.worker.device,
         gpu_uuid=uuid,
         name=device.name,
         corruption=device.check,

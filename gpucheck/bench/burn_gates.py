@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.bench import worker
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
 from gpucheck.bench.ci.diagnosis import class_of_failure
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
@@ -12,6 +11,7 @@ from gpucheck.bench.ci.gates import failure_of
 from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.model import GpuTelemetry
 from gpucheck.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
+from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Answer, Evidence, Failure, Host
 from gpucheck.report.errors import ExitCode
 
@@ -83,7 +83,7 @@ def _alive(device: BurnDevice, result: BurnResult) -> Gate:
         return _gate(device, "alive", GateStatus.PASS)
     class_ = class_of_failure(failure)
     # If a card answered and then fell silent under load, the software is not to blame.
-    if failure.code == worker.SILENT and device.corruption.products:
+    if failure.code == WORKER_SILENT and device.corruption.products:
         class_ = GateClass.HARDWARE
     interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
     # If others interfered, for example by taking all of its memory, the device is not to blame.

@@ -1,44 +1,126 @@
-"""Worker processes: `gpucheck bench ... --json`, in parallel or one by one, one document each.
+"""Pool of worker processes: an order for each device, a stream of documents from each.
 
-A worker that dies, hangs or prints anything else counts as a failure; the others go on. However a
-round ends, none of its processes is left.
+A worker reads its order from its arguments and writes JSON documents, one a line. Documents whose
+`part` is `ready` or `progress` are followed by others; any other is its last. A worker that dies,
+hangs or writes anything else counts as a failure; the others go on. However a pool ends, none of
+its processes is left.
+
+Workers begin together or one by one, at a start barrier: a lock on a shared file. The file has no
+name, so it disappears with the starter. Workers open it through /proc among the starter's
+descriptors, which only its own user can do. A ready worker marks itself in the file and waits for
+its lock. The starter releases the lock once all are ready. Workers that share it then begin
+together; those that want it exclusively begin one after the other. The kernel releases a lock when
+its holder dies, so a dead worker blocks nobody.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import re
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from gpucheck.bench import worker
-from gpucheck.bench.turn import Turn
+from gpucheck.bench.plan import check_device_names
 from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.host.cpu import running_on
 from gpucheck.drivers.interrupts import HeldBack
+from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
+from gpucheck.report.errors import MissingError
 
+#: Error codes of a failed worker, beyond the errors in its own documents.
+WORKER_DIED, WORKER_SILENT, WORKER_LATE = "worker-died", "worker-silent", "worker-late"
+WORKER_NO_DOCUMENT, WORKER_INTERRUPTED = "worker-no-document", "worker-interrupted"
 #: Importing CuPy and opening a sleeping GPU takes seconds; a hanging driver never ends.
 START_S = 120.0
-#: Time to exit after the answer; only a hanging driver takes longer.
+#: Time to exit after the last document; only a hanging driver takes longer.
 _LEAVE_S = 2.0
 _LOOK_S = 0.02
 #: Programs on each core that make any process late.
 _CROWD = 3.0
-_STEPS = {worker.LATE: ("run it again when the machine is idle",)}
+_MORE_FOLLOW = ("ready", "progress")
 #: Endings of a process that regards its work as done.
 _ENDED_WELL = ("ended with code 0", "closed its output")
+_START_VARIABLE = "GPUCHECK_START"
 _DEFAULTS_VARIABLE = "GPUCHECK_CONFIG"
+#: The kernel numbers 8192 processors at most.
+_CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDevice:
+    """Device with its own processes, and the processors near it."""
+
+    device: str
+    gpu_uuid: str | None = None
+    cpus: frozenset[int] | None = None
+
+
+def worker_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[WorkerDevice, ...]:
+    """Return a worker for each device named: `cpu`, `gpu:N`, `gpu` and `all` for every GPU.
+
+    A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process reports that.
+
+    Raises:
+        WrongUseError: a name is not a device.
+    """
+    check_device_names(devices)
+    visible = {f"gpu:{gpu.cuda_index}": gpu for gpu in gpus if gpu.cuda_index is not None}
+    ordered = sorted(visible, key=lambda name: visible[name].cuda_index or 0)
+    found: dict[str, WorkerDevice] = {}
+    for device in devices:
+        for name in ordered if device in ("gpu", "all") else [device]:
+            gpu = visible.get(name)
+            cpus = parse_cpu_list(gpu.cpu_affinity) if gpu is not None else None
+            uuid = gpu.uuid if gpu is not None else None
+            found[name] = WorkerDevice(device=name, gpu_uuid=uuid, cpus=cpus)
+    return tuple(found.values())
+
+
+def select_worker_devices(
+    devices: Sequence[str], gpus: Sequence[Gpu], *, require_gpu: bool = False
+) -> tuple[WorkerDevice, ...]:
+    """Return the devices that get processes of their own.
+
+    `all` means every GPU, or the processor if there is none: it would disturb GPUs.
+
+    Raises:
+        MissingError: GPUs are requested or required, and CUDA sees none.
+    """
+    asked = [name for name in devices if name != "all"]
+    targets = worker_devices([*asked, *(["gpu"] if "all" in devices else [])], gpus)
+    if not targets and "all" in devices and not require_gpu:
+        targets = worker_devices(["cpu"], gpus)
+    if not targets or (require_gpu and all(one.device == "cpu" for one in targets)):
+        message = "No GPU is visible to CUDA, so none can be measured."
+        instead = () if require_gpu else ("Measure the processor with: --device cpu",)
+        remedy = ("Run: gpucheck detect", *instead)
+        raise MissingError(code="no-gpu", message=message, remedy=remedy)
+    return targets
+
+
+def parse_cpu_list(text: str | None) -> frozenset[int] | None:
+    """Return the processors of a list as the kernel writes it ("0-3,8"), None if malformed."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        low, dash, high = part.strip().partition("-")
+        if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
+            return None
+        found.update(range(int(low), int(high or low) + 1))
+    return frozenset(found) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """Order for one process: its device, its arguments after `gpucheck`, and its CPUs.
+    """Order for one process: its device, its arguments, and its CPUs.
 
     `cpus` None leaves it on the CPUs of its parent.
     """
@@ -50,171 +132,244 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """Document that one process printed, or why there is none."""
+    """Document of a process, or why it ended without its last one."""
 
-    document: Mapping[str, Any] | None = None
+    document: dict[str, Any] | None = None
     failure: Failure | None = None
 
 
-class Workers(Protocol):
-    """Processes that measure devices."""
+class StartBarrier:
+    """Starter's side of the barrier: hold the workers, count the ready ones, release them."""
 
-    def round(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
-    ) -> Sequence[WorkerAnswer]:
-        """Return one answer for each order, in parallel or one by one (`in_turn`).
+    def __init__(self, *, sequential: bool) -> None:
+        self._kind = "exclusive" if sequential else "shared"
+        self._lock = os.memfd_create("gpucheck-start")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-        `deadline_s` covers all measurements. Never raises: an interrupt gives the answers so far,
-        and the failure `worker-interrupted` for the others.
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return the environment variables for the workers."""
+        return {_START_VARIABLE: f"{self._kind}:/proc/{os.getpid()}/fd/{self._lock}"}
+
+    def ready(self) -> int:
+        """Return how many workers are ready."""
+        return os.fstat(self._lock).st_size
+
+    def release(self) -> None:
+        """Release the workers."""
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file; it disappears with the last worker."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+@contextlib.contextmanager
+def wait_for_start(environment: Mapping[str, str]) -> Iterator[None]:
+    """Wait for the start if this process's parent holds it back; otherwise do nothing.
+
+    An exclusive lock lasts as long as the block.
+    """
+    kind, _, path = environment.get(_START_VARIABLE, "").partition(":")
+    if not path:
+        yield
+        return
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_APPEND)
+    except OSError:  # the starter has gone, and nobody waits for the answer
+        yield
+        return
+    try:
+        os.write(lock, b".")
+        fcntl.flock(lock, fcntl.LOCK_EX if kind == "exclusive" else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
+
+
+class WorkerPool:
+    """Processes of this package, one for each device. No method raises for a failing worker.
+
+    `module` is run with each order's arguments; `task` is what its processes do to a device.
+    `command` replaces the program in tests.
+    """
+
+    def __init__(self, module: str, task: str, *, command: Sequence[str] = ()) -> None:
+        self._task = task
+        self._command = tuple(command) or (sys.executable, "-P", "-m", module)
+        self._barrier: StartBarrier | None = None
+        self._children: dict[str, Child] = {}
+        self._leaving: list[Child] = []
+        self._failed: list[tuple[str, WorkerAnswer]] = []
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Return the devices whose last document is still to come."""
+        return tuple(self._children)
+
+    def start(self, orders: Sequence[WorkerOrder], *, sequential: bool = False) -> None:
+        """Start a process for each order, held back at the barrier.
+
+        Signals are held back until each start is recorded.
         """
-        ...
+        self._barrier = StartBarrier(sequential=sequential)
+        environment = {**worker_environment(os.environ), **self._barrier.variables}
+        with HeldBack():
+            for order in orders:
+                with running_on(order.cpus):
+                    try:
+                        self._children[order.device] = Child(
+                            self._command[-1],
+                            *order.arguments,
+                            environment=environment,
+                            interpreter=self._command[:-1],
+                        )
+                    except ChildDiedError as error:
+                        answer = self.failure(order.device, WORKER_DIED, error.how)
+                        self._failed.append((order.device, answer))
+
+    def all_ready(self) -> bool:
+        """Return whether every process that still runs waits at the barrier."""
+        return self.ready() >= len(self._children)
+
+    def ready(self) -> int:
+        """Return how many processes have reached the barrier."""
+        return self._barrier.ready() if self._barrier is not None else 0
+
+    def begin(self) -> None:
+        """Release the processes from the barrier."""
+        if self._barrier is not None:
+            self._barrier.release()
+
+    def answers(self, wait_s: float) -> Sequence[tuple[str, WorkerAnswer]]:
+        """Return what has come, by device, waiting at most `wait_s` if nothing has."""
+        found, self._failed = self._failed, []
+        devices = {child.fileno(): device for device, child in self._children.items()}
+        poll = select.poll()
+        for descriptor in devices:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(0 if found else wait_s * 1000):
+            device = devices[descriptor]
+            found.extend((device, answer) for answer in self._read(device))
+        return found
+
+    def _read(self, device: str) -> Iterator[WorkerAnswer]:
+        child = self._children[device]
+        try:
+            while (document := child.next_document(0.0)) is not None:
+                yield WorkerAnswer(document=document)
+                if document.get("part") not in _MORE_FOLLOW:
+                    # It now releases its GPU, and with it the claim.
+                    self._leaving.append(self._children.pop(device))
+                    return
+        except ChildDiedError as error:
+            self.drop(device)
+            if error.how in _ENDED_WELL:
+                yield self.failure(device, WORKER_NO_DOCUMENT, "ended without a document")
+            else:
+                yield self.failure(device, WORKER_DIED, error.how)
+
+    def failure(
+        self, device: str, code: str, how: str, remedy: tuple[str, ...] = ()
+    ) -> WorkerAnswer:
+        """Return the answer for a process that failed."""
+        message = f"the process that {self._task} {device} {how}"
+        return WorkerAnswer(failure=Failure(code=code, message=message, remedy=remedy))
+
+    def drop(self, device: str) -> None:
+        """Kill a device's process, if it is still there."""
+        child = self._children.pop(device, None)
+        if child is not None:
+            child.abandon()
+
+    def stop(self) -> None:
+        """Ask all that are left to stop; each sends its last document."""
+        for child in self._children.values():
+            child.ask({"ask": "stop"})
+
+    def close(self) -> None:
+        """End what is left, and give those that have finished a moment to exit."""
+        with HeldBack():
+            for device in list(self._children):
+                self.drop(device)
+            end = time.monotonic() + _LEAVE_S
+            for child in self._leaving:
+                child.finish(max(0.0, end - time.monotonic()))
+            self._leaving.clear()
+            if self._barrier is not None:
+                self._barrier.close()
 
 
-def _say_nothing(text: str) -> None:
+def ignore_progress(text: str) -> None:
     """Ignore the progress."""
 
 
-class ProcessWorkers:
-    """Workers that run this program. `tell` takes a line on the progress of the round."""
+class Workers:
+    """Rounds of `gpucheck bench` in worker processes. `tell` takes a line on the progress."""
 
     def __init__(
         self,
         *,
-        tell: Callable[[str], None] = _say_nothing,
+        tell: Callable[[str], None] = ignore_progress,
         start_s: float = START_S,
         command: Sequence[str] = (),
     ) -> None:
         self._tell = tell
         self._start_s = start_s
-        #: For tests: what runs in the place of this program.
-        self._command = tuple(command) or (sys.executable, "-P", "-m", "gpucheck")
+        self._command = command
 
     def round(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
+        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
-        """Start a process for each order, let them measure, and read their answers."""
-        running = _Round(orders, in_turn=in_turn, tell=self._tell)
+        """Return one answer for each order, in parallel or one by one (`sequential`).
+
+        `deadline_s` covers all measurements. Never raises: an interrupt gives the answers so far,
+        and the failure `worker-interrupted` for the others.
+        """
+        pool = WorkerPool("gpucheck", "measured", command=self._command)
+        answers: dict[str, WorkerAnswer] = {}
         try:
-            running.start(self._command)
-            running.hold_back(self._start_s)
-            running.gather(deadline_s)
+            pool.start(orders, sequential=sequential)
+            self._hold_back(pool, answers, len(orders))
+            self._gather(pool, answers, deadline_s)
+            code, how, remedy = _no_answer(len(pool.running), deadline_s)
         except KeyboardInterrupt:
-            running.interrupt()
+            code, how, remedy = WORKER_INTERRUPTED, "was interrupted", ()
         finally:
-            running.close()
-        return running.answers()
+            pool.close()
+        return [
+            answers.get(order.device) or pool.failure(order.device, code, how, remedy)
+            for order in orders
+        ]
 
-
-class _Round:
-    """The processes of one round."""
-
-    def __init__(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, tell: Callable[[str], None]
-    ) -> None:
-        self._orders = orders
-        self._turn = Turn(in_turn=in_turn)
-        self._tell = tell
-        self._children: dict[int, Child] = {}
-        self._leaving: list[Child] = []
-        self._answers: dict[int, WorkerAnswer] = {}
-
-    def start(self, command: Sequence[str]) -> None:
-        """Start them all; signals are held back until each start is recorded."""
-        environment = {**worker_environment(os.environ), **self._turn.variables}
-        with HeldBack():
-            for place, order in enumerate(self._orders):
-                with running_on(order.cpus):
-                    try:
-                        self._children[place] = Child(
-                            command[-1],
-                            *order.arguments,
-                            environment=environment,
-                            interpreter=tuple(command[:-1]),
-                        )
-                    except ChildDiedError as error:
-                        self._fail(place, worker.DIED, error.how)
-
-    def hold_back(self, start_s: float) -> None:
+    def _hold_back(self, pool: WorkerPool, answers: dict[str, WorkerAnswer], count: int) -> None:
         """Wait until every process is ready or has ended, then let them measure."""
-        end = time.monotonic() + start_s
-        while self._children and time.monotonic() < end:
-            ready = self._turn.ready()
-            if ready >= len(self._children):
-                break
-            self._tell(f"{ready} of {len(self._orders)} processes are ready")
-            self._read(_LOOK_S)
-        self._turn.begin()
+        end = time.monotonic() + self._start_s
+        while pool.running and time.monotonic() < end and not pool.all_ready():
+            self._tell(f"{pool.ready()} of {count} processes are ready")
+            answers.update(pool.answers(_LOOK_S))
+        pool.begin()
 
-    def gather(self, deadline_s: float) -> None:
+    def _gather(
+        self, pool: WorkerPool, answers: dict[str, WorkerAnswer], deadline_s: float
+    ) -> None:
         """Read until all have answered or the deadline is over."""
+        answers.update(pool.answers(0.0))
         end = time.monotonic() + deadline_s
-        while self._children and (left_s := end - time.monotonic()) > 0:
-            names = ", ".join(self._orders[place].device for place in self._children)
-            self._tell(f"measuring {names}")
-            self._read(min(left_s, 0.5))
-        how, code = f"gave no answer within {deadline_s:g} s", worker.SILENT
-        crowd = crowd_on_the_host(len(self._children))
-        if self._children and crowd is not None:
-            code, how = worker.LATE, f"{how}, while {crowd}"
-        for place in list(self._children):
-            self._fail(place, code, how)
+        while pool.running and (left_s := end - time.monotonic()) > 0:
+            self._tell(f"measuring {', '.join(pool.running)}")
+            answers.update(pool.answers(min(left_s, 0.5)))
 
-    def interrupt(self) -> None:
-        """Mark all that have not answered as interrupted."""
-        for place in range(len(self._orders)):
-            if place not in self._answers:
-                self._fail(place, worker.INTERRUPTED, "was interrupted")
 
-    def close(self) -> None:
-        """End what still runs."""
-        with HeldBack():
-            for child in self._children.values():
-                child.abandon()
-            for child in self._leaving:
-                child.finish(_LEAVE_S)
-            self._children.clear()
-            self._turn.close()
-
-    def answers(self) -> Sequence[WorkerAnswer]:
-        """Return the answers in the orders' order."""
-        return [self._answers[place] for place in range(len(self._orders))]
-
-    def _read(self, wait_s: float) -> None:
-        """Read the processes' output, waiting at most `wait_s`."""
-        places = {child.fileno(): place for place, child in self._children.items()}
-        poll = select.poll()
-        for descriptor in places:
-            poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(wait_s * 1000):
-            self._read_one(places[descriptor])
-
-    def _read_one(self, place: int) -> None:
-        child = self._children[place]
-        try:
-            document = child.next_document(0.0)
-        except ChildDiedError as error:
-            if error.how in _ENDED_WELL:
-                self._fail(place, worker.NO_DOCUMENT, "ended without a document")
-            else:
-                self._fail(place, worker.DIED, error.how)
-            return
-        if document is not None:
-            self._answers[place] = WorkerAnswer(document=document)
-            # It has answered, and now releases its GPU, and with it the claim.
-            self._leaving.append(self._children.pop(place))
-
-    def _fail(self, place: int, code: str, how: str) -> None:
-        message = f"the process that measured {self._orders[place].device} {how}"
-        steps = _STEPS.get(code, ())
-        self._answers[place] = WorkerAnswer(
-            failure=Failure(code=code, message=message, remedy=steps)
-        )
-        self._end(place)
-
-    def _end(self, place: int) -> None:
-        child = self._children.pop(place, None)
-        if child is not None:
-            child.abandon()
+def _no_answer(running: int, deadline_s: float) -> tuple[str, str, tuple[str, ...]]:
+    """Return the code, the end and the remedy of processes that missed the deadline."""
+    how = f"gave no answer within {deadline_s:g} s"
+    crowd = crowd_on_the_host(running)
+    if crowd is None:
+        return WORKER_SILENT, how, ()
+    return WORKER_LATE, f"{how}, while {crowd}", ("run it again when the machine is idle",)
 
 
 def crowd_on_the_host(own: int) -> str | None:

@@ -224,7 +224,7 @@ def _measure(
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.bench.outcome import conclude
     from gpucheck.bench.session import open_session
-    from gpucheck.bench.turn import wait_for_turn
+    from gpucheck.bench.workers import wait_for_start
     from gpucheck.cli.progress import progress_bar
     from gpucheck.cli.stuck import ending_when_stuck
 
@@ -234,7 +234,7 @@ def _measure(
             finish(conclude(result, session.host, require_gpu=require_gpu))
 
         with (
-            wait_for_turn(os.environ),
+            wait_for_start(os.environ),
             progress_bar(shown=not quiet) as progress,
             ending_when_stuck(end) as offer,
         ):

@@ -41,8 +41,7 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
     Raises:
         WrongUseError: the time, the temperature, the size or the seed is invalid.
     """
-    from gpucheck.bench.burn_session import burn_here, check_burn
-    from gpucheck.bench.burners import ProcessBurners
+    from gpucheck.bench.burn import burn_here, burn_pool, check_burn
 
     check_burn(request)
 
@@ -51,7 +50,7 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
         machine("burn", shared, formats) as probes,
         _live_view(shown=shared.verbosity >= 0) as tell,
     ):
-        answer = burn_here(request, probes, ProcessBurners(), os.environ, tell)
+        answer = burn_here(request, probes, burn_pool(), os.environ, tell)
     return deliver("burn", shared, answer, probes.time(), also=outlets.write)
 
 

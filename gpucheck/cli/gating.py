@@ -32,7 +32,7 @@ def run_with_profile(
     """
     from gpucheck.bench.ci.profiles import load_profile
     from gpucheck.bench.ci.run import examine, wanted_devices
-    from gpucheck.bench.workers import ProcessWorkers
+    from gpucheck.bench.workers import Workers
 
     profile = load_profile(name)
     if require_gpu and profile.match.target is Target.CPU:
@@ -43,7 +43,7 @@ def run_with_profile(
     with machine("bench", shared) as probes:
         with status_line(shown=shared.verbosity >= 0) as tell:
             answer, run = examine(
-                *(profile, wanted, probes, ProcessWorkers(tell=tell)),
+                *(profile, wanted, probes, Workers(tell=tell)),
                 *(saving.baseline, saving.baseline_path),
                 allowed=saving.allowed,
             )

@@ -24,7 +24,7 @@ def repeat(
 ) -> Answer:
     """Measure in several processes, save the run if requested, and return the answer."""
     from gpucheck.bench.ci.run import PROCESSES, run_repeated, work_plan
-    from gpucheck.bench.workers import ProcessWorkers
+    from gpucheck.bench.workers import Workers
     from gpucheck.cli.status import status_line
     from gpucheck.inventory.inventory import ListRequest, take_inventory
     from gpucheck.inventory.model import Inventory
@@ -41,7 +41,7 @@ def repeat(
     with status_line(shown=shared.verbosity >= 0) as tell:
         answer, kept = run_repeated(
             plan,
-            ProcessWorkers(tell=tell),
+            Workers(tell=tell),
             saving.baseline,
             saving.baseline_path,
             time=probes.time(),

@@ -1,35 +1,41 @@
-"""A burn: its ends, the result of each device, and that all processes are stopped."""
+"""A burn: its ends, its devices' results, refusals and claims, and that all processes stop."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpucheck.bench.burn import BurnPlan, run_burn
+from gpucheck.bench import burn
+from gpucheck.bench.burn import BurnPlan, burn_here, check_burn, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnResult
-from gpucheck.bench.burners import BurnNews, BurnOrder
+from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnRequest, BurnResult
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.ci.workers import stations_of
+from gpucheck.bench.claiming import Claims
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, WorkerPool, worker_devices
 from gpucheck.drivers.nvml.telemetry import NoTelemeter, Sample, Window
+from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Failure, Host
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.errors import ExitCode, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock
 from tests.fakes.bench_runs import gpus, uuid_of
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.schemas import closed_validator
 
-#: What one device says at one look: its check's changes, or news as they are.
-Step = Mapping[str, Any] | BurnNews | None
+#: What one device sends at one look: its check's changes, or an answer as it is.
+Step = Mapping[str, Any] | WorkerAnswer | None
 Script = Callable[[str], Iterator[Step]]
 BOARD = "NVIDIA H100 80GB HBM3"
 
 
-def said(device: str, part: str, **changes: Any) -> BurnNews:
+def said(device: str, part: str, **changes: Any) -> WorkerAnswer:
     settings: dict[str, Any] = {
         "shape": (8, 8, 8),
         "dtype": "bfloat16",
@@ -38,13 +44,14 @@ def said(device: str, part: str, **changes: Any) -> BurnNews:
         "reference_ok": True,
     }
     check = Corruption(device=device, gpu_uuid=None, **(settings | changes))
-    return BurnNews(device=device, document={"part": part, "name": BOARD, "check": to_plain(check)})
+    return WorkerAnswer(document={"part": part, "name": BOARD, "check": to_plain(check)})
 
 
-class FakeBurners:
-    """Devices that say what the script says, half a second later each time."""
+class FakePool(WorkerPool):
+    """Devices that send what the script says, half a second later each time."""
 
     def __init__(self, clock: FakeClock, script: Script) -> None:
+        super().__init__("none", "loads")
         self._clock = clock
         self._script = script
         self._scripts: dict[str, Iterator[Step]] = {}
@@ -53,34 +60,34 @@ class FakeBurners:
         self.events: list[str] = []
         self.told: dict[str, Mapping[str, Any]] = {}
 
-    def start(self, orders: Sequence[BurnOrder]) -> None:
+    def start(self, orders: Sequence[WorkerOrder], *, sequential: bool = False) -> None:
         """Begin every device's script."""
         self.events.append("start")
         self._scripts = {order.device: self._script(order.device) for order in orders}
-        self.told = {order.device: order.request for order in orders}
+        self.told = {order.device: json.loads(order.arguments[0]) for order in orders}
 
     def begin(self) -> None:
         """Note it."""
         self.events.append("begin")
 
-    def news(self, wait_s: float) -> Sequence[BurnNews]:
-        """Return the next step of each device, or its last word when it was told to stop."""
+    def answers(self, wait_s: float) -> Sequence[tuple[str, WorkerAnswer]]:
+        """Return the next step of each device, or its last document when it was asked to stop."""
         self._clock.seconds += wait_s
         found = []
         for device in list(self._scripts):
             if self._stopping:
-                found.append(said(device, "end", **self._last.get(device, {})))
+                found.append((device, said(device, "end", **self._last.get(device, {}))))
                 del self._scripts[device]
                 continue
             step = next(self._scripts[device], None)
-            if isinstance(step, BurnNews):
-                found.append(step)
+            if isinstance(step, WorkerAnswer):
+                found.append((device, step))
                 part = (step.document or {}).get("part")
                 if step.failure is not None or part in ("end", "failure"):
                     del self._scripts[device]
             elif step is not None:
                 self._last[device] = step
-                found.append(said(device, "progress", **step))
+                found.append((device, said(device, "progress", **step)))
         return found
 
     def drop(self, device: str) -> None:
@@ -89,7 +96,7 @@ class FakeBurners:
         self._scripts.pop(device, None)
 
     def stop(self) -> None:
-        """Let each say its last word."""
+        """Let each send its last document."""
         self.events.append("stop")
         self._stopping = True
 
@@ -148,7 +155,7 @@ def cool() -> FakeTelemeter:
     return FakeTelemeter(iter(()), temperature_slowdown_c=87)
 
 
-def burn(
+def burned(
     script: Script = healthy,
     *,
     devices: Sequence[str] = ("gpu:0", "gpu:1"),
@@ -157,11 +164,11 @@ def burn(
     limit_c: float | None = None,
     tell: Callable[[BurnMoment], None] = lambda moment: None,
     **more: Any,
-) -> tuple[BurnResult, FakeBurners]:
+) -> tuple[BurnResult, FakePool]:
     clock = FakeClock()
-    burners = FakeBurners(clock, script)
+    pool = FakePool(clock, script)
     plan = BurnPlan(
-        stations=stations_of(devices, gpus(8)),
+        devices=worker_devices(devices, gpus(8)),
         request=BenchRequest(),
         seconds=seconds,
         limit_c=limit_c,
@@ -169,9 +176,9 @@ def burn(
     )
     sensors = telemeter or cool()
     sensors.clock = clock
-    result = run_burn(plan, burners, sensors, clock, tell)
-    assert burners.events[-2:] == ["stop", "close"], "something may be left running"
-    return result, burners
+    result = run_burn(plan, pool, sensors, clock, tell)
+    assert pool.events[-2:] == ["stop", "close"], "something may be left running"
+    return result, pool
 
 
 def verdicts(result: BurnResult, status: GateStatus) -> dict[tuple[str, str], GateClass | None]:
@@ -183,9 +190,9 @@ def code(result: BurnResult) -> ExitCode:
 
 
 def test_a_healthy_burn_lasts_its_time_and_passes() -> None:
-    result, burners = burn()
+    result, pool = burned()
 
-    assert burners.events[:2] == ["start", "begin"]
+    assert pool.events[:2] == ["start", "begin"]
     assert (result.ended_by, result.duration_s) == (BurnEnd.TIME, 10.0)
     assert [one.corruption.products for one in result.devices] == [200, 200]
     assert verdicts(result, GateStatus.FAIL) == {}
@@ -195,7 +202,7 @@ def test_a_healthy_burn_lasts_its_time_and_passes() -> None:
 
 
 def test_the_document_holds_to_its_schema() -> None:
-    result, _ = burn()
+    result, _ = burned()
     closed_validator("burn").validate(
         {
             "schema": "gpucheck/burn/1",
@@ -219,7 +226,7 @@ def test_one_flipped_bit_is_a_hardware_failure() -> None:
             found = {"mismatches": 1, "first_index": 40, "largest_ulp": 2} if flipped else {}
             yield {"products": turn, **found}
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert verdicts(result, GateStatus.FAIL) == {("gpu:1", "burn.corruption"): GateClass.HARDWARE}
     assert code(result) is ExitCode.BAD
@@ -238,7 +245,7 @@ def test_a_wrong_first_product_is_a_hardware_failure() -> None:
         for turn in range(1, 1000):
             yield {"products": turn, "reference_ok": device != "gpu:0"}
 
-    assert set(verdicts(burn(script)[0], GateStatus.FAIL)) == {("gpu:0", "burn.corruption")}
+    assert set(verdicts(burned(script)[0], GateStatus.FAIL)) == {("gpu:0", "burn.corruption")}
 
 
 def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
@@ -248,7 +255,7 @@ def test_a_twin_with_another_digest_is_a_hardware_failure() -> None:
         for turn in range(1, 1000):
             yield {"products": turn, "digest": digest}
 
-    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+    result, _ = burned(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
 
     assert verdicts(result, GateStatus.FAIL) == {("gpu:2", "burn.digest"): GateClass.HARDWARE}
 
@@ -265,7 +272,7 @@ def test_a_digest_that_nothing_was_compared_with_is_no_pass() -> None:
         for turn in range(1, 1000):
             yield {"products": turn, "shape": shape}
 
-    result, _ = burn(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
+    result, _ = burned(script, devices=["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
 
     found = {one.device: one for one in result.gates if one.id == "burn.digest"}
     passed = [device for device, one in found.items() if one.status is GateStatus.PASS]
@@ -285,7 +292,7 @@ def test_a_gpu_lost_in_mid_run_fails_and_the_others_go_on() -> None:
                 yield said(device, "end", products=30, failure=lost)
             yield {"products": 10 * turn}
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
     assert result.ended_by is BurnEnd.TIME
@@ -297,9 +304,9 @@ def test_when_all_are_lost_it_ends() -> None:
     def script(device: str) -> Iterator[Step]:
         yield said(device, "ready")
         yield {"products": 5}
-        yield BurnNews(device=device, failure=Failure(code="worker-died", message="SIGKILL"))
+        yield WorkerAnswer(failure=Failure(code="worker-died", message="SIGKILL"))
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert result.ended_by is BurnEnd.LOST
     assert result.duration_s < 5
@@ -312,9 +319,9 @@ def test_one_that_falls_silent_is_given_up() -> None:
         for turn in range(1, 10_000):
             yield {"products": turn} if device == "gpu:1" or turn < 5 else None
 
-    result, burners = burn(script, seconds=120.0)
+    result, pool = burned(script, seconds=120.0)
 
-    assert "drop gpu:0" in burners.events
+    assert "drop gpu:0" in pool.events
     assert verdicts(result, GateStatus.FAIL) == {("gpu:0", "burn.alive"): GateClass.HARDWARE}
 
 
@@ -325,9 +332,9 @@ def test_one_that_is_never_ready_is_given_up() -> None:
         while True:
             yield None
 
-    result, burners = burn(script)
+    result, pool = burned(script)
 
-    assert "drop gpu:0" in burners.events
+    assert "drop gpu:0" in pool.events
     assert ("gpu:0", "burn.alive") in verdicts(result, GateStatus.FAIL)
     assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
     assert result.devices[1].corruption.products > 0
@@ -339,7 +346,7 @@ def test_zero_products_are_never_a_pass() -> None:
         while True:
             yield {"products": 0}
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert ("gpu:0", "burn.corruption") in verdicts(result, GateStatus.INCONCLUSIVE)
     assert code(result) is ExitCode.INCONCLUSIVE
@@ -348,9 +355,9 @@ def test_zero_products_are_never_a_pass() -> None:
 def test_where_nothing_can_be_opened_the_reason_is_the_answer() -> None:
     def script(device: str) -> Iterator[Step]:
         found = {"part": "failure", "exit_code": 4, "code": "cupy-missing", "message": "no CuPy"}
-        yield BurnNews(device=device, document={**found, "remedy": ["install it"]})
+        yield WorkerAnswer(document={**found, "remedy": ["install it"]})
 
-    result, _ = burn(script)
+    result, _ = burned(script)
     answer = conclude_burn(result, Host())
 
     assert answer.exit_code is ExitCode.MISSING
@@ -363,9 +370,9 @@ HELD = "process 7 (py) holds 70.0 GiB"
 
 
 def test_who_shares_a_gpu_is_told_to_its_process_and_to_the_reader() -> None:
-    result, burners = burn(holders={uuid_of("gpu:1"): HELD})
+    result, pool = burned(holders={uuid_of("gpu:1"): HELD})
 
-    assert [burners.told[name]["held"] for name in ("gpu:0", "gpu:1")] == [None, HELD]
+    assert [pool.told[name]["held"] for name in ("gpu:0", "gpu:1")] == [None, HELD]
     assert result.notes == (f"gpu:1 was shared: {HELD}",)
 
 
@@ -378,7 +385,7 @@ def test_a_full_gpu_is_undecided_and_the_others_go_on() -> None:
         yield said(device, "ready", digest=None, reference_ok=None, failure=taken)
         yield said(device, "end", digest=None, reference_ok=None, failure=taken)
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert verdicts(result, GateStatus.FAIL) == {}
     assert verdicts(result, GateStatus.INCONCLUSIVE) == {
@@ -394,25 +401,25 @@ def test_a_reduced_size_is_a_note_of_its_device() -> None:
         ready = said(device, "ready")
         assert ready.document is not None
         notes = ["measured at 2048"] if device == "gpu:1" else []
-        yield BurnNews(device=device, document={**ready.document, "notes": notes})
+        yield WorkerAnswer(document={**ready.document, "notes": notes})
         yield from healthy(device)
 
-    assert burn(script)[0].notes == ("gpu:1: measured at 2048",)
+    assert burned(script)[0].notes == ("gpu:1: measured at 2048",)
 
 
 def test_a_size_that_fits_nowhere_is_wrong_use() -> None:
     def script(device: str) -> Iterator[Step]:
         found = {"part": "failure", "exit_code": 2, "code": "size-does-not-fit", "message": "no"}
-        yield BurnNews(device=device, document={**found, "remedy": ["smaller"]})
+        yield WorkerAnswer(document={**found, "remedy": ["smaller"]})
 
-    answer = conclude_burn(burn(script)[0], Host())
+    answer = conclude_burn(burned(script)[0], Host())
 
     assert answer.exit_code is ExitCode.WRONG_USE
     assert answer.error == Failure(code="size-does-not-fit", message="no", remedy=("smaller",))
 
 
 def test_variables_that_decide_about_arithmetic_are_told() -> None:
-    result, _ = burn(variables={"NVIDIA_TF32_OVERRIDE": "0"})
+    result, _ = burned(variables={"NVIDIA_TF32_OVERRIDE": "0"})
 
     assert result.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
 
@@ -427,7 +434,7 @@ def heating(*temperatures: float) -> FakeTelemeter:
 
 
 def test_the_cards_own_threshold_ends_it() -> None:
-    result, _ = burn(telemeter=heating(60, 70, 80, 86, 87, 95))
+    result, _ = burned(telemeter=heating(60, 70, 80, 86, 87, 95))
 
     assert result.ended_by is BurnEnd.TEMPERATURE
     assert result.temperature_limit_c == 87
@@ -437,7 +444,7 @@ def test_the_cards_own_threshold_ends_it() -> None:
 
 
 def test_a_limit_that_is_given_ends_it_earlier() -> None:
-    result, _ = burn(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
+    result, _ = burned(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
 
     assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 70.0)
 
@@ -446,7 +453,7 @@ def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
     telemeter = cool()
     telemeter.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
 
-    result, _ = burn(telemeter=telemeter)
+    result, _ = burned(telemeter=telemeter)
 
     found = {gate.id: gate for gate in result.gates if gate.device == "gpu:0"}
     assert found["burn.ecc_uncorrected"].status is GateStatus.SKIP
@@ -457,7 +464,7 @@ def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
 def test_a_card_without_a_threshold_has_ours() -> None:
     telemeter = FakeTelemeter(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
 
-    result, _ = burn(telemeter=telemeter)
+    result, _ = burned(telemeter=telemeter)
 
     assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 90.0)
 
@@ -468,7 +475,7 @@ def test_a_card_without_a_threshold_has_ours() -> None:
 )  # fmt: skip
 def test_throttling_has_its_class(bit: int, class_: GateClass) -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": float(bit | 0x4)}] * 50)
-    result, _ = burn(telemeter=FakeTelemeter(looks))
+    result, _ = burned(telemeter=FakeTelemeter(looks))
 
     assert verdicts(result, GateStatus.FAIL)["gpu:0", "burn.throttling"] is class_
 
@@ -487,7 +494,7 @@ def test_the_burn_is_judged_by_shares_of_the_time_under_load(
 ) -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": float(mask)} for mask in masks + [0] * 90])
 
-    result, _ = burn(telemeter=FakeTelemeter(looks), seconds=20.0 if not share else 9.0)
+    result, _ = burned(telemeter=FakeTelemeter(looks), seconds=20.0 if not share else 9.0)
 
     device = result.devices[0]
     assert device.clock_limits == pytest.approx({"software-thermal": share} if share else {}, 0.2)
@@ -498,7 +505,7 @@ def test_the_burn_is_judged_by_shares_of_the_time_under_load(
 def test_a_hardware_slowdown_alone_only_warns() -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": 8.0}] * 50)
 
-    result, _ = burn(telemeter=FakeTelemeter(looks))
+    result, _ = burned(telemeter=FakeTelemeter(looks))
 
     assert code(result) is ExitCode.OK
     assert [gate.id for gate in result.gates if gate.warning] == ["burn.throttling"] * 2
@@ -508,11 +515,11 @@ def test_the_drivers_own_count_needs_a_share_too() -> None:
     telemeter = cool()
     telemeter.counters = {"limited_ns": {"sw-thermal": 20_000_000}}
     # 20 ms, all of them in the first look of all: before the load has settled.
-    assert code(burn(telemeter=telemeter)[0]) is ExitCode.OK
+    assert code(burned(telemeter=telemeter)[0]) is ExitCode.OK
 
 
 def test_what_was_not_read_is_not_called_calm() -> None:
-    result, _ = burn(seconds=1.0)
+    result, _ = burned(seconds=1.0)
 
     assert ("gpu:0", "burn.throttling") in verdicts(result, GateStatus.SKIP)
 
@@ -521,8 +528,8 @@ def test_a_card_that_tells_its_margin_is_stopped_where_it_would_slow_down() -> N
     margins = iter([{"temperature_c": 95.0, "temperature_margin_c": float(m)} for m in (5, 3, 1)])
     cooler = iter([{"temperature_c": 95.0, "temperature_margin_c": 3.0}] * 100)
 
-    hot, _ = burn(telemeter=FakeTelemeter(_then(margins, 0.0)))
-    fine, _ = burn(telemeter=FakeTelemeter(cooler))
+    hot, _ = burned(telemeter=FakeTelemeter(_then(margins, 0.0)))
+    fine, _ = burned(telemeter=FakeTelemeter(cooler))
 
     assert (hot.ended_by, hot.temperature_limit_c) == (BurnEnd.TEMPERATURE, None)
     assert verdicts(hot, GateStatus.FAIL)["gpu:0", "burn.temperature"] is GateClass.THERMAL
@@ -537,7 +544,7 @@ def _then(first: Iterator[Mapping[str, float]], margin: float) -> Iterator[Mappi
 
 
 def test_each_of_different_cards_has_its_own_threshold() -> None:
-    result, _ = burn(telemeter=heating(*[60.0] * 50))
+    result, _ = burned(telemeter=heating(*[60.0] * 50))
 
     assert [one.temperature_limit_c for one in result.devices] == [87.0, 87.0]
 
@@ -545,14 +552,14 @@ def test_each_of_different_cards_has_its_own_threshold() -> None:
 def test_a_power_cap_alone_is_normal() -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": 4.0}] * 50)
 
-    assert code(burn(telemeter=FakeTelemeter(looks))[0]) is ExitCode.OK
+    assert code(burned(telemeter=FakeTelemeter(looks))[0]) is ExitCode.OK
 
 
 def test_a_new_uncorrected_error_is_a_hardware_failure() -> None:
     telemeter = cool()
     telemeter.counters = {"ecc_uncorrected": 1, "ecc_corrected": 0}
 
-    found = verdicts(burn(telemeter=telemeter)[0], GateStatus.FAIL)
+    found = verdicts(burned(telemeter=telemeter)[0], GateStatus.FAIL)
 
     assert found["gpu:0", "burn.ecc_uncorrected"] is GateClass.HARDWARE
 
@@ -561,14 +568,14 @@ def test_a_corrected_error_is_only_a_warning() -> None:
     telemeter = cool()
     telemeter.counters = {"ecc_uncorrected": 0, "ecc_corrected": 3}
 
-    result, _ = burn(telemeter=telemeter)
+    result, _ = burned(telemeter=telemeter)
 
     assert code(result) is ExitCode.OK
     assert [gate.id for gate in result.gates if gate.warning] == ["burn.ecc_corrected"] * 2
 
 
 def test_without_sensors_it_burns_and_says_so() -> None:
-    result, _ = burn(telemeter=NoTelemeter("the driver did not answer"))
+    result, _ = burned(telemeter=NoTelemeter("the driver did not answer"))
 
     assert result.telemetry_unavailable == "the driver did not answer"
     assert result.temperature_limit_c is None
@@ -587,17 +594,17 @@ def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> No
             raise KeyboardInterrupt
 
     telemeter = cool()
-    result, burners = burn(tell=tell, telemeter=telemeter)
+    result, pool = burned(tell=tell, telemeter=telemeter)
 
     assert result.ended_by is BurnEnd.INTERRUPTED
     assert code(result) is ExitCode.INTERRUPTED
     assert telemeter.closed
-    assert burners.events[-1] == "close"
+    assert pool.events[-1] == "close"
 
 
 def test_who_watches_sees_every_device() -> None:
     moments: list[BurnMoment] = []
-    burn(tell=moments.append, telemeter=heating(*[60.0] * 100))
+    burned(tell=moments.append, telemeter=heating(*[60.0] * 100))
 
     glance = moments[10].devices[1]
     assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)
@@ -616,7 +623,7 @@ def test_getting_slower_is_a_warning() -> None:
             products += 20 if turn < 5 else 10
             yield {"products": products}
 
-    result, _ = burn(script)
+    result, _ = burned(script)
 
     assert code(result) is ExitCode.OK
     pace = next(gate for gate in result.gates if gate.id == "burn.pace")
@@ -625,8 +632,100 @@ def test_getting_slower_is_a_warning() -> None:
 
 
 def test_the_uuid_of_a_device_is_the_parents() -> None:
-    result, _ = burn()
+    result, _ = burned()
 
     assert [one.corruption.gpu_uuid for one in result.devices] == [
         *(uuid_of("gpu:0"), uuid_of("gpu:1")),
     ]
+
+
+UUIDS = [str(gpu_reading(at).uuid) for at in range(2)]
+
+
+def asked(*devices: str, **more: Any) -> BurnRequest:
+    product = BenchRequest(devices=devices, size=more.pop("size", None))
+    return BurnRequest(product=product, **{"seconds": 5.0, **more})
+
+
+def two_gpus() -> FakeProbes:
+    """Return two GPUs, the second one with a program on it."""
+    own = ProcessReading(pid=77, type="C", memory_used_bytes=2**33)
+    readings = reading_of(gpu_reading(0, processes=()), gpu_reading(1, processes=(own,)))
+    devices = tuple(
+        CudaDeviceReading(ordinal=at, uuid_hex=uuid.partition("-")[2].replace("-", ""))
+        for at, uuid in enumerate(UUIDS)
+    )
+    return FakeProbes(readings=readings, cuda_reading=CudaReading(device_count=2, devices=devices))
+
+
+@pytest.fixture(name="burn_there")
+def _burn_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    clock = FakeClock()
+    pool = FakePool(clock, healthy)
+    monkeypatch.setattr(burn, "MonotonicClock", lambda: clock)
+    monkeypatch.setattr(burn, "NvmlTelemeter", lambda: NoTelemeter("none in this test"))
+
+    def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:
+        found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"), **environment}
+        return burn_here(request, probes, pool, found, lambda moment: None), pool
+
+    return run
+
+
+def test_every_gpu_is_loaded_and_told_who_shares_it(burn_there: Any) -> None:
+    answer, pool = burn_there(asked("all"), two_gpus(), NVIDIA_TF32_OVERRIDE="0")
+
+    result = answer.result
+    assert isinstance(result, BurnResult)
+    assert answer.exit_code is ExitCode.OK
+    assert [one.device for one in result.devices] == ["gpu:0", "gpu:1"]
+    assert pool.told["gpu:0"]["held"] is None
+    assert "process 77" in pool.told["gpu:1"]["held"]
+    assert result.notes == ("gpu:1 was shared: process 77 holds 8.0 GiB",)
+    assert result.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
+
+
+def test_without_a_gpu_the_processor_stands_in_unless_a_gpu_is_required(burn_there: Any) -> None:
+    answer, _ = burn_there(asked("all"), FakeProbes())
+
+    assert [one.device for one in answer.result.devices] == ["cpu"]
+    with pytest.raises(MissingError) as caught:
+        burn_there(asked("all", require_gpu=True), FakeProbes())
+    assert caught.value.remedy == ("Run: gpucheck detect",)
+
+
+def test_the_processor_alone_wakes_no_driver(burn_there: Any) -> None:
+    probes = two_gpus()
+
+    burn_there(asked("cpu"), probes)
+
+    assert "cuda" not in probes.asked
+
+
+def test_a_claimed_gpu_is_not_burned(burn_there: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def held_by_another(*_: object) -> Iterator[Claims]:
+        yield Claims(others={UUIDS[1]: "held by process 9"})
+
+    monkeypatch.setattr(burn, "hold_gpus", held_by_another)
+
+    with pytest.raises(InconclusiveError, match="held by process 9"):
+        burn_there(asked("gpu"), two_gpus())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"seconds": 0.0}, "bad-burn"),
+        ({"seconds": float("nan")}, "bad-burn"),
+        ({"seconds": float("inf")}, "bad-burn"),
+        ({"limit_c": 20.0}, "bad-burn-limit"),
+        ({"limit_c": float("nan")}, "bad-burn-limit"),
+        ({"size": 0}, "bad-size"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        check_burn(asked("cpu", **changes))
+
+    assert caught.value.code == code

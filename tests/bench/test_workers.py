@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,20 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import worker
-from gpucheck.bench.turn import VARIABLE, Turn, wait_for_turn
-from gpucheck.bench.workers import ProcessWorkers, WorkerAnswer, WorkerOrder, worker_environment
+from gpucheck.bench.workers import (
+    WORKER_DIED,
+    WORKER_INTERRUPTED,
+    WORKER_LATE,
+    WORKER_NO_DOCUMENT,
+    WORKER_SILENT,
+    StartBarrier,
+    WorkerAnswer,
+    WorkerOrder,
+    WorkerPool,
+    Workers,
+    wait_for_start,
+    worker_environment,
+)
 
 #: What a worker does by its first argument; it takes part in the common start as bench does.
 PROGRAM = """
@@ -23,7 +35,7 @@ def say(document):
     print(json.dumps(document), flush=True)
 if what == "die-at-once":
     os.kill(os.getpid(), signal.SIGSEGV)
-kind, _, path = os.environ["GPUCHECK_TURN"].partition(":")
+kind, _, path = os.environ["GPUCHECK_START"].partition(":")
 if what == "never-ready":
     time.sleep(600)
 lock = os.open(path, os.O_RDWR | os.O_APPEND)
@@ -64,10 +76,14 @@ def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerOrder]
 
 
 def run(
-    command: Sequence[str], *words: str, in_turn: bool = False, deadline_s: float = 30.0, **kw: Any
+    command: Sequence[str],
+    *words: str,
+    sequential: bool = False,
+    deadline_s: float = 30.0,
+    **kw: Any,
 ) -> list[WorkerAnswer]:
-    workers = ProcessWorkers(command=command, start_s=kw.pop("start_s", 30.0))
-    return list(workers.round(orders(*words, **kw), in_turn=in_turn, deadline_s=deadline_s))
+    workers = Workers(command=command, start_s=kw.pop("start_s", 30.0))
+    return list(workers.round(orders(*words, **kw), sequential=sequential, deadline_s=deadline_s))
 
 
 def codes(answers: Sequence[WorkerAnswer]) -> list[str | None]:
@@ -95,9 +111,9 @@ def test_a_document_longer_than_a_pipe_holds(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("word", "code", "said"),
     [
-        ("die-at-once", worker.DIED, "was ended by SIGSEGV"),
-        ("fail", worker.DIED, "ended with code 70"),
-        ("babble", worker.NO_DOCUMENT, "ended without a document"),
+        ("die-at-once", WORKER_DIED, "was ended by SIGSEGV"),
+        ("fail", WORKER_DIED, "ended with code 70"),
+        ("babble", WORKER_NO_DOCUMENT, "ended without a document"),
     ],
 )
 def test_a_bad_end_is_a_failure_and_the_others_go_on(
@@ -122,7 +138,7 @@ def test_one_that_hangs_is_left_after_the_deadline(
 
     assert hung.failure is not None
     assert hung.failure.message == "the process that measured gpu:0 gave no answer within 1.5 s"
-    assert codes([hung, good]) == [worker.SILENT, None]
+    assert codes([hung, good]) == [WORKER_SILENT, None]
     assert children() == set()
 
 
@@ -134,7 +150,7 @@ def test_one_that_is_late_on_a_crowded_host_blames_the_crowd(
 
     late, good = run(command, "hang", "good", deadline_s=1.5)
 
-    assert codes([late, good]) == [worker.LATE, None]
+    assert codes([late, good]) == [WORKER_LATE, None]
     assert late.failure is not None
     assert f"{4 * cores + 2} programs shared {cores} core" in late.failure.message
     assert late.failure.remedy == ("run it again when the machine is idle",)
@@ -146,7 +162,7 @@ def test_one_that_is_never_ready_does_not_keep_the_others(
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     answers = run(command, "never-ready", "good", start_s=0.5, deadline_s=1.5)
 
-    assert codes(answers) == [worker.SILENT, None]
+    assert codes(answers) == [WORKER_SILENT, None]
 
 
 def test_one_that_does_not_end_after_its_document_is_ended(
@@ -161,7 +177,7 @@ def test_one_that_does_not_end_after_its_document_is_ended(
 def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     answers = run((str(tmp_path / "nothing"), "x"), "a")
 
-    assert codes(answers) == [worker.DIED]
+    assert codes(answers) == [WORKER_DIED]
 
 
 def test_together_they_begin_when_the_last_is_ready(command: tuple[str, ...]) -> None:
@@ -172,7 +188,9 @@ def test_together_they_begin_when_the_last_is_ready(command: tuple[str, ...]) ->
 
 
 def test_in_turn_no_two_measure_at_once(command: tuple[str, ...]) -> None:
-    found = [answer.document for answer in run(command, *"abcd", in_turn=True) if answer.document]
+    found = [
+        answer.document for answer in run(command, *"abcd", sequential=True) if answer.document
+    ]
     spans = sorted((span["begun"], span["ended"]) for span in found)
 
     assert len(spans) == 4
@@ -210,33 +228,33 @@ def test_a_request_to_stop_ends_the_workers(
         WorkerOrder(device="gpu:0", arguments=("good",)),
         WorkerOrder(device="gpu:1", arguments=("pid", str(note))),
     ]
-    workers = ProcessWorkers(command=command, tell=interrupt)
-    answers = workers.round(wanted, in_turn=False, deadline_s=60)
+    workers = Workers(command=command, tell=interrupt)
+    answers = workers.round(wanted, sequential=False, deadline_s=60)
 
-    assert codes(answers)[1] == worker.INTERRUPTED
+    assert codes(answers)[1] == WORKER_INTERRUPTED
     assert children() == set()
     assert not Path(f"/proc/{note.read_text()}").exists()
 
 
-def test_the_turns_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_barriers_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    turn = Turn(in_turn=True)
-    path = Path(turn.variables[VARIABLE].partition(":")[2])
+    barrier = StartBarrier(sequential=True)
+    path = Path(barrier.variables["GPUCHECK_START"].partition(":")[2])
     assert path.exists()
     assert list(tmp_path.iterdir()) == []
 
-    turn.close()
+    barrier.close()
 
     assert not path.exists()
 
 
 def test_without_a_starter_nobody_waits() -> None:
-    with wait_for_turn({}):
+    with wait_for_start({}):
         pass
 
 
 def test_a_starter_that_has_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
-    with wait_for_turn({VARIABLE: f"shared:{tmp_path / 'gone'}"}):
+    with wait_for_start({"GPUCHECK_START": f"shared:{tmp_path / 'gone'}"}):
         pass
 
 
@@ -253,3 +271,114 @@ def test_workers_find_this_package_first_and_keep_what_was_there() -> None:
 
     root = str(Path(gpucheck.__file__).parents[1])
     assert path.split(os.pathsep) == [root, "/one", "/two"]
+
+
+# ---------------------------------------------------------------------------------- streams
+
+#: Sends several documents, as a burn's worker does; its argument says what it does.
+STREAM = """
+import fcntl, json, os, select, sys, time
+what = sys.argv[1]
+def say(document):
+    print(json.dumps(document), flush=True)
+if what == "refuse":
+    say({"part": "failure", "code": "no-gpu", "message": "none", "remedy": [], "exit_code": 4})
+    sys.exit(0)
+say({"part": "ready"})
+lock = os.open(os.environ["GPUCHECK_START"].partition(":")[2], os.O_RDWR | os.O_APPEND)
+fcntl.flock(lock, fcntl.LOCK_SH)
+while not select.select([0], [], [], 0.02)[0]:
+    if what == "die":
+        os.kill(os.getpid(), 9)
+    say({"part": "progress"})
+if what == "deaf":
+    time.sleep(600)
+say({"part": "end"})
+"""
+
+
+@pytest.fixture(name="pool")
+def _pool(tmp_path: Path) -> WorkerPool:
+    script = tmp_path / "streaming.py"
+    script.write_text(STREAM, encoding="utf-8")
+    return WorkerPool("none", "loads", command=(sys.executable, str(script)))
+
+
+Answers = list[tuple[str, WorkerAnswer]]
+
+
+def part_of(answer: WorkerAnswer) -> str | None:
+    return (answer.document or {}).get("part")
+
+
+def heard(pool: WorkerPool, part: str, count: int) -> Answers:
+    """Return the answers until `count` of them are `part`, or one fails, or nothing more comes."""
+    found: Answers = []
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        found += pool.answers(0.2)
+        parts = [part_of(answer) for _, answer in found]
+        if parts.count(part) >= count or any(answer.failure for _, answer in found):
+            return found
+    return found
+
+
+def test_a_pool_begins_when_it_is_released_and_ends_when_it_is_asked(
+    pool: WorkerPool, children: Callable[[], set[str]]
+) -> None:
+    pool.start(orders("load", "load"))
+    assert {device for device, _ in heard(pool, "ready", 2)} == {"gpu:0", "gpu:1"}
+    assert pool.answers(0.1) == []
+
+    pool.begin()
+    assert heard(pool, "progress", 2)
+    pool.stop()
+    ends = {device for device, answer in heard(pool, "end", 2) if part_of(answer) == "end"}
+    assert pool.running == ()
+    pool.close()
+
+    assert ends == {"gpu:0", "gpu:1"}
+    assert children() == set()
+
+
+def test_a_worker_that_dies_under_load_is_a_failure(pool: WorkerPool) -> None:
+    pool.start(orders("die"))
+    heard(pool, "ready", 1)
+    pool.begin()
+    _, last = heard(pool, "never", 1)[-1]
+    pool.close()
+
+    assert last.failure is not None
+    assert last.failure.code == WORKER_DIED
+    assert last.failure.message == "the process that loads gpu:0 was ended by SIGKILL"
+
+
+def test_a_refusal_is_the_last_document(pool: WorkerPool) -> None:
+    pool.start(orders("refuse"))
+    ((_, answer),) = heard(pool, "failure", 1)
+    pool.close()
+
+    assert (answer.document or {})["code"] == "no-gpu"
+    assert pool.running == ()
+
+
+def test_a_worker_that_does_not_listen_is_killed(
+    pool: WorkerPool, children: Callable[[], set[str]]
+) -> None:
+    pool.start(orders("deaf"))
+    heard(pool, "ready", 1)
+    pool.begin()
+    pool.stop()
+    pool.close()
+
+    assert children() == set()
+
+
+def test_a_pool_that_cannot_be_started_answers_with_the_failure(tmp_path: Path) -> None:
+    pool = WorkerPool("none", "loads", command=(str(tmp_path / "none"), "x"))
+    pool.start(orders("load"))
+    ((_, answer),) = pool.answers(1.0)
+    pool.close()
+
+    assert answer.failure is not None
+    assert "could not be started" in answer.failure.message

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.bench.ci.model import ProcessRun
-from gpucheck.bench.ci.workers import run_of, stations_of
+from gpucheck.bench.ci.workers import run_of
 from gpucheck.bench.model import (
     BenchResult,
     Doubt,
@@ -20,7 +20,7 @@ from gpucheck.bench.model import (
     Throughput,
     Verified,
 )
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder
+from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, worker_devices
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import to_plain
@@ -127,7 +127,7 @@ Script = Callable[[WorkerOrder, int, bool], WorkerAnswer | dict[str, Any]]
 
 
 class FakeWorkers:
-    """Workers that return what a script returns: `script(order, number, in_turn)` per process.
+    """Workers that return what a script returns: `script(order, number, sequential)` per process.
 
     `number` counts the processes of a device, over all rounds.
     """
@@ -138,16 +138,16 @@ class FakeWorkers:
         self._counts: dict[str, int] = {}
 
     def round(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
+        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
         """Return the script's answers."""
-        self.rounds.append((tuple(orders), in_turn, deadline_s))
-        return [self._answer(order, in_turn) for order in orders]
+        self.rounds.append((tuple(orders), sequential, deadline_s))
+        return [self._answer(order, sequential) for order in orders]
 
-    def _answer(self, order: WorkerOrder, in_turn: bool) -> WorkerAnswer:
+    def _answer(self, order: WorkerOrder, sequential: bool) -> WorkerAnswer:
         number = self._counts.get(order.device, 0)
         self._counts[order.device] = number + 1
-        found = self._script(order, number, in_turn)
+        found = self._script(order, number, sequential)
         return found if isinstance(found, WorkerAnswer) else WorkerAnswer(document=found)
 
 
@@ -170,14 +170,14 @@ def runs_of(
     speeds: Mapping[str, Sequence[float]], *, together: bool = True, **changes: Any
 ) -> tuple[ProcessRun, ...]:
     """Return a process for each speed of each device."""
-    stations = stations_of(list(speeds), gpus(8))
+    targets = worker_devices(list(speeds), gpus(8))
     return tuple(
         run_of(
-            WorkerAnswer(document=document(station.device, speed, **changes)),
-            station,
+            WorkerAnswer(document=document(worker.device, speed, **changes)),
+            worker,
             number,
             together=together,
         )
-        for station in stations
-        for number, speed in enumerate(speeds[station.device])
+        for worker in targets
+        for number, speed in enumerate(speeds[worker.device])
     )

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpucheck.bench import stats, worker
+from gpucheck.bench import stats
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.run_data import Figures
 from gpucheck.bench.model import Doubt
+from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
 
 #: Doubts that blame others than the device, and those that blame chance.
@@ -36,7 +37,7 @@ _MOST = 0.5
 _LOWERED = 0.98
 
 #: Failures of a process that leave the state of the device open.
-_OPEN = frozenset({worker.SILENT, worker.INTERRUPTED, "no-time"})
+_OPEN = frozenset({WORKER_SILENT, WORKER_INTERRUPTED, "no-time"})
 
 #: Classes of failures by their code; any other is software.
 _FAILURES = {

@@ -36,14 +36,7 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
 from gpucheck.bench.ci.stability_gates import corruption_gates, result_gates
-from gpucheck.bench.ci.workers import (
-    Station,
-    WorkPlan,
-    collect,
-    stations_of,
-    was_interrupted,
-    worker_arguments,
-)
+from gpucheck.bench.ci.workers import WorkPlan, collect, was_interrupted, worker_arguments
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchRequest,
@@ -53,7 +46,7 @@ from gpucheck.bench.model import (
     Telemetry,
 )
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
-from gpucheck.bench.workers import Workers
+from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
 from gpucheck.drivers.host.cpu import CpuFacts, LinuxCpu
 from gpucheck.drivers.interface import NvmlQuestion, Probes
 from gpucheck.drivers.readings import NvmlReading
@@ -108,12 +101,12 @@ def examine(
         if not isinstance(answer.result, Inventory):
             return answer, None
         found = answer.result
-    stations = stations_of(wanted, found.gpus if found is not None else ())
-    if not stations:
+    targets = worker_devices(wanted, found.gpus if found is not None else ())
+    if not targets:
         return _no_device(profile, host), None
-    node = node_of(found, reading, {station.device for station in stations})
+    node = node_of(found, reading, {worker.device for worker in targets})
     against = _baseline_for(profile, baseline, path, allowed)
-    outcome = run_profile(profile, node, stations, workers, against)
+    outcome = run_profile(profile, node, targets, workers, against)
     answer = conclude_profile(outcome, host, LinuxCpu().facts())
     return answer, _kept(outcome, probes.time())
 
@@ -213,18 +206,18 @@ def request_for(profile: Profile) -> BenchRequest:
     )
 
 
-def plan_for(profile: Profile, stations: Sequence[Station]) -> WorkPlan:
+def plan_for(profile: Profile, targets: Sequence[WorkerDevice]) -> WorkPlan:
     """Return the processes of a profile's run."""
     run = profile.run
     return WorkPlan(
-        stations=tuple(stations),
+        devices=tuple(targets),
         arguments=worker_arguments(request_for(profile), run.corruption_s),
         seconds=run.seconds,
         corruption_s=run.corruption_s,
         processes=run.processes,
         most_processes=run.max_processes,
-        alone=run.alone or len(stations) == 1,
-        together=run.together and len(stations) > 1,
+        alone=run.alone or len(targets) == 1,
+        together=run.together and len(targets) > 1,
         each_whole=True,
     )
 
@@ -232,7 +225,7 @@ def plan_for(profile: Profile, stations: Sequence[Station]) -> WorkPlan:
 def run_profile(
     profile: Profile,
     node: Node,
-    stations: Sequence[Station],
+    targets: Sequence[WorkerDevice],
     workers: Workers,
     baseline_for: Callable[[Sequence[ProcessRun]], Baseline | None],
 ) -> Outcome:
@@ -254,7 +247,7 @@ def run_profile(
     def enough(runs: Sequence[ProcessRun]) -> bool:
         return settled(judge(facts_of(runs)))
 
-    facts = facts_of(collect(plan_for(profile, stations), workers, enough))
+    facts = facts_of(collect(plan_for(profile, targets), workers, enough))
     return Outcome(facts=facts, gates=judge(facts))
 
 
@@ -371,10 +364,10 @@ def work_plan(
     require_gpu: bool = False,
 ) -> WorkPlan:
     """Return how the request is repeated: a process for each device, all at once."""
-    stations = chosen_stations(request.devices, gpus, require_gpu=require_gpu)
+    targets = select_worker_devices(request.devices, gpus, require_gpu=require_gpu)
     seconds = request.budget_s or BUDGETS_S[request.mode]
     return WorkPlan(
-        stations=stations,
+        devices=targets,
         arguments=worker_arguments(request, corruption_s),
         seconds=seconds,
         corruption_s=corruption_s,
@@ -383,28 +376,6 @@ def work_plan(
         alone=False,
         together=True,
     )
-
-
-def chosen_stations(
-    devices: Sequence[str], gpus: Sequence[Gpu], *, require_gpu: bool = False
-) -> tuple[Station, ...]:
-    """Return the devices that get processes of their own.
-
-    `all` means every GPU, or the processor if there is none: it would disturb GPUs.
-
-    Raises:
-        MissingError: GPUs are requested or required, and CUDA sees none.
-    """
-    asked = [name for name in devices if name != "all"]
-    stations = stations_of([*asked, *(["gpu"] if "all" in devices else [])], gpus)
-    if not stations and "all" in devices and not require_gpu:
-        stations = stations_of(["cpu"], gpus)
-    if not stations or (require_gpu and all(one.device == "cpu" for one in stations)):
-        message = "No GPU is visible to CUDA, so none can be measured."
-        instead = () if require_gpu else ("Measure the processor with: --device cpu",)
-        remedy = ("Run: gpucheck detect", *instead)
-        raise MissingError(code="no-gpu", message=message, remedy=remedy)
-    return stations
 
 
 def run_repeated(

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.diagnosis import class_of_failure, leaves_open
 from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.model import ProcessRun
@@ -16,6 +15,7 @@ from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is
 from gpucheck.bench.model import GpuTelemetry, Measurement
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.telemetry import is_clock_change, why_unread
+from gpucheck.bench.workers import WORKER_NO_DOCUMENT
 from gpucheck.report.envelope import Evidence, Failure
 
 #: Where to look for each of the driver's throttle reasons.
@@ -97,7 +97,7 @@ def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
 def _fatal(run: ProcessRun) -> Failure | None:
     """Return why a process returned nothing, or that it lost its GPU."""
     if run.result is None:
-        return run.failure or Failure(code=worker.NO_DOCUMENT, message="it returned no document")
+        return run.failure or Failure(code=WORKER_NO_DOCUMENT, message="it returned no document")
     errors = [row.error for row in run.result.measurements if row.error is not None]
     return next((error for error in errors if error.code == "gpu-lost"), None)
 
@@ -282,7 +282,7 @@ def _corruption(facts: Facts, device: str) -> Gate:
     wrong = [one for one in own if is_corrupt(one)]
     odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):
-        none = Failure(code=worker.NO_DOCUMENT, message="no process compared any products")
+        none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")
         why = next((one.failure for one in own if one.failure is not None), none)
         return undecided(
             *(facts, "corruption", device, why.message, "wrong numbers"),

@@ -7,36 +7,28 @@ and each process is bound to the processors of its GPU's NUMA node.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill
-from gpucheck.bench.plan import check_device_names
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, Workers
-from gpucheck.inventory.model import Gpu
+from gpucheck.bench.workers import (
+    WORKER_INTERRUPTED,
+    WORKER_NO_DOCUMENT,
+    WorkerAnswer,
+    WorkerDevice,
+    WorkerOrder,
+    Workers,
+)
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Failure, Host
 
 #: A benchmark may take this much longer than its budget, which excludes preparing and checking.
 _DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
 BENCH_SCHEMA = "gpucheck/bench/1"
-#: The kernel numbers 8192 processors at most.
-_CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 #: Options of a worker: one small document, and nothing on the terminal.
 _AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Station:
-    """Device with its own processes, and the processors near it."""
-
-    device: str
-    gpu_uuid: str | None = None
-    cpus: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +41,7 @@ class WorkPlan:
     device has at least `processes`, and up to `most_processes` while that is not enough.
     """
 
-    stations: tuple[Station, ...]
+    devices: tuple[WorkerDevice, ...]
     arguments: tuple[str, ...]
     seconds: float
     corruption_s: float = 0.0
@@ -58,38 +50,6 @@ class WorkPlan:
     alone: bool = True
     together: bool = False
     each_whole: bool = False
-
-
-def stations_of(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Station, ...]:
-    """Return a station for each device named: `cpu`, `gpu:N`, `gpu` and `all` for every GPU.
-
-    A GPU that CUDA does not see has none; an unknown `gpu:N` gets one, whose process reports that.
-
-    Raises:
-        WrongUseError: a name is not a device.
-    """
-    check_device_names(devices)
-    visible = {f"gpu:{gpu.cuda_index}": gpu for gpu in gpus if gpu.cuda_index is not None}
-    ordered = sorted(visible, key=lambda name: visible[name].cuda_index or 0)
-    found: dict[str, Station] = {}
-    for device in devices:
-        for name in ordered if device in ("gpu", "all") else [device]:
-            gpu = visible.get(name)
-            cpus = parse_cpu_list(gpu.cpu_affinity) if gpu is not None else None
-            uuid = gpu.uuid if gpu is not None else None
-            found[name] = Station(device=name, gpu_uuid=uuid, cpus=cpus)
-    return tuple(found.values())
-
-
-def parse_cpu_list(text: str | None) -> frozenset[int] | None:
-    """Return the processors of a list as the kernel writes it ("0-3,8"), None if malformed."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        low, dash, high = part.strip().partition("-")
-        if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
-            return None
-        found.update(range(int(low), int(high or low) + 1))
-    return frozenset(found) or None
 
 
 def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
@@ -126,8 +86,8 @@ def collect(
     for number in range(plan.most_processes):
         if number >= plan.processes and settled(runs):
             break
-        for in_turn in _company(plan):
-            found = _round(plan, workers, number, in_turn=in_turn)
+        for sequential in _company(plan):
+            found = _round(plan, workers, number, sequential=sequential)
             runs.extend(found)
             if was_interrupted(found) or all(run.result is None for run in found):
                 return tuple(runs)
@@ -136,40 +96,44 @@ def collect(
 
 def was_interrupted(runs: Sequence[ProcessRun]) -> bool:
     """Return whether a person or a signal ended the processes."""
-    return any(run.failure is not None and run.failure.code == worker.INTERRUPTED for run in runs)
+    return any(run.failure is not None and run.failure.code == WORKER_INTERRUPTED for run in runs)
 
 
 def _company(plan: WorkPlan) -> Sequence[bool]:
     """Return the rounds of one repeat: in turn, all at once, or both; a single device needs one."""
-    if len(plan.stations) == 1:
+    if len(plan.devices) == 1:
         return [not plan.together]
     return [True] * plan.alone + [False] * (plan.together or not plan.alone)
 
 
-def _round(plan: WorkPlan, workers: Workers, number: int, *, in_turn: bool) -> Sequence[ProcessRun]:
-    shared = in_turn and not plan.each_whole
-    seconds = plan.seconds / len(plan.stations) if shared else plan.seconds
+def _round(
+    plan: WorkPlan, workers: Workers, number: int, *, sequential: bool
+) -> Sequence[ProcessRun]:
+    shared = sequential and not plan.each_whole
+    seconds = plan.seconds / len(plan.devices) if shared else plan.seconds
     orders = [
         WorkerOrder(
-            device=station.device,
+            device=worker.device,
             arguments=(
-                *("bench", *plan.arguments, "--device", station.device),
+                *("bench", *plan.arguments, "--device", worker.device),
                 *("--budget", f"{seconds:g}", *_AS_A_WORKER),
             ),
-            cpus=station.cpus,
+            cpus=worker.cpus,
         )
-        for station in plan.stations
+        for worker in plan.devices
     ]
-    turns = len(orders) if in_turn else 1
+    turns = len(orders) if sequential else 1
     deadline_s = turns * (_DEADLINE_FACTOR * seconds + plan.corruption_s + _DEADLINE_S)
-    answers = workers.round(orders, in_turn=in_turn, deadline_s=deadline_s)
+    answers = workers.round(orders, sequential=sequential, deadline_s=deadline_s)
     return [
-        run_of(answer, station, number, together=not in_turn)
-        for station, answer in zip(plan.stations, answers, strict=True)
+        run_of(answer, worker, number, together=not sequential)
+        for worker, answer in zip(plan.devices, answers, strict=True)
     ]
 
 
-def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: bool) -> ProcessRun:
+def run_of(
+    answer: WorkerAnswer, worker: WorkerDevice, number: int, *, together: bool
+) -> ProcessRun:
     """Return what one process returned, read strictly: a bench document, or a failure."""
     document = answer.document
     result, host, failure = None, Host(), answer.failure
@@ -178,13 +142,13 @@ def run_of(answer: WorkerAnswer, station: Station, number: int, *, together: boo
             result, host, failure = read_document(document)
         except DecodeError as error:
             failure = Failure(
-                code=worker.NO_DOCUMENT,
-                message=f"the process that measured {station.device} returned no bench document: "
+                code=WORKER_NO_DOCUMENT,
+                message=f"the process that measured {worker.device} returned no bench document: "
                 f"{error}",
             )
     return ProcessRun(
-        device=station.device,
-        gpu_uuid=station.gpu_uuid or _uuid_in(result),
+        device=worker.device,
+        gpu_uuid=worker.gpu_uuid or _uuid_in(result),
         number=number,
         together=together,
         result=result,

@@ -16,9 +16,9 @@ import pytest
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run import conclude_profile, run_profile
 from gpucheck.bench.ci.run_data import Node, NodeGpu
-from gpucheck.bench.ci.workers import stations_of
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import DtypeSpec, Extent, Measurement, Throughput, Verified
+from gpucheck.bench.workers import worker_devices
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode
@@ -61,7 +61,7 @@ def rows(device: str, factor: float, **changes: Any) -> list[Measurement]:
 def judged(fault: Mapping[str, Any]) -> Answer:
     """Run the shipped profile `acceptance` on eight GPUs, of which number 3 has the fault."""
 
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         mine = dict(fault) if order.device == "gpu:3" else {}
         factor = mine.pop("factor", 1.0) * NOISE[number % 5]
         found = mine.pop("rows", None)
@@ -100,7 +100,7 @@ def judged(fault: Mapping[str, Any]) -> Answer:
     outcome = run_profile(
         load_profile("acceptance"),
         node,
-        stations_of(["gpu"], inventory),
+        worker_devices(["gpu"], inventory),
         FakeWorkers(script),
         lambda runs: None,
     )

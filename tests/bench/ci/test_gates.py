@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import judge, series_of, settled, verdict
 from gpucheck.bench.ci.run_data import Facts
 from gpucheck.bench.model import Verified
+from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import (
@@ -55,9 +55,9 @@ def test_only_skipped_gates_are_inconclusive() -> None:
         (Failure("gpu-out-of-memory", "full"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
         (Failure("memory-shared", "no room"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
         (Failure("gpu-busy", "in use"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
-        (Failure(worker.DIED, "died"), GateStatus.FAIL, GateClass.SOFTWARE),
-        (Failure(worker.SILENT, "silent"), GateStatus.INCONCLUSIVE, GateClass.SOFTWARE),
-        (Failure(worker.LATE, "late"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
+        (Failure(WORKER_DIED, "died"), GateStatus.FAIL, GateClass.SOFTWARE),
+        (Failure(WORKER_SILENT, "silent"), GateStatus.INCONCLUSIVE, GateClass.SOFTWARE),
+        (Failure(WORKER_LATE, "late"), GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT),
     ],
     ids=lambda value: getattr(value, "code", None),
 )
@@ -129,7 +129,7 @@ ROWS = st.builds(
     st.lists(DOUBTS, max_size=2),
     st.booleans(),
 )
-FAILED = st.sampled_from(["gpu-lost", "cupy-missing", worker.DIED, worker.SILENT, "gpu-error"])
+FAILED = st.sampled_from(["gpu-lost", "cupy-missing", WORKER_DIED, WORKER_SILENT, "gpu-error"])
 
 
 @given(

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.baseline import row_series, saved_run
 from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.model import SavedRun
-from gpucheck.bench.ci.run import chosen_stations, run_repeated, work_plan
+from gpucheck.bench.ci.run import run_repeated, work_plan
 from gpucheck.bench.ci.workers import worker_arguments
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill, Verified
 from gpucheck.bench.plan import BUDGETS_S
-from gpucheck.bench.workers import WorkerAnswer
+from gpucheck.bench.workers import (
+    WORKER_DIED,
+    WORKER_INTERRUPTED,
+    WorkerAnswer,
+    select_worker_devices,
+)
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import (
     ExitCode,
@@ -72,7 +76,7 @@ def measured(
 def steady(speed: float = 7e14, **faults: dict[str, Any]) -> Script:
     """Return a script in which `gpu3=...` changes one device's documents."""
 
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         changes = dict(faults.get(order.device.replace(":", ""), {}))
         own = changes.pop("speed", speed)
         return document(order.device, own * NOISE[number % 5], **changes)
@@ -146,7 +150,7 @@ def test_one_that_is_hot_is_not_called_defective() -> None:
 
 
 def test_a_busy_host_is_the_environments_fault() -> None:
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         return document("cpu", 5e13 * NOISE[number % 5], doubts=("host-busy",))
 
     runs = runs_of({"cpu": [7e13 * factor for factor in NOISE]})
@@ -160,7 +164,7 @@ def test_a_busy_host_is_the_environments_fault() -> None:
 
 
 def test_processes_are_added_while_only_some_of_them_were_disturbed() -> None:
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         disturbed = ("host-busy",) if number in (0, 3) else ()
         return document("cpu", 6.65e13 * NOISE[number % 5], doubts=disturbed)
 
@@ -215,7 +219,7 @@ def test_a_wrong_result_is_a_hardware_failure_whatever_its_speed() -> None:
 def test_a_gpu_lost_in_mid_run_is_a_hardware_failure() -> None:
     lost = Failure(code="gpu-lost", message="the GPU stopped answering")
 
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         rows = [row(order.device, 7e14, error=lost)] if order.device == "gpu:5" else None
         return document(order.device, 7e14 * NOISE[number % 5], rows=rows)
 
@@ -226,9 +230,9 @@ def test_a_gpu_lost_in_mid_run_is_a_hardware_failure() -> None:
 
 
 def test_a_worker_that_dies_fails_its_device() -> None:
-    died = WorkerAnswer(failure=Failure(code=worker.DIED, message="ended by SIGSEGV"))
+    died = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="ended by SIGSEGV"))
 
-    def script(order: Any, number: int, in_turn: bool) -> Any:
+    def script(order: Any, number: int, sequential: bool) -> Any:
         return died if (order.device, number) == ("gpu:1", 2) else document(order.device, 7e14)
 
     answer, _, _ = measured(script)
@@ -237,9 +241,9 @@ def test_a_worker_that_dies_fails_its_device() -> None:
 
 
 def test_an_interrupt_is_130_and_saves_nothing() -> None:
-    stopped = WorkerAnswer(failure=Failure(code=worker.INTERRUPTED, message="interrupted"))
+    stopped = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="interrupted"))
 
-    def script(order: Any, number: int, in_turn: bool) -> Any:
+    def script(order: Any, number: int, sequential: bool) -> Any:
         return stopped if number == 2 else document(order.device, 7e14)
 
     answer, kept, _ = measured(script)
@@ -250,9 +254,9 @@ def test_an_interrupt_is_130_and_saves_nothing() -> None:
 
 
 def test_an_interrupt_before_the_first_figure_is_130_too() -> None:
-    stopped = WorkerAnswer(failure=Failure(code=worker.INTERRUPTED, message="interrupted"))
+    stopped = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="interrupted"))
 
-    answer, kept, _ = measured(lambda order, number, in_turn: stopped)
+    answer, kept, _ = measured(lambda order, number, sequential: stopped)
 
     assert (answer.exit_code, answer.result, kept) == (ExitCode.INTERRUPTED, None, None)
 
@@ -264,7 +268,7 @@ def test_an_interrupt_before_the_first_figure_is_130_too() -> None:
 def test_where_no_process_measured_anything_their_reason_is_ours(
     exit_code: int, error: type[GpucheckError]
 ) -> None:
-    def script(order: Any, number: int, in_turn: bool) -> dict[str, Any]:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
         failure = Failure(code="no-such-thing", message="there is none", remedy=("look",))
         return document(order.device, 1.0, exit_code=exit_code, error=failure) | {"result": None}
 
@@ -285,14 +289,17 @@ def test_zero_samples_are_never_a_pass() -> None:
 
 
 def test_all_means_gpus_and_the_processor_only_where_there_is_none() -> None:
-    assert [one.device for one in chosen_stations(["all"], gpus(2))] == ["gpu:0", "gpu:1"]
-    assert [one.device for one in chosen_stations(["all"], ())] == ["cpu"]
-    assert [one.device for one in chosen_stations(["cpu", "all"], gpus(1))] == ["cpu", "gpu:0"]
+    assert [one.device for one in select_worker_devices(["all"], gpus(2))] == ["gpu:0", "gpu:1"]
+    assert [one.device for one in select_worker_devices(["all"], ())] == ["cpu"]
+    assert [one.device for one in select_worker_devices(["cpu", "all"], gpus(1))] == [
+        "cpu",
+        "gpu:0",
+    ]
 
 
 def test_gpus_that_are_not_there_are_missing() -> None:
     with pytest.raises(MissingError, match="No GPU is visible"):
-        chosen_stations(["gpu"], ())
+        select_worker_devices(["gpu"], ())
 
 
 def test_the_time_is_the_modes_or_what_was_asked() -> None:

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.gates import series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run import Outcome, conclude_profile, plan_for, run_profile
 from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
-from gpucheck.bench.ci.workers import Station
 from gpucheck.bench.model import BenchResult
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder
+from gpucheck.bench.workers import (
+    WORKER_DIED,
+    WORKER_INTERRUPTED,
+    WorkerAnswer,
+    WorkerDevice,
+    WorkerOrder,
+)
 from gpucheck.drivers.host.cpu import CpuFacts
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import to_plain
@@ -57,7 +61,7 @@ class ScriptedWorkers:
         self.orders: list[WorkerOrder] = []
 
     def round(
-        self, orders: Sequence[WorkerOrder], *, in_turn: bool, deadline_s: float
+        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
         """Return the next results."""
         self.orders.extend(orders)
@@ -89,7 +93,7 @@ def run_cpu(
 ) -> tuple[Outcome, ScriptedWorkers]:
     workers = ScriptedWorkers(script)
     outcome = run_profile(
-        profile_of(CPU), Node(), (Station(device="cpu"),), workers, lambda runs: baseline
+        profile_of(CPU), Node(), (WorkerDevice(device="cpu"),), workers, lambda runs: baseline
     )
     return outcome, workers
 
@@ -149,7 +153,7 @@ def test_the_document_is_described_by_its_schema() -> None:
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
-    stopped = Failure(code=worker.INTERRUPTED, message="it was interrupted")
+    stopped = Failure(code=WORKER_INTERRUPTED, message="it was interrupted")
 
     outcome, _ = run_cpu([*copies([10.0, 10.0]), stopped])
 
@@ -171,7 +175,7 @@ def test_what_every_process_lacks_is_code_four_and_no_verdict() -> None:
 
 
 def test_processes_that_died_are_a_verdict_without_rows() -> None:
-    outcome, _ = run_cpu([Failure(code=worker.DIED, message="it died")])
+    outcome, _ = run_cpu([Failure(code=WORKER_DIED, message="it died")])
 
     answer = conclude_profile(outcome, Host(), PROCESSOR)
 
@@ -186,7 +190,7 @@ def test_a_machine_of_another_kind_is_not_measured() -> None:
     other = NodeGpu(gpu=Gpu(index=0, name="L4"), device="gpu:0", pci_device_id="27b810de")
 
     outcome = run_profile(
-        profile_of(NODE), Node(gpus=(other,)), (Station(device="gpu:0"),), workers, no_baseline
+        profile_of(NODE), Node(gpus=(other,)), (WorkerDevice(device="gpu:0"),), workers, no_baseline
     )
 
     answer = conclude_profile(outcome, Host(), PROCESSOR)
@@ -210,7 +214,7 @@ def test_sensors_of_all_processes_are_put_together() -> None:
     outcome = run_profile(
         profile_of(NODE),
         Node(gpus=(gpu,)),
-        (Station(device="gpu:0"),),
+        (WorkerDevice(device="gpu:0"),),
         ScriptedWorkers(script),
         no_baseline,
     )
@@ -225,7 +229,7 @@ def test_sensors_of_all_processes_are_put_together() -> None:
 
 
 def test_a_worker_is_told_all_that_the_profile_says() -> None:
-    told = plan_for(profile_of(GOOD), [Station(device="gpu:0")]).arguments
+    told = plan_for(profile_of(GOOD), [WorkerDevice(device="gpu:0")]).arguments
 
     assert told[:3] == ("matmul", "copy", "softmax")
     line = " ".join(told)
@@ -235,9 +239,9 @@ def test_a_worker_is_told_all_that_the_profile_says() -> None:
 
 @pytest.mark.parametrize(("count", "together"), [(1, False), (2, True)])
 def test_one_device_has_no_company(count: int, together: bool) -> None:
-    stations = [Station(device=f"gpu:{at}") for at in range(count)]
+    targets = [WorkerDevice(device=f"gpu:{at}") for at in range(count)]
 
-    plan = plan_for(profile_of(GOOD), stations)
+    plan = plan_for(profile_of(GOOD), targets)
 
     assert plan.alone
     assert plan.together is together

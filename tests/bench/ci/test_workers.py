@@ -9,35 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench import worker
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run import work_plan
-from gpucheck.bench.ci.workers import (
-    Station,
-    WorkPlan,
-    collect,
-    parse_cpu_list,
-    run_of,
-    stations_of,
-    was_interrupted,
-)
+from gpucheck.bench.ci.workers import WorkPlan, collect, run_of, was_interrupted
 from gpucheck.bench.model import BenchRequest
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder
+from gpucheck.bench.workers import (
+    WORKER_DIED,
+    WORKER_INTERRUPTED,
+    WORKER_NO_DOCUMENT,
+    WorkerAnswer,
+    WorkerDevice,
+    WorkerOrder,
+    parse_cpu_list,
+    worker_devices,
+)
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench_runs import FakeWorkers, document, gpus, uuid_of
 
-DIED = WorkerAnswer(failure=Failure(code=worker.DIED, message="the process was ended by SIGKILL"))
-STOPPED = WorkerAnswer(failure=Failure(code=worker.INTERRUPTED, message="it was interrupted"))
+DIED = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="the process was ended by SIGKILL"))
+STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="it was interrupted"))
 
 
-def good(order: WorkerOrder, number: int, in_turn: bool) -> dict[str, Any]:
+def good(order: WorkerOrder, number: int, sequential: bool) -> dict[str, Any]:
     return document(order.device, 7e14)
 
 
 def plan(*devices: str, **changes: Any) -> WorkPlan:
     settings: dict[str, Any] = {
-        "stations": stations_of(devices, gpus(8)),
+        "devices": worker_devices(devices, gpus(8)),
         "arguments": ("matmul", "--quick"),
         "seconds": 8.0,
         "alone": False,
@@ -46,14 +46,14 @@ def plan(*devices: str, **changes: Any) -> WorkPlan:
     return WorkPlan(**(settings | changes))
 
 
-# ---------------------------------------------------------------------------------- stations
+# ---------------------------------------------------------------------------------- devices
 
 
 def test_every_gpu_gets_a_station_with_the_processors_of_its_node() -> None:
-    found = stations_of(["gpu"], gpus(4))
+    found = worker_devices(["gpu"], gpus(4))
 
-    assert [station.device for station in found] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
-    assert [station.gpu_uuid for station in found] == [uuid_of(f"gpu:{n}") for n in range(4)]
+    assert [worker.device for worker in found] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
+    assert [worker.gpu_uuid for worker in found] == [uuid_of(f"gpu:{n}") for n in range(4)]
     assert found[0].cpus == frozenset(range(4))
     assert found[3].cpus == frozenset(range(4, 8))
 
@@ -61,18 +61,18 @@ def test_every_gpu_gets_a_station_with_the_processors_of_its_node() -> None:
 def test_a_gpu_that_cuda_does_not_see_has_none() -> None:
     hidden = [gpu._replace(cuda_index=None) for gpu in gpus(2)]
 
-    assert stations_of(["gpu"], hidden) == ()
+    assert worker_devices(["gpu"], hidden) == ()
 
 
 def test_a_device_named_twice_has_one_station() -> None:
-    found = stations_of(["gpu:1", "all", "cpu"], gpus(2))
+    found = worker_devices(["gpu:1", "all", "cpu"], gpus(2))
 
-    assert [station.device for station in found] == ["gpu:1", "gpu:0", "cpu"]
-    assert found[2] == Station(device="cpu")
+    assert [worker.device for worker in found] == ["gpu:1", "gpu:0", "cpu"]
+    assert found[2] == WorkerDevice(device="cpu")
 
 
 def test_an_unknown_gpu_has_one_too_whose_process_will_say_so() -> None:
-    assert stations_of(["gpu:9"], gpus(2)) == (Station(device="gpu:9"),)
+    assert worker_devices(["gpu:9"], gpus(2)) == (WorkerDevice(device="gpu:9"),)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_all_at_once_is_one_round_of_everybody() -> None:
 
     runs = collect(plan("gpu:0", "gpu:1", "gpu:2"), workers)
 
-    ((orders, in_turn, _),) = workers.rounds
-    assert in_turn is False
+    ((orders, sequential, _),) = workers.rounds
+    assert sequential is False
     assert [order.device for order in orders] == ["gpu:0", "gpu:1", "gpu:2"]
     assert all(run.together for run in runs)
 
@@ -126,7 +126,7 @@ def test_alone_and_at_once_take_turns_and_share_the_time() -> None:
 
     runs = collect(plan("gpu", alone=True, processes=2, most_processes=2), workers)
 
-    assert [in_turn for _, in_turn, _ in workers.rounds] == [True, False, True, False]
+    assert [sequential for _, sequential, _ in workers.rounds] == [True, False, True, False]
     budgets = [
         orders[0].arguments[orders[0].arguments.index("--budget") + 1]
         for orders, _, _ in workers.rounds
@@ -181,8 +181,8 @@ def test_never_more_than_the_most() -> None:
 
 
 def test_one_that_dies_costs_the_others_nothing() -> None:
-    def script(order: WorkerOrder, number: int, in_turn: bool) -> Any:
-        return DIED if (order.device, number) == ("gpu:1", 0) else good(order, number, in_turn)
+    def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
+        return DIED if (order.device, number) == ("gpu:1", 0) else good(order, number, sequential)
 
     runs = collect(plan("gpu:0", "gpu:1", processes=2, most_processes=2), FakeWorkers(script))
 
@@ -193,7 +193,7 @@ def test_one_that_dies_costs_the_others_nothing() -> None:
 
 
 def test_where_nobody_answers_it_is_not_tried_again() -> None:
-    workers = FakeWorkers(lambda order, number, in_turn: DIED)
+    workers = FakeWorkers(lambda order, number, sequential: DIED)
 
     runs = collect(plan("gpu:0", "gpu:1", processes=5, most_processes=5), workers)
 
@@ -202,8 +202,8 @@ def test_where_nobody_answers_it_is_not_tried_again() -> None:
 
 
 def test_an_interrupt_ends_it_and_keeps_what_is_there() -> None:
-    def script(order: WorkerOrder, number: int, in_turn: bool) -> Any:
-        return STOPPED if number == 2 else good(order, number, in_turn)
+    def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
+        return STOPPED if number == 2 else good(order, number, sequential)
 
     runs = collect(plan("gpu:0", processes=5, most_processes=5), FakeWorkers(script))
 
@@ -216,8 +216,8 @@ def test_an_interrupt_ends_it_and_keeps_what_is_there() -> None:
 
 
 def read(found: Any) -> ProcessRun:
-    station = Station(device="gpu:0", gpu_uuid="GPU-0")
-    return run_of(WorkerAnswer(document=found), station, 0, together=True)
+    worker = WorkerDevice(device="gpu:0", gpu_uuid="GPU-0")
+    return run_of(WorkerAnswer(document=found), worker, 0, together=True)
 
 
 def test_a_document_is_read_whole() -> None:
@@ -262,14 +262,14 @@ def test_another_document_is_a_failure(path: tuple[str, ...], value: Any, said: 
 
     assert run.result is None
     assert run.failure is not None
-    assert run.failure.code == worker.NO_DOCUMENT
+    assert run.failure.code == WORKER_NO_DOCUMENT
     assert said in run.failure.message
 
 
 @pytest.mark.parametrize("name", ["tpu", "gpu:x", "gpu:-1", ""])
 def test_what_is_no_device_gets_no_station(name: str) -> None:
     with pytest.raises(WrongUseError) as caught:
-        stations_of(["gpu:0", name], gpus(2))
+        worker_devices(["gpu:0", name], gpus(2))
 
     assert caught.value.code == "bad-device"
 

@@ -1,7 +1,7 @@
 """Burn worker: the process that keeps one device under full load.
 
-It reads its device from a line of JSON, reports `ready`, and waits for the common start. It then
-reports progress in a line every half second, until it is asked to stop or its parent has gone.
+Its argument is its order, as JSON. It reports `ready`, waits for the common start, and then reports
+progress in a line every half second, until it is asked to stop or its parent has gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> int:
         out.flush()
 
     try:
-        order = json.loads(sys.stdin.readline())
+        order = json.loads(sys.argv[1])
         repetition, name = _open(order)
         _load(repetition, name, say)
     except GpucheckError as error:
@@ -47,19 +47,19 @@ def main() -> int:
 
 
 def _load(repetition: Repetition, name: str, say: Any) -> None:
-    from gpucheck.bench.turn import wait_for_turn
+    from gpucheck.bench.workers import wait_for_start
 
     repetition.begin()
     ready = {"name": name, "notes": repetition.notes, "check": to_plain(repetition.check)}
     say({"part": "ready", **ready})
-    with wait_for_turn(os.environ):
-        while repetition.check.failure is None and not _told_to_stop():
+    with wait_for_start(os.environ):
+        while repetition.check.failure is None and not _asked_to_stop():
             repetition.run_for(_SLICE_S)
             say({"part": "progress", "check": to_plain(repetition.check)})
     say({"part": "end", "check": to_plain(repetition.end())})
 
 
-def _told_to_stop() -> bool:
+def _asked_to_stop() -> bool:
     """Return whether a message or the end of input has arrived: both mean stop."""
     return bool(select.select([0], [], [], 0)[0])
 
