@@ -38,7 +38,7 @@ from gpucheck.bench.workers import (
 )
 from gpucheck.drivers.host.clock import Clock, MonotonicClock
 from gpucheck.drivers.interface import NvmlQuestion, Probes
-from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Sample, Telemeter, Window
+from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, SensorBatch, SensorReader
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, take_inventory
 from gpucheck.inventory.model import Inventory
@@ -97,7 +97,7 @@ class _Device:
 class _Overheard:
     """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
 
-    def __init__(self, telemeter: Telemeter) -> None:
+    def __init__(self, telemeter: SensorReader) -> None:
         self._telemeter = telemeter
         self.facts: Mapping[str, Mapping[str, Any]] = {}
         self.last: dict[str, Sample] = {}
@@ -112,7 +112,7 @@ class _Overheard:
         self.facts = self._telemeter.start(uuids)
         return self.facts
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         """Return the readings, and keep the last one."""
         window = self._telemeter.window()
         self.last.update({sample.uuid: sample for sample in window.samples})
@@ -187,7 +187,7 @@ def burn_here(
         holders=memory_holders(probes, reading),
         variables=variables_of(environment),
     )
-    telemeter = NvmlTelemeter() if uuids else NoTelemeter("no GPU is under load")
+    telemeter = NvmlSensors() if uuids else NoSensors("no GPU is under load")
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
         for uuid, reason in claimed.others.items():
             raise _claimed(uuid, reason)
@@ -207,7 +207,7 @@ def _claimed(uuid: str, reason: str) -> InconclusiveError:
 def run_burn(
     plan: BurnPlan,
     pool: WorkerPool,
-    telemeter: Telemeter,
+    telemeter: SensorReader,
     clock: Clock,
     tell: Callable[[BurnMoment], None],
 ) -> BurnResult:
@@ -230,7 +230,7 @@ class _Burn:
         self,
         plan: BurnPlan,
         pool: WorkerPool,
-        telemeter: Telemeter,
+        telemeter: SensorReader,
         clock: Clock,
         tell: Callable[[BurnMoment], None],
     ) -> None:

@@ -10,7 +10,7 @@ from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import BlasDoor
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, CpuProbe
 from gpucheck.drivers.interface import Probes
-from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Telemeter
+from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorReader
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
 from gpucheck.inventory.visibility import gpu_uuid
 from gpucheck.place.selection import cpus_in
@@ -64,7 +64,7 @@ class Surroundings:
     of VARIABLES. `notes` go into the report.
     """
 
-    telemeter: Telemeter = field(default_factory=lambda: NoTelemeter("no GPU is measured"))
+    telemeter: SensorReader = field(default_factory=lambda: NoSensors("no GPU is measured"))
     pci_device_ids: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def surroundings_of(
     near, far = nearness(next_to, allowed)
     failure = reading.failure
     return Surroundings(
-        telemeter=NvmlTelemeter() if failure is None else NoTelemeter(failure.message),
+        telemeter=NvmlSensors() if failure is None else NoSensors(failure.message),
         pci_device_ids={
             uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
         },

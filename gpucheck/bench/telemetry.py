@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucheck.bench import stats
 from gpucheck.bench.model import Extent, GpuTelemetry, Telemetry
-from gpucheck.drivers.nvml.telemetry import PERIOD_S, Sample, Telemeter
+from gpucheck.drivers.nvml.sensors import PERIOD_S, Sample, SensorReader
 
 #: Bits of NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*); several are set at once.
 REASONS = {
@@ -133,7 +133,7 @@ class Observer:
 
     def __init__(
         self,
-        telemeter: Telemeter,
+        telemeter: SensorReader,
         *,
         own_pid: int,
         before: Mapping[str, frozenset[int]],

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
 #: Runs every script, and ends with us.
-START = os.path.join(os.path.dirname(__file__), "start_child.py")  # noqa: PTH118, PTH120 - pathlib is slow to import
+START = _HERE + "/start_child.py"
+#: Runs a module of this package, imported from the folder in the first argument and from nowhere
+#: else: all that Python imports it keeps compiled.
+START_WORKER = (
+    "import sys; sys.path.append(sys.argv.pop(1)); from gpucheck.drivers import start_child;"
+    " sys.path.pop(); start_child.run_worker()"
+)
+_FOLDER = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
 _CHUNK_BYTES = 1 << 16
 #: A child that is not stuck in the kernel ends this soon after SIGKILL.
 _REAP_S = 0.05
@@ -47,12 +55,12 @@ class ChildDiedError(Exception):
 
 
 class Child:
-    """One script of this package, run by path in an isolated interpreter of the same Python.
+    """A module of this package, whose `main` runs in an isolated interpreter of the same Python.
 
     The child sees `environment` (default: ours) but no PYTHON* variable, no user site and no
     current directory, and it writes nothing to our terminal. With `interpreter` (a Python and its
-    options) the script runs there instead, with that Python's own packages; after `-m` it is the
-    name of a module.
+    options) a script runs there instead, with that Python's own packages: `program` is its path,
+    or after `-m` the name of a module.
 
     It ends with this process, however that ends, and with the thread that started it, which the
     kernel takes for its parent. So a thread that starts a child must outlive it.
@@ -63,7 +71,7 @@ class Child:
 
     def __init__(
         self,
-        script: str,
+        program: str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         interpreter: tuple[str, ...] = (),
@@ -74,14 +82,10 @@ class Child:
         #: Another Python may write more than our script does, from its user's site hooks.
         self._foreign = bool(interpreter)
         self._buffer = b""
-        python = list(interpreter or (sys.executable, "-I", "-S"))
-        module = python.pop() if python[-1] == "-m" else None
-        words = [START, str(self._owner), *filter(None, [module]), script, *arguments]
+        command = [*_starter(program, interpreter, str(self._owner)), program, *arguments]
         try:
             with HeldBack():
-                self._start(
-                    [*python, *words], dict(os.environ if environment is None else environment)
-                )
+                self._start(command, dict(os.environ if environment is None else environment))
         except (OSError, ValueError) as error:
             self._close_pipes()
             how = f"could not be started: {error}"
@@ -239,6 +243,16 @@ class Child:
 
     #: A child only reads, so killing one that has answered loses nothing.
     close = abandon
+
+
+def _starter(program: str, interpreter: tuple[str, ...], owner: str) -> list[str]:
+    """Return the words before the program and its arguments."""
+    python = interpreter or (sys.executable, "-I", "-S")
+    if not interpreter and not program.startswith("/"):
+        return [*python, "-c", START_WORKER, _FOLDER, owner]
+    if python[-1] == "-m":
+        return [*python[:-1], START, owner, "-m"]
+    return [*python, START, owner]
 
 
 def _inherited_descriptors() -> list[int]:

@@ -2,14 +2,14 @@
 
 `python start_child.py PARENT SCRIPT [ARGUMENTS]` ties this process to the one with the id PARENT
 and becomes SCRIPT, which may also be `-m MODULE`. Run by path in any interpreter from Python 3.8
-on, standard library only. It runs first, so that no call into a driver can hang before it.
+on, standard library only. Our own Python imports it, for `run_worker`. It runs first, so that no
+call into a driver can hang before it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import SourceFileLoader
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def watch_requests() -> None:
 
 def run_script(path: str) -> None:
     """Run a file as the main module, with its bytecode cached as for an import."""
+    from importlib.machinery import SourceFileLoader
+
     if not os.path.isfile(path):  # noqa: PTH113 - no pathlib in the child
         sys.exit(2)  # as Python does
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
@@ -84,6 +86,14 @@ def run_module(name: str) -> None:
 
     sys.argv[:] = sys.argv[3:]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def run_worker() -> None:
+    """Run a module's `main`. The arguments: the parent's id, the module, and those of `main`."""
+    end_with_parent(int(sys.argv[1]))
+    from importlib import import_module
+
+    import_module(sys.argv[2]).main(*sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -83,6 +83,20 @@ def test_models_know_records_only() -> None:
     )
 
 
+def test_worker_imports_its_own_folder_and_the_common_part_only() -> None:
+    # It starts with every listing, in a bare interpreter.
+    folders = [PACKAGE / "drivers" / name for name in ("nvml", "cuda")]
+    workers = [path for folder in folders for path in sorted(folder.glob("*worker.py"))]
+
+    def strangers(path: Path) -> set[str]:
+        known = ("gpucheck.drivers.native", f"gpucheck.drivers.{path.parent.name}.")
+        found = {name for name in imports(path) if name.startswith("gpucheck.")}
+        return {name for name in found if not name.startswith(known)}
+
+    assert workers
+    assert offenders((path, strangers(path)) for path in workers) == {}
+
+
 def test_single_file_needs_no_gpucheck() -> None:
     # It may ask any library that its interpreter has; ours need not be installed there.
     assert single_files()

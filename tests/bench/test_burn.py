@@ -19,7 +19,7 @@ from gpucheck.bench.claiming import Claims
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import BenchRequest
 from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, WorkerPool, worker_devices
-from gpucheck.drivers.nvml.telemetry import NoTelemeter, Sample, Window
+from gpucheck.drivers.nvml.sensors import NoSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
@@ -125,12 +125,12 @@ class FakeTelemeter:
         zero = {"ecc_uncorrected": 0, "ecc_corrected": 0, "limited_ns": {"sw-thermal": 0}}
         return {uuid: {"uuid": uuid, "counters": zero, **self._facts} for uuid in uuids}
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         """Return one reading of each GPU."""
         values = next(self._looks, {"temperature_c": 50.0})
         now_s = self.clock.now_s()
         samples = [Sample(time_s=now_s, uuid=uuid, values=values) for uuid in self._uuids]
-        return Window(
+        return SensorBatch(
             samples=samples,
             counters=dict.fromkeys(self._uuids, self.counters),
             unavailable=dict.fromkeys(self._uuids, self.refused),
@@ -575,7 +575,7 @@ def test_a_corrected_error_is_only_a_warning() -> None:
 
 
 def test_without_sensors_it_burns_and_says_so() -> None:
-    result, _ = burned(telemeter=NoTelemeter("the driver did not answer"))
+    result, _ = burned(telemeter=NoSensors("the driver did not answer"))
 
     assert result.telemetry_unavailable == "the driver did not answer"
     assert result.temperature_limit_c is None
@@ -663,7 +663,7 @@ def _burn_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     clock = FakeClock()
     pool = FakePool(clock, healthy)
     monkeypatch.setattr(burn, "MonotonicClock", lambda: clock)
-    monkeypatch.setattr(burn, "NvmlTelemeter", lambda: NoTelemeter("none in this test"))
+    monkeypatch.setattr(burn, "NvmlSensors", lambda: NoSensors("none in this test"))
 
     def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:
         found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"), **environment}

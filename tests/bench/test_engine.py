@@ -27,7 +27,7 @@ from gpucheck.bench.sampler import Record
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
-from gpucheck.drivers.nvml.telemetry import Sample, Window
+from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeBlas, FakeCase, FakeClock, FakeCpu, FakeGpu, label
 
@@ -472,13 +472,13 @@ class ScriptedTelemeter:
     def start(self, uuids: Sequence[str]) -> dict[str, dict[str, object]]:
         return {uuid: {"counters": self._counters(), "power_limit_mw": 700_000} for uuid in uuids}
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         values = {"reasons": 0x4 | 0x40, "power_mw": 650_000}
         samples = [
             Sample(time_s=self._clock.seconds * step / 200, uuid="GPU-00000000", values=values)
             for step in range(201)
         ]
-        return Window(samples=samples, counters={"GPU-00000000": self._counters()})
+        return SensorBatch(samples=samples, counters={"GPU-00000000": self._counters()})
 
     def joules(self, uuid: str) -> float | None:
         self._energy_j += 100.0

@@ -17,7 +17,7 @@ from gpucheck.bench.telemetry import (
     reason_shares,
     reasons_for,
 )
-from gpucheck.drivers.nvml.telemetry import Sample
+from gpucheck.drivers.nvml.sensors import Sample
 
 
 def sample(**values: float) -> Sample:

@@ -10,7 +10,7 @@ from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.model import Detection, Finding, Layer, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.detect.verdict import conclude, is_health_unknown
-from gpucheck.drivers.cuda import cuda_door_child
+from gpucheck.drivers.cuda import binding as cuda_binding
 from gpucheck.drivers.evidence import (
     BuildReading,
     BuildsReading,
@@ -21,7 +21,7 @@ from gpucheck.drivers.evidence import (
     PlatformReading,
     SystemReading,
 )
-from gpucheck.drivers.nvml import nvml_door_child
+from gpucheck.drivers.nvml import binding as nvml_binding
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
@@ -285,9 +285,9 @@ def test_files_are_looked_at_before_any_library_is_called() -> None:
 
 # ------------------------------------------------------------------------------ every failure
 
-NVML_CODES = {slug: number for number, (slug, _) in nvml_door_child.REASONS.items()}
+NVML_CODES = {slug: number for number, (slug, _) in nvml_binding.REASONS.items()}
 NVML_OURS = ("nvml-child-died", "binding-missing", "binding-too-old", "unlisted", "not-recorded")
-CUDA_CODES = {slug: number for number, (slug, _) in cuda_door_child.REASONS.items()}
+CUDA_CODES = {slug: number for number, (slug, _) in cuda_binding.REASONS.items()}
 CUDA_OURS = ("cuda-child-died", "library-not-found", "function-not-found", "error", "not-recorded")
 
 
@@ -395,7 +395,7 @@ def sandboxed(
 def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
     kernel: KernelReading, number: int, kind: type[FakeProbes]
 ) -> None:
-    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
+    nvml = nvml_fails(nvml_binding.REASONS[number][0], number)
 
     with_nodes = sandboxed(kernel, nvml, nodes=None, kind=kind)
     without = sandboxed(kernel, nvml, kind=kind)
@@ -405,9 +405,9 @@ def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
     assert "NVML" in with_nodes.conclusion or "NVML" in str(with_nodes.checks)
 
 
-@pytest.mark.parametrize("number", sorted({*nvml_door_child.REASONS} - {*WITNESSES, 10}))
+@pytest.mark.parametrize("number", sorted({*nvml_binding.REASONS} - {*WITNESSES, 10}))
 def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: int) -> None:
-    nvml = nvml_fails(nvml_door_child.REASONS[number][0], number)
+    nvml = nvml_fails(nvml_binding.REASONS[number][0], number)
 
     assert sandboxed(MASKED, nvml).first_failure == "pci-device"
     beside = sandboxed(MASKED, nvml, nodes=None)
@@ -417,7 +417,7 @@ def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: i
 
 @pytest.mark.parametrize("number", [803, 804])
 def test_a_mismatch_that_cuda_finds_is_of_a_running_driver(number: int) -> None:
-    slug = cuda_door_child.REASONS[number][0]
+    slug = cuda_binding.REASONS[number][0]
 
     found = sandboxed(MASKED, NO_NVML, cuda_fails(slug, number), nodes=ONLY_CONTROL)
 

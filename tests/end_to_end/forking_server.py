@@ -15,8 +15,9 @@ import traceback
 # Before the forks, so that it is paid for once. The library is loaded after, in each of them.
 import pynvml  # noqa: F401
 
-from gpucheck.drivers.cuda import cuda_child, launch_child
-from gpucheck.drivers.nvml import nvml_child
+from gpucheck.drivers.cuda import kernel_test_worker
+from gpucheck.drivers.cuda import worker as cuda_worker
+from gpucheck.drivers.nvml import worker as nvml_worker
 
 
 def run_child(request: dict) -> None:
@@ -27,15 +28,13 @@ def run_child(request: dict) -> None:
         else:
             os.environ[name] = value
     if request["child"] == "cuda":
-        cuda_child.main()
+        cuda_worker.main()
         return
     if request["child"] == "launch":
-        sys.argv = ["launch_child.py", "every"]
-        launch_child.main()
+        kernel_test_worker.main("every")
         return
-    sys.argv = ["nvml_child.py", ""]
     sys.stdin = io.StringIO(json.dumps(request["question"]) + "\n")
-    nvml_child.main()
+    nvml_worker.main("")
 
 
 def main() -> None:

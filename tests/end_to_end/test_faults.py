@@ -15,7 +15,7 @@ import pytest
 from gpucheck.cli import output
 from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.nvml.client import NvmlSession
-from gpucheck.drivers.nvml.start import SCRIPT, binding_directory
+from gpucheck.drivers.nvml.start import WORKER, binding_directory
 from gpucheck.drivers.readings import CudaReading, GpuReading, NvmlReading
 from gpucheck.inventory.inventory import ListRequest, take_inventory
 from gpucheck.report.formats.json import document as as_document
@@ -379,7 +379,7 @@ class HungChild:
         self.function = function
         self._log = log
         variables = scrubbed_environment({**environment, "FAKE_CALL_LOG": str(log)})
-        self._child = Child(SCRIPT, binding_directory(), environment=variables)
+        self._child = Child(WORKER, binding_directory(), environment=variables)
         self._child.ask(EVERYTHING._asdict())
 
     def reading(self) -> NvmlReading:

@@ -343,10 +343,12 @@ def test_no_hung_child_is_left_behind(
 #: gpucheck on a kernel that does not let go of the child: SIGKILL has no effect there, neither ours
 #: nor the one that the kernel sends for us.
 UNKILLABLE = textwrap.dedent(
-    f"""
+    """
     import sys
     from gpucheck.drivers import child
-    child.START = {str(Path(__file__).with_name("untied_child.py"))!r}
+    child.START_WORKER = child.START_WORKER.replace(
+        "start_child.run", "start_child.end_with_parent = abs; start_child.run"
+    )
     child.Child._kill = staticmethod(lambda pid: None)
     from gpucheck.__main__ import main
     main()

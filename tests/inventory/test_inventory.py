@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.drivers.nvml.nvml_door_child import REASONS
+from gpucheck.drivers.nvml.binding import REASONS
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.readings import CudaReading, ProbeFailure
 from gpucheck.report.codec import from_plain
 
-SCRIPT = str(Path(__file__).with_name("cuda_child.py"))
+WORKER = "gpucheck.drivers.cuda.worker"
 
 
 def read_cuda(*, deadline_s: float, environment: Mapping[str, str] | None = None) -> CudaReading:
     """Ask libcuda what a program with `environment` (default: ours) would see."""
     child = None
     try:
-        child = Child(SCRIPT, environment=environment)
+        child = Child(WORKER, environment=environment)
         return from_plain(CudaReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the CUDA driver did not answer within {deadline_s:g} s"

@@ -19,8 +19,8 @@ from gpucheck.drivers.python.trials import IMPORT_S
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.codec import DecodeError, from_plain
 
-SCRIPT = str(Path(__file__).with_name("launch_child.py"))
-CUPY_SCRIPT = str(Path(__file__).with_name("launch_cupy_child.py"))
+WORKER = "gpucheck.drivers.cuda.kernel_test_worker"
+CUPY_SCRIPT = str(Path(__file__).with_name("cupy_kernel_test_child.py"))
 #: For CuPy's first three kernels, which take 2 s each where two processors are busy.
 COMPILE_S = 60.0
 #: The code and the text of a timeout, by the last stage that CuPy finished.
@@ -78,7 +78,7 @@ def _through_libcuda(
 ) -> LaunchReading:
     child = None
     try:
-        child = Child(SCRIPT, "every" if every_gpu else "first", environment=environment)
+        child = Child(WORKER, "every" if every_gpu else "first", environment=environment)
         return from_plain(LaunchReading, next(child.documents(deadline_s)))
     except ChildSilentError:
         message = f"the kernel was not run within {deadline_s:g} s"

@@ -16,7 +16,7 @@ from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import NodeOpening, NodeReading, NodesReading
 from gpucheck.drivers.host.sysfs import read_text
 
-SCRIPT = str(Path(__file__).with_name("devices_child.py"))
+WORKER = "gpucheck.drivers.host.devices_worker"
 
 _GPU_NODE = re.compile(r"nvidia(?:ctl|-uvm|[0-9]+)")
 #: As `gpu0/gi1/access 12`; the other lines are for administrators. Source: MIG User Guide.
@@ -76,7 +76,7 @@ def open_nodes(paths: Iterable[str], root: Path, *, deadline_s: float) -> tuple[
     child = None
     opened: list[NodeOpening] = []
     try:
-        child = Child(SCRIPT, str(root), *paths)
+        child = Child(WORKER, str(root), *paths)
         for document in child.documents(deadline_s):
             if "path" not in document:
                 break

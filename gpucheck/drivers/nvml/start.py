@@ -7,7 +7,7 @@ import sys
 
 from gpucheck.drivers.child import Child, ChildDiedError
 
-SCRIPT = os.path.join(os.path.dirname(__file__), "nvml_child.py")  # noqa: PTH118, PTH120 - pathlib is slow to import
+WORKER = "gpucheck.drivers.nvml.worker"
 
 _started: list[Child] = []
 
@@ -28,7 +28,7 @@ def start() -> Child:
     Raises:
         ChildDiedError: it could not be started.
     """
-    return Child(SCRIPT, binding_directory())
+    return Child(WORKER, binding_directory())
 
 
 def start_early() -> None:

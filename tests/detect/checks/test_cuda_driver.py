@@ -7,7 +7,7 @@ import pytest
 from gpucheck.detect.checks.cuda_driver import REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.drivers.cuda.cuda_door_child import REASONS
+from gpucheck.drivers.cuda.binding import REASONS
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of

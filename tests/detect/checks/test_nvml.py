@@ -7,7 +7,7 @@ import pytest
 from gpucheck.detect.checks.nvml import REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.drivers.nvml.nvml_door_child import REASONS
+from gpucheck.drivers.nvml.binding import REASONS
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of

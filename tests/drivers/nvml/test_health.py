@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.drivers.nvml.nvml_door_child import Door, Refusal
-from gpucheck.drivers.nvml.nvml_health_child import read_health
-from tests.drivers.nvml.test_client import COLD, FakeNvml, error
+from gpucheck.drivers.nvml.binding import Binding
+from gpucheck.drivers.nvml.health import read_health
+from tests.fakes.pynvml_double import COLD, FakeNvml, error
 
 Field = int | tuple[int, int]
 ULL, SIGNED = 3, 5
@@ -46,7 +46,7 @@ def health(
         nvmlDeviceGetNvLinkState=lambda handle, link: 1 if link < links else error(2),
         **answers,
     )
-    (document,) = read_health(Door(nvml), nvml, Refusal, 0.0)
+    (document,) = read_health(Binding(nvml), 0.0)
     return document
 
 

@@ -1,25 +1,27 @@
-"""NVML's reading of one GPU, field by field, for the NVML child.
-
-A separate file because Python caches it compiled, unlike nvml_child.py. Each call goes through the
-binding of nvml_door_child.py, which turns errors into its `Refusal`.
-"""
+"""NVML's reading of one GPU, field by field, for the NVML child."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
-from types import SimpleNamespace
+
+from gpucheck.drivers.nvml.binding import (
+    PROCESS_LISTS,
+    NvmlError,
+    impossible,
+    kernel_bus_id,
+)
+from gpucheck.drivers.nvml.fields import OVER, FieldReader
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-#: The GPU is lost, or needs a reset: it is not read any further.
-OVER = frozenset({15, 16})
+    from gpucheck.drivers.nvml.binding import Binding
+    from gpucheck.drivers.nvml.fields import Values
+
 NOT_OFFERED = frozenset({3, 13})
-#: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), where the driver does not know a process's memory.
-VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 
 ARCHITECTURES = {
     2: "Kepler",
@@ -45,13 +47,6 @@ AFFINITY_WORDS = 64
 NO_INSTANCE = 0xFFFFFFFF
 
 
-def kernel_bus_id(given: bytes | str) -> str:
-    """Turn NVML's `00000000:1A:00.0` into the kernel's `0000:1a:00.0`."""
-    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
-    domain, _, rest = text.partition(":")
-    return f"{int(domain, 16):04x}:{rest.lower()}"
-
-
 def _bits(words: Any) -> list[int]:
     """Return the positions of the set bits in 64-bit words."""
     return [
@@ -70,31 +65,29 @@ def _as_list(numbers: list[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
-def _one(value: Any) -> tuple[Any, ...]:
+def _one(value: Any) -> Values:
     return (value,)
 
 
-def _flag(value: Any) -> tuple[Any, ...]:
+def _flag(value: Any) -> Values:
     return (bool(value),)
 
 
-def _first_flag(value: Any) -> tuple[Any, ...]:
+def _first_flag(value: Any) -> Values:
     return (bool(value[0]),)
 
 
-def _watts(value: Any) -> tuple[Any, ...]:
+def _watts(value: Any) -> Values:
     return (value / 1000,)
 
 
-def _performance_state(value: Any) -> tuple[Any, ...]:
+def _performance_state(value: Any) -> Values:
     return (None if value == PERFORMANCE_STATE_UNKNOWN else value,)
 
 
 #: One row per reading: the fields it fills, the pynvml function, its arguments after the handle,
 #: and the conversion of the answer. One NVML call each; nothing is read twice.
-READINGS: tuple[
-    tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], tuple[Any, ...]]], ...
-] = (
+READINGS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], Callable[[Any], Values]], ...] = (
     (("uuid",), "nvmlDeviceGetUUID", (), _one),
     (("name",), "nvmlDeviceGetName", (), _one),
     (("serial",), "nvmlDeviceGetSerial", (), _one),
@@ -144,45 +137,7 @@ READINGS: tuple[
     (("mig_enabled",), "nvmlDeviceGetMigMode", (), _first_flag),
 )
 
-#: Exceptions from converting an answer of an unexpected shape.
-UNREADABLE = (ValueError, TypeError, AttributeError, IndexError)
-
 MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
-
-#: The three process lists of NVML, newest form first.
-PROCESS_LISTS = (
-    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
-    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
-    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
-)
-
-
-def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
-    """Read one of the process lists in its first form (nvmlProcessInfo_v1_t: pid and memory)."""
-    import ctypes
-
-    class Record(ctypes.Structure):
-        _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
-
-    call = getattr(ctypes.CDLL("libnvidia-ml.so.1"), function, None)
-    if call is None:
-        raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    count = ctypes.c_uint(0)
-    code = call(handle, ctypes.byref(count), None)
-    records: Any = ()
-    if code == nvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        count.value = 2 * count.value + 5  # space for processes that start meanwhile
-        records = (Record * count.value)()
-        code = call(handle, ctypes.byref(count), records)
-    if code:
-        raise nvml.NVMLError(code)
-    return [
-        SimpleNamespace(
-            pid=each.pid,
-            usedGpuMemory=None if each.used == VALUE_NOT_AVAILABLE else each.used,
-        )
-        for each in records[: count.value]
-    ]
 
 
 def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
@@ -192,25 +147,11 @@ def _memory_forms(nvml: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     return (*newest, ("nvmlDeviceGetMemoryInfo", ()))
 
 
-def first_forms(nvml: Any) -> dict[str, Callable[[Any], list[SimpleNamespace]]]:
-    """Return the process lists of drivers before R450, which pynvml no longer calls."""
-    return {f"{name}_v1": partial(_list_v1, nvml, name) for _, name in PROCESS_LISTS}
+class GpuReader(FieldReader):
+    """Reader of everything that a listing shows of one GPU."""
 
-
-class GpuReader:
-    """Reader of one GPU, field by field; once the GPU is lost, no further call is made for it.
-
-    `handle` is NVML's for this GPU, or the error that ended the reading.
-    """
-
-    def __init__(self, door: Any, nvml: Any, refusal: type[Any], index: int) -> None:
-        self._door = door
-        self._nvml = nvml
-        self._refusal = refusal
-        self.document: dict[str, Any] = {"part": "gpu", "index": index}
-        self.unavailable: dict[str, str] = {}
-        self._over: Any = None
-        self._handle: Any = None
+    def __init__(self, binding: Binding, index: int) -> None:
+        super().__init__(binding, "gpu", index)
 
     @property
     def handle(self) -> Any:
@@ -245,41 +186,12 @@ class GpuReader:
                     self._fill(fields, partial(self._read, function, arguments, convert))
         self.unavailable.pop("processes", None)
         self._collect("processes", self._processes)
-        return self._finish_with_instances() if first else self._finish()
-
-    def open(self) -> None:
-        """Get the handle, which every call needs."""
-        try:
-            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
-        except self._refusal as refusal:
-            self._over = refusal
+        return self._finish_with_instances() if first else self.finish()
 
     def _finish_with_instances(self) -> dict[str, Any]:
         if self.document.get("mig_enabled"):
             self._collect("mig_instances", self._mig_instances)
-        return self._finish()
-
-    def _finish(self) -> dict[str, Any]:
-        self.document["unavailable"] = self.unavailable
-        self.document["failure"] = self._over.document() if self._over else None
-        return self.document
-
-    def _fill(self, fields: tuple[str, ...], question: Callable[[], tuple[Any, ...]]) -> None:
-        if self._over is not None:
-            self._note(fields, self._over)
-            return
-        try:
-            values = question()
-        except self._refusal as refusal:
-            self._note(fields, refusal)
-            return
-        except UNREADABLE as error:
-            reason = f"the driver's answer could not be read ({type(error).__name__})"
-            self.unavailable.update(dict.fromkeys(fields, reason))
-            return
-        self.document.update(zip(fields, values, strict=True))
-        absent = [name for name, value in zip(fields, values, strict=True) if value is None]
-        self.unavailable.update(dict.fromkeys(absent, "the driver does not know it"))
+        return self.finish()
 
     def _collect(self, field: str, items: Callable[[], Iterator[dict[str, Any]]]) -> None:
         """Keep what was listed before an error; the error then marks the list as incomplete."""
@@ -290,54 +202,45 @@ class GpuReader:
             return
         try:
             found.extend(items())
-        except self._refusal as refusal:
-            self._note((field,), refusal)
-
-    def _note(self, fields: tuple[str, ...], refusal: Any) -> None:
-        self.unavailable.update(dict.fromkeys(fields, refusal.reason()))
-        if refusal.code in OVER:
-            self._over = refusal
+        except NvmlError as error:
+            self._note((field,), error)
 
     def _read(
-        self, function: str, arguments: tuple[Any, ...], convert: Callable[[Any], tuple[Any, ...]]
-    ) -> tuple[Any, ...]:
+        self, function: str, arguments: tuple[Any, ...], convert: Callable[[Any], Values]
+    ) -> Values:
         return convert(self._ask(function, *arguments))
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        return self._door.ask(function, self._handle, *arguments)
-
     def _memory(self, handle: Any) -> tuple[int, int, int]:
-        forms = _memory_forms(self._nvml)
-        memory = self._door.ask_newest("memory", forms, handle)
+        forms = _memory_forms(self._binding.nvml)
+        memory = self._binding.ask_newest("memory", forms, handle)
         if max(memory.used, memory.free) > memory.total:
             said = f"{memory.used} bytes used and {memory.free} free of {memory.total}"
-            text = f"the driver reports {said}, which is impossible"
             function = "nvmlDeviceGetMemoryInfo"
-            raise self._refusal(function, None, "impossible", text)
+            raise impossible(function, said)
         return (memory.total, memory.used, memory.free)
 
-    def _cpu_affinity(self) -> tuple[Any, ...]:
+    def _cpu_affinity(self) -> Values:
         cpus = _bits(self._ask("nvmlDeviceGetCpuAffinity", AFFINITY_WORDS))
         return (_as_list(cpus) or None,)
 
-    def _numa_node(self) -> tuple[Any, ...]:
+    def _numa_node(self) -> Values:
         """Return the node nearest to the GPU, not a node made of the GPU's own memory."""
         nodes = _bits(self._ask("nvmlDeviceGetMemoryAffinity", AFFINITY_WORDS, 0))
         return (nodes[0] if len(nodes) == 1 else None,)
 
     def _processes(self) -> Iterator[dict[str, Any]]:
-        gap: Any = None
+        gap: NvmlError | None = None
         for kind, function in PROCESS_LISTS:
             forms = tuple((f"{function}_{form}", ()) for form in ("v3", "v2", "v1"))
             try:
-                listed = self._door.ask_newest(function, forms, self._handle)
-            except self._refusal as refusal:
-                if refusal.code in OVER:
+                listed = self._binding.ask_newest(function, forms, self._handle)
+            except NvmlError as error:
+                if error.code in OVER:
                     raise
                 # A driver may lack the other two lists. Without the first, it is unknown
                 # whether there are any processes.
-                if kind == "compute" or refusal.code not in NOT_OFFERED:
-                    gap = gap or refusal.about(kind)
+                if kind == "compute" or error.code not in NOT_OFFERED:
+                    gap = gap or error.about(kind)
                 continue
             yield from (_process_document(kind, process) for process in listed)
         if gap is not None:
@@ -346,8 +249,8 @@ class GpuReader:
     def _process_utilization(self) -> dict[str, int]:
         try:
             samples = self._ask("nvmlDeviceGetProcessUtilization", 0)
-        except self._refusal as refusal:
-            if refusal.slug == "not-found":  # NVML's code for "no sample since then"
+        except NvmlError as error:
+            if error.slug == "not-found":  # NVML's code for "no sample since then"
                 return {}
             raise
         newest: dict[str, tuple[int, int]] = {}
@@ -360,8 +263,8 @@ class GpuReader:
         for slot in range(self._ask("nvmlDeviceGetMaxMigDeviceCount")):
             try:
                 handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", slot)
-            except self._refusal as refusal:
-                if refusal.slug in ("not-found", "invalid-argument"):
+            except NvmlError as error:
+                if error.slug in ("not-found", "invalid-argument"):
                     continue  # slots are sparse: an empty one does not end the list
                 raise
             yield self._mig_instance(handle)
@@ -369,26 +272,26 @@ class GpuReader:
     def _mig_instance(self, handle: Any) -> dict[str, Any]:
         instance: dict[str, Any] = {}
         unavailable: dict[str, str] = {}
-        questions: tuple[tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]], ...] = (
-            (("uuid",), lambda: _one(self._door.ask("nvmlDeviceGetUUID", handle))),
-            (("name",), lambda: _one(self._door.ask("nvmlDeviceGetName", handle))),
+        questions: tuple[tuple[tuple[str, ...], Callable[[], Values]], ...] = (
+            (("uuid",), lambda: _one(self._binding.ask("nvmlDeviceGetUUID", handle))),
+            (("name",), lambda: _one(self._binding.ask("nvmlDeviceGetName", handle))),
             (("memory_total_bytes", "memory_used_bytes"), lambda: self._memory(handle)[:2]),
             (
                 ("gpu_instance_id",),
-                lambda: _one(self._door.ask("nvmlDeviceGetGpuInstanceId", handle)),
+                lambda: _one(self._binding.ask("nvmlDeviceGetGpuInstanceId", handle)),
             ),
             (
                 ("compute_instance_id",),
-                lambda: _one(self._door.ask("nvmlDeviceGetComputeInstanceId", handle)),
+                lambda: _one(self._binding.ask("nvmlDeviceGetComputeInstanceId", handle)),
             ),
         )
         for fields, question in questions:
             try:
                 instance.update(zip(fields, question(), strict=True))
-            except self._refusal as refusal:
-                if refusal.code in OVER:
+            except NvmlError as error:
+                if error.code in OVER:
                     raise
-                unavailable.update(dict.fromkeys(fields, refusal.reason()))
+                unavailable.update(dict.fromkeys(fields, error.reason()))
         instance["unavailable"] = unavailable
         return instance
 

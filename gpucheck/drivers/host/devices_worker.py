@@ -1,7 +1,6 @@
-"""Test that opens device files and reports the result: a single file, run by path in a child.
+"""Child process that opens device files and reports the results.
 
 A device cgroup shows only when an open fails although the file's mode allows it.
-Standard library only.
 """
 
 from __future__ import annotations
@@ -22,14 +21,9 @@ def attempt(root: str, path: str) -> str | None:
     return None
 
 
-def main() -> None:
+def main(root: str, *paths: str) -> None:
     """Write one line for each path, then an empty object."""
-    root, *paths = sys.argv[1:]
     for path in paths:
         sys.stdout.write(json.dumps({"path": path, "error": attempt(root, path)}) + "\n")
         sys.stdout.flush()
     sys.stdout.write("{}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,27 @@
-"""NVML's readings of health, loaded by the NVML child on demand.
-
-Each call goes through the binding of nvml_door_child.py, which turns errors into its `Refusal`.
-"""
+"""NVML's readings of health, loaded by the NVML child on demand."""
 
 from __future__ import annotations
 
 import time
 from functools import partial
 
+from gpucheck.drivers.nvml.binding import (
+    MOST_LINKS,
+    NO_SUCH_LINK,
+    NvmlError,
+    celsius,
+    error_of,
+    field_value,
+)
+from gpucheck.drivers.nvml.fields import OVER, FieldReader
+
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from gpucheck.drivers.nvml.binding import Binding
+    from gpucheck.drivers.nvml.fields import Values
 
 #: Counters of the time spent with lowered clocks, in ns. Source: nvml.h (NVML_FI_DEV_*).
 SLOWDOWN_FIELDS = {
@@ -30,8 +40,7 @@ NO_SUCH_FIELD = frozenset({2, 3, 13, 25})
 MEMORY_TEMPERATURE = 82
 PCIE_REPLAYS = 94
 RECOVERY_ACTION = 230
-MOST_LINKS = 64
-#: Readings, by their first field, from which inventory/condition.py decides that a card is unfit.
+#: The readings, by their first field, by which inventory/condition.py calls a card unfit.
 CONDITION = frozenset(
     {
         "clock_event_reasons",
@@ -45,69 +54,50 @@ CONDITION = frozenset(
         "temperature_slowdown_c",
     }
 )
-#: The codes of a link that the GPU does not have: invalid argument, or not offered.
-NO_SUCH_LINK = frozenset({2, 3, 13})
-OVER = frozenset({15, 16})
 INFOROM_CORRUPTED = 14
 
 
-class HealthReader:
-    """Reader of one GPU; once it is lost, it is not read any further."""
+class HealthReader(FieldReader):
+    """Reader of one GPU's health."""
 
-    def __init__(self, door: Any, nvml: Any, refusal: type[Any], index: int) -> None:
-        self._door = door
-        self._nvml = nvml
-        self._refusal = refusal
-        self._handle: Any = None
-        self._over: Any = None
+    def __init__(self, binding: Binding, index: int) -> None:
+        super().__init__(binding, "health", index)
         self._active_links: list[int] = []
         #: The time and the values of the growing counters' first sample.
         self._begun_s = 0.0
         self._first: dict[str, int] | None = None
         #: Why a counter that the GPU has was not read.
-        self._gap: Any = None
-        self.document: dict[str, Any] = {"part": "health", "index": index}
-        self.unavailable: dict[str, str] = {}
+        self._gap: NvmlError | None = None
 
     def read(self) -> None:
         """Take every reading, and the counters' first sample."""
-        try:
-            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
-        except self._refusal as refusal:
-            self._over = refusal
+        self.open()
         for fields, question in self._questions():
             self._fill(fields, question)
         if self._over is None:
             self._begun_s = time.monotonic()
             try:
                 self._first = self._sample()
-            except self._refusal as refusal:
-                self._note((*GROWING, "sample_s"), refusal)
+            except NvmlError as error:
+                self._note((*GROWING, "sample_s"), error)
 
     def read_condition(self) -> dict[str, Any]:
         """Return a document with only the readings of CONDITION."""
-        try:
-            self._handle = self._door.ask("nvmlDeviceGetHandleByIndex", self.document["index"])
-        except self._refusal as refusal:
-            self._over = refusal
+        self.open()
         for fields, question in self._questions():
             if fields[0] in CONDITION:
                 self._fill(fields, question)
-        self.document["unavailable"] = self.unavailable
-        self.document["failure"] = self._over.document() if self._over else None
-        return self.document
+        return self.finish()
 
-    def finish(self) -> dict[str, Any]:
-        """Take the second sample and return the document."""
+    def read_again(self) -> dict[str, Any]:
+        """Take the counters' second sample and return the document."""
         if self._over is not None or self._first is not None:
             self._fill((*GROWING, "sample_s"), self._grown)
-        self.document["unavailable"] = self.unavailable
-        self.document["failure"] = self._over.document() if self._over else None
-        return self.document
+        return self.finish()
 
     # ------------------------------------------------------------------------------ counters
 
-    def _grown(self) -> tuple[Any, ...]:
+    def _grown(self) -> Values:
         """Return the growth of each kind of counter, and the time in which it grew."""
         later = self._sample()
         seconds = time.monotonic() - self._begun_s
@@ -145,7 +135,7 @@ class HealthReader:
 
     # ------------------------------------------------------------------------------ questions
 
-    def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]]:
+    def _questions(self) -> Iterator[tuple[tuple[str, ...], Callable[[], Values]]]:
         one = self._one
         yield ("clock_event_reasons",), self._clock_reasons
         yield ("temperature_slowdown_c",), one("nvmlDeviceGetTemperatureThreshold", 1)
@@ -181,16 +171,13 @@ class HealthReader:
 
     # ------------------------------------------------------------------------------ kinds
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
-        return self._door.ask(function, self._handle, *arguments)
-
-    def _one(self, function: str, *arguments: Any) -> Callable[[], tuple[Any, ...]]:
+    def _one(self, function: str, *arguments: Any) -> Callable[[], Values]:
         return lambda: (self._ask(function, *arguments),)
 
-    def _flag(self, function: str) -> Callable[[], tuple[Any, ...]]:
+    def _flag(self, function: str) -> Callable[[], Values]:
         return lambda: (bool(self._ask(function)),)
 
-    def _second_flag(self, function: str) -> Callable[[], tuple[Any, ...]]:
+    def _second_flag(self, function: str) -> Callable[[], Values]:
         return lambda: (bool(self._ask(function)[1]),)
 
     def _fields(self, wanted: list[Any]) -> dict[Any, int]:
@@ -200,55 +187,55 @@ class HealthReader:
         found = {}
         for key, each in zip(wanted, values, strict=True):
             if each.nvmlReturn == 0:
-                found[key] = _value(each)
+                found[key] = field_value(each)
             elif each.nvmlReturn in OVER or len(wanted) == 1:
-                raise self._door.refusal(function, each.nvmlReturn)
+                raise error_of(function, each.nvmlReturn)
             elif each.nvmlReturn not in NO_SUCH_FIELD:
-                self._gap = self._door.refusal(function, each.nvmlReturn)
+                self._gap = error_of(function, each.nvmlReturn)
         return found
 
-    def _field(self, number: int) -> tuple[Any, ...]:
+    def _field(self, number: int) -> Values:
         return (self._fields([number])[number],)
 
-    def _memory_temperature(self) -> tuple[Any, ...]:
+    def _memory_temperature(self) -> Values:
         (value,) = self._field(MEMORY_TEMPERATURE)
-        return (self._door.celsius(value, "nvmlDeviceGetFieldValues"),)
+        return (celsius(value, "nvmlDeviceGetFieldValues"),)
 
     def _struct(self, name: str, function: str) -> Any:
         """Call a function that fills a structure unknown to older versions of pynvml."""
-        make = getattr(self._nvml, name, None)
+        make = getattr(self._binding.nvml, name, None)
         if make is None:
             text = "the installed nvidia-ml-py is too old to ask for it"
-            raise self._refusal(function, None, "binding-too-old", text)
+            raise NvmlError(function, None, "binding-too-old", text)
         structure = make()
-        self._ask(function, self._nvml.byref(structure))
+        self._ask(function, self._binding.nvml.byref(structure))
         return structure
 
     # ------------------------------------------------------------------------------ readings
 
-    def _clock_reasons(self) -> tuple[Any, ...]:
+    def _clock_reasons(self) -> Values:
         try:
             return (self._ask("nvmlDeviceGetCurrentClocksEventReasons"),)
-        except self._refusal as refusal:
-            if refusal.code != 13:
+        except NvmlError as error:
+            if error.code != 13:
                 raise
         return (self._ask("nvmlDeviceGetCurrentClocksThrottleReasons"),)
 
-    def _sram(self) -> tuple[Any, ...]:
+    def _sram(self) -> Values:
         status = self._struct("c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
         return (bool(status.bThresholdExceeded),)
 
-    def _remapped_rows(self) -> tuple[Any, ...]:
+    def _remapped_rows(self) -> Values:
         rows = self._ask("nvmlDeviceGetRemappedRows")
         return (rows[1], bool(rows[2]), bool(rows[3]))
 
-    def _retired_pages(self, cause: int) -> tuple[Any, ...]:
+    def _retired_pages(self, cause: int) -> Values:
         return (len(self._ask("nvmlDeviceGetRetiredPages", cause)),)
 
-    def _unrepairable(self) -> tuple[Any, ...]:
+    def _unrepairable(self) -> Values:
         return (bool(self._ask("nvmlDeviceGetUnrepairableMemoryFlag_v1")),)
 
-    def _repair(self) -> tuple[Any, ...]:
+    def _repair(self) -> Values:
         return (any(self._ask("nvmlDeviceGetRepairStatus")),)
 
     def _nvlinks(self) -> tuple[int, int]:
@@ -257,87 +244,55 @@ class HealthReader:
             try:
                 if self._ask("nvmlDeviceGetNvLinkState", link):
                     self._active_links.append(link)
-            except self._refusal as refusal:
-                if refusal.code not in NO_SUCH_LINK:
+            except NvmlError as error:
+                if error.code not in NO_SUCH_LINK:
                     raise
                 break
             found += 1
         return (found, len(self._active_links))
 
-    def _fabric(self) -> tuple[Any, ...]:
+    def _fabric(self) -> Values:
         """Ask version 3, then version 2, which has no summary of the health."""
         function = "nvmlDeviceGetGpuFabricInfoV"
         try:
             info = self._struct("c_nvmlGpuFabricInfo_v3_t", function)
-        except self._refusal as refusal:
-            if refusal.code != 25 and refusal.slug != "binding-too-old":
+        except NvmlError as error:
+            if error.code != 25 and error.slug != "binding-too-old":
                 raise
             info = self._struct("c_nvmlGpuFabricInfo_v2_t", function)
         return (info.state, info.status, getattr(info, "healthSummary", 0))
 
-    def _default_power_limit(self) -> tuple[Any, ...]:
+    def _default_power_limit(self) -> Values:
         return (self._ask("nvmlDeviceGetPowerManagementDefaultLimit") / 1000,)
 
-    def _inforom(self) -> tuple[Any, ...]:
+    def _inforom(self) -> Values:
         try:
             self._ask("nvmlDeviceValidateInforom")
-        except self._refusal as refusal:
-            if refusal.code != INFOROM_CORRUPTED:
+        except NvmlError as error:
+            if error.code != INFOROM_CORRUPTED:
                 raise
             return (False,)
         return (True,)
 
-    # ------------------------------------------------------------------------------ keeping
-
-    def _fill(self, fields: tuple[str, ...], question: Callable[[], tuple[Any, ...]]) -> None:
-        if self._over is not None:
-            self._note(fields, self._over)
-            return
-        try:
-            values = question()
-        except self._refusal as refusal:
-            self._note(fields, refusal)
-            return
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
-            reason = f"the driver's answer could not be read ({type(error).__name__})"
-            self.unavailable.update(dict.fromkeys(fields, reason))
-            return
-        for name, value in zip(fields, values, strict=True):
-            self.document[name] = value
-            if value is None:
-                gap = self._gap if name in GROWING else None
-                self.unavailable[name] = gap.reason() if gap else "not supported by this GPU"
-
-    def _note(self, fields: tuple[str, ...], refusal: Any) -> None:
-        self.unavailable.update(dict.fromkeys(fields, refusal.reason()))
-        if refusal.code in OVER:
-            self._over = self._over or refusal
+    def _why_null(self, name: str) -> str:
+        if self._gap is not None and name in GROWING:
+            return self._gap.reason()
+        return "not supported by this GPU"
 
 
-def _value(field: Any) -> int:
-    """Return a field's value by its type. Source: nvml.h (nvmlValueType_t)."""
-    value = field.value
-    kinds = (value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal, value.siVal)
-    return int(kinds[field.valueType]) if 0 <= field.valueType < len(kinds) else int(value.ullVal)
-
-
-def read_health(
-    door: Any, nvml: Any, refusal: type[Any], sample_s: float
-) -> Iterator[dict[str, Any]]:
+def read_health(binding: Binding, sample_s: float) -> Iterator[dict[str, Any]]:
     """Yield a document for each GPU; the counters are sampled twice, `sample_s` apart."""
-    count = door.ask("nvmlDeviceGetCount")
-    readers = [HealthReader(door, nvml, refusal, index) for index in range(count)]
+    count = binding.ask("nvmlDeviceGetCount")
+    readers = [HealthReader(binding, index) for index in range(count)]
     for reader in readers:
         reader.read()
     if readers:
         time.sleep(sample_s)
     for reader in readers:
-        yield reader.finish()
+        yield reader.read_again()
 
 
-def read_condition(
-    door: Any, nvml: Any, refusal: type[Any], gpus: list[int]
-) -> Iterator[dict[str, Any]]:
+def read_condition(binding: Binding, gpus: list[int]) -> Iterator[dict[str, Any]]:
     """Yield for each of these GPUs only what decides whether it is fit for work."""
     for index in gpus:
-        yield HealthReader(door, nvml, refusal, index).read_condition()
+        yield HealthReader(binding, index).read_condition()

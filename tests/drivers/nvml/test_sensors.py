@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import gpucheck.drivers.nvml.telemetry as telemetry
 from gpucheck.drivers import open_probes
 from gpucheck.drivers.interface import NvmlQuestion
-from gpucheck.drivers.nvml.telemetry import NoTelemeter, NvmlTelemeter, Window
+from gpucheck.drivers.nvml.binding import Binding
+from gpucheck.drivers.nvml.sensor_worker import Watch
+from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorBatch
 from tests.fakes.libraries import build_libraries
 from tests.fakes.machine import load_machine
+from tests.fakes.pynvml_double import FakeNvml, Unsupporting, error
 
 
-class Refused(Exception):
-    """The binding's error."""
-
-    def reason(self) -> str:
-        return "not supported by this GPU (NVML 3)"
+def scripted(**answers: Any) -> Unsupporting:
+    return Unsupporting(**{"nvmlDeviceGetHandleByUUID": "handle"} | answers)
 
 
-class Door:
-    """Scripted NVML: a value for each function, or an exception."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers = {"nvmlDeviceGetHandleByUUID": "handle"} | answers
-        self.asked: list[str] = []
-
-    def ask(self, function: str, *arguments: Any) -> Any:
-        self.asked.append(function)
-        answer = self.answers.get(function, Refused())
-        if callable(answer):
-            answer = answer(*arguments)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    @staticmethod
-    def celsius(value: int, function: str) -> int:
-        if value == 0xFFFFFFFF - 300:
-            raise Refused
-        return value - (1 << 32) if value >= 1 << 31 else value
-
-
-@pytest.fixture(name="child", scope="module")
-def _child() -> Any:
-    path = Path(telemetry.__file__).with_name("telemetry_child.py")
-    spec = importlib.util.spec_from_file_location("telemetry_child", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def started(child: Any, door: Door, period_s: float = 0.05) -> tuple[Any, dict[str, Any]]:
-    watch = child.Watch(door, Refused)
+def started(nvml: FakeNvml, period_s: float = 0.05) -> tuple[Watch, dict[str, Any]]:
+    watch = Watch(Binding(nvml))
     answer = watch.answer({"ask": "start", "uuids": ["GPU-a"], "period_s": period_s})
     return watch, answer
 
 
-def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason(child: Any) -> None:
-    door = Door(
+def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason() -> None:
+    nvml = scripted(
         nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1755, 2: 2619}[kind],
         nvmlDeviceGetTotalEnergyConsumption=5000,
         nvmlDeviceGetMaxClockInfo=1980,
     )
 
-    watch, facts = started(child, door)
+    watch, facts = started(nvml)
     watch.tick(1.0)
     answer = watch.answer({"ask": "window"})
 
@@ -84,27 +48,27 @@ def test_what_the_driver_gives_is_told_and_the_rest_has_its_reason(child: Any) -
     assert watch.answer({"ask": "energy", "uuid": "GPU-x"})["joules"] is None
 
 
-def test_a_refused_question_is_not_asked_again(child: Any) -> None:
-    door = Door()
-    watch, _ = started(child, door, period_s=0.0)
+def test_a_refused_question_is_not_asked_again() -> None:
+    nvml = scripted()
+    watch, _ = started(nvml, period_s=0.0)
     watch.tick(1.0)
-    asked = len(door.asked)
+    asked = len(nvml.calls)
 
     watch.tick(2.0)
 
-    assert len(door.asked) == asked
+    assert len(nvml.calls) == asked
 
 
-def test_older_drivers_are_asked_by_their_older_name(child: Any) -> None:
-    watch, _ = started(child, Door(nvmlDeviceGetCurrentClocksThrottleReasons=0x24))
+def test_older_drivers_are_asked_by_their_older_name() -> None:
+    watch, _ = started(scripted(nvmlDeviceGetCurrentClocksThrottleReasons=0x24))
 
     watch.tick(1.0)
 
     assert watch.answer({"ask": "window"})["samples"][0][2] == {"reasons": 0x24}
 
 
-def test_readings_come_at_their_period_and_are_handed_out_once(child: Any) -> None:
-    watch, _ = started(child, Door(nvmlDeviceGetPowerUsage=70_000), period_s=0.05)
+def test_readings_come_at_their_period_and_are_handed_out_once() -> None:
+    watch, _ = started(scripted(nvmlDeviceGetPowerUsage=70_000), period_s=0.05)
 
     for moment in (1.0, 1.01, 1.049, 1.06, 1.2):
         watch.tick(moment)
@@ -115,7 +79,7 @@ def test_readings_come_at_their_period_and_are_handed_out_once(child: Any) -> No
     assert watch.wait_s(1.21) == pytest.approx(0.04)
 
 
-def test_counters_of_every_kind(child: Any) -> None:
+def test_counters_of_every_kind() -> None:
     fields = {82: (1, 78), 269: (3, 2_000_000_000), 270: (0, 5.0)}
 
     def field(handle: str, wanted: list[int]) -> list[Any]:
@@ -126,14 +90,14 @@ def test_counters_of_every_kind(child: Any) -> None:
         values = SimpleNamespace(**dict.fromkeys(names, -1) | {names[kind]: value})
         return [SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)]
 
-    door = Door(
+    nvml = scripted(
         nvmlDeviceGetFieldValues=field,
         nvmlDeviceGetViolationStatus=lambda handle, policy: SimpleNamespace(violationTime=policy),
         nvmlDeviceGetTotalEccErrors=lambda handle, kind, counter: 10 + kind,
         nvmlDeviceGetRemappedRows=[1, 2, 0, 0],
         nvmlDeviceGetComputeRunningProcesses_v3=[SimpleNamespace(pid=9), SimpleNamespace(pid=4)],
     )
-    watch, _ = started(child, door)
+    watch, _ = started(nvml)
 
     counters = watch.answer({"ask": "window"})["counters"]["GPU-a"]
 
@@ -157,29 +121,29 @@ def test_counters_of_every_kind(child: Any) -> None:
     [(1, 0xFFFFFFFF - 4, -5), (5, -5, -5), (1, 0xFFFFFFFF - 300, None)],
 )
 def test_a_memory_below_zero_is_not_four_billion_degrees_hot(
-    child: Any, kind: int, value: int, degrees: int | None
+    kind: int, value: int, degrees: int | None
 ) -> None:
     names = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
     values = SimpleNamespace(**dict.fromkeys(names, 7) | {names[kind]: value})
     field = SimpleNamespace(nvmlReturn=0, valueType=kind, value=values)
-    watch, _ = started(child, Door(nvmlDeviceGetFieldValues=[field]))
+    watch, _ = started(scripted(nvmlDeviceGetFieldValues=[field]))
 
     counters = watch.answer({"ask": "window"})["counters"]["GPU-a"]
 
     assert counters["temperature_memory_c"] == degrees
 
 
-def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own(child: Any) -> None:
+def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own() -> None:
     def whole_only(value: int) -> Any:
-        return lambda handle, *_: value if handle == "whole" else Refused()
+        return lambda handle, *_: value if handle == "whole" else error(3)
 
-    door = Door(
+    nvml = scripted(
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle="whole",
         nvmlDeviceGetClockInfo=whole_only(1410),
         nvmlDeviceGetPowerUsage=whole_only(400_000),
         nvmlDeviceGetTotalEnergyConsumption=whole_only(7),
     )
-    watch = child.Watch(door, Refused)
+    watch = Watch(Binding(nvml))
     watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
     watch.tick(1.0)
     answer = watch.answer({"ask": "window"})
@@ -189,8 +153,8 @@ def test_a_part_of_a_gpu_has_the_clocks_of_the_whole_and_no_energy_of_its_own(ch
     assert "energy_mj" not in answer["counters"]["MIG-a"]
 
 
-def test_a_part_whose_whole_is_refused_gives_what_it_has_itself(child: Any) -> None:
-    watch = child.Watch(Door(nvmlDeviceGetClockInfo=1410), Refused)
+def test_a_part_whose_whole_is_refused_gives_what_it_has_itself() -> None:
+    watch = Watch(Binding(scripted(nvmlDeviceGetClockInfo=1410)))
     watch.answer({"ask": "start", "uuids": ["MIG-a"], "period_s": 0.05})
     watch.tick(1.0)
     answer = watch.answer({"ask": "window"})
@@ -199,8 +163,8 @@ def test_a_part_whose_whole_is_refused_gives_what_it_has_itself(child: Any) -> N
     assert "parent" in answer["unavailable"]["MIG-a"]
 
 
-def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason(child: Any) -> None:
-    watch, facts = started(child, Door(nvmlDeviceGetHandleByUUID=Refused()))
+def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason() -> None:
+    watch, facts = started(scripted(nvmlDeviceGetHandleByUUID=error(3)))
     watch.tick(1.0)
     answer = watch.answer({"ask": "window"})
 
@@ -210,17 +174,17 @@ def test_a_gpu_that_is_not_found_gives_nothing_and_a_reason(child: Any) -> None:
 
 
 def test_the_real_process_says_that_there_is_no_driver_or_reads_one() -> None:
-    telemeter = NvmlTelemeter(deadline_s=20.0)
+    sensors = NvmlSensors(deadline_s=20.0)
 
-    facts = telemeter.start([])
+    facts = sensors.start([])
 
     assert facts == {}
-    if telemeter.failure is None:
-        assert telemeter.window().samples == ()
+    if sensors.failure is None:
+        assert sensors.window().samples == ()
     else:
-        assert telemeter.window() == Window()
-        assert telemeter.joules("GPU-a") is None
-    telemeter.close()
+        assert sensors.window() == SensorBatch()
+        assert sensors.joules("GPU-a") is None
+    sensors.close()
 
 
 @pytest.mark.parametrize(
@@ -237,30 +201,23 @@ def test_a_broken_process_is_a_reason_and_no_exception(
 ) -> None:
     script = tmp_path / "broken.py"
     script.write_text(body, encoding="utf-8")
-    telemeter = NvmlTelemeter(deadline_s=0.3 if "sleep" in body else 20.0, script=script)
+    sensors = NvmlSensors(deadline_s=0.3 if "sleep" in body else 20.0, worker=str(script))
 
-    assert telemeter.start(["GPU-a"]) == {}
+    assert sensors.start(["GPU-a"]) == {}
 
-    assert words in (telemeter.failure or "")
-    assert telemeter.window() == Window()
-    telemeter.close()
-
-
-def test_no_telemeter_says_why() -> None:
-    telemeter = NoTelemeter("no GPU is measured")
-
-    assert telemeter.start(["GPU-a"]) == {}
-    assert telemeter.window() == Window()
-    assert telemeter.joules("GPU-a") is None
-    assert telemeter.failure == "no GPU is measured"
-    telemeter.close()
+    assert words in (sensors.failure or "")
+    assert sensors.window() == SensorBatch()
+    sensors.close()
 
 
-def test_the_module_is_loaded_from_beside_the_child(child: Any) -> None:
-    door = child.load_door()
+def test_no_sensors_says_why() -> None:
+    sensors = NoSensors("no GPU is measured")
 
-    assert door.Refusal("f", 3, "not-supported", "no").reason() == "no (NVML 3)"
-    assert "gpucheck" not in getattr(door, "__name__", "")
+    assert sensors.start(["GPU-a"]) == {}
+    assert sensors.window() == SensorBatch()
+    assert sensors.joules("GPU-a") is None
+    assert sensors.failure == "no GPU is measured"
+    sensors.close()
 
 
 def test_the_real_binding_on_a_pretended_driver(
@@ -272,14 +229,14 @@ def test_the_real_binding_on_a_pretended_driver(
     uuid = machine.nvml(NvmlQuestion()).gpus[0].uuid
     machine.close()
     assert uuid is not None
-    telemeter = NvmlTelemeter(deadline_s=30.0)
+    sensors = NvmlSensors(deadline_s=30.0)
 
-    facts = telemeter.start([uuid])
-    window = telemeter.window()
-    joules = telemeter.joules(uuid)
-    telemeter.close()
+    facts = sensors.start([uuid])
+    window = sensors.window()
+    joules = sensors.joules(uuid)
+    sensors.close()
 
-    assert telemeter.failure is None
+    assert sensors.failure is None
     assert facts[uuid]["clock_sm_max_mhz"] == 1980
     assert window.counters[uuid]["energy_mj"] > 0
     assert joules is not None

@@ -1,14 +1,16 @@
 """NVML binding: every call, and every way in which a call can fail.
 
-The processes that call NVML (nvml_child.py, telemetry_child.py) load it by path from their folder;
-the driver may hang them for ever. Standard library and pynvml only: nothing of gpucheck is
-imported.
+Only the child processes that call NVML import it (worker.py, sensor_worker.py); the driver may hang
+them for ever. It needs the standard library and pynvml only.
 """
 
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from functools import partial
+from types import ModuleType, SimpleNamespace
+
+from gpucheck.drivers.native import DriverError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -53,7 +55,18 @@ REASONS: dict[int, tuple[str, str]] = {
 
 #: Codes that mean "this function is not known here": the older one is then called.
 ASK_OLDER_FORM = frozenset({3, 13, 25, 26})
-
+#: The codes of a link that the GPU does not have: invalid argument, or not offered.
+NO_SUCH_LINK = frozenset({2, 3, 13})
+#: More links than any GPU has; the driver rejects the first that does not exist.
+MOST_LINKS = 64
+#: The three process lists of NVML, newest form first.
+PROCESS_LISTS = (
+    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
+    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
+    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
+)
+#: Source: nvml.h (NVML_VALUE_NOT_AVAILABLE), where the driver does not know a process's memory.
+VALUE_NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF
 
 #: No card works outside this range.
 COLDEST_C = -60
@@ -61,15 +74,8 @@ HOTTEST_C = 200
 WHOLE_PERCENT = 100
 
 
-class Refusal(Exception):
-    """A value that NVML did not give: the function, its code (None if never called), the reason."""
-
-    def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
-        super().__init__(text)
-        self.function = function
-        self.code = code
-        self.slug = slug
-        self.text = text
+class NvmlError(DriverError):
+    """A value that NVML did not give."""
 
     def reason(self) -> str:
         """Return the reason as one phrase that names the NVML code."""
@@ -79,38 +85,29 @@ class Refusal(Exception):
         """Return whether an older function may still answer."""
         return self.code in ASK_OLDER_FORM or self.slug == "binding-too-old"
 
-    def about(self, kind: str) -> Refusal:
+    def about(self, kind: str) -> NvmlError:
         """Return the same error for one kind of processes."""
         text = self.text if kind == "compute" else f"the {kind} processes: {self.text}"
-        return Refusal(self.function, self.code, self.slug, text)
-
-    def document(self) -> dict[str, Any]:
-        """Return the error as the JSON object that the parent decodes."""
-        return {
-            "function": self.function,
-            "library_code": self.code,
-            "code": self.slug,
-            "message": self.text,
-        }
+        return NvmlError(self.function, self.code, self.slug, text)
 
 
-def refusal_of(function: str, code: int) -> Refusal:
+def error_of(function: str, code: int) -> NvmlError:
     """Return the error for a return code of NVML."""
     slug, text = REASONS.get(code, ("unlisted", "NVML returned an unknown code"))
-    return Refusal(function, code, slug, text)
+    return NvmlError(function, code, slug, text)
 
 
-def impossible(function: str, said: str) -> Refusal:
+def impossible(function: str, said: str) -> NvmlError:
     """Return the error for an impossible answer."""
     text = f"the driver reports {said}, which is impossible"
-    return Refusal(function, None, "impossible", text)
+    return NvmlError(function, None, "impossible", text)
 
 
 def celsius(value: int, function: str) -> int:
     """Return a temperature, which NVML gives as an unsigned number although it may be negative.
 
     Raises:
-        Refusal: no card works at this temperature.
+        NvmlError: no card works at this temperature.
     """
     signed = value - (1 << 32) if value >= 1 << 31 else value
     if not COLDEST_C <= signed <= HOTTEST_C:
@@ -122,7 +119,7 @@ def rates(found: Any, function: str) -> Any:
     """Return the utilization of a GPU and of its memory.
 
     Raises:
-        Refusal: more than 100 %.
+        NvmlError: more than 100 %.
     """
     most = max(found.gpu, found.memory)
     if most > WHOLE_PERCENT:
@@ -139,71 +136,99 @@ CHECKED: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-class Door:
-    """Binding whose `ask` makes every call of pynvml, counts it and turns errors into `Refusal`."""
+def _list_v1(nvml: Any, function: str, handle: Any) -> list[SimpleNamespace]:
+    """Read one of the process lists in its first form (nvmlProcessInfo_v1_t: pid and memory)."""
+    import ctypes
+
+    class Record(ctypes.Structure):
+        _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+    call = getattr(ctypes.CDLL("libnvidia-ml.so.1"), function, None)
+    if call is None:
+        raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    count = ctypes.c_uint(0)
+    code = call(handle, ctypes.byref(count), None)
+    records: Any = ()
+    if code == nvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        count.value = 2 * count.value + 5  # space for processes that start meanwhile
+        records = (Record * count.value)()
+        code = call(handle, ctypes.byref(count), records)
+    if code:
+        raise nvml.NVMLError(code)
+    return [
+        SimpleNamespace(
+            pid=each.pid,
+            usedGpuMemory=None if each.used == VALUE_NOT_AVAILABLE else each.used,
+        )
+        for each in records[: count.value]
+    ]
+
+
+def kernel_bus_id(given: bytes | str) -> str:
+    """Turn NVML's `00000000:1A:00.0` into the kernel's `0000:1a:00.0`."""
+    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
+    domain, _, rest = text.partition(":")
+    return f"{int(domain, 16):04x}:{rest.lower()}"
+
+
+def field_value(field: Any) -> int:
+    """Return a value of nvmlDeviceGetFieldValues by its type. Source: nvml.h (nvmlValueType_t)."""
+    value = field.value
+    kinds = (value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal, value.siVal)
+    return int(kinds[field.valueType]) if 0 <= field.valueType < len(kinds) else int(value.ullVal)
+
+
+class Binding:
+    """Binding whose `ask` makes every call of pynvml, counts it and raises `NvmlError`."""
 
     def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
+        self.nvml = nvml
         self._form: dict[str, int] = {}
-        #: Functions that pynvml no longer offers, by their names for `ask`.
-        self.added: dict[str, Callable[..., Any]] = {}
+        #: The process lists of drivers before R450, which pynvml no longer calls.
+        self._added = {f"{name}_v1": partial(_list_v1, nvml, name) for _, name in PROCESS_LISTS}
         self.calls = 0
 
-    #: For what is not asked by a function of its own.
-    refusal = staticmethod(refusal_of)
-    celsius = staticmethod(celsius)
-
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Call one pynvml function; raise `Refusal` for any failure."""
-        call = self.added.get(function) or getattr(self._nvml, function, None)
+        """Call one pynvml function; raise `NvmlError` for any failure."""
+        call = self._added.get(function) or getattr(self.nvml, function, None)
         if call is None:
             text = "the installed nvidia-ml-py is too old to ask for it"
-            raise Refusal(function, None, "binding-too-old", text)
+            raise NvmlError(function, None, "binding-too-old", text)
         self.calls += 1
         try:
             answer = call(*arguments)
             check = CHECKED.get(function)
             return answer if check is None else check(answer, function)
-        except self._nvml.NVMLError as error:
-            raise refusal_of(function, int(getattr(error, "value", 999))) from None
+        except self.nvml.NVMLError as error:
+            raise error_of(function, int(getattr(error, "value", 999))) from None
         except UnicodeDecodeError:
-            raise Refusal(function, None, "not-utf8", "the driver's text is not UTF-8") from None
+            raise NvmlError(function, None, "not-utf8", "the driver's text is not UTF-8") from None
         except (OSError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
             text = f"the binding failed with {type(error).__name__}"
-            raise Refusal(function, None, "binding-failed", text) from None
+            raise NvmlError(function, None, "binding-failed", text) from None
 
     def ask_newest(self, key: str, forms: tuple[tuple[str, tuple[Any, ...]], ...], gpu: Any) -> Any:
         """Call the newest of these functions that the driver knows, remembered for the next GPU.
 
         "Not supported" is about one GPU, so it is not remembered.
         """
-        said: Refusal | None = None
+        said: NvmlError | None = None
         remembered = True
         for position in range(self._form.get(key, 0), len(forms)):
             function, arguments = forms[position]
             try:
                 answer = self.ask(function, gpu, *arguments)
-            except Refusal as refusal:
-                if not refusal.of_this_form():
+            except NvmlError as error:
+                if not error.of_this_form():
                     raise
                 # "No such function" is the least informative error.
-                said = refusal if said is None or refusal.code not in (13, None) else said
-                remembered = remembered and refusal.slug != "not-supported"
+                said = error if said is None or error.code not in (13, None) else said
+                remembered = remembered and error.slug != "not-supported"
                 continue
             if remembered:
                 self._form[key] = position
             return answer
         raise said or AssertionError(key)
-
-
-def loaded_library() -> str | None:
-    """Return the path of the loaded NVML, whose file name contains the library's version."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            paths = (line.split(maxsplit=5)[-1].strip() for line in file)
-            return next((path for path in paths if "/libnvidia-ml.so" in path), None)
-    except OSError:
-        return None
 
 
 def _spare_ctypes_util() -> None:
@@ -217,20 +242,20 @@ def _spare_ctypes_util() -> None:
     sys.modules.setdefault("ctypes.util", stand_in)
 
 
-def open_nvml() -> tuple[Door, Any]:
-    """Import pynvml and initialise NVML; return the binding and pynvml.
+def open_nvml() -> Binding:
+    """Import pynvml, initialise NVML and return the binding.
 
     Raises:
-        Refusal: either of them failed.
+        NvmlError: either of them failed.
     """
     _spare_ctypes_util()
     try:
-        import pynvml as nvml
+        import pynvml
     except Exception as error:  # some older packages of that name do not even compile
         kind = type(error).__name__
         text = f"the Python module pynvml (package nvidia-ml-py) cannot be imported ({kind})"
         function = "import"
-        raise Refusal(function, None, "binding-missing", text) from None
-    door = Door(nvml)
-    door.ask("nvmlInit")
-    return door, nvml
+        raise NvmlError(function, None, "binding-missing", text) from None
+    binding = Binding(pynvml)
+    binding.ask("nvmlInit")
+    return binding

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.nvml.start import binding_directory
 
-_SCRIPT = Path(__file__).with_name("telemetry_child.py")
+_WORKER = "gpucheck.drivers.nvml.sensor_worker"
 #: Twenty readings a second: NVML refreshes its sensors no faster.
 PERIOD_S = 0.05
 
@@ -25,7 +24,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class SensorBatch:
     """The readings since the last window, and the counters at its end, by UUID."""
 
     samples: Sequence[Sample] = ()
@@ -33,7 +32,7 @@ class Window:
     unavailable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-class Telemeter(Protocol):
+class SensorReader(Protocol):
     """Reader of the GPUs' sensors. No method raises: `failure` says why there are no readings."""
 
     @property
@@ -45,7 +44,7 @@ class Telemeter(Protocol):
         """Start reading these GPUs; return their facts and counters by UUID."""
         ...
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         """Return the readings since the last call."""
         ...
 
@@ -58,7 +57,7 @@ class Telemeter(Protocol):
         ...
 
 
-class NoTelemeter:
+class NoSensors:
     """Absent sensors, with the reason."""
 
     def __init__(self, failure: str) -> None:
@@ -68,9 +67,9 @@ class NoTelemeter:
         """Return nothing."""
         return {}
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         """Return an empty window."""
-        return Window()
+        return SensorBatch()
 
     def joules(self, uuid: str) -> float | None:
         """Return None."""
@@ -80,33 +79,33 @@ class NoTelemeter:
         """Do nothing."""
 
 
-class NvmlTelemeter:
+class NvmlSensors:
     """Sensors through NVML, read by a child process so that a hung driver hangs only that."""
 
-    def __init__(self, *, deadline_s: float = 10.0, script: Path = _SCRIPT) -> None:
+    def __init__(self, *, deadline_s: float = 10.0, worker: str = _WORKER) -> None:
         self.failure: str | None = None
         self._deadline_s = deadline_s
-        self._script = script
+        self._worker = worker
         self._child: Child | None = None
 
     def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """Start the child and let it read these GPUs."""
         try:
-            self._child = Child(str(self._script), binding_directory())
+            self._child = Child(self._worker, binding_directory())
         except ChildDiedError as error:
             self.failure = f"the process that reads the sensors {error.how}"
             return {}
         answer = self._ask({"ask": "start", "uuids": list(uuids), "period_s": PERIOD_S})
         return {gpu["uuid"]: gpu for gpu in answer.get("gpus", ())}
 
-    def window(self) -> Window:
+    def window(self) -> SensorBatch:
         """Return the readings since the last call."""
         answer = self._ask({"ask": "window"})
         samples = tuple(
             Sample(time_s=time_s, uuid=uuid, values=values)
             for time_s, uuid, values in answer.get("samples", ())
         )
-        return Window(
+        return SensorBatch(
             samples=samples,
             counters=answer.get("counters", {}),
             unavailable=answer.get("unavailable", {}),

@@ -1,18 +1,15 @@
-"""CUDA kernel self-test: runs a kernel through libcuda and compares its result.
+"""Child process of the CUDA kernel self-test: runs a kernel and compares its result.
 
-Run by path. The kernel below needs no toolkit and no package, so only the driver and the GPU
-decide its result. Standard library only; it loads cuda_door_child.py.
+The kernel below needs no toolkit and no package, so only the driver and the GPU decide its result.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import sys
 import time
-from importlib.machinery import SourceFileLoader
-from types import ModuleType
+
+from gpucheck.drivers.cuda.binding import Binding, CudaError
+from gpucheck.drivers.native import take_over_output
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -50,28 +47,17 @@ DONE:
 COUNT = 4096
 THREADS = 128
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib in the child
 
+class KernelTest(Binding):
+    """The kernel, run through libcuda."""
 
-def load_door() -> Any:
-    """Load cuda_door_child.py from this file's folder."""
-    module = ModuleType("cuda_door_child")
-    SourceFileLoader(module.__name__, FOLDER + "/cuda_door_child.py").exec_module(module)
-    return module
-
-
-class Driver:
-    """The kernel, run through libcuda; `door` is the module that calls it."""
-
-    def __init__(self, door: Any) -> None:
-        self.refusal = door.Refusal
-        self._library = door.Library()
-        self.ask = self._library.ask
+    def __init__(self) -> None:
+        super().__init__()
         self.ask("cuInit", 0)
 
     def count(self) -> int:
         """Return the number of devices that a program sees."""
-        return int(self._library.integer("cuDeviceGetCount"))
+        return self.integer("cuDeviceGetCount")
 
     def run(self, ordinal: int) -> dict[str, Any]:
         """Run the kernel twice on one device and compare; the first run compiles it."""
@@ -83,7 +69,7 @@ class Driver:
             self.ask("cuCtxSetCurrent", context)
             return self._in_context()
         finally:
-            self._library.let_go("cuDevicePrimaryCtxRelease_v2", device)
+            self.release("cuDevicePrimaryCtxRelease_v2", device)
 
     def _in_context(self) -> dict[str, Any]:
         memory = ctypes.c_uint64()
@@ -101,7 +87,7 @@ class Driver:
             second_s = time.perf_counter() - started
             self.ask("cuMemcpyDtoH_v2", values, memory, size)
         finally:
-            self._library.let_go("cuMemFree_v2", memory)
+            self.release("cuMemFree_v2", memory)
         right = all(value == 3 * (3 * x + 7) + 7 for x, value in enumerate(values))
         return {"right": right, "first_launch_s": first_s, "second_launch_s": second_s}
 
@@ -120,38 +106,31 @@ class Driver:
         self.ask("cuCtxSynchronize")
 
 
-def attempt(driver: Driver, ordinal: int) -> dict[str, Any]:
+def attempt(test: KernelTest, ordinal: int) -> dict[str, Any]:
     """Return the document of one device; an error of libcuda is its failure."""
     document: dict[str, Any] = {"ordinal": ordinal}
     try:
-        document.update(driver.run(ordinal))
-    except driver.refusal as refusal:
-        document["failure"] = refusal.document()
+        document.update(test.run(ordinal))
+    except CudaError as error:
+        document["failure"] = error.document()
     return document
 
 
-def through_driver(every: bool) -> dict[str, Any]:
+def run_on_devices(every: bool) -> dict[str, Any]:
     """Run on the devices until one succeeds, or on all of them."""
-    door = load_door()
     launches: list[dict[str, Any]] = []
     try:
-        driver = Driver(door)
-        for ordinal in range(driver.count()):
-            launches.append(attempt(driver, ordinal))
+        test = KernelTest()
+        for ordinal in range(test.count()):
+            launches.append(attempt(test, ordinal))
             if launches[-1].get("right") and not every:
                 break
-    except door.Refusal as refusal:
-        return {"failure": refusal.document()}
+    except CudaError as error:
+        return {"failure": error.document()}
     return {"launches": launches}
 
 
-def main() -> None:
-    """Print one JSON line; the argument is `every` or `first`."""
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    document = {"through": "libcuda", **through_driver(sys.argv[1] == "every")}
-    os.write(out, json.dumps(document).encode("ascii") + b"\n")
-
-
-if __name__ == "__main__":
-    main()
+def main(devices: str) -> None:
+    """Print one JSON line; `devices` is `every` or `first`."""
+    say = take_over_output()
+    say({"through": "libcuda", **run_on_devices(devices == "every")})

@@ -1,44 +1,27 @@
-"""Facts from the CUDA driver (libcuda), read in a child that also loads cuda_door_child.py.
+"""Child process that lists the devices of the CUDA driver (libcuda).
 
 libcuda reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER once, at cuInit, so only a fresh process
 can ask what a program started now would see. No context is created and no memory allocated.
-Standard library only: nothing of gpucheck is imported here.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-from importlib.machinery import SourceFileLoader
-from types import ModuleType
+
+from gpucheck.drivers.cuda.binding import Binding, CudaError
+from gpucheck.drivers.native import loaded_library, take_over_output
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
     from typing import Any
-
 
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76
 INTEGRATED = 18
 
 
-def load_door() -> Any:
-    """Load cuda_door_child.py from this file's folder."""
-    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
-    module = ModuleType("cuda_door_child")
-    SourceFileLoader(module.__name__, f"{folder}/cuda_door_child.py").exec_module(module)
-    return module
-
-
-class Driver:
-    """Queries of libcuda, through its binding."""
-
-    def __init__(self, door: Any) -> None:
-        self.refusal = door.Refusal
-        library = door.Library()
-        self.ask = library.ask
-        self.integer = library.integer
+class Driver(Binding):
+    """Queries of libcuda."""
 
     def text(self, function: str, device: int) -> str:
         """Return the text that a function writes into a buffer of 256 bytes."""
@@ -52,8 +35,8 @@ class Driver:
         raw = (ctypes.c_ubyte * 16)()
         try:
             self.ask("cuDeviceGetUuid_v2", ctypes.byref(raw), device)
-        except self.refusal as refusal:
-            if refusal.slug != "function-not-found":
+        except CudaError as error:
+            if error.slug != "function-not-found":
                 raise
             self.ask("cuDeviceGetUuid", ctypes.byref(raw), device)
         return bytes(raw).hex()
@@ -66,7 +49,7 @@ class Driver:
 
 
 def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
-    """Return one device's document, with libcuda's refusals under `unavailable`."""
+    """Return one device's document, with libcuda's errors under `unavailable`."""
     document: dict[str, Any] = {"ordinal": ordinal}
     unavailable: dict[str, str] = {}
     device = driver.integer("cuDeviceGet", ordinal)
@@ -87,8 +70,8 @@ def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
     for name, question in questions:
         try:
             document[name] = question()
-        except driver.refusal as refusal:
-            unavailable[name] = refusal.text
+        except CudaError as error:
+            unavailable[name] = error.text
     document["unavailable"] = unavailable
     return document
 
@@ -96,36 +79,19 @@ def read_device(driver: Driver, ordinal: int) -> dict[str, Any]:
 def read() -> dict[str, Any]:
     """Return everything that libcuda reports in this process."""
     found: dict[str, Any] = {}
-    door = load_door()
     try:
-        driver = Driver(door)
+        driver = Driver()
         # The version needs no cuInit, so it tells "old driver" from "no device" when that fails.
         found["driver_version"] = driver.integer("cuDriverGetVersion")
         driver.ask("cuInit", 0)
         found["device_count"] = driver.integer("cuDeviceGetCount")
         found["devices"] = [read_device(driver, i) for i in range(found["device_count"])]
-    except door.Refusal as refusal:
-        found["failure"] = refusal.document()
+    except CudaError as error:
+        found["failure"] = error.document()
     return found
-
-
-def loaded_library() -> str | None:
-    """Return the path of the loaded libcuda, whose file name contains its version."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            paths = (line.split(maxsplit=5)[-1].strip() for line in file)
-            return next((path for path in paths if "/libcuda.so" in path), None)
-    except OSError:
-        return None
 
 
 def main() -> None:
     """Print one JSON line."""
-    out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    document = {**read(), "library_path": loaded_library()}
-    os.write(out, json.dumps(document).encode("ascii") + b"\n")
-
-
-if __name__ == "__main__":
-    main()
+    say = take_over_output()
+    say({**read(), "library_path": loaded_library("libcuda.so")})

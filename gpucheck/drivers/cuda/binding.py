@@ -1,12 +1,13 @@
 """ctypes binding of libcuda: loading it, calling it, and every way in which that can fail.
 
-cuda_child.py and launch_child.py load it by path from their folder, in any Python from 3.8 on:
-standard library only, nothing of gpucheck.
+Only the child processes that call libcuda import it (worker.py, kernel_test_worker.py).
 """
 
 from __future__ import annotations
 
 import ctypes
+
+from gpucheck.drivers.native import DriverError
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -50,28 +51,12 @@ REASONS = {
 }
 
 
-class Refusal(Exception):
+class CudaError(DriverError):
     """An error of libcuda, or the reason why it could not be called."""
 
-    def __init__(self, function: str, code: int | None, slug: str, text: str) -> None:
-        super().__init__(text)
-        self.function = function
-        self.code = code
-        self.slug = slug
-        self.text = text
 
-    def document(self) -> dict[str, Any]:
-        """Return the error as the JSON object that the parent decodes."""
-        return {
-            "code": self.slug,
-            "message": self.text,
-            "function": self.function,
-            "library_code": self.code,
-        }
-
-
-class Library:
-    """libcuda.so.1 with every error turned into `Refusal`."""
+class Binding:
+    """libcuda.so.1, with every error raised as `CudaError`."""
 
     def __init__(self) -> None:
         try:
@@ -79,18 +64,18 @@ class Library:
         except OSError as error:
             function, slug = "dlopen", "library-not-found"
             text = f"libcuda.so.1 could not be loaded: {error}"
-            raise Refusal(function, None, slug, text) from None
+            raise CudaError(function, None, slug, text) from None
 
     def ask(self, function: str, *arguments: Any) -> None:
-        """Call one function; raise `Refusal` if it is missing or does not return CUDA_SUCCESS."""
+        """Call one function; raise `CudaError` if it is missing or does not return CUDA_SUCCESS."""
         call = getattr(self._library, function, None)
         if call is None:
             text = f"this libcuda has no {function}"
-            raise Refusal(function, None, "function-not-found", text)
+            raise CudaError(function, None, "function-not-found", text)
         code = int(call(*arguments))
         if code:
             slug, text = REASONS.get(code, ("error", "the CUDA driver reported an error"))
-            raise Refusal(function, code, slug, f"{text} ({self._name(code)}CUDA {code})")
+            raise CudaError(function, code, slug, f"{text} ({self._name(code)}CUDA {code})")
 
     def _name(self, code: int) -> str:
         """Return libcuda's own name of an error and a comma, or nothing if it has none."""
@@ -107,7 +92,7 @@ class Library:
         self.ask(function, ctypes.byref(value), *arguments)
         return value.value
 
-    def let_go(self, function: str, *arguments: Any) -> None:
+    def release(self, function: str, *arguments: Any) -> None:
         """Call a function that releases something, ignoring its failure."""
         call = getattr(self._library, function, None)
         if call is not None:

@@ -1,16 +1,14 @@
-"""Sensors of GPUs through NVML, read on a timer of its own: a single file run by path.
+"""Child process that reads GPUs' sensors through NVML, on a timer of its own.
 
 Watching a benchmark must not disturb it: this process reads at its own pace and keeps its readings
-until they are requested, so that the measuring program needs no thread. The parent
-starts `python -I -S telemetry_child.py DIRECTORY_OF_PYNVML`, writes one request a line and reads
-one JSON line for each:
+until they are requested, so that the measuring program needs no thread. The parent writes one
+request a line and reads one JSON line for each:
 
     {"ask": "start", "uuids": [...], "period_s": 0.05}  -> {"part": "facts", "gpus": [...]}
     {"ask": "window"}                                   -> {"part": "window", "samples", "counters"}
     {"ask": "energy", "uuid": ...}                      -> {"part": "energy", "joules": ...}
 
-Times are of CLOCK_MONOTONIC, which all processes of a machine share. The calls go through the
-binding in nvml_door_child.py, loaded from this file's folder: nothing of gpucheck is imported here.
+Times are of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ import os
 import select
 import sys
 import time
-from importlib.machinery import SourceFileLoader
-from types import ModuleType
 from typing import Any
+
+from gpucheck.drivers.native import take_over_output
+from gpucheck.drivers.nvml.binding import Binding, NvmlError, celsius, field_value, open_nvml
 
 #: No more readings than this are kept between two requests: an hour and a half at 20 Hz.
 MOST_SAMPLES = 100_000
@@ -88,33 +87,24 @@ WHOLE_ONLY = frozenset(
 )
 
 
-def load_door() -> Any:
-    """Load nvml_door_child.py from this file's folder."""
-    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib in the child
-    module = ModuleType("nvml_door_child")
-    SourceFileLoader(module.__name__, f"{folder}/nvml_door_child.py").exec_module(module)
-    return module
-
-
 class Sensors:
     """The sensors of one GPU; one that failed once is not read again, and its reason is kept.
 
     A MIG device shares the clocks, temperature, link and errors of its GPU.
     """
 
-    def __init__(self, door: Any, refusal: Any, uuid: str) -> None:
-        self._door = door
-        self._refusal = refusal
+    def __init__(self, binding: Binding, uuid: str) -> None:
+        self._binding = binding
         self.uuid = uuid
         self.unavailable: dict[str, str] = {}
         self._handle: Any = None
         self._parent: Any = None
         try:
-            self._handle = door.ask("nvmlDeviceGetHandleByUUID", uuid)
+            self._handle = binding.ask("nvmlDeviceGetHandleByUUID", uuid)
             if uuid.startswith("MIG-"):
                 parent = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
-                self._parent = door.ask(parent, self._handle)
-        except refusal as error:
+                self._parent = binding.ask(parent, self._handle)
+        except NvmlError as error:
             # Only a MIG device's parent is missing then; its own values remain valid.
             key = "gpu" if self._handle is None else "parent"
             self.unavailable[key] = error.reason()
@@ -162,8 +152,8 @@ class Sensors:
         if value is None:
             return None
         try:
-            return int(self._door.celsius(value, "nvmlDeviceGetFieldValues"))
-        except self._refusal as error:
+            return int(celsius(value, "nvmlDeviceGetFieldValues"))
+        except NvmlError as error:
             self.unavailable[key] = error.reason()
             return None
 
@@ -174,11 +164,7 @@ class Sensors:
         if values[0].nvmlReturn != 0:
             self.unavailable[key] = f"not given by this GPU (NVML {values[0].nvmlReturn})"
             return None
-        # nvmlValueType_t: 0 is a double, all others are whole numbers.
-        value = values[0].value
-        kind = values[0].valueType
-        kinds = (value.dVal, value.uiVal, value.ulVal, value.ullVal, value.sllVal, value.siVal)
-        return int(kinds[kind])
+        return field_value(values[0])
 
     def _ask(self, key: str, forms: Any) -> Any:
         """Call the first function that the driver knows; None if it knows none."""
@@ -190,8 +176,8 @@ class Sensors:
         for handle in handles:
             for function, arguments in forms:
                 try:
-                    return self._door.ask(function, handle, *arguments)
-                except self._refusal as error:
+                    return self._binding.ask(function, handle, *arguments)
+                except NvmlError as error:
                     reason = error.reason()
         self.unavailable[key] = reason
         return None
@@ -200,9 +186,8 @@ class Sensors:
 class Watch:
     """All watched GPUs, and their readings since the last request."""
 
-    def __init__(self, door: Any, refusal: type[Exception]) -> None:
-        self._door = door
-        self._refusal = refusal
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
         self._sensors: list[Sensors] = []
         self._samples: list[list[Any]] = []
         self.period_s: float | None = None
@@ -212,7 +197,7 @@ class Watch:
         """Return the document that answers one request."""
         if request["ask"] == "start":
             self.period_s = float(request["period_s"])
-            self._sensors = [Sensors(self._door, self._refusal, uuid) for uuid in request["uuids"]]
+            self._sensors = [Sensors(self._binding, uuid) for uuid in request["uuids"]]
             gpus = [
                 {"uuid": one.uuid, **one.read(FACTS), "counters": one.counters()}
                 for one in self._sensors
@@ -264,26 +249,14 @@ def serve(watch: Watch, say: Any) -> None:
         watch.tick(time.monotonic())
 
 
-def main() -> None:
+def main(binding_directory: str) -> None:
     """Serve one parent."""
-    if sys.argv[1]:  # an empty entry would be the current directory
-        sys.path.append(sys.argv[1])
-    # The driver's library must not be able to write between our lines.
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def say(document: dict[str, Any]) -> None:
-        out.write(json.dumps(document) + "\n")
-        out.flush()
-
-    doors = load_door()
+    if binding_directory:  # an empty entry would be the current directory
+        sys.path.append(binding_directory)
+    say = take_over_output()
     try:
-        door, _ = doors.open_nvml()
-    except doors.Refusal as refusal:
-        say({"part": "failure", "message": refusal.reason()})
+        binding = open_nvml()
+    except NvmlError as error:
+        say({"part": "failure", "message": error.reason()})
         return
-    serve(Watch(door, doors.Refusal), say)
-
-
-if __name__ == "__main__":
-    main()
+    serve(Watch(binding), say)

@@ -1,0 +1,117 @@
+"""NVML child process: reads GPUs, their processes, health and topology on request.
+
+The driver may hang in the kernel, so only this process and that of sensor_worker.py call NVML.
+Each request is a line on standard input; its answer is lines of JSON, the last of them `end` or
+`failure`. NVML is initialised once, however many requests follow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from gpucheck.drivers.native import loaded_library, take_over_output
+from gpucheck.drivers.nvml.binding import NvmlError, open_nvml
+from gpucheck.drivers.nvml.gpu import GpuReader
+
+TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from gpucheck.drivers.nvml.binding import Binding
+
+
+class Session:
+    """Answers requests through one NVML binding."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        #: By index, for requests that come every second.
+        self._readers: dict[int, GpuReader] = {}
+
+    def answer(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the documents that answer one request; the last is `end` or `failure`."""
+        try:
+            if request.get("health"):
+                yield from self._read_health(request)
+            elif request.get("processes_of") is not None:
+                for index in request["processes_of"]:
+                    if index not in self._readers:
+                        self._readers[index] = GpuReader(self._binding, index)
+                    yield self._readers[index].read_processes()
+            else:
+                yield from self._read(request)
+        except NvmlError as error:
+            yield {"part": "failure", **error.document()}
+            return
+        yield {"part": "end", "nvml_calls": self._binding.calls}
+
+    def _read_health(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        from gpucheck.drivers.nvml.health import read_condition, read_health
+
+        if request.get("gpus") is None:
+            return read_health(self._binding, request.get("sample_s", 0.0))
+        return read_condition(self._binding, request["gpus"])
+
+    def _read(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Read the system, every GPU from `first` on, and the topology."""
+        system = self.read_system()
+        yield system
+        readers = [GpuReader(self._binding, index) for index in range(system["gpu_count"])]
+        first = request.get("first", 0)
+        for reader in readers[first:]:
+            yield reader.read(
+                process_utilization=bool(request.get("process_utilization")),
+                sysfs=request.get("sysfs", ""),
+            )
+        if request.get("topology"):
+            from gpucheck.drivers.nvml.topology import TopologyReader
+
+            handles = [_handle(reader, request) for reader in readers]
+            yield TopologyReader(self._binding, handles).read()
+
+    def read_system(self) -> dict[str, Any]:
+        """Read the driver's own versions and the number of GPUs."""
+        system: dict[str, Any] = {"part": "system"}
+        unavailable: dict[str, str] = {}
+        questions = (
+            ("driver_version", "nvmlSystemGetDriverVersion"),
+            ("nvml_version", "nvmlSystemGetNVMLVersion"),
+            ("cuda_driver_version", "nvmlSystemGetCudaDriverVersion"),
+        )
+        for name, function in questions:
+            try:
+                system[name] = self._binding.ask(function)
+            except NvmlError as error:
+                unavailable[name] = error.reason()
+        system["unavailable"] = unavailable
+        system["gpu_count"] = self._binding.ask("nvmlDeviceGetCount")
+        return system
+
+
+def _handle(reader: GpuReader, request: dict[str, Any]) -> Any:
+    """Return the handle of a GPU, even if another child has read that GPU."""
+    index = reader.document["index"]
+    if index in request.get("silent", ()):
+        function, slug = "nvmlDeviceGetHandleByIndex", "driver-not-answering"
+        return NvmlError(function, None, slug, "the GPU did not answer")
+    if index < request.get("first", 0):
+        reader.open()
+    return reader.handle
+
+
+def main(binding_directory: str) -> None:
+    """Answer requests from standard input until it ends."""
+    if binding_directory:  # an empty entry would be the current directory
+        sys.path.append(binding_directory)
+    say = take_over_output()
+    try:
+        session = Session(open_nvml())
+    except NvmlError as error:
+        say({"part": "system", "library_path": loaded_library("libnvidia-ml.so")})
+        say({"part": "failure", **error.document()})
+        return
+    for line in sys.stdin:
+        for document in session.answer(json.loads(line)):
+            say(document)
