@@ -1,0 +1,314 @@
+"""Mutation check of the decision modules: does a feature's own test folder notice a wrong decision?
+
+    python -m benchmarks.mutants --count 300 --seed 1 --output mutants.json
+
+Draws changes of single expressions and statements (a comparison turned, a condition negated, a
+number off by one, a statement dropped ...) with a fixed seed, each place with the same chance, and
+runs the tests on a copy of the checkout for each: first the test file of the module's name, then
+the folder of its feature, slow tests left out. A mutant is killed if a test fails or the time is
+over. Survivors are printed with their diff: each wants a test, or a reason why it changes nothing.
+The exit code is 1 only if the unchanged tests fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Folders of the package whose modules decide, and what in them does not.
+DECIDING = ("inventory", "detect", "place", "memlimit", "bench", "core")
+NOT_DECIDING = ("view", "model", "hook", "kernels", "_child", "__init__")
+ALSO = ("report/units.py", "report/codec.py", "models/units.py", "models/codec.py")
+#: A run of the folder's tests that takes this many times as long as unchanged hangs.
+PATIENCE = 4.0
+LEAST_S = 30.0
+
+TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+OPPOSITE: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Add,
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    """One changed module: its path in the package, what was changed, and the new source."""
+
+    module: str
+    line: int
+    change: str
+    source: str
+
+
+def modules(checkout: Path) -> list[Path]:
+    """Return the modules whose decisions are changed."""
+    package = checkout / "gpucheck"
+    found = [
+        path
+        for folder in DECIDING
+        for path in sorted((package / folder).rglob("*.py"))
+        if not any(word in path.relative_to(package).as_posix() for word in NOT_DECIDING)
+    ]
+    return found + [package / name for name in ALSO if (package / name).is_file()]
+
+
+def sites(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
+    """Yield each place that can be changed: the number of its node, its line, how."""
+    for number, node in enumerate(ast.walk(tree)):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in TURNED:
+            yield number, line, "turn the comparison"
+        elif isinstance(node, ast.BoolOp):
+            yield number, line, "exchange and, or"
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield number, line, "drop the not"
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPPOSITE:
+            yield number, line, "exchange the operator"
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            yield number, line, "change the number"
+        elif isinstance(node, ast.If | ast.IfExp):
+            yield number, line, "negate the condition"
+        elif isinstance(node, ast.Return) and node.value is not None:
+            yield number, line, "return nothing"
+        elif isinstance(node, ast.Raise):
+            yield number, line, "raise nothing"
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.Call):
+            yield number, line, "drop the statement"
+
+
+def mutant(path: Path, checkout: Path, site: tuple[int, int, str]) -> Mutant | None:
+    """Return the module with one change, None if that leaves it as it is."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    number, line, change = site
+    node = next(each for count, each in enumerate(ast.walk(tree)) if count == number)
+    tree = _changed(tree, node, change)
+    source = ast.unparse(tree)
+    if source == ast.unparse(ast.parse(text)):
+        return None
+    return Mutant(path.relative_to(checkout).as_posix(), line, change, source)
+
+
+def _changed(tree: ast.Module, node: Any, change: str) -> ast.Module:
+    if change == "turn the comparison":
+        node.ops[0] = TURNED[type(node.ops[0])]()
+    elif change == "exchange and, or":
+        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    elif change == "exchange the operator":
+        node.op = OPPOSITE[type(node.op)]()
+    elif change == "change the number":
+        node.value = node.value + 1 if isinstance(node.value, int) else node.value * 1.5 + 0.5
+    elif change == "negate the condition":
+        node.test = ast.UnaryOp(op=ast.Not(), operand=node.test)
+    elif change == "return nothing":
+        node.value = ast.Constant(value=None)
+    else:
+        new = node.operand if change == "drop the not" else ast.Pass()
+        tree = _Exchange(node, new).visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+class _Exchange(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self._new if node is self._old else super().visit(node)
+
+
+def drawn(checkout: Path, count: int, seed: int) -> list[Mutant]:
+    """Return `count` mutants: every site has the same chance, but for docstrings and types."""
+    random_ = random.Random(seed)
+    everything = [
+        (path, site) for path in modules(checkout) for site in _of_code(path.read_text("utf-8"))
+    ]
+    random_.shuffle(everything)
+    found: list[Mutant] = []
+    for path, site in everything:
+        if len(found) == count:
+            break
+        new = mutant(path, checkout, site)
+        if new is not None:
+            found.append(new)
+    return found
+
+
+def _of_code(text: str) -> list[tuple[int, int, str]]:
+    return list(sites(ast.parse(text)))
+
+
+def tests_of(module: str, checkout: Path) -> tuple[list[str], list[str]]:
+    """Return the test file of the module's name, and the folder of its feature."""
+    parts = Path(module).with_suffix("").parts[1:]
+    own = checkout / "tests" / Path(*parts[:-1]) / f"test_{parts[-1]}.py"
+    feature = parts[0] if parts[0] != "core" else "/".join(parts[:-1][:2])
+    folder = checkout / "tests" / feature
+    first = [own.relative_to(checkout).as_posix()] if own.is_file() else []
+    if parts[0] == "core" and len(parts) == 2:  # the old layout had several features in one folder
+        rest = sorted(f"tests/core/{path.name}" for path in folder.glob("test_*.py"))
+    else:
+        rest = [f"tests/{feature}"] if folder.is_dir() else []
+    return first, rest
+
+
+def run_tests(copy_of: Path, tests: list[str], timeout_s: float) -> tuple[str, float]:
+    """Return how these tests ended (`passed`, `failed` or `late`) and after how many seconds."""
+    command = [
+        sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider",
+        "-m", "not slow", *tests,
+    ]  # fmt: skip
+    begun = time.monotonic()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy_of),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CI": "true",
+    }
+    process = subprocess.Popen(
+        command, cwd=copy_of, env=environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        return "late", time.monotonic() - begun
+    # 5: no test was collected, all of them being slow.
+    return ("passed" if code in (0, 5) else "failed"), time.monotonic() - begun
+
+
+def judge(each: Mutant, copy_of: Path, usual_s: dict[str, float]) -> dict[str, Any]:
+    """Return what became of a mutant: `killed_by` is `own`, `folder`, `time` or None."""
+    target = copy_of / each.module
+    before = target.read_text(encoding="utf-8")
+    target.write_text(each.source, encoding="utf-8")
+    killed_by = None
+    try:
+        for name, tests in zip(("own", "folder"), tests_of(each.module, copy_of), strict=True):
+            if not tests:
+                continue
+            limit_s = max(LEAST_S, PATIENCE * usual_s.get(" ".join(tests), LEAST_S))
+            how, _ = run_tests(copy_of, tests, limit_s)
+            if how != "passed":
+                killed_by = name if how == "failed" else "time"
+                break
+    finally:
+        target.write_text(before, encoding="utf-8")
+    lines = [ast.unparse(ast.parse(text)).splitlines() for text in (before, each.source)]
+    diff = [
+        line
+        for line in difflib.unified_diff(*lines, lineterm="", n=0)
+        if line[0] in "+-" and not line.startswith(("+++", "---"))
+    ]
+    return {
+        "module": each.module, "line": each.line, "change": each.change, "killed_by": killed_by,
+        "diff": diff,
+    }  # fmt: skip
+
+
+def copies(checkout: Path, folder: Path, count: int) -> list[Path]:
+    """Return copies of the checkout's files that may be changed."""
+    left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
+    found = []
+    for number in range(count):
+        shutil.copytree(checkout, folder / str(number), ignore=left_out, symlinks=True)
+        found.append(folder / str(number))
+    return found
+
+
+def check(checkout: Path, mutants: list[Mutant], jobs: int) -> list[dict[str, Any]] | None:
+    """Return what became of each mutant, None where the unchanged tests fail."""
+    usual_s: dict[str, float] = {}
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="gpucheck-mutants-") as folder:
+        trees = copies(checkout, Path(folder), jobs)
+        for each in mutants:
+            for tests in filter(None, tests_of(each.module, checkout)):
+                if " ".join(tests) not in usual_s:
+                    how, took_s = run_tests(trees[0], tests, 3600)
+                    usual_s[" ".join(tests)] = took_s
+                    if how != "passed":
+                        print(f"unchanged, these fail: {' '.join(tests)[:200]}")
+                        return None
+        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+        for each in mutants:
+            waiting.put(each)
+
+        def work(tree: Path) -> None:
+            while True:
+                try:
+                    each = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                results.append(judge(each, tree, usual_s))
+                if sys.stderr.isatty():
+                    print(f"\r{len(results)} of {len(mutants)}", end="", file=sys.stderr)
+
+        threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return results
+
+
+def report(results: list[dict[str, Any]]) -> None:
+    """Print the shares by folder, and every survivor."""
+    total, killed = Counter[str](), Counter[str]()
+    for each in results:
+        folder = "/".join(each["module"].split("/")[1:-1])
+        for name in (folder, "all"):
+            total[name] += 1
+            killed[name] += each["killed_by"] is not None
+    print("| folder | mutants | killed by the folder's tests |\n|--|--:|--:|")
+    for name in sorted(total, key=lambda each: (each == "all", each)):
+        print(f"| {name} | {total[name]} | {killed[name]} ({killed[name] / total[name]:.0%}) |")
+    for each in sorted(results, key=lambda each: (each["module"], each["line"])):
+        if each["killed_by"] is None:
+            print(f"\n{each['module']}:{each['line']}: {each['change']}")
+            print(*(f"    {line}" for line in each["diff"]), sep="\n")
+
+
+def main() -> None:
+    """Draw, try and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkout", type=Path, default=ROOT)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", default="", help="modules whose path holds this")
+    parser.add_argument("--output", type=Path, help="keep what became of each, as JSON")
+    asked = parser.parse_args()
+    checkout = asked.checkout.resolve()
+    mutants = [
+        each for each in drawn(checkout, asked.count, asked.seed) if asked.only in each.module
+    ]
+    results = check(checkout, mutants, asked.jobs)
+    if results is None:
+        sys.exit(1)
+    if asked.output:
+        asked.output.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    report(results)
+
+
+if __name__ == "__main__":
+    main()
