@@ -14,9 +14,7 @@ from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.readings import (
     CudaReading,
     GpuReading,
-    KernelReading,
     NvmlReading,
-    ProbeFailure,
     ProcessIdentity,
 )
 from gpucheck.drivers.recording import Snapshot
@@ -57,6 +55,8 @@ _VALUE_WORDS = frozenset(
     }
 )  # fmt: skip
 REDACTED = "redacted"
+#: Fields of the drivers' readings in which names and paths can stand.
+_SENTENCES = frozenset({"message", "unavailable", "pci_unavailable", "library_path"})
 #: Words that mean something in lists of devices.
 _LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
@@ -215,12 +215,6 @@ class _Redactor:
 
     # ----------------------------------------------------------------------------- sentences
 
-    def failure(self, failure: ProbeFailure | None) -> ProbeFailure | None:
-        return failure and failure._replace(message=self.text(failure.message))
-
-    def reasons(self, unavailable: Mapping[str, str]) -> dict[str, str]:
-        return {name: self.text(reason) for name, reason in unavailable.items()}
-
     def text(self, text: str) -> str:
         """Return a sentence without the names known so far, and without paths."""
         tables = (self.users, self.hosts, self.serials, self.processes, self.gpus, self.migs)
@@ -241,14 +235,29 @@ class _Redactor:
 
     def everything(self, value: Any) -> Any:
         """Return a record of evidence with every text in it redacted."""
-        if isinstance(value, str):
-            return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), value))
-        if isinstance(value, Mapping):
-            return {key: self.everything(item) for key, item in value.items()}
-        if not isinstance(value, tuple):
-            return value
-        items = [self.everything(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+        def redacted(text: str, _field: str) -> str:
+            return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), text))
+
+        return _walk(value, redacted)
+
+    def sentences(self, value: Any) -> Any:
+        """Return a driver's reading with its sentences and paths redacted; all else stays."""
+        return _walk(value, lambda text, field: self.text(text) if field in _SENTENCES else text)
+
+
+def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any:
+    """Return a reading with each text changed; `change` gets the text and the name of its field."""
+    if isinstance(value, str):
+        return change(value, field)
+    if isinstance(value, Mapping):
+        return {key: _walk(item, change, field) for key, item in value.items()}
+    if not isinstance(value, tuple):
+        return value
+    if not hasattr(value, "_fields"):
+        return tuple(_walk(item, change, field) for item in value)
+    pairs = zip(value, value._fields, strict=True)
+    return type(value)(*(_walk(item, change, name) for item, name in pairs))
 
 
 def _redact_line(line: str) -> str:
@@ -279,50 +288,13 @@ def redact(snapshot: Snapshot) -> Snapshot:
         environment={
             name: redactor.variable(name, value) for name, value in snapshot.environment.items()
         },
-        kernel=snapshot.kernel and _redact_kernel(snapshot.kernel, redactor),
-        nvml=nvml and _redact_nvml_reasons(nvml, redactor),
-        cuda=cuda and _redact_cuda_reasons(cuda, redactor),
+        kernel=redactor.sentences(snapshot.kernel),
+        nvml=redactor.sentences(nvml),
+        cuda=redactor.sentences(cuda),
         processes=processes,
         redacted=True,
         system=snapshot.system and redactor.system(snapshot.system),
-        cuda_unrestricted=unrestricted and _redact_cuda_reasons(unrestricted, redactor),
+        cuda_unrestricted=redactor.sentences(unrestricted),
         health=redactor.everything(snapshot.health),
         builds=redactor.everything(snapshot.builds),
-    )
-
-
-def _redact_kernel(kernel: KernelReading, redactor: _Redactor) -> KernelReading:
-    reason = kernel.pci_unavailable
-    return kernel._replace(pci_unavailable=None if reason is None else redactor.text(reason))
-
-
-def _redact_cuda_reasons(cuda: CudaReading, redactor: _Redactor) -> CudaReading:
-    devices = (
-        each._replace(unavailable=redactor.reasons(each.unavailable)) for each in cuda.devices
-    )
-    return cuda._replace(
-        failure=redactor.failure(cuda.failure),
-        devices=tuple(devices),
-        library_path=redactor.everything(cuda.library_path),
-    )
-
-
-def _redact_nvml_reasons(nvml: NvmlReading, redactor: _Redactor) -> NvmlReading:
-    """Redact the sentences of NVML's part, which can quote a path or a name."""
-
-    def gpu(reading: GpuReading) -> GpuReading:
-        return reading._replace(
-            unavailable=redactor.reasons(reading.unavailable),
-            failure=redactor.failure(reading.failure),
-            mig_instances=tuple(
-                instance._replace(unavailable=redactor.reasons(instance.unavailable))
-                for instance in reading.mig_instances
-            ),
-        )
-
-    return nvml._replace(
-        gpus=tuple(gpu(reading) for reading in nvml.gpus),
-        unavailable=redactor.reasons(nvml.unavailable),
-        failure=redactor.failure(nvml.failure),
-        library_path=redactor.everything(nvml.library_path),
     )
