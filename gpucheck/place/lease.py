@@ -40,6 +40,7 @@ from gpucheck.place.selection import (
     Preference,
     SelectableGpu,
     SelectionRequest,
+    Survey,
     check_request,
 )
 from gpucheck.report.envelope import Answer, Failure, Notice
@@ -54,11 +55,6 @@ from gpucheck.report.errors import (
 )
 from gpucheck.report.units import parse_amount
 
-
-def report_nothing(_waiting: object) -> None:
-    """Report nothing while waiting."""
-
-
 # ---------------------------------------------------------------------------------- the best
 
 
@@ -68,7 +64,7 @@ def lease_best(
     probes: Probes,
     environment: Mapping[str, str],
     *,
-    on_wait: OnWait = report_nothing,
+    on_wait: OnWait = lambda _: None,
 ) -> Lease:
     """Choose GPUs that fit, and hold them if requested.
 
@@ -83,34 +79,31 @@ def lease_best(
     machine = _Machine(
         probes, topology=request.prefer is Preference.NVLINK, close_after=options.wait
     )
-    selector = GpuSelector(
-        request=request,
-        look=machine.inventory,
-        driver_version=machine.driver_version,
-        condition=machine.condition,
-    )
+    selector = GpuSelector(request=request, look=machine.look)
     store = open_store(options, environment)
     try:
         lease = Acquisition(
             store, options, selector, enclosing=enclosing_ids(environment), on_wait=on_wait
         ).run()
     except BadAnswerError as error:
-        answer = machine.answer_with(Placement(candidates=selector.selection.candidates), ())
+        answer = machine.answer_with(Placement(candidates=tuple(selector.candidates)), ())
         return Lease(answer=answer._replace(exit_code=error.exit_code, error=Failure.of(error)))
-    selection = selector.selection
     devices = tuple(
-        _chosen_device(item, ordinal, request) for ordinal, item in enumerate(selection.chosen)
+        _chosen_device(item, ordinal, request) for ordinal, item in enumerate(selector.chosen)
     )
     placement = Placement(
         devices=devices,
         environment=environment_for(devices) | dict(lease.environment),
         claims=lease.claims,
-        candidates=selection.candidates,
-        advice=(ALLOW_BUSY_GPUS,) if selection.has_busy_gpus else (),
+        candidates=tuple(selector.candidates),
+        advice=(ALLOW_BUSY_GPUS,) if selector.has_busy_gpus else (),
     )
-    notices = (*selection.notices, *_notices(options, environment, store))
-    gpus = selector.inventory.gpus if selector.inventory else ()
-    return replace(lease, answer=machine.answer_with(placement, notices), gpus=gpus)
+    notices = (*selector.notices(), *_notices(options, environment, store))
+    return replace(
+        lease,
+        answer=machine.answer_with(placement, notices),
+        gpus=selector.machine.inventory.gpus,
+    )
 
 
 def _chosen_device(item: SelectableGpu, ordinal: int, request: SelectionRequest) -> PlacedDevice:
@@ -132,20 +125,18 @@ def _chosen_device(item: SelectableGpu, ordinal: int, request: SelectionRequest)
 
 
 class _Machine:
-    """Inventory of the machine, taken at each look, with the last answer."""
+    """The machine, surveyed at each look, and the answer of its last inventory."""
 
     def __init__(self, probes: Probes, *, topology: bool, close_after: bool) -> None:
         self._probes = probes
         self._request = ListRequest(topology=topology)
         self._close_after = close_after
         self._answer = Answer(result=None)
-        self._unfit: dict[int, Unfit] = {}
 
-    def inventory(self) -> Inventory:
-        """Take the inventory, or raise the error that stands in its place."""
+    def look(self) -> Survey:
+        """Survey the machine, or raise the error that stands in place of its inventory."""
         try:
-            answer = take_inventory(self._request, self._probes)
-            self._answer = answer
+            answer = self._answer = take_inventory(self._request, self._probes)
             inventory = answer.result
             if not isinstance(inventory, Inventory):
                 raise error_of(answer)
@@ -154,36 +145,25 @@ class _Machine:
                 if not answering:
                     raise error_of(answer)
                 self._answer = _with_silent_gpus(answer, answer.error)
-            self._judge(answering)
-            return inventory
+            unfit_gpus = self._judge(answering)
+            return Survey(inventory, unfit_gpus, answer.host.driver_version)
         finally:
             if self._close_after:
                 # Hundreds may wait at once, so none of them keeps a driver process open.
                 self._probes.close()
 
-    def _judge(self, gpus: Sequence[Gpu]) -> None:
-        """Judge whether the GPUs that answer are fit for work."""
-        self._unfit = {}
+    def _judge(self, gpus: Sequence[Gpu]) -> dict[int, Unfit]:
+        """Return the GPUs that are unfit for work, by index."""
         if not gpus:
-            return
+            return {}
         reading = self._probes.condition([gpu.index for gpu in gpus])
-        health = {item.index: item for item in reading.gpus}
-        for gpu in gpus:
-            found = unfit(gpu, health[gpu.index]) if gpu.index in health else None
-            if found is not None:
-                self._unfit[gpu.index] = found
         if reading.failure is not None:
             message = f"The condition of the GPUs could not be read: {reading.failure.message}."
             notice = Notice(code="condition-unknown", message=message)
             self._answer = self._answer._replace(warnings=(*self._answer.warnings, notice))
-
-    def condition(self) -> Mapping[int, Unfit]:
-        """Return the unfit GPUs as of the last look, by index."""
-        return self._unfit
-
-    def driver_version(self) -> str | None:
-        """Return the driver's version as of the last look."""
-        return self._answer.host.driver_version
+        health = {item.index: item for item in reading.gpus}
+        found = {gpu.index: unfit(gpu, health[gpu.index]) for gpu in gpus if gpu.index in health}
+        return {index: bad for index, bad in found.items() if bad is not None}
 
     def answer_with(self, placement: Placement, notices: tuple[Notice, ...]) -> Answer:
         """Return the last answer with a placement in place of the inventory."""
@@ -210,7 +190,7 @@ def lease_named(
     environment: Mapping[str, str],
     *,
     soft: bool,
-    on_wait: OnWait = report_nothing,
+    on_wait: OnWait = lambda _: None,
 ) -> Lease:
     """Place named devices, and hold their GPUs if requested.
 

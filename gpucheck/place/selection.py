@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
@@ -183,33 +185,29 @@ def allowed_uuids(visibility: Visibility) -> frozenset[str] | None:
 # ---------------------------------------------------------------------------------- selector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Result of a choice: `chosen` holds the best, and is empty if too few fit."""
+class Survey(NamedTuple):
+    """The machine at one moment: its GPUs, those unfit for work by index, and its driver."""
 
-    chosen: tuple[SelectableGpu, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
-    fitting: int = 0
-    notices: tuple[Notice, ...] = ()
-
-    @property
-    def has_busy_gpus(self) -> bool:
-        """Return whether a GPU is ruled out only because a process uses it without a claim."""
-        return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
+    inventory: Inventory
+    unfit: Mapping[int, Unfit] = MappingProxyType({})
+    driver_version: str | None = None
 
 
 @dataclass(kw_only=True)
 class GpuSelector:
-    """Selector for one request; `look` returns the machine as it is at each survey."""
+    """Selector for one request; `look` returns the machine as it is at each survey.
+
+    After a choice `chosen` holds the best, in index order; it is empty if too few fit.
+    """
 
     request: SelectionRequest
-    look: Callable[[], Inventory]
-    driver_version: Callable[[], str | None] = lambda: None
-    condition: Callable[[], Mapping[int, Unfit]] = dict
+    look: Callable[[], Survey]
     own_pids: frozenset[int] = field(default_factory=lambda: frozenset({os.getpid()}))
-    inventory: Inventory | None = None
-    selection: Selection = field(default_factory=Selection)
-    _selectable: tuple[SelectableGpu, ...] = ()
+    machine: Survey = field(init=False)
+    chosen: Sequence[SelectableGpu] = ()
+    candidates: Sequence[Candidate] = ()
+    _selectable: Sequence[SelectableGpu] = ()
+    _fitting: Sequence[SelectableGpu] = ()
     _unfit: dict[str, str] = field(default_factory=dict)
     #: The GPUs, by index, that are taken only if too few others fit, and why.
     _last: dict[int, str] = field(default_factory=dict)
@@ -228,21 +226,25 @@ class GpuSelector:
             if item.target is not None and item.uuid not in self._unfit
         ]
 
+    @property
+    def has_busy_gpus(self) -> bool:
+        """Return whether a GPU is ruled out only because a process uses it without a claim."""
+        return any(item.reason.endswith(_UNCLAIMED) for item in self.candidates)
+
     def survey(self) -> None:
         """Take the inventory and rule out what can never fit."""
-        self.inventory = self.look()
-        gpus = self.inventory.gpus
-        self._selectable = selectable_gpus(gpus)
-        excluded = _excluded(self.inventory, self.request.exclude)
-        allowed = allowed_uuids(self.inventory.visibility)
+        self.machine = self.look()
+        inventory, unfit = self.machine.inventory, self.machine.unfit
+        self._selectable = selectable_gpus(inventory.gpus)
+        excluded = _excluded(inventory, self.request.exclude)
+        allowed = allowed_uuids(inventory.visibility)
+        self._last = {index: bad.reason for index, bad in unfit.items() if not bad.refused}
         self._unfit = {}
-        condition = self.condition()
-        self._last = {index: bad.reason for index, bad in condition.items() if not bad.refused}
         for item in self._selectable:
+            bad = unfit.get(item.gpu.index)
             reason = _ruled_out(item, self.request, allowed, excluded)
             if reason is None:
                 reason = _same_name(item, self._selectable)
-            bad = condition.get(item.gpu.index)
             if reason is None and bad is not None and bad.refused:
                 reason = f"{bad.reason}: it is unfit for work (see: gpucheck detect)"
             if reason is None and item.instance is not None:
@@ -251,46 +253,34 @@ class GpuSelector:
                 self._unfit[item.uuid] = reason
 
     def _beside_others(self) -> str | None:
-        if self.request.count > 1 and shows_one_instance(self.driver_version()):
+        if self.request.count > 1 and shows_one_instance(self.machine.driver_version):
             return f"before driver {SEVERAL_MIG_DRIVER} a program sees only one MIG instance"
         return None
 
     def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
         """Return the best that fits and is not blocked; nothing while others are ahead."""
-        verdicts = [self._verdict(item, blocked, behind) for item in self._selectable]
-        fitting = [
-            item
-            for item, verdict in zip(self._selectable, verdicts, strict=True)
-            if verdict.eligible
-        ]
-        chosen: tuple[SelectableGpu, ...] = ()
-        if len(fitting) >= self.request.count:
-            topology = self.inventory.topology if self.inventory else None
-            chosen = tuple(best(fitting, self.request, topology, last=self._last))
-        self.selection = Selection(
-            chosen=chosen,
-            candidates=tuple(verdicts),
-            fitting=len(fitting),
-            notices=tuple(self._notices(fitting, chosen)),
-        )
-        return [item.target for item in chosen if item.target is not None]
+        self.candidates = [self._verdict(item, blocked, behind) for item in self._selectable]
+        verdicts = zip(self._selectable, self.candidates, strict=True)
+        self._fitting = [item for item, verdict in verdicts if verdict.eligible]
+        self.chosen = ()
+        if len(self._fitting) >= self.request.count:
+            topology = self.machine.inventory.topology
+            self.chosen = best(self._fitting, self.request, topology, last=self._last)
+        return [item.target for item in self.chosen if item.target is not None]
 
-    def _notices(
-        self, fitting: Sequence[SelectableGpu], chosen: Sequence[SelectableGpu]
-    ) -> Iterator[Notice]:
+    def notices(self) -> Iterator[Notice]:
         """Yield warnings about the chosen GPUs."""
-        unwell = dict.fromkeys(item.gpu.index for item in chosen if item.gpu.index in self._last)
-        for index in unwell:
+        unwell = (item.gpu.index for item in self.chosen if item.gpu.index in self._last)
+        for index in dict.fromkeys(unwell):
             message = (
                 f"GPU {index} was chosen only because too few others fit: {self._last[index]}"
                 " (see: gpucheck detect)."
             )
             yield Notice(code="gpu-unwell", message=message)
-        lack = unmet_preference(
-            fitting, chosen, self.request, self.inventory.topology if self.inventory else None
-        )
-        if lack is not None:
-            message = f"--prefer {self.request.prefer} could not be honoured: {lack}."
+        topology = self.machine.inventory.topology
+        reason = unmet_preference(self._fitting, self.chosen, self.request, topology)
+        if reason is not None:
+            message = f"--prefer {self.request.prefer} could not be honoured: {reason}."
             yield Notice(code="preference-not-honoured", message=message)
 
     def _verdict(self, item: SelectableGpu, blocked: Mapping[str, str], behind: int) -> Candidate:
@@ -313,10 +303,10 @@ class GpuSelector:
 
     def failure(self) -> BadAnswerError:
         """Return the error that says how many fit, and why the others do not."""
-        fits, count = self.selection.fitting, self.request.count
+        fits, count = len(self._fitting), self.request.count
         are = f"only {fits} fit" if fits > 1 else "only 1 fits" if fits else "none fits"
         what = "GPU was" if count == 1 else "GPUs were"
-        company = [ALLOW_BUSY_GPUS] if self.selection.has_busy_gpus else []
+        busy = [ALLOW_BUSY_GPUS] if self.has_busy_gpus else []
         less = "Ask for less, or wait" if self.request != SelectionRequest() else "Wait"
         later = f"{less}: add --wait."
         if len(self.possible) < count:
@@ -328,7 +318,7 @@ class GpuSelector:
         return BadAnswerError(
             code="nothing-fits",
             message=f"{count} {what} requested, but {are}.",
-            remedy=(*_reasons(self.selection.candidates), *company, later),
+            remedy=(*_reasons(self.candidates), *busy, later),
         )
 
 

@@ -26,6 +26,7 @@ from gpucheck.place.selection import (
     GpuSelector,
     Preference,
     SelectionRequest,
+    Survey,
     allowed_uuids,
     best,
     capability_of,
@@ -87,8 +88,7 @@ def selector(
     inventory = Inventory(gpus, visibility or seen(), Topology(links=links))
     made = GpuSelector(
         request=SelectionRequest(**request),  # type: ignore[arg-type]
-        look=lambda: inventory,
-        driver_version=lambda: driver,
+        look=lambda: Survey(inventory, driver_version=driver),
     )
     made.survey()
     return made
@@ -97,7 +97,7 @@ def selector(
 def reason(gpu: Gpu, **request: object) -> str:
     found = selector(gpu, **request)
     assert found.choose({}) == []
-    (candidate,) = found.selection.candidates
+    (candidate,) = found.candidates
     assert not candidate.eligible
     return candidate.reason
 
@@ -143,7 +143,7 @@ class TestEligibility:
         found = selector(card(0), card(1))
 
         assert [target.uuid for target in found.choose({"GPU-0": "held by alice"})] == ["GPU-1"]
-        assert found.selection.candidates[0].reason == "held by alice"
+        assert found.candidates[0].reason == "held by alice"
 
     def test_too_few_says_why_for_each(self) -> None:
         found = selector(card(0), card(1), count=2)
@@ -165,7 +165,7 @@ class TestVisibleSet:
         found = selector(*gpus, visibility=seen("1", "GPU-1"))
 
         assert [target.uuid for target in found.choose({})] == ["GPU-1"]
-        assert "does not name it" in found.selection.candidates[0].reason
+        assert "does not name it" in found.candidates[0].reason
 
     def test_none_at_all(self) -> None:
         assert selector(card(0, visible=False), visibility=seen("")).choose({}) == []
@@ -212,13 +212,13 @@ class TestVisibleSet:
         found = selector(split_card(0), max_utilization_percent=100)
 
         assert found.choose({}) == []
-        assert "reports no load" in found.selection.candidates[0].reason
+        assert "reports no load" in found.candidates[0].reason
 
 
 def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) -> list[int]:
     made = selector(*gpus, prefer=prefer, count=count, **more)
     made.choose({})
-    return [option.gpu.index for option in made.selection.chosen]
+    return [option.gpu.index for option in made.chosen]
 
 
 class TestPreference:
@@ -302,7 +302,9 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
     inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
 
     def failure(count: int) -> BadAnswerError:
-        selector = GpuSelector(request=SelectionRequest(count=count), look=lambda: inventory)
+        selector = GpuSelector(
+            request=SelectionRequest(count=count), look=lambda: Survey(inventory)
+        )
         selector.survey()
         selector.choose({"GPU-0": "held by x", "GPU-1": "held by x"})
         return selector.failure()
@@ -319,7 +321,7 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
 def test_what_is_hidden_may_be_shown_again() -> None:
     hidden = card(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
     inventory = Inventory(gpus=(hidden,), visibility=seen())
-    selector = GpuSelector(request=SelectionRequest(), look=lambda: inventory)
+    selector = GpuSelector(request=SelectionRequest(), look=lambda: Survey(inventory))
     selector.survey()
     selector.choose({})
 
@@ -331,12 +333,13 @@ def test_what_is_hidden_may_be_shown_again() -> None:
 def test_other_reasons_come_before_the_queue() -> None:
     busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
     selector = GpuSelector(
-        request=SelectionRequest(), look=lambda: Inventory(gpus=(card(0), busy), visibility=seen())
+        request=SelectionRequest(),
+        look=lambda: Survey(Inventory(gpus=(card(0), busy), visibility=seen())),
     )
     selector.survey()
 
     assert selector.choose({}, behind=2) == []
-    assert [item.reason for item in selector.selection.candidates] == [
+    assert [item.reason for item in selector.candidates] == [
         "2 others are already waiting for it",
         "process 7 uses it without a claim",
     ]
@@ -349,7 +352,7 @@ def test_no_advice_to_ask_for_less_where_none_can_fit() -> None:
             cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
         ),
     )
-    selector = GpuSelector(request=SelectionRequest(count=2), look=lambda: inventory)
+    selector = GpuSelector(request=SelectionRequest(count=2), look=lambda: Survey(inventory))
     selector.survey()
     selector.choose({})
 
