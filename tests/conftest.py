@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -271,8 +272,9 @@ def children() -> Callable[[], set[str]]:
 def _living() -> set[str]:
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
-            # A zombie is dead; only its exit status has not been collected.
-            found |= {pid} - ({pid} if state == "Z" else set())
+        with contextlib.suppress(OSError):  # a thread or a child that has just ended
+            for pid in (task / "children").read_text().split():
+                state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+                # A zombie is dead; only its exit status has not been collected.
+                found |= {pid} - ({pid} if state == "Z" else set())
     return found

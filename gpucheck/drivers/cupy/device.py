@@ -7,16 +7,22 @@ callers hold opaque arrays that only this client opens.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.drivers.cupy.cache import cache_variables
-from gpucheck.drivers.cupy.errors import BUSY, INSTALL_CUPY, as_failure, quiet, translated
-from gpucheck.drivers.cupy.facts import read_facts
-from gpucheck.drivers.cupy.products import Products, cublas_version
-from gpucheck.drivers.cupy.timing import SpanTimer
+from gpucheck.drivers.cupy.blas import Products, cublas_version
+from gpucheck.drivers.cupy.errors import (
+    BUSY,
+    INSTALL_CUPY,
+    as_failure,
+    cache_variables,
+    quiet,
+    translated,
+)
 from gpucheck.drivers.gpu import (
     NO_DEFINES,
     PLAIN_PRODUCT,
@@ -28,6 +34,7 @@ from gpucheck.drivers.gpu import (
     Product,
     Span,
 )
+from gpucheck.drivers.host.clock import Clock, MonotonicClock
 from gpucheck.report.errors import GpucheckError, MissingError
 
 if TYPE_CHECKING:
@@ -382,3 +389,165 @@ def open_gpus(
         cupy_version=version,
         cublas_version=cublas_version(cupy, devices[0].facts.cuda_index) if ask_cublas else None,
     )
+
+
+# ------------------------------------------------------------------------------- facts
+
+
+def read_facts(cupy: Any, cuda_index: int, known_uuid: str | None) -> BenchGpu:
+    """Return CUDA's facts about a GPU, which must be the current one."""
+    properties: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(cuda_index)
+    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    major, name = int(properties["major"]), _text(properties["name"])
+    return BenchGpu(
+        cuda_index=cuda_index,
+        uuid=known_uuid or _uuid_of(cuda_index, name, properties.get("uuid")),
+        name=name,
+        compute_capability=f"{major}.{int(properties['minor'])}",
+        sm_count=int(properties["multiProcessorCount"]),
+        l2_bytes=int(properties["l2CacheSize"]),
+        memory_total_bytes=int(total_bytes),
+        memory_free_bytes=int(free_bytes),
+        float32_math="tf32" if major >= 8 and _tf32_requested(os.environ) else "fp32",
+        clock_sm_max_mhz=_megahertz(properties.get("clockRate")),
+        clock_memory_max_mhz=_megahertz(properties.get("memoryClockRate")),
+        memory_bus_bits=int(properties.get("memoryBusWidth", 0)) or None,
+        integrated=bool(properties["integrated"]) if "integrated" in properties else None,
+    )
+
+
+def _megahertz(kilohertz: object) -> float | None:
+    """Return a clock from CUDA's properties; newer drivers leave some at zero."""
+    return kilohertz / 1e3 if isinstance(kilohertz, int) and kilohertz > 0 else None
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+
+def _uuid_of(cuda_index: int, name: str, raw: object) -> str | None:
+    """Return a device's UUID as NVML writes it; `raw` is CUDA's, cut at a zero byte.
+
+    CUDA appends a MIG instance's profile to the name of its GPU.
+    """
+    whole = _driver_uuid(cuda_index) or raw
+    if not isinstance(whole, bytes) or len(whole) != 16:
+        return None
+    return f"{'MIG' if ' MIG ' in name else 'GPU'}-{uuid.UUID(bytes=whole)}"
+
+
+def _driver_uuid(cuda_index: int) -> bytes | None:
+    """Return all sixteen bytes (cuDeviceGetUuid_v2, CUDA 11.4 and later), or None.
+
+    The first version returns the UUID of a MIG instance's GPU.
+    """
+    import ctypes
+
+    device, found = ctypes.c_int(), (ctypes.c_char * 16)()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        refused = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), cuda_index)
+        refused = refused or driver.cuDeviceGetUuid_v2(ctypes.byref(found), device)
+    except (OSError, AttributeError):
+        return None
+    return None if refused else found.raw
+
+
+def _tf32_requested(environment: Mapping[str, str]) -> bool:
+    """Return whether CuPy's float32 products run in TF32 (CUPY_TF32; the override 0 forbids it)."""
+    if environment.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
+    return environment.get("CUPY_TF32", "0") not in ("", "0")
+
+
+# ------------------------------------------------------------------------------- timing
+
+_TIMING_SOURCE = Path(__file__).with_name("timing.cu")
+#: Wait of the GPU: a multiple of the host's last enqueuing time, between these two bounds. A longer
+#: wait cannot help, since the driver's queue is full before it ends.
+_MARGIN, _SHORTEST_HOLD_S, _LONGEST_HOLD_S = 1.5, 50e-6, 50e-3
+#: Fewest steps of the GPU's timer for a clock: each end may be off by one step, which gives 1 %.
+#: Many timers step by a microsecond, and the shortest spans take 500.
+_LEAST_STEPS = 250
+
+
+class SpanTimer:
+    """Timer of a device's work on its stream; made once for a device, which must be current.
+
+    `compile_kernel` returns the kernel of a source with the given name.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        stream: Any,
+        compile_kernel: Callable[[str, str], GpuFunction],
+        sm_count: int,
+        clock: Clock | None = None,
+    ) -> None:
+        source = _TIMING_SOURCE.read_text(encoding="utf-8")
+        self._cupy = cupy
+        self._stream = stream
+        self._sm_count = sm_count
+        self._clock = clock or MonotonicClock()
+        self._hold, self._tick, step = (
+            compile_kernel(source, name) for name in ("hold", "tick", "step")
+        )
+        self._ticks = cupy.empty((2, 2), dtype="uint64")
+        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        self._hold_s = _SHORTEST_HOLD_S
+        step(1, 1, (self._ticks[0],))
+        self._step_ns = int(self._ticks.get(stream=stream)[0, 0])
+
+    def span(self, enqueue: Callable[[], None], *, held: bool) -> Span:
+        """Run the work of `enqueue`, wait for it, and return its time by the events.
+
+        A waiting kernel goes first, so that the work is queued before the first event fires.
+        Otherwise the time would include the host's launches (starvation). It waits for the host's
+        last enqueuing time, with a margin. If the first event has fired by the end of the
+        enqueuing, the wait was too short: the work runs again behind a longer one, up to the
+        longest.
+        """
+        if not held:
+            return self._one_span(enqueue, None)[0]
+        while True:
+            span, enqueued_s = self._one_span(enqueue, self._hold_s)
+            needed_s = max(_MARGIN * enqueued_s, 4 * self._hold_s if span.starved else 0.0)
+            longest = self._hold_s >= _LONGEST_HOLD_S
+            self._hold_s = min(max(needed_s, _SHORTEST_HOLD_S), _LONGEST_HOLD_S)
+            if not span.starved or longest:
+                return span
+
+    def _one_span(self, enqueue: Callable[[], None], hold_s: float | None) -> tuple[Span, float]:
+        """Return the span, and how long the host took to enqueue the work."""
+        import numpy as np
+
+        self._ticks.data.memset_async(0, self._ticks.nbytes, self._stream)
+        if hold_s is not None:
+            self._hold(1, 1, (np.uint64(hold_s * 1e9),))
+        self._tick(self._sm_count, 1, (self._ticks[0],))
+        start_s = self._clock.now_s()
+        self._begin.record(self._stream)
+        enqueue()
+        self._end.record(self._stream)
+        starved = hold_s is not None and bool(self._begin.done)
+        enqueued_s = self._clock.now_s() - start_s
+        self._tick(self._sm_count, 1, (self._ticks[1],))
+        self._stream.synchronize()
+        elapsed_ms = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
+        clock_mhz = _clock_mhz(self._ticks.get(stream=self._stream), self._step_ns)
+        span = Span(seconds=elapsed_ms / 1e3, starved=starved, sm_clock_mhz=clock_mhz)
+        return span, enqueued_s
+
+
+def _clock_mhz(ticks: HostArray, step_ns: int) -> float | None:
+    """Return cycles over microseconds between two readings of (nanoseconds, cycles) on SM 0.
+
+    None if they were not read, or if the timer steps too coarsely for this span.
+    """
+    (start_ns, start_cycles), (end_ns, end_cycles) = ticks.tolist()
+    if not start_ns or end_ns <= start_ns or end_cycles <= start_cycles:
+        return None
+    if not step_ns or end_ns - start_ns < _LEAST_STEPS * step_ns:
+        return None
+    return float(1e3 * (end_cycles - start_cycles) / (end_ns - start_ns))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucheck.drivers.cupy.cache import cache_variables
+from gpucheck.drivers.cupy.errors import cache_variables
 from gpucheck.drivers.host.processes import memory_by_process
 from gpucheck.drivers.interface import NvmlQuestion
 from gpucheck.drivers.live import DEADLINE_BASE_S

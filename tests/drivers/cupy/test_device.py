@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,8 @@ from gpucheck.drivers.cupy.device import CupyDevice, open_gpus
 from gpucheck.drivers.cupy.errors import INSTALL_CUPY
 from gpucheck.drivers.gpu import Product
 from gpucheck.report.errors import GpucheckError, InconclusiveError, MissingError
+from tests.fakes.cupy_child import run_lines
+from tests.fakes.machine import Machine, load_machine
 
 UUID = bytes.fromhex("0123456789abcdef0123456789abcdef")
 
@@ -505,7 +509,7 @@ def test_the_hold_is_as_long_as_the_host_needed(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    monkeypatch.setattr("gpucheck.drivers.cupy.timing.MonotonicClock", lambda: clock)
+    monkeypatch.setattr("gpucheck.drivers.cupy.device.MonotonicClock", lambda: clock)
     device = CupyDevice(0)
 
     for seconds in (1e-3, 1e-3, 0.0, 0.0):
@@ -737,3 +741,29 @@ def test_the_real_cupy_without_a_driver_or_with_one() -> None:
 
     assert bool(opened.devices) is (opened.unavailable is None)
     assert opened.cupy_version
+
+
+LINES = """
+from gpucheck.drivers.cupy.device import open_gpus
+said["uuids"] = [gpu.facts.uuid for gpu in open_gpus().devices]
+"""
+#: CUDA's runtime ends it at its first zero byte.
+WITH_ZERO = "GPU-25551a6f-0058-557c-8026-fcfd65883591"
+
+
+def with_zero() -> Machine:
+    machine = load_machine("t4")
+    return replace(machine, gpus=(replace(machine.gpus[0], uuid=WITH_ZERO),))
+
+
+@pytest.mark.parametrize(
+    ("machine", "uuid"),
+    [
+        (with_zero(), WITH_ZERO),
+        (load_machine("a100-mig"), "MIG-a1e3a6c4-1f35-5b0b-9a52-6f2f2bd2ec01"),
+    ],
+)
+def test_where_nobody_knows_the_uuid_the_driver_is_asked(
+    c_compiler: str, tmp_path: Path, machine: Machine, uuid: str
+) -> None:
+    assert run_lines("", LINES, tmp_path, machine)["uuids"] == [uuid]

@@ -1,4 +1,4 @@
-"""CuPy with a writable cache of compiled kernels, and without."""
+"""CuPy without a writable cache of compiled kernels, and with one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.cupy.cache import cache_variables
+from gpucheck.drivers.cupy.errors import cache_variables
 from tests.fakes.cupy_child import run_lines
 
 #: A home below which even root can make nothing.
@@ -43,7 +43,7 @@ def test_a_full_or_forbidden_folder_counts_as_none(
     def full(**_: object) -> object:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpucheck.drivers.cupy.cache.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("gpucheck.drivers.cupy.errors.tempfile.TemporaryFile", full)
 
     assert cache_variables({"HOME": str(tmp_path)})["CUPY_CACHE_IN_MEMORY"] == "1"
 

@@ -1,4 +1,4 @@
-"""cuBLASLt client: with a pretended library in a process, and compared with the real one."""
+"""Products by cuBLAS and cuBLASLt: with a pretended library, and compared with the real one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.drivers.cupy import cublaslt
+from gpucheck.drivers.cupy import blas
 from gpucheck.report.errors import MissingError
 from tests.conftest import scrubbed_environment
 from tests.fakes.cupy_child import run_lines
@@ -229,7 +229,7 @@ def test_a_library_that_lacks_a_function_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ctypes, "CDLL", load)
 
     with pytest.raises(MissingError) as caught:
-        cublaslt.load_library(cupy)
+        blas.load_cublaslt(cupy)
 
     assert asked == ["libcublasLt.so.13"]
     assert caught.value.code == "cublaslt-missing"
@@ -307,9 +307,9 @@ def test_the_numbers_are_those_of_the_header(c_compiler: str, tmp_path: Path) ->
     said = subprocess.run([tmp_path / "numbers"], capture_output=True, text=True, check=True)
 
     found = {name: int(value) for name, value in map(str.split, said.stdout.splitlines())}
-    ours = {name: getattr(cublaslt, name) for name in CONSTANTS}
-    ours |= {name: getattr(cublaslt.Heuristic, name).offset for name in fields}
-    assert found == ours | {"size": ctypes.sizeof(cublaslt.Heuristic)}
+    ours = {name: getattr(blas, name) for name in CONSTANTS}
+    ours |= {name: getattr(blas.Heuristic, name).offset for name in fields}
+    assert found == ours | {"size": ctypes.sizeof(blas.Heuristic)}
 
 
 def test_the_real_library_takes_every_attribute_in_the_size_that_it_is_given() -> None:
@@ -318,33 +318,34 @@ def test_the_real_library_takes_every_attribute_in_the_size_that_it_is_given() -
     import ctypes
     from contextlib import ExitStack
     from pathlib import Path
-    from gpucheck.drivers import cublaslt as lt
+    from gpucheck.drivers.cupy import blas
 
     (cublas,) = Path({str(folder)!r}).glob("cublas/lib/libcublas.so.*")
     ctypes.CDLL(str(cublas))
     # Loaded with it, and found by its name alone.
-    library = lt.Library("libcublasLt.so." + cublas.name.rpartition(".")[2])
+    library = blas.CublasLt("libcublasLt.so." + cublas.name.rpartition(".")[2])
     with ExitStack() as kept:
-        product = library.create(kept, "MatmulDesc", lt.CUBLAS_COMPUTE_32F, lt.CUDA_R_32F)
+        product = library.create(kept, "MatmulDesc", blas.CUBLAS_COMPUTE_32F, blas.CUDA_R_32F)
         for attribute, value in (
-            (lt.CUBLASLT_MATMUL_DESC_TRANSA, ctypes.c_int32(lt.CUBLAS_OP_T)),
-            (lt.CUBLASLT_MATMUL_DESC_TRANSB, ctypes.c_int32(lt.CUBLAS_OP_N)),
-            (lt.CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ctypes.c_void_p(0x1000)),
-            (lt.CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ctypes.c_void_p(0x1000)),
-            (lt.CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int8(1)),
+            (blas.CUBLASLT_MATMUL_DESC_TRANSA, ctypes.c_int32(blas.CUBLAS_OP_T)),
+            (blas.CUBLASLT_MATMUL_DESC_TRANSB, ctypes.c_int32(blas.CUBLAS_OP_N)),
+            (blas.CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ctypes.c_void_p(0x1000)),
+            (blas.CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ctypes.c_void_p(0x1000)),
+            (blas.CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int8(1)),
         ):
             library.set("MatmulDesc", product, attribute, value)
-        library.create(kept, "MatrixLayout", lt.CUDA_R_8F_E4M3, 64, 32, 64)
+        library.create(kept, "MatrixLayout", blas.CUDA_R_8F_E4M3, 64, 32, 64)
         preference = library.create(kept, "MatmulPreference")
         library.set(
             "MatmulPreference",
             preference,
-            lt.CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            blas.CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
             ctypes.c_size_t(1 << 25),
         )
         try:
-            library.set("MatmulDesc", product, lt.CUBLASLT_MATMUL_DESC_FAST_ACCUM, ctypes.c_int(1))
-        except lt.CublasLtError as error:
+            wrong = ctypes.c_int(1)
+            library.set("MatmulDesc", product, blas.CUBLASLT_MATMUL_DESC_FAST_ACCUM, wrong)
+        except blas.CublasLtError as error:
             print(error)
     """
 
