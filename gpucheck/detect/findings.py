@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import Finding, Layer
@@ -28,15 +27,6 @@ NOT_OFFERED = (
 
 
 Judge = Callable[[GpuReading, GpuHealthReading], Judgement]
-
-
-class Reason(NamedTuple):
-    """Problem: its cause, a sentence, the evidence, and the remedies in order."""
-
-    cause: str
-    summary: str
-    evidence: tuple[Evidence, ...] = ()
-    remedy: tuple[str, ...] = ()
 
 
 def make_finding(

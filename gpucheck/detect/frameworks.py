@@ -24,10 +24,10 @@ from gpucheck.detect.cuda_versions import (
     too_new_for,
     too_old_for,
 )
-from gpucheck.detect.findings import Reason
 from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
+from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 #: The frameworks, and other names in use.
@@ -244,7 +244,7 @@ def _said(trial: TrialReading) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> Finding:
+def _wrong(machine: Machine, name: str, shown: str, problems: list[Trouble]) -> Finding:
     status = CheckStatus.FAIL if machine.request.framework == name else CheckStatus.WARN
     return _finding(
         name,
@@ -257,7 +257,7 @@ def _wrong(machine: Machine, name: str, shown: str, problems: list[Reason]) -> F
 
 
 def _tried(
-    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Reason]
+    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Trouble]
 ) -> Finding:
     """Return the finding of a smoke test that failed."""
     if trial.failure is not None:
@@ -279,11 +279,14 @@ def _tried(
         missing = driver.code == "library-not-found"
         said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
         below = ("Fix the driver first: gpucheck detect",)
-        problems = [*problems, Reason(driver.code, f"CUDA does not start: {said}", (), below)]
+        problems = [
+            *problems,
+            Trouble(CheckStatus.WARN, f"CUDA does not start: {said}", (), below, cause=driver.code),
+        ]
     if not problems:
         cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"
         summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
-        problems = [Reason(cause, summary, (), _last_resort(name))]
+        problems = [Trouble(CheckStatus.WARN, summary, (), _last_resort(name), cause=cause)]
     first, *rest = problems
     return _wrong(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
 
@@ -301,23 +304,41 @@ def _last_resort(name: str) -> tuple[str, ...]:
 
 def _problems(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
-) -> Iterator[Reason]:
+) -> Iterator[Trouble]:
     if build.broken:
         said = "; ".join(build.broken[:MOST_NAMED])
         more = len(build.broken) - MOST_NAMED
         summary = f"its installation is broken: {said}" + (f"; and {more} more" * (more > 0))
-        yield Reason("installation-broken", summary, _files(build), (reinstall(build, advice),))
+        yield Trouble(
+            CheckStatus.WARN,
+            summary,
+            _files(build),
+            (reinstall(build, advice),),
+            cause="installation-broken",
+        )
         if build.path is None:
             return
     amd = next((note for note in build.notes if "AMD" in note), None)
     for note in build.notes:
         if note is not amd:
             cause = "twice-installed" if "overwrite" in note else "parts-do-not-fit"
-            yield Reason(cause, note, _files(build), advice.gpu_build(machine, build))
+            yield Trouble(
+                CheckStatus.WARN,
+                note,
+                _files(build),
+                advice.gpu_build(machine, build),
+                cause=cause,
+            )
     if build.gpu_build is False:
         cause = "built-for-cpus" if amd is None else "built-for-amd"
         summary = amd or "it is built for CPUs only"
-        yield Reason(cause, summary, _files(build), advice.gpu_build(machine, build))
+        yield Trouble(
+            CheckStatus.WARN,
+            summary,
+            _files(build),
+            advice.gpu_build(machine, build),
+            cause=cause,
+        )
         return
     if build.missing_libraries:
         names = ", ".join(build.missing_libraries)
@@ -327,26 +348,27 @@ def _problems(
         for folder in build.not_searched:
             summary += f" (some are in {folder}, which the loader does not search)"
             steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
-        yield Reason("libraries-missing", summary, evidence, steps)
+        yield Trouble(CheckStatus.WARN, summary, evidence, steps, cause="libraries-missing")
     yield from _against_driver(machine, build, advice)
     yield from _against_gpus(machine, build, trial, advice)
 
 
-def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Reason]:
+def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
     if is_driver_too_old(build.cuda_build, driver, windows=machine.is_wsl):
         least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
-        yield Reason(
-            "driver-too-old",
+        yield Trouble(
+            CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
             (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
             ("Upgrade the driver.", *advice.gpu_build(machine, build)),
+            cause="driver-too-old",
         )
 
 
 def _against_gpus(
     machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
-) -> Iterator[Reason]:
+) -> Iterator[Trouble]:
     """Compare with every kind of GPU of this machine: a build needs code for it."""
     architectures = (trial.architectures if trial else ()) or build.architectures
     capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
@@ -360,11 +382,12 @@ def _against_gpus(
             said = f"CUDA {build.cuda_build} is older than this architecture"
         else:
             continue
-        yield Reason(
-            "no-code-for-the-gpu",
+        yield Trouble(
+            CheckStatus.WARN,
             f"the GPU has compute capability {capability}, but {said}",
             (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
             advice.gpu_build(machine, build),
+            cause="no-code-for-the-gpu",
         )
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from gpucheck.detect.cuda_versions import is_blackwell_or_newer, is_older_than_turing
-from gpucheck.detect.findings import Reason
 from gpucheck.detect.machine import KERNEL_LOG, Machine
 from gpucheck.drivers.evidence import KernelLogReading
 from gpucheck.drivers.readings import PciDeviceReading
-from gpucheck.report.envelope import Evidence
+from gpucheck.inventory.condition import Trouble
+from gpucheck.report.envelope import CheckStatus, Evidence
 
 OPEN_FLAVOUR = ("Install the driver's open flavour (package names end in -open); reboot.",)
 PROPRIETARY = (
@@ -99,24 +99,36 @@ def line_with(log: KernelLogReading, pattern: str) -> str | None:
     return next((line for line in reversed(log.lines or ()) if re.search(pattern, line)), None)
 
 
-def told_by_log(machine: Machine) -> Reason | None:
+def told_by_log(machine: Machine) -> Trouble | None:
     """Return the problem that the log shows, the most specific one first."""
     log = machine.system.log
     for pattern, cause, meaning, remedy in TOLD_BY_LOG:
         line = line_with(log, pattern)
         if line is not None:
-            return Reason(cause, meaning, (Evidence(source=log.source, value=line),), remedy)
+            return Trouble(
+                CheckStatus.FAIL,
+                meaning,
+                (Evidence(source=log.source, value=line),),
+                remedy,
+                cause=cause,
+            )
     return None
 
 
-def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Reason | None:
+def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Trouble | None:
     """Return why the loaded flavour, open or proprietary, does not fit one of these GPUs."""
     flavour = machine.system.module.flavour
     said = (Evidence(source="/proc/driver/nvidia/version", value=flavour or "?"),)
     if flavour == "open" and any(is_older_than_turing(device.device_id) for device in devices):
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
-        return Reason("open-module-on-old-gpu", summary, said, PROPRIETARY)
+        return Trouble(CheckStatus.FAIL, summary, said, PROPRIETARY, cause="open-module-on-old-gpu")
     if flavour == "proprietary" and any(is_blackwell_or_newer(d.device_id) for d in devices):
         summary = "the proprietary kernel module is loaded, but Blackwell GPUs need the open one"
-        return Reason("proprietary-module-on-new-gpu", summary, said, OPEN_FLAVOUR)
+        return Trouble(
+            CheckStatus.FAIL,
+            summary,
+            said,
+            OPEN_FLAVOUR,
+            cause="proprietary-module-on-new-gpu",
+        )
     return None

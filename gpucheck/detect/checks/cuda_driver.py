@@ -13,7 +13,7 @@ from gpucheck.detect.checks.nvml import (
     WSL_PATH,
     has_capability,
 )
-from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, UPGRADE, VISIBLE, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import line_with
@@ -31,6 +31,7 @@ REQUIRES: tuple[str, ...] = (
 )  # fmt: skip
 
 _finding = partial(make_finding, ID, LAYER)
+_fail = partial(_finding, CheckStatus.FAIL)
 
 LIBRARY = "libcuda.so.1"
 
@@ -227,29 +228,24 @@ def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
     evidence = [Evidence(source=failure.function or "libcuda", value=code or failure.code)]
     if machine.cuda.library_path is not None:
         evidence.append(Evidence(source=LIBRARY, value=machine.cuda.library_path))
-    explain = EXPLAIN.get(failure.code, _plain)
-    cause, summary, more, remedy = explain(machine, failure)
-    return _finding(
-        CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        summary,
-        *evidence,
-        *more,
-        remedy=remedy,
-        cause=cause,
+    found = EXPLAIN.get(failure.code, _plain)(machine, failure)
+    return found._replace(
+        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        evidence=(*evidence, *found.evidence),
     )
 
 
 # ------------------------------------------------------------------------------ explanations
 
 
-def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
     remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
     if failure.library_code in MPS_CODES:
         remedy = REMEDIES.get(failure.code, MPS)
         name = "CUDA_MPS_PIPE_DIRECTORY"
         told = _told(machine, name) or (Evidence(source=name, value="unset"),)
-        return Reason(failure.code, failure.message, told, remedy)
-    return Reason(failure.code, failure.message, (), remedy)
+        return _fail(failure.message, *told, remedy=remedy, cause=failure.code)
+    return _fail(failure.message, remedy=remedy, cause=failure.code)
 
 
 def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
@@ -257,29 +253,38 @@ def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
     return () if text is None else (Evidence(source=name, value=repr(text)),)
 
 
-def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
+def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
     if machine.is_wsl and not machine.is_container:
-        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
-        return Reason("wsl-library-path", summary, (), WSL_PATH)
+        return _fail(
+            f"{LIBRARY} of the Windows driver is not in the loader's path",
+            remedy=WSL_PATH,
+            cause="wsl-library-path",
+        )
     if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
-        return Reason(
-            "container-without-compute",
+        return _fail(
             f"{LIBRARY} is missing: the container was started without the `compute` capability",
-            _told(machine, name),
-            (f"Start the container with {name}=compute,utility",),
+            *_told(machine, name),
+            remedy=(f"Start the container with {name}=compute,utility",),
+            cause="container-without-compute",
         )
     if machine.is_container and machine.nvml.failure is not None:
-        summary = f"{LIBRARY} is missing in this container"
-        return Reason("container-without-gpus", summary, (), start_with_gpus(machine))
+        return _fail(
+            f"{LIBRARY} is missing in this container",
+            remedy=start_with_gpus(machine),
+            cause="container-without-gpus",
+        )
     if machine.kernel.module_loaded and not machine.is_container and MISSING in failure.message:
-        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
-        return Reason(failure.code, summary, (), (install_libraries(machine),))
+        return _fail(
+            f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
+            remedy=(install_libraries(machine),),
+            cause=failure.code,
+        )
     return _plain(machine, failure)
 
 
-def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
+def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
     plain = _plain(machine, failure)
     told = _told(machine, VISIBLE)
     if told:
@@ -294,22 +299,20 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Reason:
         )
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
-        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+        return _fail(CGROUP_LOST_SUMMARY, *refused, remedy=CGROUP_LOST, cause="device-cgroup-lost")
     return plain._replace(evidence=refused)
 
 
-def _mig_denied(closed: Sequence[NodeReading]) -> Reason:
-    return Reason(
-        "mig-not-permitted",
+def _mig_denied(closed: Sequence[NodeReading]) -> Finding:
+    return _fail(
         "this user may not use the MIG instances: no permission for their access files",
-        tuple(
-            Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed
-        ),
-        (
+        *(Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed),
+        remedy=(
             "Ask the administrator for access: /proc/driver/nvidia-caps/mig-minors lists the files"
             " of each instance",
             "In a container: pass the instance (docker run --gpus 'device=0:0', or its UUID).",
         ),
+        cause="mig-not-permitted",
     )
 
 
@@ -321,7 +324,7 @@ def _refused(machine: Machine) -> tuple[Evidence, ...]:
     )
 
 
-def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
+def _too_old(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain error 35, which means a driver that is too old, or none at all."""
     plain = _plain(machine, failure)
     version = machine.cuda.driver_version
@@ -332,15 +335,15 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Reason:
             "GeForce" in (gpu.name or "") for gpu in machine.nvml.gpus
         )
         return plain._replace(evidence=(said,), remedy=plain.remedy if possible else without)
-    return Reason(
-        "no-driver",
+    return _fail(
         f"there is no driver behind {LIBRARY} (its version reads as 0)",
-        (said,),
-        REMEDIES["library-not-found"],
+        said,
+        remedy=REMEDIES["library-not-found"],
+        cause="no-driver",
     )
 
 
-def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
+def _unavailable(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain error 46: a program has the GPU to itself, or no program may have it."""
     plain = _plain(machine, failure)
     modes = [gpu for gpu in machine.nvml.gpus if gpu.compute_mode not in (None, "default")]
@@ -358,7 +361,7 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Reason:
     )
 
 
-def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
+def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain errors 34, 803 and 804: another libcuda comes before the driver's own."""
     path = machine.cuda.library_path
     folder = (path or "").rpartition("/")[0]
@@ -381,30 +384,30 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Reason:
     if folder and not folder.startswith(SYSTEM_FOLDERS):
         remedy = (f"Remove {folder} from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d).",)
     elif failure.code == "driver-mismatch" and machine.is_container:
-        return Reason(failure.code, failure.message, tuple(evidence), OLD_CONTAINER)
+        return _fail(failure.message, *evidence, remedy=OLD_CONTAINER, cause=failure.code)
     if failure.code == "driver-mismatch":
         remedy = (*dict.fromkeys((*remedy, *REMEDIES[failure.code])),)
     if failure.code == "compat-not-supported":
         remedy = (*remedy, "Or upgrade the driver: then no compatibility library is needed.")
-    return Reason(failure.code, failure.message, tuple(evidence), remedy)
+    return _fail(failure.message, *evidence, remedy=remedy, cause=failure.code)
 
 
-def _unknown(machine: Machine, failure: ProbeFailure) -> Reason:
+def _unknown(machine: Machine, failure: ProbeFailure) -> Finding:
     bug = _hmm_bug(machine)
     if bug is not None:
         return bug
     refused = _refused(machine)
     if any(item.value == "EPERM" for item in refused) and machine.is_container:
-        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, refused, CGROUP_LOST)
+        return _fail(CGROUP_LOST_SUMMARY, *refused, remedy=CGROUP_LOST, cause="device-cgroup-lost")
     remedy = (*REMEDIES[failure.code], *HMM_UNSEEN * _may_be_hmm(machine))
-    return Reason(failure.code, failure.message, refused, remedy)
+    return _fail(failure.message, *refused, remedy=remedy, cause=failure.code)
 
 
-def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Reason:
+def _refused_by_system(machine: Machine, failure: ProbeFailure) -> Finding:
     return _plain(machine, failure)._replace(evidence=_refused(machine))
 
 
-def _not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
+def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain 802: the fabric manager, confidential computing, or a kernel bug."""
     bug = _hmm_bug(machine)
     if bug is not None:
@@ -413,20 +416,20 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Reason:
     waiting = [gpu for gpu, health in machine.gpus if health.fabric_state in FABRIC_NOT_SET_UP]
     if switches or waiting:
         return _fabric(machine, switches, waiting)
-    return Reason(
-        failure.code,
+    return _fail(
         "the system is not ready: confidential computing or a fabric manager is not set up",
-        (Evidence(source=ON_THE_BUS, value="no NVSwitch"),),
-        (
+        Evidence(source=ON_THE_BUS, value="no NVSwitch"),
+        remedy=(
             f"{IN_A_VM}with confidential computing, sudo nvidia-smi conf-compute -srs 1",
             "On NVSwitch machines: start nvidia-fabricmanager, in exactly the driver's version.",
             *HMM_UNSEEN * _may_be_hmm(machine),
             KERNEL_LOG,
         ),
+        cause=failure.code,
     )
 
 
-def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Reason:
+def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Finding:
     version = machine.nvml.driver_version or machine.kernel.module_version
     evidence = [Evidence(source=ON_THE_BUS, value=f"{switches} NVSwitches")]
     if waiting:
@@ -443,25 +446,25 @@ def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> R
             "On HGX B200 and newer it also needs the package nvlsm and the module ib_umad; on"
             " racks such as GB200 NVL72 it runs in the switch trays: ask the operator of the rack."
         )
-    return Reason(
-        "fabric-not-ready",
+    return _fail(
         "the NVSwitch fabric is not ready: the fabric manager does not run, or its version is not"
         " the driver's",
-        tuple(evidence),
-        tuple(remedy),
+        *evidence,
+        remedy=tuple(remedy),
+        cause="fabric-not-ready",
     )
 
 
-def _hmm_bug(machine: Machine) -> Reason | None:
+def _hmm_bug(machine: Machine) -> Finding | None:
     """Recognise the kernels on which nvidia-uvm cannot find room for its memory map."""
     line = line_with(machine.system.log, HMM_BUG)
     if line is None:
         return None
-    return Reason(
-        "hmm-and-address-randomisation",
+    return _fail(
         "nvidia-uvm met a known conflict with the kernel's address randomisation",
-        (Evidence(source=machine.system.log.source, value=line),),
-        (*_HMM, "Or boot with `nokaslr`."),
+        Evidence(source=machine.system.log.source, value=line),
+        remedy=(*_HMM, "Or boot with `nokaslr`."),
+        cause="hmm-and-address-randomisation",
     )
 
 

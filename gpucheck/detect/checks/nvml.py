@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from gpucheck.detect.cuda_versions import parse_version
-from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import (
@@ -30,6 +30,7 @@ LAYER = Layer.NVML
 REQUIRES: tuple[str, ...] = ("pci-device", "kernel-module", "device-nodes")
 
 _finding = partial(make_finding, ID, LAYER)
+_fail = partial(_finding, CheckStatus.FAIL)
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -140,62 +141,70 @@ def check(machine: Machine) -> Finding:
 
 
 def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
-    undecided = failure.code in UNDECIDED
     code = "" if failure.library_code is None else f"NVML {failure.library_code}"
     said = Evidence(source=failure.function or "NVML", value=code or failure.code)
-    explain = EXPLAIN.get(failure.code, _plain)
-    cause, summary, more, remedy = explain(machine, failure)
+    found = EXPLAIN.get(failure.code, _plain)(machine, failure)
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
-    if answering:
-        more = (*more, Evidence(source="GPUs that answer", value=", ".join(answering)))
-    return _finding(
-        CheckStatus.UNKNOWN if undecided else CheckStatus.FAIL,
-        summary,
-        said,
-        *more,
-        remedy=remedy,
-        cause=cause,
+    others = Evidence(source="GPUs that answer", value=", ".join(answering))
+    return found._replace(
+        status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
+        evidence=(said, *found.evidence, *(others,) * bool(answering)),
     )
 
 
-def _plain(machine: Machine, failure: ProbeFailure) -> Reason:
+def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
     remedy = REMEDIES.get(failure.code, (KERNEL_LOG,))
-    return Reason(failure.code, failure.message, (), remedy)
+    return _fail(failure.message, remedy=remedy, cause=failure.code)
 
 
-def _no_library(machine: Machine, failure: ProbeFailure) -> Reason:
+def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
     evidence = tuple(Evidence(source=lib.path, value="present, not loaded") for lib in found)
     if machine.is_container:
         return _no_library_in_container(machine, evidence)
     if machine.is_wsl:
-        summary = f"{LIBRARY} of the Windows driver is not in the loader's path"
-        return Reason("wsl-library-path", summary, evidence, WSL_PATH)
+        return _fail(
+            f"{LIBRARY} of the Windows driver is not in the loader's path",
+            *evidence,
+            remedy=WSL_PATH,
+            cause="wsl-library-path",
+        )
     if found:
-        return Reason(
-            "library-not-in-the-path",
+        return _fail(
             f"{LIBRARY} is on disk, but the loader does not find or accept it",
-            evidence,
-            ("Refresh the loader's cache: sudo ldconfig", "Reinstall the driver's libraries."),
+            *evidence,
+            remedy=(
+                "Refresh the loader's cache: sudo ldconfig",
+                "Reinstall the driver's libraries.",
+            ),
+            cause="library-not-in-the-path",
         )
     if machine.kernel.module_loaded:
-        summary = f"{LIBRARY} is not installed, though the driver's kernel module is loaded"
-        return Reason(failure.code, summary, (), (install_libraries(machine),))
+        return _fail(
+            f"{LIBRARY} is not installed, though the driver's kernel module is loaded",
+            remedy=(install_libraries(machine),),
+            cause=failure.code,
+        )
     return _plain(machine, failure)
 
 
-def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -> Reason:
+def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -> Finding:
     name = "NVIDIA_DRIVER_CAPABILITIES"
     capabilities = machine.environment.get(name)
     if capabilities is not None and not has_capability(capabilities, "utility"):
-        return Reason(
-            "container-without-utility",
+        return _fail(
             f"{LIBRARY} is missing: the container was started without the `utility` capability",
-            (*evidence, Evidence(source=name, value=repr(capabilities))),
-            (f"Start the container with {name}=compute,utility",),
+            *evidence,
+            Evidence(source=name, value=repr(capabilities)),
+            remedy=(f"Start the container with {name}=compute,utility",),
+            cause="container-without-utility",
         )
-    summary = f"{LIBRARY} is missing: the container was started without GPUs"
-    return Reason("container-without-gpus", summary, evidence, start_with_gpus(machine))
+    return _fail(
+        f"{LIBRARY} is missing: the container was started without GPUs",
+        *evidence,
+        remedy=start_with_gpus(machine),
+        cause="container-without-gpus",
+    )
 
 
 def has_capability(capabilities: str, wanted: str) -> bool:
@@ -204,7 +213,7 @@ def has_capability(capabilities: str, wanted: str) -> bool:
     return bool(words & {wanted, "all"})
 
 
-def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
+def _two_versions(machine: Machine, failure: ProbeFailure) -> Finding:
     loaded = machine.kernel.module_version
     path = machine.nvml.library_path or next(
         (
@@ -233,7 +242,7 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Reason:
     remedy = REMEDIES[failure.code]
     if machine.is_container and _is_older(version[1] if version else None, loaded):
         remedy = OLD_CONTAINER
-    return Reason(failure.code, summary, tuple(evidence), remedy)
+    return _fail(summary, *evidence, remedy=remedy, cause=failure.code)
 
 
 def _is_older(library: str | None, module: str | None) -> bool:
@@ -242,22 +251,21 @@ def _is_older(library: str | None, module: str | None) -> bool:
     return mine is None or theirs is None or mine < theirs
 
 
-def _blocked(machine: Machine, failure: ProbeFailure) -> Reason:
+def _blocked(machine: Machine, failure: ProbeFailure) -> Finding:
     if not machine.is_wsl:
         return _perhaps_refused(machine, failure)
-    return Reason(
-        "windows-blocks",
+    return _fail(
         "Windows blocks access to the GPU",
-        (),
-        (
+        remedy=(
             "In Windows: update the NVIDIA driver; then: wsl --update; wsl --shutdown",
             "Do not install a Linux NVIDIA driver in WSL2; remove one that is there.",
             "The GPU must be in WDDM mode, not TCC (in Windows: nvidia-smi -dm 0).",
         ),
+        cause="windows-blocks",
     )
 
 
-def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
+def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain a running driver without a GPU: it could not start them, or may not show them."""
     refused = _perhaps_refused(machine, failure)
     if refused.cause != failure.code:
@@ -268,10 +276,15 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Reason:
     trouble = wrong_flavour(machine, devices) or told_by_log(machine)
     if trouble is None:
         return refused
-    return trouble._replace(summary=f"{failure.message}: {trouble.summary}")
+    return _fail(
+        f"{failure.message}: {trouble.summary}",
+        *trouble.evidence,
+        remedy=trouble.remedy,
+        cause=trouble.cause,
+    )
 
 
-def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Reason:
+def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
     """Open the device files: only that shows a refusing cgroup."""
     refused = [opening for opening in machine.openings if opening.error is not None]
     evidence = tuple(
@@ -286,10 +299,14 @@ def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Reason:
     if not any(opening.error == "EPERM" for opening in refused):
         return plain
     if machine.is_container:
-        return Reason("device-cgroup-lost", CGROUP_LOST_SUMMARY, evidence, CGROUP_LOST)
+        return _fail(CGROUP_LOST_SUMMARY, *evidence, remedy=CGROUP_LOST, cause="device-cgroup-lost")
     if "SLURM_JOB_ID" in machine.environment:
-        summary = "this Slurm job may not open the GPU's device files"
-        return Reason("slurm-without-gpus", summary, evidence, SLURM)
+        return _fail(
+            "this Slurm job may not open the GPU's device files",
+            *evidence,
+            remedy=SLURM,
+            cause="slurm-without-gpus",
+        )
     summary = "the system refuses to open the GPU's device files"
     return plain._replace(cause="device-cgroup", summary=summary)
 

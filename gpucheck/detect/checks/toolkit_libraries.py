@@ -14,10 +14,11 @@ from gpucheck.detect.cuda_versions import (
     show_version,
     too_old_for,
 )
-from gpucheck.detect.findings import Reason, make_finding
+from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import UPGRADE, Machine
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.drivers.evidence import LibraryReading, ToolkitReading
+from gpucheck.inventory.condition import Trouble
 from gpucheck.inventory.inventory import cuda_version
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -81,14 +82,10 @@ def check(machine: Machine) -> Finding:
             remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
             cause=troubles[0].cause,
         )
-    return _finding(
-CheckStatus.OK,
-_summary(machine),
-*_remarks(machine),
-)  # fmt: skip
+    return _finding(CheckStatus.OK, _summary(machine), *_remarks(machine))  # fmt: skip
 
 
-def _in_front(machine: Machine) -> Iterator[Reason]:
+def _in_front(machine: Machine) -> Iterator[Trouble]:
     """Find a stub or a compatibility library before the driver's own libcuda."""
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
@@ -96,11 +93,12 @@ def _in_front(machine: Machine) -> Iterator[Reason]:
         if library.kind in IN_FRONT and not _is_wanted(machine, library):
             cause, what = IN_FRONT[library.kind]
             folder = library.path.rpartition("/")[0]
-            yield Reason(
-                cause,
+            yield Trouble(
+                CheckStatus.WARN,
                 f"the first libcuda in the loader's path is {what}",
                 (Evidence(source=library.name, value=library.path),),
                 (f"Remove {folder} from LD_LIBRARY_PATH.",),
+                cause=cause,
             )
         return
 
@@ -110,7 +108,7 @@ def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
     return library.kind == "compat" and bool(machine.cuda.device_count)
 
 
-def _of_linux(machine: Machine) -> Iterator[Reason]:
+def _of_linux(machine: Machine) -> Iterator[Trouble]:
     """On WSL2, find the libraries of a Linux driver, which may hide those of Windows."""
     found = [
         library
@@ -118,14 +116,15 @@ def _of_linux(machine: Machine) -> Iterator[Reason]:
         if library.kind == "driver" and library.path.startswith("/usr/lib")
     ]
     if machine.is_wsl and found:
-        yield Reason(
-            "linux-driver-in-wsl",
+        yield Trouble(
+            CheckStatus.WARN,
             "a Linux NVIDIA driver is installed in WSL2, which uses the Windows driver",
             tuple(Evidence(source=library.name, value=library.path) for library in found),
             (
                 "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
                 " installed); then, in Windows: wsl --shutdown",
             ),
+            cause="linux-driver-in-wsl",
         )
 
 
@@ -144,7 +143,7 @@ def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
     return None
 
 
-def _toolkits(machine: Machine) -> Iterator[Reason]:
+def _toolkits(machine: Machine) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
     oldest = min(
         (gpu.compute_capability for gpu in machine.nvml.gpus if gpu.compute_capability),
@@ -158,22 +157,24 @@ def _toolkits(machine: Machine) -> Iterator[Reason]:
         evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"), used_by)
         if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
             least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
-            yield Reason(
-                "toolkit-newer-than-driver",
+            yield Trouble(
+                CheckStatus.WARN,
                 f"CUDA {toolkit.version} needs driver {least} or newer, but this is {driver}",
                 evidence,
                 (UPGRADE, "Or build with an older toolkit."),
+                cause="toolkit-newer-than-driver",
             )
         elif too_old_for(toolkit.version, oldest):
-            yield Reason(
-                "toolkit-without-architecture",
+            yield Trouble(
+                CheckStatus.WARN,
                 f"CUDA {toolkit.version} has no code for compute capability {oldest}",
                 evidence,
                 ("Build for this GPU with a CUDA 12 toolkit.",),
+                cause="toolkit-without-architecture",
             )
 
 
-def _image(machine: Machine) -> Iterator[Reason]:
+def _image(machine: Machine) -> Iterator[Trouble]:
     """Compare the CUDA of the container's image with what the driver offers."""
     asked = _REQUIRED.match(machine.environment.get(REQUIRE, ""))
     if asked is None or machine.nvml.failure is not None:
@@ -184,12 +185,13 @@ def _image(machine: Machine) -> Iterator[Reason]:
         return
     wanted = (int(asked[1]), int(asked[2]))
     if wanted > (offered // 1000, offered % 1000 // 10):
-        yield Reason(
-            "image-newer-than-driver",
+        yield Trouble(
+            CheckStatus.WARN,
             f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
             f" but the driver offers {cuda_version(offered)}",
             (Evidence(source=REQUIRE, value=repr(machine.environment[REQUIRE])),),
             ("Upgrade the host's driver, or use an image for an older CUDA.",),
+            cause="image-newer-than-driver",
         )
 
 
