@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.detect.cuda_versions import (
@@ -24,6 +24,7 @@ from gpucheck.detect.cuda_versions import (
     too_new_for,
     too_old_for,
 )
+from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Framework, Layer
 from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
@@ -67,14 +68,58 @@ CAUSES = (
 MOST_NAMED = 3
 
 
-class Advice(NamedTuple):
-    """Remedies for a framework: a build for GPUs, or the libraries that this one lacks."""
+class Wheel(NamedTuple):
+    """Build that can be installed: its CUDA, and the compute capabilities that it has code for.
+
+    `newest` is the first one without code; null if the build compiles for later GPUs by itself.
+    """
+
+    name: str
+    cuda: int
+    oldest: Version
+    newest: Version | None = None
+
+    def serves(self, capability: Version) -> bool:
+        """Return whether it has code for a GPU."""
+        return self.oldest <= capability and (self.newest is None or capability < self.newest)
+
+
+class Guide(NamedTuple):
+    """Installation guide of a framework; its steps are templates.
+
+    `gpu_build` installs a build for GPUs: {wheel} is its name, {note} names the GPUs left out,
+    {remove} removes the present build. `unchosen` is the step if no wheel serves; {why} says why.
+    `libraries` are the steps for missing ones: {cuda} and {version} are the build's, {again} writes
+    its files again. `removes` are the packages to remove, if not all of the present ones;
+    `wheels_at` is where builds with a local version (2.13.0+cu126) come from.
+    """
 
     title: str
-    gpu_build: Callable[[Machine, BuildReading | None], tuple[str, ...]]
-    libraries: Callable[[BuildReading], tuple[str, ...]]
-    #: Where builds with a local version (2.13.0+cu126) come from.
+    gpu_build: str
+    libraries: tuple[str, ...]
+    wheels: tuple[Wheel, ...] = ()
+    unchosen: str = ""
+    removes: tuple[str, ...] = ()
     wheels_at: str = ""
+
+    def install_gpu_build(self, machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
+        """Return how to install a build for GPUs, in place of the present one."""
+        wheel, why = choose_wheel(machine, self.wheels) if self.wheels else ("", "")
+        if wheel is None or (why and "{note}" not in self.gpu_build):
+            return (self.unchosen.format(why=why),)
+        remove = without((self.removes or build.distributions) if build else ())
+        note = f" ({why})" if why else ""
+        return (self.gpu_build.format(wheel=wheel, note=note, remove=remove),)
+
+    def install_libraries(self, build: BuildReading) -> tuple[str, ...]:
+        """Return how to install the libraries that the present build lacks."""
+        again = reinstall(build, self)
+        facts = {
+            "cuda": build.cuda_build or "12",
+            "version": f"=={build.version}" if build.version else "",
+            "again": f"{again[0].lower()}{again[1:]}",
+        }
+        return tuple(step.format(**facts) for step in self.libraries)
 
 
 def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
@@ -89,9 +134,22 @@ def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
     )
 
 
-def judge(machine: Machine, name: str, advice: Advice) -> Finding:
+def _finding(
+    name: str,
+    status: CheckStatus,
+    summary: str,
+    *evidence: Evidence,
+    remedy: tuple[str, ...] = (),
+    cause: str | None = None,
+) -> Finding:
+    return make_finding(
+        name, Layer.FRAMEWORK, status, summary, *evidence, remedy=remedy, cause=cause
+    )
+
+
+def judge(machine: Machine, name: str, guide: Guide) -> Finding:
     """Judge one framework; its smoke test counts for more than its files."""
-    finding = _judge(machine, name, advice)
+    finding = _judge(machine, name, guide)
     builds = machine.builds
     by = named_by(builds)
     looked_at = (
@@ -120,7 +178,7 @@ def _in_that_python(builds: BuildsReading, step: str) -> str:
     return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
 
 
-def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
+def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
     builds = machine.builds
     if builds.builds is None:
         said = builds.unavailable or "the interpreter gave no answer"
@@ -134,8 +192,8 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
         )
     build = machine.build(name)
     if build is None:
-        return _not_installed(machine, name, advice)
-    shown = _shown(advice, build)
+        return _not_installed(machine, name, guide)
+    shown = _shown(guide, build)
     trial = machine.trials.get(name)
     if trial is not None and trial.computed:
         return _finding(
@@ -144,7 +202,7 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
             f"{shown} sees {count_of(len(trial.devices))} and computes on it",
             *_said(trial),
         )
-    problems = list(_problems(machine, build, trial, advice))
+    problems = list(_problems(machine, build, trial, guide))
     if trial is not None:
         return _tried(machine, name, shown, trial, problems)
     if problems:
@@ -152,11 +210,11 @@ def _judge(machine: Machine, name: str, advice: Advice) -> Finding:
     return _not_tried(machine, name, shown, build)
 
 
-def _shown(advice: Advice, build: BuildReading) -> str:
+def _shown(guide: Guide, build: BuildReading) -> str:
     """Return its name and version, and those of a package that decides its GPU support."""
     target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
     beside = f" with {target}" if target else ""
-    return f"{advice.title} {build.version or '?'}{beside}"
+    return f"{guide.title} {build.version or '?'}{beside}"
 
 
 def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> Finding:
@@ -165,13 +223,23 @@ def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> 
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
         summary = f"whether {shown} is a GPU build is unknown ({why})"
-        return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
+        return _finding(
+            name,
+            CheckStatus.UNKNOWN,
+            summary,
+            *_files(build),
+            cause="build-not-known",
+        )
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     if build.unchecked is not None:
         summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
         evidence = (Evidence(source="libraries", value=build.unchecked), *_files(build))
         return _finding(
-            name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
+            name,
+            CheckStatus.UNKNOWN,
+            f"{summary} ({why})",
+            *evidence,
+            cause="build-not-known",
         )
     remarks = "".join(f"; {remark}" for remark in build.remarks)
     return _finding(
@@ -195,36 +263,20 @@ def _compiled_later(machine: Machine, build: BuildReading) -> str:
     )
 
 
-def _finding(
-    name: str,
-    status: CheckStatus,
-    summary: str,
-    *evidence: Evidence,
-    remedy: tuple[str, ...] = (),
-    cause: str | None = None,
-) -> Finding:
-    return Finding(
-        id=name,
-        layer=Layer.FRAMEWORK,
-        status=status,
-        summary=summary,
-        evidence=evidence,
-        remedy=remedy,
-        cause=cause,
-    )
-
-
-def _not_installed(machine: Machine, name: str, advice: Advice) -> Finding:
+def _not_installed(machine: Machine, name: str, guide: Guide) -> Finding:
     where = machine.builds.python or "this Python"
     by = named_by(machine.builds)
     if machine.request.framework != name:
-        return _finding(name, CheckStatus.SKIP, f"{advice.title} is not installed")
+        return _finding(name, CheckStatus.SKIP, f"{guide.title} is not installed")
     return _finding(
         name,
         CheckStatus.FAIL,
-        f"{advice.title} is not installed in {where}{f' ({by})' if by else ''}",
+        f"{guide.title} is not installed in {where}{f' ({by})' if by else ''}",
         Evidence(source=where, value="no such package"),
-        remedy=("Select the Python that has it: --python PATH", *advice.gpu_build(machine, None)),
+        remedy=(
+            "Select the Python that has it: --python PATH",
+            *guide.install_gpu_build(machine, None),
+        ),
         cause="not-installed",
     )
 
@@ -303,7 +355,7 @@ def _last_resort(name: str) -> tuple[str, ...]:
 
 
 def _problems(
-    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+    machine: Machine, build: BuildReading, trial: TrialReading | None, guide: Guide
 ) -> Iterator[Trouble]:
     if build.broken:
         said = "; ".join(build.broken[:MOST_NAMED])
@@ -313,7 +365,7 @@ def _problems(
             CheckStatus.WARN,
             summary,
             _files(build),
-            (reinstall(build, advice),),
+            (reinstall(build, guide),),
             cause="installation-broken",
         )
         if build.path is None:
@@ -326,7 +378,7 @@ def _problems(
                 CheckStatus.WARN,
                 note,
                 _files(build),
-                advice.gpu_build(machine, build),
+                guide.install_gpu_build(machine, build),
                 cause=cause,
             )
     if build.gpu_build is False:
@@ -336,7 +388,7 @@ def _problems(
             CheckStatus.WARN,
             summary,
             _files(build),
-            advice.gpu_build(machine, build),
+            guide.install_gpu_build(machine, build),
             cause=cause,
         )
         return
@@ -344,16 +396,16 @@ def _problems(
         names = ", ".join(build.missing_libraries)
         evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
         summary = f"libraries are missing: {names}"
-        steps = advice.libraries(build)
+        steps = guide.install_libraries(build)
         for folder in build.not_searched:
             summary += f" (some are in {folder}, which the loader does not search)"
             steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
         yield Trouble(CheckStatus.WARN, summary, evidence, steps, cause="libraries-missing")
-    yield from _against_driver(machine, build, advice)
-    yield from _against_gpus(machine, build, trial, advice)
+    yield from _against_driver(machine, build, guide)
+    yield from _against_gpus(machine, build, trial, guide)
 
 
-def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> Iterator[Trouble]:
+def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iterator[Trouble]:
     driver = machine.nvml.driver_version
     if is_driver_too_old(build.cuda_build, driver, windows=machine.is_wsl):
         least = show_version(minimum_driver(build.cuda_build, windows=machine.is_wsl) or ())
@@ -361,13 +413,13 @@ def _against_driver(machine: Machine, build: BuildReading, advice: Advice) -> It
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
             (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
-            ("Upgrade the driver.", *advice.gpu_build(machine, build)),
+            ("Upgrade the driver.", *guide.install_gpu_build(machine, build)),
             cause="driver-too-old",
         )
 
 
 def _against_gpus(
-    machine: Machine, build: BuildReading, trial: TrialReading | None, advice: Advice
+    machine: Machine, build: BuildReading, trial: TrialReading | None, guide: Guide
 ) -> Iterator[Trouble]:
     """Compare with every kind of GPU of this machine: a build needs code for it."""
     architectures = (trial.architectures if trial else ()) or build.architectures
@@ -386,25 +438,9 @@ def _against_gpus(
             CheckStatus.WARN,
             f"the GPU has compute capability {capability}, but {said}",
             (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
-            advice.gpu_build(machine, build),
+            guide.install_gpu_build(machine, build),
             cause="no-code-for-the-gpu",
         )
-
-
-class Wheel(NamedTuple):
-    """Build that can be installed: its CUDA, and the compute capabilities that it has code for.
-
-    `newest` is the first one without code; null if the build compiles for later GPUs by itself.
-    """
-
-    name: str
-    cuda: int
-    oldest: Version
-    newest: Version | None = None
-
-    def serves(self, capability: Version) -> bool:
-        """Return whether it has code for a GPU."""
-        return self.oldest <= capability and (self.newest is None or capability < self.newest)
 
 
 def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None, str]:
@@ -444,11 +480,11 @@ def show_capability(capability: Version) -> str:
     return ".".join(map(str, capability))
 
 
-def reinstall(build: BuildReading, advice: Advice) -> str:
+def reinstall(build: BuildReading, guide: Guide) -> str:
     """Return the step that reinstalls exactly these packages."""
     packages = [name.replace(" ", "==") for name in build.distributions] or [build.name]
     local = next((name.partition("+")[2] for name in packages if "+" in name), "")
-    index = f" --index-url {advice.wheels_at}{local}" if local and advice.wheels_at else ""
+    index = f" --index-url {guide.wheels_at}{local}" if local and guide.wheels_at else ""
     command = f"pip install --force-reinstall --no-deps {' '.join(packages)}{index}"
     return f"Reinstall it: {command}"
 

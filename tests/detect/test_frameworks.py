@@ -137,7 +137,7 @@ def test_the_build_serves_every_gpu_or_the_remark_says_which_not(
 ) -> None:
     where = machine(*capabilities, driver=driver)
 
-    assert frameworks.choose_wheel(where, pytorch.WHEELS) == (wheel, remark)
+    assert frameworks.choose_wheel(where, pytorch.GUIDE.wheels) == (wheel, remark)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpucheck.detect import frameworks
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.drivers.evidence import BuildReading
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Evidence
 
@@ -21,37 +20,20 @@ ABOUT = frameworks.about(
     sources=("CuPy, Installation", "CuPy's warning about several packages"),
 )
 
-
-#: Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
-WHEELS = (
-    frameworks.Wheel("cupy-cuda13x", 13, (7, 5)),
-    frameworks.Wheel("cupy-cuda12x", 12, (5, 0)),
-)
-
-
-def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
-    if wheel is None:
-        return (f"Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({remark}).",)
-    remove = frameworks.without(build.distributions if build else ())
-    noted = f" ({remark})" if remark else ""
-    return (f"Install one package for GPUs{noted}: {remove}pip install '{wheel}[ctk]'",)
-
-
-def _libraries(build: BuildReading) -> tuple[str, ...]:
-    package = f"cupy-cuda{build.cuda_build or 12}x"
-    return (
-        f"Install them: pip install '{package}[ctk]'",
-        "Or set CUDA_PATH to a CUDA toolkit of that version.",
-    )
-
-
-ADVICE = frameworks.Advice(
+GUIDE = frameworks.Guide(
     title="CuPy",
-    gpu_build=_gpu_build,
-    libraries=_libraries,
+    gpu_build="Install one package for GPUs{note}: {remove}pip install '{wheel}[ctk]'",
+    unchosen="Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({why}).",
+    libraries=(
+        "Install them: pip install 'cupy-cuda{cuda}x[ctk]'",
+        "Or set CUDA_PATH to a CUDA toolkit of that version.",
+    ),
+    # Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
+    wheels=(
+        frameworks.Wheel("cupy-cuda13x", 13, (7, 5)),
+        frameworks.Wheel("cupy-cuda12x", 12, (5, 0)),
+    ),
 )
-
 
 #: Remedies if CuPy could not run the kernel that libcuda ran, by the failure's code.
 OF_LAUNCH = {
@@ -92,4 +74,4 @@ def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return frameworks.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, GUIDE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpucheck.detect import frameworks
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.drivers.evidence import BuildReading
 
 ID = "onnxruntime"
 LAYER = Layer.FRAMEWORK
@@ -19,34 +18,20 @@ ABOUT = frameworks.about(
     sources=("ONNX Runtime, CUDA Execution Provider",),
 )
 
-
-#: Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
-WHEELS = (frameworks.Wheel("onnxruntime-gpu", 13, (7, 5)),)
-
-
-def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    wheel, remark = frameworks.choose_wheel(machine, WHEELS)
-    remove = frameworks.without(build.distributions if build else ())
-    if wheel is None or remark:
-        return (
-            "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
-            f" CUDA 13 and compute capability 7.5 or newer ({remark}):"
-            " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html",
-        )
-    return (f"Install a build for GPUs: {remove}pip install {wheel}",)
-
-
-def _libraries(build: BuildReading) -> tuple[str, ...]:
-    return ("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",)
-
-
-ADVICE = frameworks.Advice(
+GUIDE = frameworks.Guide(
     title="ONNX Runtime",
-    gpu_build=_gpu_build,
-    libraries=_libraries,
+    gpu_build="Install a build for GPUs: {remove}pip install {wheel}",
+    unchosen=(
+        "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
+        " CUDA 13 and compute capability 7.5 or newer ({why}):"
+        " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html"
+    ),
+    libraries=("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",),
+    # Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
+    wheels=(frameworks.Wheel("onnxruntime-gpu", 13, (7, 5)),),
 )
 
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return frameworks.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, GUIDE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpucheck.detect import frameworks
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding, Layer
-from gpucheck.drivers.evidence import BuildReading
 
 ID = "tensorflow"
 LAYER = Layer.FRAMEWORK
@@ -22,27 +21,16 @@ ABOUT = frameworks.about(
     ),
 )
 
-
-def _gpu_build(machine: Machine, build: BuildReading | None) -> tuple[str, ...]:
-    remove = frameworks.without(build.distributions if build else ())
-    return (f"Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",)
-
-
-def _libraries(build: BuildReading) -> tuple[str, ...]:
-    version = f"=={build.version}" if build.version else ""
-    return (
-        f"Install them with it: pip install 'tensorflow[and-cuda]{version}'",
-        "If they are installed: link them into tensorflow's folder, as its guide says.",
-    )
-
-
-ADVICE = frameworks.Advice(
+GUIDE = frameworks.Guide(
     title="TensorFlow",
-    gpu_build=_gpu_build,
-    libraries=_libraries,
+    gpu_build="Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",
+    libraries=(
+        "Install them with it: pip install 'tensorflow[and-cuda]{version}'",
+        "If they are installed: link them into tensorflow's folder, as its guide says.",
+    ),
 )
 
 
 def check(machine: Machine) -> Finding:
     """Judge the build by its files, and by its smoke test if there was one."""
-    return frameworks.judge(machine, ID, ADVICE)
+    return frameworks.judge(machine, ID, GUIDE)
