@@ -103,13 +103,13 @@ class LiveProbes:
 
     def system(self) -> SystemReading:
         """Read the driver's files."""
-        from gpucheck.drivers.host.system import read_system
+        from gpucheck.drivers.host.driver_files import read_system
 
         return read_system(self._root, os.environ)
 
     def open_nodes(self, paths: Sequence[str]) -> tuple[NodeOpening, ...]:
         """Open device files in a child."""
-        from gpucheck.drivers.host.devices import open_nodes
+        from gpucheck.drivers.host.driver_files import open_nodes
 
         opened = open_nodes(paths, self._root, deadline_s=self.patience_s())
         self._hung |= len(opened) < len(paths)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.host.mps import MpsReading, read_mps
+from gpucheck.drivers.host.driver_files import MpsReading, read_mps
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.drivers.python.frameworks import FrameworksReading, find_interpreter, read_frameworks

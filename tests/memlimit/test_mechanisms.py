@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.drivers.host.mps import MpsReading
+from gpucheck.drivers.host.driver_files import MpsReading
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.drivers.python.other_python import Interpreter
 from gpucheck.inventory.model import Gpu, MigInstance, MigState

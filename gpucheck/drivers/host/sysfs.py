@@ -25,20 +25,24 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def _pci_directories(root: Path) -> list[Path]:
-    """Return the directories of NVIDIA display controllers in bus order; raises OSError."""
+def nvidia_devices(root: Path) -> list[tuple[Path, str]]:
+    """Return the folder and the class of each NVIDIA device in bus order; raises OSError."""
     return [
-        entry
+        (entry, read_text(entry / "class") or "")
         for entry in sorted((root / "sys/bus/pci/devices").iterdir())
         if read_text(entry / "vendor") == NVIDIA_VENDOR_ID
-        and (read_text(entry / "class") or "").startswith(DISPLAY_CLASSES)
     ]
+
+
+def _gpu_folders(root: Path) -> list[Path]:
+    """Return the folders of NVIDIA display controllers in bus order; raises OSError."""
+    return [path for path, kind in nvidia_devices(root) if kind.startswith(DISPLAY_CLASSES)]
 
 
 def count_gpus(root: Path) -> int:
     """Return the number of NVIDIA GPUs on the PCI bus, at least 1, to scale a deadline."""
     try:
-        return max(1, len(_pci_directories(root)))
+        return max(1, len(_gpu_folders(root)))
     except OSError:
         return 1
 
@@ -64,7 +68,7 @@ def read_kernel(root: Path) -> KernelReading:
     can_tell = modules.is_dir()
     loaded = (modules / "nvidia").is_dir() if can_tell else None
     try:
-        devices = tuple(_read_pci_device(entry) for entry in _pci_directories(root))
+        devices = tuple(_read_pci_device(entry) for entry in _gpu_folders(root))
         unavailable = None
     except OSError as error:
         devices = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucheck.drivers.host.mps import MpsReading
+from gpucheck.drivers.host.driver_files import MpsReading
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.memlimit.model import GpuMemoryLimit, Mechanism, Strength, Way
 from gpucheck.report.units import Amount
