@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpucheck.bench import stats
-from gpucheck.bench.doubts import Around, doubts_about
+from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.model import BenchMode
 from gpucheck.bench.plan import PRECISIONS
-from gpucheck.bench.sampler import Record
-from gpucheck.bench.scheduler import Settings, Slot, measure
+from gpucheck.bench.sampler import CaseState
+from gpucheck.bench.scheduler import CaseGroup, Settings, measure
 from tests.fakes.bench import FakeCase, FakeClock
 
 #: The true median of every stream, in seconds.
 MEDIAN_S = 0.02
 SETTINGS = Settings(budget_s=20.0, warmup_s=0.05, rounds=12, wanted=PRECISIONS[BenchMode.DEFAULT])
-QUIET = Around(host=HostState(others_percent=0.0, steal_percent=0.0))
+QUIET = RowEnvironment(host=HostState(others_percent=0.0, steal_percent=0.0))
 
 Stream = Callable[[random.Random], Iterable[float]]
 
@@ -128,13 +128,15 @@ class Coverage:
     rounds: float
 
 
-def run_once(stream: Stream, seed: int) -> Record:
+def run_once(stream: Stream, seed: int) -> CaseState:
     """Return the record of one run on a stream."""
     clock = FakeClock()
     script = stream(random.Random(seed))
     case = FakeCase(script, clock, prepare=getattr(script, "renew", None))
-    record = Record(case=case)
-    measure([Slot(records=[record])], SETTINGS, clock, lambda label, fraction, seconds_left: None)
+    record = CaseState(case=case)
+    measure(
+        [CaseGroup(states=[record])], SETTINGS, clock, lambda label, fraction, seconds_left: None
+    )
     return record
 
 

@@ -230,7 +230,7 @@ def bench(
             MissingError if nothing that was requested is here (a GPU, with `require_gpu`), an
             InconclusiveError if the host has no memory left.
     """
-    from gpucheck.bench.api import bench_here, request_of
+    from gpucheck.bench.session import bench_here, request_of
     from gpucheck.drivers import open_probes
 
     request = request_of(

@@ -17,7 +17,7 @@ import pytest
 
 import gpucheck
 from gpucheck.bench.model import BenchResult
-from gpucheck.bench.sampler import Runner
+from gpucheck.bench.sampler import Sampler
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import list_gpus
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_the_program_that_called(monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Runner, "take_turn", interrupted)
+    monkeypatch.setattr(Sampler, "take_slice", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
         gpucheck.bench("copy", device="cpu", mode="quick", size=64)

@@ -22,11 +22,11 @@ from gpucheck.bench.burn_model import (
     BurnRequest,
     BurnResult,
 )
-from gpucheck.bench.claiming import hold_gpus
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.environment import memory_holders, variables_of
 from gpucheck.bench.model import BenchRequest, Telemetry
 from gpucheck.bench.plan import check_numbers
+from gpucheck.bench.session import hold_gpus
 from gpucheck.bench.telemetry import Observer, held_down
 from gpucheck.bench.workers import (
     WORKER_SILENT,
@@ -355,7 +355,7 @@ class _Burn:
         if self._sensors.facts:
             settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
             group = _LOADED if settled and self._ended_s is None else _ELSE
-            self._observer.end_turns(group, now_s - self._looked_s)
+            self._observer.end_slices(group, now_s - self._looked_s)
             self._looked_s = now_s
         self._tell(self._moment())
 

@@ -14,7 +14,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import Doubt, Fact, Fill, Scope
-from gpucheck.bench.sampler import Record
+from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, GpuState, held_down
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
@@ -64,7 +64,7 @@ _LEAST_GAP, _FEW_GAP = 0.5, 27.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class RowEnvironment:
     """Run environment of one row; `gpu` is None without sensors.
 
     `far`: this process may not run on any CPU near the row's GPU. `integrated`: the GPU shares the
@@ -83,21 +83,21 @@ class Around:
     old_blas: str | None = None
 
 
-_Rule = Callable[[Record, Around], Doubt | None]
+_Rule = Callable[[CaseState, RowEnvironment], Doubt | None]
 
 
-def doubts_about(record: Record, around: Around) -> tuple[Doubt, ...]:
+def doubts_about(state: CaseState, environment: RowEnvironment) -> tuple[Doubt, ...]:
     """Return every doubt about one row, most important first."""
-    if not record.samples_s:
+    if not state.samples_s:
         return ()
-    found = [doubt(record, around) for doubt in _DOUBTS]
+    found = [doubt(state, environment) for doubt in _DOUBTS]
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def _too_few_samples(record: Record, _: Around) -> Doubt | None:
+def _too_few_samples(state: CaseState, _: RowEnvironment) -> Doubt | None:
     """Doubt a median of few samples, unless their rounds agree well enough."""
-    count = len(record.samples_s)
-    if count >= _FEWEST or record.converged:
+    count = len(state.samples_s)
+    if count >= _FEWEST or state.converged:
         return None
     return Doubt(
         code="too-few-samples",
@@ -107,19 +107,19 @@ def _too_few_samples(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _unconverged(record: Record, _: Around) -> Doubt | None:
+def _unconverged(state: CaseState, _: RowEnvironment) -> Doubt | None:
     """Doubt a median that was not known well enough when the time ended."""
-    rounds = len(record.medians_s)
-    width = stats.half_width_share(record.medians_s)
-    if record.converged:
+    rounds = len(state.medians_s)
+    width = stats.half_width_share(state.medians_s)
+    if state.converged:
         return None
     facts: dict[str, Fact] = {"rounds": rounds}
     if width is None:
         counted = "only one round" if rounds == 1 else f"only {rounds} rounds"
         message = f"{counted} fitted into the time: how much rounds differ is unknown"
     else:
-        message = f"the median is known only to ±{width:.1%}; the target is ±{record.precision:.0%}"
-        if width <= record.precision:
+        message = f"the median is known only to ±{width:.1%}; the target is ±{state.precision:.0%}"
+        if width <= state.precision:
             message = f"its {rounds} rounds agree to ±{width:.1%}, but are too few to be sure"
         facts["half_width_share"] = width
     return Doubt(
@@ -130,8 +130,8 @@ def _unconverged(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _throttled(record: Record, around: Around) -> Doubt | None:
-    limits = _limits(around.gpu)
+def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    limits = _limits(environment.gpu)
     reasons = {name: share for name, share in limits.items() if name in TROUBLE}
     if not reasons:
         return None
@@ -145,8 +145,8 @@ def _throttled(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _cache_resident(record: Record, _: Around) -> Doubt | None:
-    fit = record.case.cache_fit
+def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
+    fit = state.case.cache_fit
     if fit is None or fit.walked_bytes >= ROTATION_IN_L2 * fit.cache_bytes:
         return None
     code = "l2-resident" if fit.cache == "L2" else "cache-resident"
@@ -158,8 +158,8 @@ def _cache_resident(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _starved(record: Record, _: Around) -> Doubt | None:
-    share = record.case.starved_share
+def _starved(state: CaseState, _: RowEnvironment) -> Doubt | None:
+    share = state.case.starved_share
     if share < 0.05:
         return None
     return Doubt(
@@ -170,8 +170,8 @@ def _starved(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _power_capped(record: Record, around: Around) -> Doubt | None:
-    share = _limits(around.gpu).get("power-cap")
+def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    share = _limits(environment.gpu).get("power-cap")
     if share is None:
         return None
     return Doubt(
@@ -188,8 +188,12 @@ def _limits(gpu: GpuState | None) -> dict[str, float]:
     return {} if gpu is None else held_down(gpu)
 
 
-def _clocks_locked(record: Record, around: Around) -> Doubt | None:
-    share = around.gpu.reasons.get("application-clocks", 0.0) if around.gpu is not None else 0.0
+def _clocks_locked(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    share = (
+        environment.gpu.reasons.get("application-clocks", 0.0)
+        if environment.gpu is not None
+        else 0.0
+    )
     if share < LIMITED_READINGS:
         return None
     return Doubt(
@@ -200,31 +204,31 @@ def _clocks_locked(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _clock_low(record: Record, around: Around) -> Doubt | None:
-    if not record.sm_clocks_mhz or around.clock_max_mhz is None:
+def _clock_low(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if not state.sm_clocks_mhz or environment.clock_max_mhz is None:
         return None
-    measured_mhz = stats.median(record.sm_clocks_mhz)
-    if measured_mhz >= _LOW_CLOCK * around.clock_max_mhz:
+    measured_mhz = stats.median(state.sm_clocks_mhz)
+    if measured_mhz >= _LOW_CLOCK * environment.clock_max_mhz:
         return None
     explained = (_throttled, _power_capped, _clocks_locked)
-    if any(doubt(record, around) is not None for doubt in explained):
+    if any(doubt(state, environment) is not None for doubt in explained):
         return None
-    named = sorted(set(_limits(around.gpu)) - {"idle"})
+    named = sorted(set(_limits(environment.gpu)) - {"idle"})
     why = f"the driver names only {', '.join(named)}" if named else "the driver gives no reason"
     return Doubt(
         code="clock-low",
         message=f"the SMs ran at {measured_mhz:.0f} MHz, below their highest clock of "
-        f"{around.clock_max_mhz:.0f} MHz, and {why}",
+        f"{environment.clock_max_mhz:.0f} MHz, and {why}",
         next="run nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; in a virtual machine, check its host; "
         "compare the percentage of peak at the measured clock (-v)",
-        facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": around.clock_max_mhz},
+        facts={"sm_clock_mhz": measured_mhz, "clock_sm_max_mhz": environment.clock_max_mhz},
     )
 
 
-def _gpu_shared(record: Record, around: Around) -> Doubt | None:
-    if around.gpu is None or not around.gpu.other_processes:
+def _gpu_shared(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if environment.gpu is None or not environment.gpu.other_processes:
         return None
-    pids = around.gpu.other_processes
+    pids = environment.gpu.other_processes
     who = f"process {pids[0]} also uses" if len(pids) == 1 else f"{len(pids)} other processes use"
     return Doubt(
         code="gpu-shared",
@@ -234,21 +238,21 @@ def _gpu_shared(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _claimed(record: Record, around: Around) -> Doubt | None:
-    if around.gpu is None or around.gpu.claimed_by is None:
+def _claimed(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if environment.gpu is None or environment.gpu.claimed_by is None:
         return None
     return Doubt(
         code="gpu-claimed",
-        message=f"another process has claimed this GPU: it is {around.gpu.claimed_by}",
+        message=f"another process has claimed this GPU: it is {environment.gpu.claimed_by}",
         next="run it again when the claim is released: gpucheck place --claims",
-        facts={"claimed_by": around.gpu.claimed_by},
+        facts={"claimed_by": environment.gpu.claimed_by},
     )
 
 
-def _new_errors(record: Record, around: Around) -> Doubt | None:
-    if around.gpu is None or not around.gpu.new_errors:
+def _new_errors(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if environment.gpu is None or not environment.gpu.new_errors:
         return None
-    errors = around.gpu.new_errors
+    errors = environment.gpu.new_errors
     counted = ", ".join(f"{name.replace('_', ' ')} +{count}" for name, count in errors.items())
     return Doubt(
         code="new-errors",
@@ -258,9 +262,9 @@ def _new_errors(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
-    label = record.case.label
-    if not around.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
+def _far_from_gpu(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    label = state.case.label
+    if not environment.far or (label.scope is Scope.RESIDENT and label.kernel != "transfer"):
         return None
     return Doubt(
         code="far-from-gpu",
@@ -272,9 +276,9 @@ def _far_from_gpu(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _energy_window_short(record: Record, _: Around) -> Doubt | None:
-    window_s = record.energy_window_s
-    if record.joules_per_op is None or window_s is None or window_s >= _ENERGY_WINDOW_S:
+def _energy_window_short(state: CaseState, _: RowEnvironment) -> Doubt | None:
+    window_s = state.energy_window_s
+    if state.joules_per_op is None or window_s is None or window_s >= _ENERGY_WINDOW_S:
         return None
     share = _ENERGY_STEP_S / window_s
     return Doubt(
@@ -286,9 +290,9 @@ def _energy_window_short(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _link_narrow(record: Record, around: Around) -> Doubt | None:
-    gpu, kernel = around.gpu, record.case.label.kernel
-    if around.integrated or gpu is None or kernel != "transfer":
+def _link_narrow(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    gpu, kernel = environment.gpu, state.case.label.kernel
+    if environment.integrated or gpu is None or kernel != "transfer":
         return None
     if gpu.link is None or gpu.link_max is None:
         return None
@@ -304,19 +308,19 @@ def _link_narrow(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _above_link(record: Record, around: Around) -> Doubt | None:
+def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
-    label, gpu = record.case.label, around.gpu
+    label, gpu = state.case.label, environment.gpu
     crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
     if not crossing or label.kernel not in _WHOLE_TRANSFERS or gpu is None:
         return None
     links = [link for link in (gpu.link, gpu.link_max) if link is not None]
-    if not links or around.integrated or around.chip_to_chip:
+    if not links or environment.integrated or environment.chip_to_chip:
         return None
     generation, width = max(links, key=lambda link: _lane_bytes_per_s(link[0]) * link[1])
     ways = 2 if label.variant.startswith("both-ways") else 1
     possible = ways * width * _lane_bytes_per_s(generation)
-    reached = record.case.work.bytes_moved / stats.median(record.medians_s)
+    reached = state.case.work.bytes_moved / stats.median(state.medians_s)
     if not possible or reached <= possible:
         return None
     return Doubt(
@@ -334,22 +338,22 @@ def _lane_bytes_per_s(generation: int) -> float:
     return transfers * share / 8
 
 
-def _zeros(record: Record, around: Around) -> Doubt | None:
-    if around.fill is Fill.NORMAL:
+def _zeros(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    if environment.fill is Fill.NORMAL:
         return None
     return Doubt(
         code="zeros",
         message="the arrays hold zeros, which draw less power than real data",
         next="omit --fill zeros for figures that can be compared",
-        facts={"fill": around.fill.value},
+        facts={"fill": environment.fill.value},
     )
 
 
-def _host_busy(record: Record, around: Around) -> Doubt | None:
-    host = around.host
+def _host_busy(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    host = environment.host
     others, steal = host.others_percent or 0.0, host.steal_percent or 0.0
-    crowded = others >= _OTHERS_PERCENT or _has_to_share(record, host)
-    if not _needs_host(record) or not (crowded or steal >= _STEAL_PERCENT):
+    crowded = others >= _OTHERS_PERCENT or _has_to_share(state, host)
+    if not _needs_host(state) or not (crowded or steal >= _STEAL_PERCENT):
         return None
     who = "other programs" if crowded else "other virtual machines"
     share = others if crowded else steal
@@ -361,24 +365,24 @@ def _host_busy(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _needs_host(record: Record) -> bool:
+def _needs_host(state: CaseState) -> bool:
     """Return whether the host's speed is in a row's time, and not the GPU's alone."""
-    label = record.case.label
+    label = state.case.label
     on_host = label.device == "cpu" or label.scope is Scope.END_TO_END
-    return on_host or label.kernel in ("transfer", "launch") or "timed_by" in record.facts
+    return on_host or label.kernel in ("transfer", "launch") or "timed_by" in state.facts
 
 
-def _has_to_share(record: Record, host: HostState) -> bool:
+def _has_to_share(state: CaseState, host: HostState) -> bool:
     """Return whether a row's threads and other programs are more than the cores."""
     if host.cores is None or host.others_percent is None:
         return False
     others = host.others_percent / 100 * host.cores
-    return others >= _OTHERS_CORES and (record.case.label.threads or 1) + others > host.cores
+    return others >= _OTHERS_CORES and (state.case.label.threads or 1) + others > host.cores
 
 
-def _quota(record: Record, around: Around) -> Doubt | None:
-    reached = around.host.quota_percent
-    if reached is None or reached < _QUOTA_PERCENT or not _needs_host(record):
+def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    reached = environment.host.quota_percent
+    if reached is None or reached < _QUOTA_PERCENT or not _needs_host(state):
         return None
     return Doubt(
         code="quota-reached",
@@ -389,30 +393,30 @@ def _quota(record: Record, around: Around) -> Doubt | None:
     )
 
 
-def _blas_older(record: Record, around: Around) -> Doubt | None:
-    label = record.case.label
-    if around.old_blas is None or label.device != "cpu" or label.kernel not in _BY_BLAS:
+def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
+    label = state.case.label
+    if environment.old_blas is None or label.device != "cpu" or label.kernel not in _BY_BLAS:
         return None
     return Doubt(
         code="blas-older-than-cpu",
-        message=f"{around.old_blas}, but the processor has newer instructions: products may take "
-        "twice as long as necessary",
+        message=f"{environment.old_blas}, but the processor has newer instructions: "
+        "products may take twice as long as necessary",
         next="unset the variable that chooses the kernels (OPENBLAS_CORETYPE, "
         "MKL_ENABLE_INSTRUCTIONS, ...), or use a newer NumPy",
     )
 
 
-def _rounds_differ(record: Record, _: Around) -> Doubt | None:
+def _rounds_differ(state: CaseState, _: RowEnvironment) -> Doubt | None:
     """Doubt an unconverged row whose rounds differ by more than their noise.
 
     The median of a converged row is known despite such differences.
     """
-    rounds = len(record.medians_s)
+    rounds = len(state.medians_s)
     # One or two samples do not show the noise within a round.
-    if rounds < stats.FEWEST_FOR_INTERVAL or len(record.samples_s) < _FEWEST_IN_A_ROUND * rounds:
+    if rounds < stats.FEWEST_FOR_INTERVAL or len(state.samples_s) < _FEWEST_IN_A_ROUND * rounds:
         return None
-    apart, noise = stats.spread_of_rounds(record.rounds)
-    if record.converged or apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
+    apart, noise = stats.spread_of_rounds(state.rounds)
+    if state.converged or apart < max(_ROUNDS_APART, _TIMES_NOISE * noise):
         return None
     return Doubt(
         code="rounds-differ",
@@ -423,31 +427,31 @@ def _rounds_differ(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _loops_missing(record: Record, _: Around) -> Doubt | None:
+def _loops_missing(state: CaseState, _: RowEnvironment) -> Doubt | None:
     """Doubt a batch of operations that takes much less time than as many single ones.
 
     No other check detects a batch that does too little, since its result is still right. Starting
     an operation also takes time, for each of its threads.
     """
-    if record.single_s is None or not record.samples_s:
+    if state.single_s is None or not state.samples_s:
         return None
-    batched_s = stats.median(record.samples_s)
-    threads = record.case.label.threads or 1
+    batched_s = stats.median(state.samples_s)
+    threads = state.case.label.threads or 1
     start_s = _STARTING_S if threads == 1 else _MEETING_S * threads
-    if record.single_s - start_s < _FEWER_LOOPS * batched_s:
+    if state.single_s - start_s < _FEWER_LOOPS * batched_s:
         return None
     return Doubt(
         code="loops-missing",
-        message=f"an operation takes {record.single_s:.2g} s by itself and {batched_s:.2g} s in a "
-        f"batch of {record.loops}: the batch may skip some of its work",
+        message=f"an operation takes {state.single_s:.2g} s by itself and {batched_s:.2g} s in a "
+        f"batch of {state.loops}: the batch may skip some of its work",
         next="run it again when the machine is idle; if the doubt remains, do not trust this row",
-        facts={"single_s": record.single_s, "batched_s": batched_s, "loops": record.loops},
+        facts={"single_s": state.single_s, "batched_s": batched_s, "loops": state.loops},
     )
 
 
-def _drifting(record: Record, _: Around) -> Doubt | None:
+def _drifting(state: CaseState, _: RowEnvironment) -> Doubt | None:
     """Doubt a median whose rounds get steadily slower or faster."""
-    medians = record.medians_s
+    medians = state.medians_s
     count = len(medians)
     if count < _FEWEST_FOR_TREND:
         return None
@@ -456,7 +460,7 @@ def _drifting(record: Record, _: Around) -> Doubt | None:
     tau = stats.trend(medians)
     # Without a trend tau is about normal with the variance 2 (2 n + 5) / (9 n (n - 1)).
     chance = _TREND * math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
-    if abs(tau) < chance or abs(change) < record.precision:
+    if abs(tau) < chance or abs(change) < state.precision:
         return None
     return Doubt(
         code="drifting",
@@ -467,25 +471,25 @@ def _drifting(record: Record, _: Around) -> Doubt | None:
     )
 
 
-def _autocorrelated(record: Record, environment: Around) -> Doubt | None:
+def _autocorrelated(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt an interval whose rounds may be correlated because their samples are.
 
     In a drift they always are; `drifting` covers that.
     """
-    samples = record.samples_s
+    samples = state.samples_s
     count = len(samples)
-    if count < _FEWEST_FOR_CORRELATION or _drifting(record, environment) is not None:
+    if count < _FEWEST_FOR_CORRELATION or _drifting(state, environment) is not None:
         return None
-    alike = stats.autocorrelation(record.rounds)
+    alike = stats.autocorrelation(state.rounds)
     # Independent samples stay within 2.5 standard deviations of zero, each 1 / sqrt(n).
     if alike < 2.5 / math.sqrt(count):
         return None
     spread = stats.quantile(samples, 0.9) - stats.quantile(samples, 0.1)
-    if spread < record.precision * stats.median(samples):
+    if spread < state.precision * stats.median(samples):
         return None
     # A process with the correlation r has a correlation length of (1 + r) / (1 - r).
     length = (1 + alike) / max(1e-9, 1 - alike)
-    in_a_round = count / len(record.medians_s)
+    in_a_round = count / len(state.medians_s)
     if length * _LENGTHS_IN_A_ROUND < in_a_round:
         return None
     return Doubt(
@@ -497,11 +501,11 @@ def _autocorrelated(record: Record, environment: Around) -> Doubt | None:
     )
 
 
-def _bimodal(record: Record, environment: Around) -> Doubt | None:
+def _bimodal(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt a median of two groups of samples, unless they are rounds that differ."""
-    samples = record.samples_s
+    samples = state.samples_s
     count = len(samples)
-    if count < _FEWEST or _rounds_differ(record, environment) is not None:
+    if count < _FEWEST or _rounds_differ(state, environment) is not None:
         return None
     gap = stats.mode_gap(samples)
     noise = stats.quantile(samples, 0.75) - stats.quantile(samples, 0.25)

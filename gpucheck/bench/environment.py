@@ -54,7 +54,7 @@ class HostState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RunEnvironment:
     """Facts about the GPUs beyond those of CUDA, by UUID.
 
     `pci_device_ids` are NVML's. `processes` used a GPU before this one opened it, and `holders`
@@ -76,27 +76,27 @@ class Surroundings:
     notes: Sequence[str] = ()
 
 
-def surroundings_of(
+def run_environment_of(
     probes: Probes,
     reading: NvmlReading,
     cuda: CudaReading | None,
     environment: Mapping[str, str],
     allowed: frozenset[int],
-) -> Surroundings:
+) -> RunEnvironment:
     """Return the facts about the GPUs before CUDA opens them, with a reader of their sensors.
 
     `cuda` is None if no GPU is requested; `allowed` are the CPUs that this process may run on.
     """
     variables = variables_of(environment)
     if cuda is None:
-        return Surroundings(variables=variables)
+        return RunEnvironment(variables=variables)
     known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
     devices = probes.kernel().pci_devices or ()
     affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in devices}
     next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
     near, far = nearness(next_to, allowed)
     failure = reading.failure
-    return Surroundings(
+    return RunEnvironment(
         telemeter=NvmlSensors() if failure is None else NoSensors(failure.message),
         pci_device_ids={
             uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None

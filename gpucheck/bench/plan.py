@@ -47,7 +47,7 @@ MEMORY_TAKEN = "gpu-memory-taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Resources:
     """Devices of a run, and the host's free memory and last-level cache; None if unknown.
 
     `holders` names the processes that hold a GPU's memory, by UUID; `variables` are those of the
@@ -89,7 +89,7 @@ class Plan:
     budget_s: float
 
 
-def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Machine) -> Plan:
+def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], resources: Resources) -> Plan:
     """Choose kernels, formats, shapes and times.
 
     Raises:
@@ -98,7 +98,7 @@ def make_plan(request: BenchRequest, kernels: Mapping[str, Kernel], machine: Mac
         MissingError: nothing requested can run on the devices that take part.
         InconclusiveError: the host has too little memory for the smallest size.
     """
-    planning = _Planning(request, kernels, machine)
+    planning = _Planning(request, kernels, resources)
     budget_s = BUDGETS_S[request.mode] if request.budget_s is None else request.budget_s
     groups = planning.groups()
     notes = tuple(dict.fromkeys(planning.notes))
@@ -111,24 +111,24 @@ class _Planning:
     """Plan in progress, with its notes."""
 
     def __init__(
-        self, request: BenchRequest, kernels: Mapping[str, Kernel], machine: Machine
+        self, request: BenchRequest, kernels: Mapping[str, Kernel], resources: Resources
     ) -> None:
         self._request = request
         self._kernels = kernels
-        self._machine = machine
-        self._dtypes = _asked_dtypes(request, kernels)
+        self._resources = resources
+        self._dtypes = _requested_dtypes(request, kernels)
         self.notes: list[str] = []
 
     def groups(self) -> list[Group]:
         """Return the requested groups that can be measured."""
         request = self._request
-        chosen = _chosen_kernels(request, self._kernels)
+        chosen = _requested_kernels(request, self._kernels)
         check_numbers(request)
         lacking: list[str] = []
         found: list[Group] = []
         for kernel in chosen:
             kernel.validate(request)
-            if kernel.gpus_needed > len(self._machine.gpus):
+            if kernel.gpus_needed > len(self._resources.gpus):
                 lacking.append(kernel.id)
                 continue
             for dtype in self._dtypes_of(kernel):
@@ -162,35 +162,35 @@ class _Planning:
                 found.extend(self._limit(kernel, kernel.sizes[BenchMode.QUICK], (), cpu=True))
         return [group for group in found if group.with_cpu or group.gpus]
 
-    def _copy_limit(self, kernel: Kernel, asked: Sequence[Group]) -> Sequence[Group]:
+    def _copy_limit(self, kernel: Kernel, requested: Sequence[Group]) -> Sequence[Group]:
         """Return the copy for devices without a requested copy larger than their cache."""
         edge = kernel.sizes[BenchMode.QUICK]
-        beyond = beyond_cache(kernel, edge, self._machine.cache_bytes)
+        beyond = beyond_cache(kernel, edge, self._resources.cache_bytes)
         gpus = [
             gpu
-            for gpu in self._machine.gpus
+            for gpu in self._resources.gpus
             if self._taken(kernel, "float32", gpu, edge) is None
-            and not self._shown(asked, kernel, edge, gpu)
+            and not self._shown(requested, kernel, edge, gpu)
         ]
-        cpu = self._machine.with_cpu and not self._shown(asked, kernel, beyond, None)
+        cpu = self._resources.with_cpu and not self._shown(requested, kernel, beyond, None)
         return self._limit(kernel, beyond if cpu else edge, gpus, cpu=cpu)
 
     def _shown(
-        self, asked: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
+        self, requested: Sequence[Group], kernel: Kernel, edge: int, gpu: BenchGpu | None
     ) -> bool:
         """Return whether a group measures this device (None: the processor) at this size."""
         there = (gpu,) if gpu is not None else ()
-        size = power_of_two(largest_fitting(kernel, "float32", edge, self._machine, there) or 1)
+        size = power_of_two(largest_fitting(kernel, "float32", edge, self._resources, there) or 1)
         return any(
             math.prod(group.shape) >= math.prod(kernel.shape(size))
             and (group.with_cpu if gpu is None else gpu.cuda_index in group.gpus)
-            for group in asked
+            for group in requested
         )
 
     def _limit(
         self, kernel: Kernel, edge: int, gpus: Sequence[BenchGpu], *, cpu: bool
     ) -> Sequence[Group]:
-        size = largest_fitting(kernel, "float32", edge, self._machine, gpus)
+        size = largest_fitting(kernel, "float32", edge, self._resources, gpus)
         if not size:
             return ()
         return (
@@ -199,7 +199,7 @@ class _Planning:
                 dtype="float32",
                 shape=kernel.shape(power_of_two(size)),
                 request=replace(self._request, mode=BenchMode.QUICK, size=None),
-                with_cpu=self._machine.with_cpu and cpu,
+                with_cpu=self._resources.with_cpu and cpu,
                 gpus=frozenset(gpu.cuda_index for gpu in gpus),
                 limit=True,
             ),
@@ -221,13 +221,13 @@ class _Planning:
         """Return the group with the devices that support the format, None if none does."""
         refusals = {}
         cpu = kernel.cpu_refusal(dtype) if kernel.gpus_needed == 0 else None
-        with_cpu = self._machine.with_cpu and kernel.gpus_needed == 0 and cpu is None
-        if cpu is not None and self._machine.with_cpu and self._dtypes:
+        with_cpu = self._resources.with_cpu and kernel.gpus_needed == 0 and cpu is None
+        if cpu is not None and self._resources.with_cpu and self._dtypes:
             refusals["cpu"] = cpu
         size = request.size or kernel.sizes[request.mode]
         gpus: list[BenchGpu] = []
         taken: dict[int, Failure] = {}
-        for gpu in self._machine.gpus:
+        for gpu in self._resources.gpus:
             refusal = self._forbidden(dtype) or kernel.gpu_refusal(dtype, gpu)
             refusal = refusal or kernel.size_refusal(dtype, size)
             full = self._taken(kernel, dtype, gpu, size)
@@ -255,22 +255,22 @@ class _Planning:
 
     def _forbidden(self, dtype: str) -> str | None:
         """Return why the environment prevents a format's arithmetic, or None."""
-        if dtype != "tf32" or self._machine.variables.get(TF32_OVERRIDE) != "0":
+        if dtype != "tf32" or self._resources.variables.get(TF32_OVERRIDE) != "0":
             return None
         return f"{TF32_OVERRIDE}=0 makes cuBLAS compute tf32 in float32; unset it to measure tf32"
 
     def _taken(self, kernel: Kernel, dtype: str, gpu: BenchGpu, size: int) -> Failure | None:
         exact = self._request.size is not None
-        return taken_by_others(kernel, dtype, gpu, size, self._machine, exact=exact)
+        return lacking_memory(kernel, dtype, gpu, size, self._resources, exact=exact)
 
     def _size(self, kernel: Kernel, dtype: str, gpus: Sequence[BenchGpu]) -> int:
         """Return the size to measure, and note it if it is smaller than the mode's."""
         request = self._request
         if request.size is not None:
-            check_fits(kernel, dtype, request.size, gpus, self._machine)
+            check_fits(kernel, dtype, request.size, gpus, self._resources)
             return request.size
         size = long_enough(kernel, dtype, request.mode, gpus)
-        reduced = reduced_size(kernel, dtype, size, gpus, self._machine)
+        reduced = reduced_size(kernel, dtype, size, gpus, self._resources)
         if reduced != size:
             self.notes.append(
                 f"{kernel.id}: size {size} does not fit into the free memory; measured at {reduced}"
@@ -283,36 +283,36 @@ def _is_as_large(group: Group, kernel: Kernel) -> bool:
     return math.prod(group.shape) >= math.prod(kernel.shape(kernel.sizes[BenchMode.QUICK]))
 
 
-def _asked_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
+def _requested_dtypes(request: BenchRequest, kernels: Mapping[str, Kernel]) -> tuple[str, ...]:
     """Return the canonical names of the requested formats.
 
     Raises:
         WrongUseError: no kernel supports a name.
     """
-    asked = tuple(dict.fromkeys(canonical(name) for name in request.dtypes))
-    for name in asked:
+    requested = tuple(dict.fromkeys(canonical(name) for name in request.dtypes))
+    for name in requested:
         if not any(name in kernel.dtypes[BenchMode.FULL] for kernel in kernels.values()):
             raise WrongUseError(
                 code="unknown-dtype",
                 message=f"No kernel can be measured in dtype {name!r}.",
                 remedy=(f"Choose from: {', '.join(FORMATS)}.",),
             )
-    return asked
+    return requested
 
 
-def _chosen_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
+def _requested_kernels(request: BenchRequest, kernels: Mapping[str, Kernel]) -> Sequence[Kernel]:
     for name in request.kernels:
         if name not in kernels:
             raise WrongUseError(
                 code="unknown-kernel",
-                message=f"There is no kernel called {name!r}.{_meant(name, kernels)}",
+                message=f"There is no kernel called {name!r}.{_did_you_mean(name, kernels)}",
                 remedy=(f"Choose from: {', '.join(kernels)}.",),
             )
     # dict.fromkeys keeps the order and drops duplicates.
     return [kernels[name] for name in dict.fromkeys(request.kernels or tuple(kernels))]
 
 
-def _meant(name: str, kernels: Iterable[str]) -> str:
+def _did_you_mean(name: str, kernels: Iterable[str]) -> str:
     """Return a question with the most similar kernel, if there is one."""
     near = get_close_matches(name.lower(), kernels, n=1)
     return f" Did you mean {near[0]}?" if near else ""
@@ -357,7 +357,7 @@ def check_numbers(request: BenchRequest) -> None:
         )
 
 
-def asked_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
+def select_devices(devices: Sequence[str], gpus: OpenedGpus) -> tuple[bool, Sequence[GpuDevice]]:
     """Return whether to measure the processor, and which GPUs to measure.
 
     Raises:
@@ -420,8 +420,8 @@ def memory_taken(gpu: BenchGpu, holders: str | None) -> Failure:
     )
 
 
-def taken_by_others(
-    kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, machine: Machine, *, exact: bool
+def lacking_memory(
+    kernel: Kernel, dtype: str, gpu: BenchGpu, size: int, resources: Resources, *, exact: bool
 ) -> Failure | None:
     """Return the error of a GPU on which other processes leave too little memory.
 
@@ -434,24 +434,24 @@ def taken_by_others(
         return None
     if needed > _GPU_SHARE * gpu.memory_total_bytes:
         return None
-    return memory_taken(gpu, machine.holders.get(gpu.uuid or ""))
+    return memory_taken(gpu, resources.holders.get(gpu.uuid or ""))
 
 
 def reduced_size(
-    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], resources: Resources
 ) -> int:
     """Return the size, or the largest power of two that fits.
 
     Raises:
         InconclusiveError: not even the smallest size fits.
     """
-    if fits(kernel, dtype, size, machine, gpus):
+    if fits(kernel, dtype, size, resources, gpus):
         return size
-    return power_of_two(_largest(kernel, dtype, size, machine, gpus))
+    return power_of_two(_largest(kernel, dtype, size, resources, gpus))
 
 
 def check_fits(
-    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], machine: Machine
+    kernel: Kernel, dtype: str, size: int, gpus: Sequence[BenchGpu], resources: Resources
 ) -> None:
     """Check that a size fits; the error names the largest that does.
 
@@ -459,13 +459,13 @@ def check_fits(
         WrongUseError: the size does not fit.
         InconclusiveError: not even the smallest size fits.
     """
-    if fits(kernel, dtype, size, machine, gpus):
+    if fits(kernel, dtype, size, resources, gpus):
         return
-    largest = _largest(kernel, dtype, size, machine, gpus)
+    largest = _largest(kernel, dtype, size, resources, gpus)
     held = [
-        f"gpu:{gpu.cuda_index}: {machine.holders[gpu.uuid or '']}."
+        f"gpu:{gpu.cuda_index}: {resources.holders[gpu.uuid or '']}."
         for gpu in gpus
-        if (gpu.uuid or "") in machine.holders
+        if (gpu.uuid or "") in resources.holders
     ]
     raise WrongUseError(
         code="size-does-not-fit",
@@ -475,9 +475,9 @@ def check_fits(
 
 
 def _largest(
-    kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]
+    kernel: Kernel, dtype: str, size: int, resources: Resources, gpus: Sequence[BenchGpu]
 ) -> int:
-    largest = largest_fitting(kernel, dtype, size, machine, gpus)
+    largest = largest_fitting(kernel, dtype, size, resources, gpus)
     if largest < 1 and any(gpu.integrated for gpu in gpus):
         raise InconclusiveError(
             code="memory-shared",
@@ -498,20 +498,22 @@ def _largest(
     return largest
 
 
-def fits(kernel: Kernel, dtype: str, size: int, machine: Machine, gpus: Sequence[BenchGpu]) -> bool:
+def fits(
+    kernel: Kernel, dtype: str, size: int, resources: Resources, gpus: Sequence[BenchGpu]
+) -> bool:
     """Return whether a size fits into the free memory of the host and of these GPUs.
 
     Memory that a GPU shares with the host counts for both and must never fill up.
     """
     shape = kernel.shape(size)
-    host = kernel.host_bytes(shape, dtype, len(machine.gpus))
-    if machine.host_bytes is not None and host > _HOST_SHARE * machine.host_bytes:
+    host = kernel.host_bytes(shape, dtype, len(resources.gpus))
+    if resources.host_bytes is not None and host > _HOST_SHARE * resources.host_bytes:
         return False
     needed = kernel.device_bytes(shape, dtype)
     if not all(needed <= _GPU_SHARE * gpu.memory_free_bytes for gpu in gpus):
         return False
     sharing = sum(bool(gpu.integrated) for gpu in gpus)
-    return not sharing or host + sharing * needed <= spare_bytes(machine.host_bytes or 0)
+    return not sharing or host + sharing * needed <= spare_bytes(resources.host_bytes or 0)
 
 
 def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[BenchGpu]) -> int:
@@ -541,13 +543,13 @@ def beyond_cache(kernel: Kernel, edge: int, cache_bytes: int | None) -> int:
 
 
 def largest_fitting(
-    kernel: Kernel, dtype: str, limit: int, machine: Machine, gpus: Sequence[BenchGpu]
+    kernel: Kernel, dtype: str, limit: int, resources: Resources, gpus: Sequence[BenchGpu]
 ) -> int:
     """Return the largest size up to `limit` that fits, 0 if none does; memory grows with size."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(kernel, dtype, middle, machine, gpus):
+        if fits(kernel, dtype, middle, resources, gpus):
             low = middle
         else:
             high = middle - 1

@@ -10,7 +10,7 @@ from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.kernels.matmul import Matmul, missing_format
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.plan import Machine, make_plan
+from gpucheck.bench.plan import Resources, make_plan
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.cpu import CpuFacts
 from gpucheck.report.envelope import Failure
@@ -85,7 +85,7 @@ def plan_product(
     """
     dtype = "float32" if gpu is None else heaviest_format(gpu)
     product = RepeatedProduct(dtype, _CPU_EDGE if gpu is None else _GPU_EDGE)
-    machine = Machine(
+    machine = Resources(
         with_cpu=gpu is None,
         gpus=() if gpu is None else (gpu,),
         host_bytes=cpu.memory_available_bytes,

@@ -37,12 +37,12 @@ ReadJoules = Callable[[str], float | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Record:
+class CaseState:
     """Measurement state of one case. Times are seconds for one operation.
 
-    `rounds` holds the samples of each round, taken on fresh memory. `turns_s` are the start and end
-    of each slice's sampling by the host's clock. `overhead_s` is the time of the last slice without
-    its samples (and of the first slice without the first runs). `spent_s`, `timed_s` and
+    `rounds` holds the samples of each round, taken on fresh memory. `slices_s` are the start and
+    end of each slice's sampling by the host's clock. `overhead_s` is the time of the last slice
+    without its samples (and of the first slice without the first runs). `spent_s`, `timed_s` and
     `checked_s` are the totals of all slices, samples and checks. `near_cpus` are the CPUs near its
     GPU that run the host's part; None if all are. `reference` marks a row other than its group's
     first on a device, `limit` a row that was not requested. `expected_operation_s` and
@@ -66,7 +66,7 @@ class Record:
     verified: Verified | None = None
     facts: dict[str, Fact] = field(default_factory=dict)
     sm_clocks_mhz: list[float] = field(default_factory=list)
-    turns_s: list[tuple[float, float]] = field(default_factory=list)
+    slices_s: list[tuple[float, float]] = field(default_factory=list)
     joules_per_op: float | None = None
     energy_window_s: float | None = None
     overhead_s: float = 0.0
@@ -102,7 +102,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Slice:
     """Length of one slice: samples, warm-up if it is the first, and the most samples."""
 
     samples_s: float
@@ -118,155 +118,155 @@ class _Failed(Exception):
         self.failure = failure
 
 
-class Runner:
+class Sampler:
     """Sampler of cases; `ran_s` are their reported seconds, used if the clock stands still."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.ran_s = 0.0
 
-    def take_turn(self, record: Record, turn: Turn) -> None:
+    def take_slice(self, state: CaseState, wanted: Slice) -> None:
         """Give a case one slice on fresh memory; a failure becomes the row's error."""
-        with self._prepared(record):
-            began_s, first = self._clock.now_s(), record.cold_s is None
-            record.case.prepare()
-            record.case.poison()
+        with self._prepared(state):
+            began_s, first = self._clock.now_s(), state.cold_s is None
+            state.case.prepare()
+            state.case.poison()
             begin_s = self._clock.now_s()
             if first:
-                self._begin(record, turn)
+                self._begin(state, wanted)
                 began_s += self._clock.now_s() - begin_s
-            elif record.rounds and record.rounds[-1][-1] * record.loops < turn.samples_s:
-                self._run_for(record, record.warmup_s, _WARM_SHARE * turn.samples_s, turn)
-            record.rounds.append([])
+            elif state.rounds and state.rounds[-1][-1] * state.loops < wanted.samples_s:
+                self._run_for(state, state.warmup_s, _WARM_SHARE * wanted.samples_s, wanted)
+            state.rounds.append([])
             start_s, ran_s = self._clock.now_s(), self.ran_s
             try:
-                self._run_for(record, record.rounds[-1], turn.samples_s, turn)
+                self._run_for(state, state.rounds[-1], wanted.samples_s, wanted)
             finally:
                 end_s = self._clock.now_s()
-                record.turns_s.append((start_s, end_s))
-                record.timed_s += max(end_s - start_s, self.ran_s - ran_s)
-            if first or record.checked_s <= _CHECK_SHARE * record.timed_s:
-                self._verify(record)
-            record.facts = dict(record.case.facts)
-            record.overhead_s = self._clock.now_s() - began_s - (end_s - start_s)
+                state.slices_s.append((start_s, end_s))
+                state.timed_s += max(end_s - start_s, self.ran_s - ran_s)
+            if first or state.checked_s <= _CHECK_SHARE * state.timed_s:
+                self._verify(state)
+            state.facts = dict(state.case.facts)
+            state.overhead_s = self._clock.now_s() - began_s - (end_s - start_s)
 
-    def count_energy(self, record: Record, read_joules: ReadJoules, seconds: float) -> None:
+    def count_energy(self, state: CaseState, read_joules: ReadJoules, seconds: float) -> None:
         """Repeat a GPU operation without pause and divide the energy by the count."""
-        uuid = record.case.label.gpu_uuid
-        if uuid is None or not record.samples_s:
+        uuid = state.case.label.gpu_uuid
+        if uuid is None or not state.samples_s:
             return
-        with self._prepared(record):
-            record.case.prepare()
-            record.case.poison()
-            record.case.run(1)
+        with self._prepared(state):
+            state.case.prepare()
+            state.case.poison()
+            state.case.run(1)
             before = read_joules(uuid)
             if before is None:
                 return
             start_s, ran_s, operations = self._clock.now_s(), 0.0, 0
             while max(ran_s, self._clock.now_s() - start_s) < seconds:
                 # At least a little, so that the loop also ends if the clock stands still.
-                ran_s += max(record.case.run(record.loops), 1e-6)
-                operations += record.loops
+                ran_s += max(state.case.run(state.loops), 1e-6)
+                operations += state.loops
             after = read_joules(uuid)
             if after is not None and after > before and operations:
-                record.joules_per_op = (after - before) / operations
-                record.energy_window_s = max(ran_s, self._clock.now_s() - start_s)
+                state.joules_per_op = (after - before) / operations
+                state.energy_window_s = max(ran_s, self._clock.now_s() - start_s)
 
     @contextmanager
-    def _prepared(self, record: Record) -> Iterator[None]:
-        """Turn failures into the row's error, and release the case in every event.
+    def _prepared(self, state: CaseState) -> Iterator[None]:
+        """Slice failures into the row's error, and release the case in every event.
 
         CPUs near the GPU do the host's part of a transfer, from memory near them.
         """
         try:
-            with running_on(record.near_cpus):
+            with running_on(state.near_cpus):
                 yield
         except _Failed as failed:
-            record.error = failed.failure
+            state.error = failed.failure
         except GpucheckError as error:
-            record.error = Failure.of(error)
+            state.error = Failure.of(error)
         except MemoryError:
-            record.error = out_of_memory(record)
+            state.error = out_of_memory(state)
         finally:
-            self._release(record)
+            self._release(state)
 
-    def _release(self, record: Record) -> None:
+    def _release(self, state: CaseState) -> None:
         try:
-            record.case.release()
+            state.case.release()
         except GpucheckError as error:
-            record.error = record.error or Failure.of(error)
+            state.error = state.error or Failure.of(error)
 
-    def _begin(self, record: Record, turn: Turn) -> None:
+    def _begin(self, state: CaseState, wanted: Slice) -> None:
         """Run a case for the first time, check its result, and find its number of repetitions."""
         before_s = self._clock.now_s()
-        first_s = record.case.run(1)
-        record.cold_s = self._clock.now_s() - before_s
+        first_s = state.case.run(1)
+        state.cold_s = self._clock.now_s() - before_s
         self.ran_s += max(0.0, first_s)
-        self._verify(record)
+        self._verify(state)
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
         # also be long while libraries load; that does not show how often to repeat it.
-        long = first_s >= max(10 * record.case.shortest_span_s, _LONG_FIRST_S)
-        if not long and self._find_loops(record) < turn.warmup_s:
-            self._run_for(record, record.warmup_s, turn.warmup_s, turn)
-        record.loops = max(1, record.loops)
-        if record.loops > 1:
-            singles = [record.case.run(1) for _ in range(_SINGLES)]
+        long = first_s >= max(10 * state.case.shortest_span_s, _LONG_FIRST_S)
+        if not long and self._find_loops(state) < wanted.warmup_s:
+            self._run_for(state, state.warmup_s, wanted.warmup_s, wanted)
+        state.loops = max(1, state.loops)
+        if state.loops > 1:
+            singles = [state.case.run(1) for _ in range(_SINGLES)]
             self.ran_s += sum(singles)
-            record.single_s = min(singles)
+            state.single_s = min(singles)
 
-    def _verify(self, record: Record) -> None:
+    def _verify(self, state: CaseState) -> None:
         start_s = self._clock.now_s()
-        found = record.case.check()
-        record.checked_s += self._clock.now_s() - start_s
-        before = record.verified
+        found = state.case.check()
+        state.checked_s += self._clock.now_s() - start_s
+        before = state.verified
         if before is None or not found.ok or (before.error or 0.0) <= (found.error or 0.0):
-            record.verified = found
+            state.verified = found
         if not found.ok:
-            raise _Failed(wrong_result(record, found))
+            raise _Failed(wrong_result(state, found))
 
-    def _find_loops(self, record: Record) -> float:
+    def _find_loops(self, state: CaseState) -> float:
         """Double the loops until a sample is long enough for the case's clock; return its time."""
         # A case may need whole rotations of its buffers.
-        step = record.loops = record.case.loop_step
+        step = state.loops = state.case.loop_step
         while True:
-            elapsed_s = self._sample(record, record.warmup_s)
-            if elapsed_s >= record.case.shortest_span_s:
+            elapsed_s = self._sample(state, state.warmup_s)
+            if elapsed_s >= state.case.shortest_span_s:
                 return elapsed_s
-            if record.loops >= _MOST_LOOPS or (elapsed_s == 0 and record.loops >= 2**12):
+            if state.loops >= _MOST_LOOPS or (elapsed_s == 0 and state.loops >= 2**12):
                 raise _Failed(stuck_clock(elapsed_s))
             # Straight to the goal with a margin, but at most tenfold after one short run.
-            goal = 1.2 * record.case.shortest_span_s / elapsed_s if elapsed_s > 0 else 10.0
-            wanted = record.loops * max(2, min(10, int(goal) + 1))
-            record.loops = -(-wanted // step) * step
+            goal = 1.2 * state.case.shortest_span_s / elapsed_s if elapsed_s > 0 else 10.0
+            wanted = state.loops * max(2, min(10, int(goal) + 1))
+            state.loops = -(-wanted // step) * step
 
-    def _run_for(self, record: Record, into: list[float], seconds: float, turn: Turn) -> None:
+    def _run_for(self, state: CaseState, into: list[float], seconds: float, wanted: Slice) -> None:
         """Run at least once, until the time is over by the clock or as the case reports it."""
         start_s, reported_s = self._clock.now_s(), 0.0
-        for _ in range(max(1, turn.most_samples)):
-            reported_s += self._sample(record, into)
+        for _ in range(max(1, wanted.most_samples)):
+            reported_s += self._sample(state, into)
             if max(reported_s, self._clock.now_s() - start_s) >= seconds:
                 return
 
-    def _sample(self, record: Record, into: list[float]) -> float:
+    def _sample(self, state: CaseState, into: list[float]) -> float:
         """Run once, store the time of one operation, return the time of the whole run."""
-        loops = max(1, record.loops)
-        elapsed_s = record.case.run(loops)
-        warming = into is record.warmup_s
+        loops = max(1, state.loops)
+        elapsed_s = state.case.run(loops)
+        warming = into is state.warmup_s
         if not 0 <= elapsed_s < float("inf") or (elapsed_s == 0 and not warming):
             raise _Failed(stuck_clock(elapsed_s))
         into.append(elapsed_s / loops)
         self.ran_s += elapsed_s
-        clock_mhz = record.case.sm_clock_mhz
+        clock_mhz = state.case.sm_clock_mhz
         if clock_mhz is not None and not warming:
-            record.sm_clocks_mhz.append(clock_mhz)
+            state.sm_clocks_mhz.append(clock_mhz)
         return elapsed_s
 
 
-def out_of_memory(record: Record) -> Failure:
+def out_of_memory(state: CaseState) -> Failure:
     """Return the error of a case that ran out of host memory."""
     return Failure(
         code="out-of-memory",
-        message=f"the host does not have enough free memory for {record.case.label.text}",
+        message=f"the host does not have enough free memory for {state.case.label.text}",
         remedy=("choose a smaller --size",),
     )
 
@@ -289,13 +289,13 @@ def off_by(found: Verified) -> str:
     return f"its deviation from {of} is {found.error:.2g}; at most {found.bound:.2g} is allowed"
 
 
-def wrong_result(record: Record, found: Verified) -> Failure:
+def wrong_result(state: CaseState, found: Verified) -> Failure:
     """Return the error of a result beyond its bound from float64."""
     deviation = "it contains NaN or infinity"
     if found.error is not None:
         deviation = off_by(found)
     return Failure(
         code="wrong-result",
-        message=f"{record.case.label.text} gives a wrong result: {deviation}",
+        message=f"{state.case.label.text} gives a wrong result: {deviation}",
         remedy=("do not use its time", "run gpucheck detect"),
     )

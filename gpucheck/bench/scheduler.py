@@ -23,7 +23,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.model import Scope
 from gpucheck.bench.roofline import format_of
-from gpucheck.bench.sampler import ReadJoules, Record, Runner, Turn
+from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler, Slice
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.drivers.host.blas import BlasDoor
@@ -77,7 +77,7 @@ class Settings:
     wanted: float = stats.PRECISION
     fewest_rounds: int = 6
     most_rounds: int = 200
-    samples_per_turn: int = 100
+    samples_per_slice: int = 100
 
 
 def _unwatched() -> AbstractContextManager[object]:
@@ -85,25 +85,25 @@ def _unwatched() -> AbstractContextManager[object]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class CaseGroup:
     """Cases of one group, which take their slices one after the other.
 
     `watch` surrounds their slices: it reads the host and the sensors, and drops the inputs. Energy
     is not counted for groups that were not requested.
     """
 
-    records: Sequence[Record]
+    states: Sequence[CaseState]
     watch: Callable[[], AbstractContextManager[object]] = _unwatched
     with_energy: bool = True
 
     @property
-    def active(self) -> list[Record]:
+    def active(self) -> list[CaseState]:
         """Return the cases that need more samples."""
-        return [record for record in self.records if record.active]
+        return [state for state in self.states if state.active]
 
 
 def measure(
-    slots: Sequence[Slot],
+    groups: Sequence[CaseGroup],
     settings: Settings,
     clock: Clock,
     progress: Progress,
@@ -113,15 +113,15 @@ def measure(
 
     Return whether the user interrupted it. Measured data is kept, and unfinished rows are marked.
     """
-    run = _Run(slots, settings, clock, progress)
+    run = _Run(groups, settings, clock, progress)
     try:
         while run.take_round():
             pass
         if read_joules is not None and settings.energy_s > 0:
             run.count_energy(read_joules)
     except KeyboardInterrupt:
-        for record in run.records:
-            record.interrupted = record.active
+        for state in run.states:
+            state.interrupted = state.active
         return True
     return False
 
@@ -130,20 +130,20 @@ class _Run:
     """State of a running schedule."""
 
     def __init__(
-        self, slots: Sequence[Slot], settings: Settings, clock: Clock, progress: Progress
+        self, groups: Sequence[CaseGroup], settings: Settings, clock: Clock, progress: Progress
     ) -> None:
-        self.records = [record for slot in slots for record in slot.records]
-        for record in self.records:
-            record.precision = settings.wanted
-        self._slots = slots
+        self.states = [state for group in groups for state in group.states]
+        for state in self.states:
+            state.precision = settings.wanted
+        self._groups = groups
         self._settings = settings
         self._clock = clock
         self._progress = progress
-        self._runner = Runner(clock)
+        self._sampler = Sampler(clock)
         self._start_s = clock.now_s()
         self._number = 0
-        self._turn_s = self._first_turn_s()
-        self._told = 0.0
+        self._slice_s = self._first_slice_s()
+        self._reported = 0.0
 
     def take_round(self) -> bool:
         """Give unfinished cases a slice; return whether another round is needed.
@@ -152,132 +152,130 @@ class _Run:
         fewer than three come first. Of the others, only rows below the average time get a slice, so
         that a row of seconds does not keep one of milliseconds from its rounds.
         """
-        turns = self._first_turns() if self._number == 0 else self._later_turns()
-        for slot in self._slots:
-            here = [record for record in slot.active if id(record) in turns]
+        slices = self._first_slices() if self._number == 0 else self._later_slices()
+        for group in self._groups:
+            here = [state for state in group.active if id(state) in slices]
             if here:
-                self._visit(slot, here)
+                self._visit(group, here)
         self._number += 1
-        for record in self.records:
-            self._decide(record, over=not turns)
-        return any(record.active for record in self.records)
+        for state in self.states:
+            self._decide(state, over=not slices)
+        return any(state.active for state in self.states)
 
-    def _first_turns(self) -> set[int]:
-        return {id(record) for record in self.records}
+    def _first_slices(self) -> set[int]:
+        return {id(state) for state in self.states}
 
-    def _later_turns(self) -> set[int]:
-        """Return the records with a slice in this round, and set the slices' length."""
-        active = [record for record in self.records if record.active]
-        needs = chosen([need_of(record) for record in active], self._left_for_first_s())
-        lacking = {id(need.record) for need in needs if need.seconds > 0}
+    def _later_slices(self) -> set[int]:
+        """Return the states with a slice in this round, and set the slices' length."""
+        active = [state for state in self.states if state.active]
+        needs = affordable([need_of(state) for state in active], self._left_for_first_s())
+        lacking = {id(need.state) for need in needs if need.seconds > 0}
         if self._number < self._settings.rounds:
-            self._turn_s = self._later_turn_s(needs)
+            self._slice_s = self._later_slice_s(needs)
         if self._left_s() <= 0:
             return lacking
-        kept = [need.record for need in needs]
-        average_s = sum(record.spent_s for record in kept) / max(1, len(kept))
-        return lacking | {
-            id(record) for record in kept if record.spent_s <= average_s + self._turn_s
-        }
+        kept = [need.state for need in needs]
+        average_s = sum(state.spent_s for state in kept) / max(1, len(kept))
+        return lacking | {id(state) for state in kept if state.spent_s <= average_s + self._slice_s}
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
-        wanted = [record for slot in self._slots if slot.with_energy for record in slot.records]
-        for record in wanted:
-            if record.error is None:
-                self._tell(record)
-                self._runner.count_energy(record, read_joules, self._settings.energy_s)
+        wanted = [state for group in self._groups if group.with_energy for state in group.states]
+        for state in wanted:
+            if state.error is None:
+                self._report_progress(state)
+                self._sampler.count_energy(state, read_joules, self._settings.energy_s)
 
-    def _visit(self, slot: Slot, turns: Sequence[Record]) -> None:
+    def _visit(self, group: CaseGroup, slices: Sequence[CaseState]) -> None:
         # Forwards and backwards, so that a drift affects all cases of a group alike.
-        turns = turns if self._number % 2 == 0 else turns[::-1]
+        slices = slices if self._number % 2 == 0 else slices[::-1]
         began_s, spent_s = self._elapsed_s(), 0.0
-        with slot.watch():
-            for record in turns:
-                if self._number == 0 and not self._may_begin(record, slot):
-                    record.error = no_time(record)
+        with group.watch():
+            for state in slices:
+                if self._number == 0 and not self._may_begin(state, group):
+                    state.error = no_time(state)
                     continue
-                if self._number > 0 and self._is_over(record):
+                if self._number > 0 and self._is_over(state):
                     continue
-                self._tell(record)
+                self._report_progress(state)
                 before_s = self._elapsed_s()
-                self._runner.take_turn(record, self._turn())
-                record.spent_s += self._elapsed_s() - before_s
+                self._sampler.take_slice(state, self._next_slice())
+                state.spent_s += self._elapsed_s() - before_s
                 spent_s += self._elapsed_s() - before_s
         # Shared work counts too: reading the sensors, dropping the inputs.
-        shared_s = max(0.0, self._elapsed_s() - began_s - spent_s) / len(turns)
-        for record in turns:
-            record.overhead_s += shared_s
+        shared_s = max(0.0, self._elapsed_s() - began_s - spent_s) / len(slices)
+        for state in slices:
+            state.overhead_s += shared_s
 
-    def _may_begin(self, record: Record, slot: Slot) -> bool:
+    def _may_begin(self, state: CaseState, group: CaseGroup) -> bool:
         """Return whether a new row can finish its three rounds in time.
 
         A group's first row may begin late if it needs less than its share of the budget, so that
         one long row does not leave other groups without a figure.
         """
-        typical_s = typical_overheads(self.records)
-        needs = [need_of(one, typical_s(one)) for one in self.records if one.active]
+        typical_s = typical_overheads(self.states)
+        needs = [need_of(one, typical_s(one)) for one in self.states if one.active]
         left_s = least_budget_s(self._settings.budget_s) - self._elapsed_s()
-        if any(need.record is record for need in chosen(needs, left_s)):
+        if any(need.state is state for need in affordable(needs, left_s)):
             return True
-        if not any(one.rounds for one in self.records):
+        if not any(one.rounds for one in self.states):
             return True
-        own = next(need for need in needs if need.record is record)
-        begun = any(one.rounds for one in slot.records)
-        return not begun and own.seconds <= self._settings.budget_s / len(self._slots)
+        own = next(need for need in needs if need.state is state)
+        begun = any(one.rounds for one in group.states)
+        return not begun and own.seconds <= self._settings.budget_s / len(self._groups)
 
-    def _is_over(self, record: Record) -> bool:
-        lacking = need_of(record).seconds > 0
+    def _is_over(self, state: CaseState) -> bool:
+        lacking = need_of(state).seconds > 0
         return (self._left_for_first_s() if lacking else self._left_s()) <= 0
 
-    def _turn(self) -> Turn:
+    def _next_slice(self) -> Slice:
         settings = self._settings
         first = self._number == 0
-        return Turn(
-            samples_s=self._turn_s,
+        return Slice(
+            samples_s=self._slice_s,
             warmup_s=min(settings.warmup_s, self._warmup_s()) if first else 0.0,
-            most_samples=settings.samples_per_turn,
+            most_samples=settings.samples_per_slice,
         )
 
     def _warmup_s(self) -> float:
-        return _WARMUP_SHARE * self._settings.budget_s / max(1, len(self.records))
+        return _WARMUP_SHARE * self._settings.budget_s / max(1, len(self.states))
 
-    def _first_turn_s(self) -> float:
+    def _first_slice_s(self) -> float:
         settings = self._settings
-        return _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.records))
+        return _FIRST_SHARE * settings.budget_s / settings.rounds / max(1, len(self.states))
 
-    def _later_turn_s(self, needs: Sequence[Need]) -> float:
+    def _later_slice_s(self, needs: Sequence[Need]) -> float:
         """Return the length of the next slices, now that the cases' needs are known.
 
         It assumes that no row ever finishes; time left by finished rows becomes further rounds.
         """
-        turns = (self._settings.rounds - self._number) * max(1, len(needs))
-        overhead_s = sum(need.record.overhead_s for need in needs) / max(1, len(needs))
+        slices = (self._settings.rounds - self._number) * max(1, len(needs))
+        overhead_s = sum(need.state.overhead_s for need in needs) / max(1, len(needs))
         free_s = self._left_s() - sum(need.seconds for need in needs)
-        share_s = max(0.0, free_s) / turns - overhead_s
+        share_s = max(0.0, free_s) / slices - overhead_s
         return max(share_s, _LEAST_SHARE * overhead_s, 1e-4)
 
-    def _decide(self, record: Record, *, over: bool) -> None:
+    def _decide(self, state: CaseState, *, over: bool) -> None:
         """Finish a case that has converged or has no time left."""
-        medians = record.medians_s
+        medians = state.medians_s
         count = len(medians)
-        if record.active and count >= max(self._settings.fewest_rounds, record.next_look):
+        if state.active and count >= max(self._settings.fewest_rounds, state.next_look):
             width = stats.half_width_share(medians)
             narrow = width is not None and width <= self._settings.precision
-            record.converged = narrow and record.narrow
-            record.narrow = narrow
-            record.next_look = count + max(1, count // 3)
-        over = over or self._is_over(record) or self._number >= self._settings.most_rounds
-        if over and record.active and record.error is None:
+            state.converged = narrow and state.narrow
+            state.narrow = narrow
+            state.next_look = count + max(1, count // 3)
+        over = over or self._is_over(state) or self._number >= self._settings.most_rounds
+        if over and state.active and state.error is None:
             width = stats.half_width_share(medians)
-            record.converged |= width is not None and width <= self._settings.wanted
+            state.converged |= width is not None and width <= self._settings.wanted
         # Of a row that only shows a limit, the fastest sample counts.
-        shown = record.limit and count >= stats.FEWEST_FOR_INTERVAL
-        record.finished = record.finished or record.converged or shown or over
+        shown = state.limit and count >= stats.FEWEST_FOR_INTERVAL
+        state.finished = state.finished or state.converged or shown or over
 
     def _elapsed_s(self) -> float:
         """Return the time by the clock, or as the cases report it if the clock stands still."""
-        return max(self._clock.now_s() - self._start_s, self._runner.ran_s)
+        return max(self._clock.now_s() - self._start_s, self._sampler.ran_s)
 
     def _left_s(self) -> float:
         return self._settings.budget_s - self._elapsed_s()
@@ -287,19 +285,19 @@ class _Run:
         budget_s = self._settings.budget_s
         return max(_LATEST_RUN * budget_s, least_budget_s(budget_s)) - self._elapsed_s()
 
-    def _tell(self, record: Record) -> None:
+    def _report_progress(self, state: CaseState) -> None:
         budget_s, left_s = self._settings.budget_s, max(0.0, self._left_s())
-        done = sum(not other.active for other in self.records) / len(self.records)
+        done = sum(not other.active for other in self.states) / len(self.states)
         share = 1 - left_s / budget_s if budget_s > 0 else 1.0
-        self._told = min(1.0, max(self._told, share, done))
-        self._progress(record.case.label.text, self._told, left_s)
+        self._reported = min(1.0, max(self._reported, share, done))
+        self._progress(state.case.label.text, self._reported, left_s)
 
 
-def no_time(record: Record) -> Failure:
+def no_time(state: CaseState) -> Failure:
     """Return the error of a case that did not start in time."""
     return Failure(
         code=NO_TIME,
-        message=f"time ran out before {record.case.label.text} could start",
+        message=f"time ran out before {state.case.label.text} could start",
         remedy=("give more time with --budget, or choose a smaller --size",),
     )
 
@@ -308,29 +306,29 @@ def no_time(record: Record) -> Failure:
 class Need:
     """Seconds that a row needs for its interval."""
 
-    record: Record
+    state: CaseState
     seconds: float
 
 
-def need_of(record: Record, typical_overhead_s: float = 0.0) -> Need:
+def need_of(state: CaseState, typical_overhead_s: float = 0.0) -> Need:
     """Return the time that a row still needs for three rounds of at least one sample.
 
     `typical_overhead_s` is the overhead of other rows on the same device, for a row that has not
     begun. A row that only shows a limit needs one round, since its fastest sample counts.
     """
-    rounds = 1 if record.limit else FEWEST_FOR_INTERVAL
-    if record.rounds:
-        turn_s = record.overhead_s + record.last_sample_s
-        seconds = max(0, rounds - len(record.rounds)) * turn_s
+    rounds = 1 if state.limit else FEWEST_FOR_INTERVAL
+    if state.rounds:
+        slice_s = state.overhead_s + state.last_sample_s
+        seconds = max(0, rounds - len(state.rounds)) * slice_s
     else:
-        operation_s = record.expected_operation_s
-        overhead_s = max(record.expected_overhead_s, typical_overhead_s)
+        operation_s = state.expected_operation_s
+        overhead_s = max(state.expected_overhead_s, typical_overhead_s)
         first_s = _FIRST_RUNS * operation_s + _FIRST_OVERHEADS * overhead_s
         seconds = first_s + (rounds - 1) * (operation_s + overhead_s)
-    return Need(record=record, seconds=seconds)
+    return Need(state=state, seconds=seconds)
 
 
-def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
+def affordable(needs: Sequence[Need], left_s: float) -> list[Need]:
     """Return the rows that fit into the seconds left: first rows first, then cheap ones.
 
     Rows that only show a limit come after the first rows that were requested.
@@ -344,7 +342,7 @@ def chosen(needs: Sequence[Need], left_s: float) -> list[Need]:
 
 
 def _rank(need: Need) -> tuple[bool, bool, float]:
-    return (need.record.reference, need.record.limit, need.seconds)
+    return (need.state.reference, need.state.limit, need.seconds)
 
 
 def least_budget_s(budget_s: float) -> float:
@@ -352,23 +350,23 @@ def least_budget_s(budget_s: float) -> float:
     return max(budget_s, _LEAST_S)
 
 
-def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
+def leave_out(states: Sequence[CaseState], budget_s: float) -> str | None:
     """Mark the rows that the budget is too short for, before any row is measured.
 
     Return a sentence with their names and a sufficient budget, or None if all fit. The cheapest
     first row is always measured.
     """
-    needs = [need_of(record) for record in records if record.active]
-    kept = {id(need.record) for need in chosen(needs, least_budget_s(budget_s))}
+    needs = [need_of(state) for state in states if state.active]
+    kept = {id(need.state) for need in affordable(needs, least_budget_s(budget_s))}
     if needs and not kept:
-        kept = {id(min(needs, key=_rank).record)}
-    dropped = [need for need in needs if id(need.record) not in kept]
+        kept = {id(min(needs, key=_rank).state)}
+    dropped = [need for need in needs if id(need.state) not in kept]
     if not dropped:
         return None
     enough_s = enough_budget_s(sum(need.seconds for need in needs))
     for need in dropped:
-        need.record.error = left_out(need.record, need.seconds, enough_s)
-    shown = [need.record for need in dropped if not need.record.limit]
+        need.state.error = left_out(need.state, need.seconds, enough_s)
+    shown = [need.state for need in dropped if not need.state.limit]
     if not shown:
         return None
     return (
@@ -377,28 +375,28 @@ def leave_out(records: Sequence[Record], budget_s: float) -> str | None:
     )
 
 
-def left_out(record: Record, seconds: float, enough_s: float) -> Failure:
+def left_out(state: CaseState, seconds: float, enough_s: float) -> Failure:
     """Return the error of a case that the budget is too short for, with a sufficient one."""
     return Failure(
         code=NO_TIME,
-        message=f"left out: three rounds of {record.case.label.text} take about {seconds:.2g} s, "
+        message=f"left out: three rounds of {state.case.label.text} take about {seconds:.2g} s, "
         "more than the budget allows",
         remedy=(f"give more time: --budget {enough_s:g}", "or choose a smaller --size"),
     )
 
 
-def without_interval(records: Sequence[Record], budget_s: float) -> str | None:
+def without_interval(states: Sequence[CaseState], budget_s: float) -> str | None:
     """Return a sentence with the rows that ran out of time before they had an interval."""
     short = [
-        record
-        for record in records
-        if record.error is None
-        and not (record.limit or record.interrupted)
-        and len(record.medians_s) < FEWEST_FOR_INTERVAL
+        state
+        for state in states
+        if state.error is None
+        and not (state.limit or state.interrupted)
+        and len(state.medians_s) < FEWEST_FOR_INTERVAL
     ]
     if not short:
         return None
-    missing_s = sum(need_of(record).seconds for record in short)
+    missing_s = sum(need_of(state).seconds for state in short)
     whose = "its" if len(short) == 1 else "their"
     return (
         f"time ran out before {named(short)} had {whose} three rounds; "
@@ -413,29 +411,29 @@ def enough_budget_s(needed_s: float) -> float:
     return math.ceil(wanted / step) * step
 
 
-def named(records: Sequence[Record]) -> str:
+def named(states: Sequence[CaseState]) -> str:
     """Return the names of the first few rows and the number of the rest."""
-    labels = [record.case.label for record in records[:_MOST_NAMED]]
+    labels = [state.case.label for state in states[:_MOST_NAMED]]
     names = [
         f"{label.kernel} {format_of(label.dtype)} {label.variant} on {label.device}"
         for label in labels
     ]
-    rest = len(records) - len(names)
+    rest = len(states) - len(names)
     return ", ".join(names) + (f" and {rest} more" if rest else "")
 
 
-def typical_overheads(records: Sequence[Record]) -> Callable[[Record], float]:
-    """Return the median overhead of the rows on a record's device so far."""
+def typical_overheads(states: Sequence[CaseState]) -> Callable[[CaseState], float]:
+    """Return the median overhead of the rows on a state's device so far."""
     by_kind: dict[bool, list[float]] = {}
-    for record in records:
-        if record.rounds:
-            by_kind.setdefault(_on_cpu(record), []).append(record.overhead_s)
+    for state in states:
+        if state.rounds:
+            by_kind.setdefault(_on_cpu(state), []).append(state.overhead_s)
     middles = {kind: stats.median(found) for kind, found in by_kind.items()}
-    return lambda record: middles.get(_on_cpu(record), 0.0)
+    return lambda state: middles.get(_on_cpu(state), 0.0)
 
 
-def _on_cpu(record: Record) -> bool:
-    return record.case.label.device == "cpu"
+def _on_cpu(state: CaseState) -> bool:
+    return state.case.label.device == "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,7 +444,7 @@ class HostRates:
     bytes_per_s: float
 
 
-def measure_host(clock: Clock, blas: BlasDoor) -> HostRates | None:
+def measure_host_rates(clock: Clock, blas: BlasDoor) -> HostRates | None:
     """Return the best rates of a small product and a small copy; None if the clock stands still.
 
     With one thread: on a busy machine several threads wait for each other for whole time slices.
@@ -473,18 +471,20 @@ def measure_host(clock: Clock, blas: BlasDoor) -> HostRates | None:
     )
 
 
-def expect(records: Sequence[Record], host: HostRates | None, gpus: Sequence[BenchGpu]) -> None:
-    """Write the expected time of an operation, and of a slice's overhead, into each record."""
+def estimate_costs(
+    states: Sequence[CaseState], host: HostRates | None, gpus: Sequence[BenchGpu]
+) -> None:
+    """Write the expected time of an operation, and of a slice's overhead, into each state."""
     if host is None:
         return
-    for record in records:
-        label, work = record.case.label, record.case.work
-        record.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / host.bytes_per_s
+    for state in states:
+        label, work = state.case.label, state.case.work
+        state.expected_overhead_s = _OVERHEAD_PASSES * work.bytes_moved / host.bytes_per_s
         if label.device == "cpu":
-            record.expected_operation_s = _on_host(label, work, host)
+            state.expected_operation_s = _on_host(label, work, host)
         else:
             gpu = next((gpu for gpu in gpus if label.device == f"gpu:{gpu.cuda_index}"), None)
-            record.expected_operation_s = _on_gpu(label, work, gpu)
+            state.expected_operation_s = _on_gpu(label, work, gpu)
 
 
 def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:

@@ -8,18 +8,28 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from numbers import Integral, Real
+from typing import TypeVar
 
-from gpucheck.bench.claiming import hold_gpus
-from gpucheck.bench.corruption import Repetition, repeat_on_each, repetitions_on
-from gpucheck.bench.engine import run_bench
-from gpucheck.bench.environment import Surroundings, surroundings_of
-from gpucheck.bench.model import BenchRequest, BenchResult
-from gpucheck.bench.plan import check_device_names
-from gpucheck.bench.scheduler import Progress
+from gpucheck.bench.corruption import (
+    Repetition,
+    corruption_sentence,
+    is_corrupt,
+    repeat_on_each,
+    repetitions_on,
+)
+from gpucheck.bench.environment import RunEnvironment, run_environment_of
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill, Measurement
+from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
+from gpucheck.bench.run import run_bench
+from gpucheck.bench.sampler import CLOCK_STUCK
+from gpucheck.bench.scheduler import NO_TIME, Progress
 from gpucheck.drivers.cupy.device import open_gpus
+from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas, load_numpy
 from gpucheck.drivers.host.clock import MonotonicClock
@@ -28,13 +38,109 @@ from gpucheck.drivers.interface import NvmlQuestion, Probes
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
-from gpucheck.place.lease import own_command
-from gpucheck.report.envelope import Host
-from gpucheck.report.errors import WrongUseError
+from gpucheck.place.claim_store import ClaimStore, Target
+from gpucheck.place.claims import Acquisition, ClaimOptions, enclosing_ids, open_store
+from gpucheck.place.lease import NamedSelector, own_command
+from gpucheck.place.model import ProcessState
+from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.errors import (
+    BadAnswerError,
+    ExitCode,
+    GpucheckError,
+    MissingError,
+    WrongUseError,
+    check_argument,
+)
+
+#: Errors that do not judge the device: no time was left, others hold it or its memory, or the
+#: host's clock cannot be trusted.
+_UNKNOWN = frozenset({NO_TIME, MEMORY_TAKEN, BUSY, CLOCK_STUCK})
+Word = TypeVar("Word", bound=StrEnum)
 
 
-def say_nothing(label: str, fraction: float, seconds_left: float) -> None:
-    """Ignore the progress when no one is watching."""
+def request_of(
+    kernels: Iterable[str],
+    *,
+    device: str | Iterable[str],
+    size: int | None,
+    dtype: str | Iterable[str],
+    mode: str,
+    budget_s: float | None,
+    seed: int,
+    fill: str,
+    temperature: float,
+    towers: int,
+    data_file: str | os.PathLike[str] | None,
+) -> BenchRequest:
+    """Return the request that these arguments describe.
+
+    Raises:
+        WrongUseError: an unknown mode or fill, or an argument of the wrong type.
+    """
+    for kernel in kernels:
+        check_argument("bench", kernel, "names of kernels such as 'matmul'", str)
+    for name, whole in (("size", size), ("seed", seed), ("towers", towers)):
+        if whole is not None:
+            check_argument(name, whole, "a whole number", Integral)
+    for name, number in (("budget_s", budget_s), ("temperature", temperature)):
+        if number is not None:
+            check_argument(name, number, "a number", Real)
+    if data_file is not None:
+        check_argument("data_file", data_file, "a path", str, os.PathLike)
+    return BenchRequest(
+        kernels=tuple(kernels),
+        devices=_words("device", device) or ("all",),
+        size=size,
+        dtypes=_words("dtype", dtype),
+        mode=_member(BenchMode, "mode", mode),
+        budget_s=budget_s,
+        seed=seed,
+        fill=_member(Fill, "fill", fill),
+        temperature=temperature,
+        towers=towers,
+        data_file=None if data_file is None else os.fspath(data_file),
+    )
+
+
+def _words(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return words given as a list, or separated by commas as on the command line."""
+    wants = "a text, or several in a list"
+    check_argument(name, given, wants, str, Iterable)
+    texts = [given] if isinstance(given, str) else list(given)
+    for text in texts:
+        check_argument(name, text, wants, str)
+    return tuple(word.strip() for text in texts for word in text.split(",") if word.strip())
+
+
+def _member(kind: type[Word], name: str, given: str) -> Word:
+    if given not in list(kind):
+        message = f"{name} takes {', '.join(kind)}, not {given!r}."
+        raise WrongUseError(code="usage", message=message)
+    return kind(given)
+
+
+def bench_here(
+    request: BenchRequest, probes: Probes, *, corruption_s: float, require_gpu: bool
+) -> BenchResult:
+    """Measure in this process and close the probes.
+
+    Raises:
+        GpucheckError: as `gpucheck.bench` documents.
+        KeyboardInterrupt: the user interrupted it.
+    """
+    try:
+        with open_session(request, probes, os.environ) as session:
+            result = session.measure(corruption_s=corruption_s)
+            answer = conclude(result, session.host, require_gpu=require_gpu)
+    finally:
+        probes.close()
+    if result.interrupted:
+        # The user wanted to end the calling program.
+        raise KeyboardInterrupt
+    failure = answer.error
+    if failure is not None and answer.exit_code is ExitCode.MISSING:
+        raise failure.as_error(MissingError)
+    return result
 
 
 def check_corruption(seconds: float) -> None:
@@ -47,6 +153,10 @@ def check_corruption(seconds: float) -> None:
         message = f"Products must be repeated for 0 seconds or more, not {seconds:g}."
         remedy = ("Give seconds, for example --corruption 10.",)
         raise WrongUseError(code="bad-corruption", message=message, remedy=remedy)
+
+
+def ignore_progress(label: str, fraction: float, seconds_left: float) -> None:
+    """Ignore the progress when no one is watching."""
 
 
 @contextmanager
@@ -66,23 +176,23 @@ def open_session(
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
     gpus = _opened(request.devices, cuda, reading)
     allowed = frozenset(os.sched_getaffinity(0))
-    around = surroundings_of(probes, reading, cuda, environment, allowed)
+    run_environment = run_environment_of(probes, reading, cuda, environment, allowed)
     uuids = [gpu.facts.uuid for gpu in gpus.devices if gpu.facts.uuid is not None]
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
-        around = replace(around, claims=claimed.others, notes=claimed.notes)
-        yield Session(request, complete_host(probes.host(), reading), gpus, around)
+        run_environment = replace(run_environment, claims=claimed.others, notes=claimed.notes)
+        yield Session(request, complete_host(probes.host(), reading), gpus, run_environment)
 
 
 class Session:
     """Devices of one benchmark, ready to measure; `host` is their machine."""
 
     def __init__(
-        self, request: BenchRequest, host: Host, gpus: OpenedGpus, around: Surroundings
+        self, request: BenchRequest, host: Host, gpus: OpenedGpus, run_environment: RunEnvironment
     ) -> None:
         self.host = host
         self._request = request
         self._gpus = gpus
-        self._around = around
+        self._run_environment = run_environment
         self._clock = MonotonicClock()
         self._cpu = LinuxCpu()
         self._blas = ThreadpoolBlas()
@@ -91,7 +201,7 @@ class Session:
         self,
         *,
         corruption_s: float = 0.0,
-        progress: Progress = say_nothing,
+        progress: Progress = ignore_progress,
         offer: Callable[[Callable[[], BenchResult]], None] | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> BenchResult:
@@ -112,7 +222,7 @@ class Session:
             cpu=self._cpu,
             blas=self._blas,
             gpus=self._gpus,
-            around=self._around,
+            run_environment=self._run_environment,
             progress=progress,
             offer=offer,
             announce=announce,
@@ -137,7 +247,7 @@ class Session:
             clock=self._clock,
             cpu=self._cpu.facts(),
             blas=self._blas,
-            holders=self._around.holders,
+            holders=self._run_environment.holders,
         )
 
 
@@ -160,3 +270,165 @@ def _opened(devices: Sequence[str], cuda: CudaReading | None, reading: NvmlReadi
     if all(number.isascii() and number.isdigit() for number in numbers):
         return open_gpus([int(number) for number in numbers], uuids=uuids)
     return open_gpus(uuids=uuids)
+
+
+@contextmanager
+def hold_gpus(
+    uuids: Sequence[str], reading: NvmlReading, environment: Mapping[str, str], command: str
+) -> Iterator[Claims]:
+    """Claim the GPUs that no other process holds, for the duration of the block.
+
+    As in `place`, nothing is claimed inside a scheduler's allocation. If claims are impossible, a
+    note says so: measuring does not depend on them.
+    """
+    with ExitStack() as kept:
+        yield _take(uuids, reading, environment, command, kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """Claims of other processes on the measured GPUs, by UUID, and notes for the report."""
+
+    others: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def _take(
+    uuids: Sequence[str],
+    reading: NvmlReading,
+    environment: Mapping[str, str],
+    command: str,
+    kept: ExitStack,
+) -> Claims:
+    others: dict[str, str] = {}
+    try:
+        options = ClaimOptions(command=command)
+        store = open_store(options, environment) if uuids else None
+        if store is None:
+            return Claims()
+        enclosing = enclosing_ids(environment) | _own_ids(store)
+        for uuid in uuids:
+            target = target_of(uuid, reading)
+            if target is not None:
+                reason = _claim(target, store, options, enclosing, kept)
+                others.update({} if reason is None else {uuid: reason})
+    except GpucheckError as error:
+        return Claims(others=others, notes=(f"the GPUs are not claimed: {error.message}",))
+    return Claims(others=others)
+
+
+def _own_ids(store: ClaimStore) -> frozenset[str]:
+    """Return the ids of this process's own claims: `gpucheck.bench` inside `gpucheck.place`."""
+    with store.mutex() as locked:
+        held = locked.held()
+    return frozenset(
+        item.claim_id
+        for item in held
+        if item.claim_id is not None
+        and item.user_id == os.geteuid()
+        and item.holder.pid == os.getpid()
+        and item.holder.process is ProcessState.RUNNING
+    )
+
+
+def _claim(
+    target: Target,
+    store: ClaimStore,
+    options: ClaimOptions,
+    enclosing: frozenset[str],
+    kept: ExitStack,
+) -> str | None:
+    """Claim one GPU; return the reason if another process holds it, else None."""
+    selector = NamedSelector(targets=(target,))
+    try:
+        lease = Acquisition(store, options, selector, enclosing=enclosing).run()
+    except BadAnswerError:
+        return selector.blocked.get(target.uuid, "held by another process")
+    kept.callback(lease.close)
+    return None
+
+
+def target_of(uuid: str, reading: NvmlReading) -> Target | None:
+    """Return the card or MIG instance to claim for a device's CUDA UUID, None if unknown to NVML.
+
+    CUDA gives 128 bits for both kinds without a prefix, so only the digits are compared.
+    """
+    for gpu in reading.gpus:
+        if gpu.uuid is None:
+            continue
+        if digits_of(gpu.uuid) == digits_of(uuid):
+            return Target(card=gpu.uuid)
+        for instance in gpu.mig_instances:
+            if instance.uuid is not None and digits_of(instance.uuid) == digits_of(uuid):
+                return Target(card=gpu.uuid, instance=instance.uuid)
+    return None
+
+
+def conclude(result: BenchResult, host: Host, *, require_gpu: bool) -> Answer:
+    """Return the result with its exit code: 130 interrupted, 4 no required GPU, 1 failed, else 0.
+
+    3 (unknown) if the driver does not answer whether a required GPU is there. A row without
+    convergence or time is 0 with its doubt if other rows of its device have figures. It is 3 if a
+    device has no figure or repeated product because no time was left or others hold it or its
+    memory, if a GPU is busy with another process, or if the clock stands still. A wrong result, or
+    any other error of a row or a repetition, is 1.
+    """
+    code, failure = _judge(result, require_gpu=require_gpu)
+    return Answer(result=result, exit_code=code, host=host, error=failure)
+
+
+def _judge(result: BenchResult, *, require_gpu: bool) -> tuple[ExitCode, Failure | None]:
+    if result.interrupted:
+        message = "Interrupted: the rows without figures were not measured."
+        return ExitCode.INTERRUPTED, Failure(code="interrupted", message=message)
+    if require_gpu and not result.environment.gpus:
+        reason = result.environment.gpu_unavailable or "none took part"
+        message = f"A GPU is required, but none was measured: {reason}."
+        failure = Failure(code="gpu-required", message=message, remedy=("Run: gpucheck detect",))
+        silent = result.environment.gpu_silent
+        return (ExitCode.INCONCLUSIVE if silent else ExitCode.MISSING), failure
+    errors = [row.error for row in result.measurements if row.error is not None]
+    for error in errors:
+        if error.code not in _UNKNOWN:
+            return ExitCode.BAD, error
+    wrong = next((row for row in result.measurements if _is_wrong(row)), None)
+    if wrong is not None:
+        message = f"{wrong.kernel} on {wrong.device} computed a wrong result ({wrong.variant})."
+        return ExitCode.BAD, Failure(code="wrong-result", message=message)
+    refused = _refused(result)
+    if refused is not None and not result.environment.gpu_silent:
+        return ExitCode.BAD, refused
+    corrupt = next((check for check in result.corruption if is_corrupt(check)), None)
+    if corrupt is not None:
+        message = f"Silent data corruption on {corrupt.device}: {corruption_sentence(corrupt)}."
+        remedy = ("Take it out of service and test it: gpucheck bench --burn 600",)
+        return ExitCode.BAD, Failure(code="silent-corruption", message=message, remedy=remedy)
+    undone = [check.failure for check in result.corruption if check.failure is not None]
+    for failure in undone:
+        if failure.code not in _UNKNOWN:
+            return ExitCode.BAD, failure
+    stuck = next((error for error in errors if error.code == CLOCK_STUCK), None)
+    unknown = stuck or _without_figures(result) or next(iter(undone), None) or refused
+    return (ExitCode.OK, None) if unknown is None else (ExitCode.INCONCLUSIVE, unknown)
+
+
+def _refused(result: BenchResult) -> Failure | None:
+    """Return the failure if some GPUs could not be opened but others could, else None."""
+    if not result.environment.gpus or result.environment.gpu_unavailable is None:
+        return None
+    message = f"Not every GPU could be measured: {result.environment.gpu_unavailable}."
+    return Failure(code="gpu-refused", message=message, remedy=("Run: gpucheck detect",))
+
+
+def _without_figures(result: BenchResult) -> Failure | None:
+    """Return why a device has no figures, None if every device has some."""
+    for device in dict.fromkeys(row.device for row in result.measurements):
+        rows = [row for row in result.measurements if row.device == device]
+        errors = [row.error for row in rows if row.error is not None]
+        if errors and all(row.median_s is None for row in rows):
+            return errors[0]
+    return None
+
+
+def _is_wrong(row: Measurement) -> bool:
+    return row.verified is not None and not row.verified.ok

@@ -151,7 +151,7 @@ class Observer:
             counters = facts["counters"]
             self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
 
-    def end_turns(self, group: int, seconds: float) -> None:
+    def end_slices(self, group: int, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
         window = self._telemeter.window()
         for uuid, gpu in self._gpus.items():
@@ -175,14 +175,14 @@ class Observer:
         )
 
     def state(
-        self, uuid: str | None, turns_s: Sequence[tuple[float, float]], group: int
+        self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: int
     ) -> GpuState | None:
         """Return the readings of a group's row during these slices, None without sensors."""
         gpu = self._gpus.get(uuid or "")
         if uuid is None or gpu is None:
             claimed = self._claims.get(uuid or "")
             return GpuState(claimed_by=claimed) if claimed else None
-        samples = samples_within(gpu.samples, turns_s)
+        samples = samples_within(gpu.samples, slices_s)
         counted = gpu.groups.get(group, _Counted())
         seconds = max(counted.seconds, 1e-9)
         return GpuState(
@@ -216,14 +216,14 @@ def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -
 
 
 def samples_within(
-    samples: Sequence[Sample], turns_s: Sequence[tuple[float, float]]
+    samples: Sequence[Sample], slices_s: Sequence[tuple[float, float]]
 ) -> list[Sample]:
     """Return the readings taken during these periods; both are in order of time."""
-    starts = [low for low, _ in turns_s]
+    starts = [low for low, _ in slices_s]
     found = []
     for sample in samples:
         place = bisect_right(starts, sample.time_s) - 1
-        if place >= 0 and sample.time_s <= turns_s[place][1]:
+        if place >= 0 and sample.time_s <= slices_s[place][1]:
             found.append(sample)
     return found
 

@@ -222,8 +222,7 @@ def _measure(
     finish: Callable[[Answer], None],
 ) -> Answer:
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
-    from gpucheck.bench.outcome import conclude
-    from gpucheck.bench.session import open_session
+    from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
     from gpucheck.cli.progress import progress_bar
     from gpucheck.cli.stuck import ending_when_stuck

@@ -28,9 +28,9 @@ def _time_left(seconds: float) -> str:
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
     """Show a bar while the block runs, or nothing if stderr is not a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        from gpucheck.bench.session import say_nothing
+        from gpucheck.bench.session import ignore_progress
 
-        yield say_nothing
+        yield ignore_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn

@@ -10,20 +10,20 @@ import pytest
 
 from gpucheck.bench import doubts, stats
 from gpucheck.bench.case import CacheFit, Work
-from gpucheck.bench.doubts import Around, HostState, doubts_about
+from gpucheck.bench.doubts import HostState, RowEnvironment, doubts_about
 from gpucheck.bench.model import Fill, Scope
-from gpucheck.bench.sampler import Record
+from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import GpuState
 from tests.fakes.bench import FakeCase, label
 
 IDLE = HostState(others_percent=0.0, steal_percent=0.0)
-QUIET = Around(host=IDLE)
+QUIET = RowEnvironment(host=IDLE)
 UNREADABLE = HostState(others_percent=None, steal_percent=None)
 
 
-def record(samples: Sequence[float], *, converged: bool = True) -> Record:
+def record(samples: Sequence[float], *, converged: bool = True) -> CaseState:
     rounds = [list(samples[low : low + 5]) for low in range(0, len(samples), 5)]
-    return Record(case=FakeCase([]), rounds=rounds, converged=converged)
+    return CaseState(case=FakeCase([]), rounds=rounds, converged=converged)
 
 
 def noise(count: int = 40) -> list[float]:
@@ -32,16 +32,16 @@ def noise(count: int = 40) -> list[float]:
 
 
 def codes(
-    found: Record,
+    found: CaseState,
     host: HostState = IDLE,
     gpu: GpuState | None = None,
     fill: Fill = Fill.NORMAL,
 ) -> list[str]:
-    around = Around(host=host, gpu=gpu, fill=fill)
+    around = RowEnvironment(host=host, gpu=gpu, fill=fill)
     return [doubt.code for doubt in doubts_about(found, around)]
 
 
-def on_gpu(kernel: str = "fake") -> Record:
+def on_gpu(kernel: str = "fake") -> CaseState:
     """Return a good record of a case on a GPU."""
     found = record(noise())
     found.case.label = replace(label("gpu:0"), kernel=kernel)  # type: ignore[misc]
@@ -70,7 +70,7 @@ def test_a_row_without_samples_has_its_error_and_no_doubt() -> None:
 
 
 def test_few_samples_are_doubted_and_counted() -> None:
-    doubt, unknown = doubts_about(record(noise(3), converged=False), Around(host=IDLE))
+    doubt, unknown = doubts_about(record(noise(3), converged=False), RowEnvironment(host=IDLE))
 
     assert unknown.code == "unconverged"
     assert unknown.message.startswith("only one round")
@@ -80,7 +80,7 @@ def test_few_samples_are_doubted_and_counted() -> None:
 
 
 def test_an_unconverged_row_says_how_wide_its_interval_is() -> None:
-    (doubt,) = doubts_about(record(noise(), converged=False), Around(host=IDLE))
+    (doubt,) = doubts_about(record(noise(), converged=False), RowEnvironment(host=IDLE))
 
     assert doubt.code == "unconverged"
     assert "%" in doubt.message
@@ -144,7 +144,7 @@ def test_samples_alike_over_most_of_a_round_are_doubted() -> None:
             state = 0.9 * state + 0.43 * source.gauss(0, 1)
         rounds.append(samples)
 
-    found = Record(case=FakeCase([]), rounds=rounds, converged=True)
+    found = CaseState(case=FakeCase([]), rounds=rounds, converged=True)
 
     assert codes(found) == ["autocorrelated"]
 
@@ -191,7 +191,7 @@ def test_samples_alike_over_a_small_part_of_a_round_are_not_doubted(memory: floa
         samples.append(1 + 0.01 * state)
     rounds = [samples[low : low + 30] for low in range(0, 240, 30)]
 
-    assert codes(Record(case=FakeCase([]), rounds=rounds, converged=True)) == []
+    assert codes(CaseState(case=FakeCase([]), rounds=rounds, converged=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_samples_alike_over_a_small_part_of_a_round_are_not_doubted(memory: floa
     ],
 )
 def test_a_busy_host_is_doubted(host: HostState, who: str) -> None:
-    (doubt,) = doubts_about(record(noise()), Around(host=host))
+    (doubt,) = doubts_about(record(noise()), RowEnvironment(host=host))
 
     assert doubt.code == "host-busy"
     assert doubt.message.startswith(who)
@@ -273,7 +273,7 @@ def test_what_the_sensors_say_becomes_a_doubt(state: GpuState, expected: list[st
 def test_two_reasons_at_once_are_both_named_with_their_share() -> None:
     state = GpuState(reasons={"software-thermal": 0.25, "hardware-slowdown": 0.75})
 
-    (doubt,) = doubts_about(on_gpu(), Around(host=IDLE, gpu=state))
+    (doubt,) = doubts_about(on_gpu(), RowEnvironment(host=IDLE, gpu=state))
 
     assert "75%" in doubt.message
     assert "hardware-slowdown, software-thermal" in doubt.message
@@ -310,15 +310,15 @@ def test_transfers_faster_than_the_link_are_doubted(
 
     # An idle link trains down: what NVML names as the most counts as well.
     state = GpuState(link=(1, 16) if link else None, link_max=link)
-    found = {doubt.code for doubt in doubts_about(moved, Around(host=IDLE, gpu=state))}
+    found = {doubt.code for doubt in doubts_about(moved, RowEnvironment(host=IDLE, gpu=state))}
 
     assert ("above-link" in found) is bool(expected)
-    grace = Around(host=IDLE, gpu=state, chip_to_chip=True)
+    grace = RowEnvironment(host=IDLE, gpu=state, chip_to_chip=True)
     assert "above-link" not in {doubt.code for doubt in doubts_about(moved, grace)}
 
 
 def test_zeros_are_doubted() -> None:
-    (doubt,) = doubts_about(record(noise()), Around(host=IDLE, fill=Fill.ZEROS))
+    (doubt,) = doubts_about(record(noise()), RowEnvironment(host=IDLE, fill=Fill.ZEROS))
 
     assert doubt.code == "zeros"
     assert doubt.facts == {"fill": "zeros"}
@@ -337,7 +337,9 @@ def test_every_doubt_says_the_next_step() -> None:
     found.converged = False
     doubts = doubts_about(
         found,
-        Around(host=HostState(others_percent=50, steal_percent=9), gpu=state, fill=Fill.ZEROS),
+        RowEnvironment(
+            host=HostState(others_percent=50, steal_percent=9), gpu=state, fill=Fill.ZEROS
+        ),
     )
 
     assert len({doubt.code for doubt in doubts}) == len(doubts) == 10
@@ -348,21 +350,21 @@ def test_a_short_count_of_energy_is_doubted_and_a_long_one_is_not() -> None:
     found = on_gpu()
     found.joules_per_op, found.energy_window_s = 0.1, 0.5
 
-    (doubt,) = doubts_about(found, Around(host=IDLE))
+    (doubt,) = doubts_about(found, RowEnvironment(host=IDLE))
 
     assert doubt.code == "energy-window-short"
     assert "20%" in doubt.message
     found.energy_window_s = 5.0
-    assert doubts_about(found, Around(host=IDLE)) == ()
+    assert doubts_about(found, RowEnvironment(host=IDLE)) == ()
     found.joules_per_op, found.energy_window_s = None, 0.5
-    assert doubts_about(found, Around(host=IDLE)) == ()
+    assert doubts_about(found, RowEnvironment(host=IDLE)) == ()
 
 
 def test_copies_are_doubted_where_no_cpu_next_to_the_gpu_may_be_used() -> None:
     transfer, resident = on_gpu("transfer"), on_gpu("softmax")
     moved = on_gpu("softmax")
     moved.case.label = replace(moved.case.label, scope=Scope.END_TO_END)  # type: ignore[misc]
-    far = Around(host=IDLE, far=True)
+    far = RowEnvironment(host=IDLE, far=True)
 
     assert [doubt.code for doubt in doubts_about(transfer, far)] == ["far-from-gpu"]
     assert [doubt.code for doubt in doubts_about(moved, far)] == ["far-from-gpu"]
@@ -372,7 +374,7 @@ def test_copies_are_doubted_where_no_cpu_next_to_the_gpu_may_be_used() -> None:
 def test_rounds_that_agree_and_are_too_few_say_so() -> None:
     found = record([1.0, 1.0001] * 10, converged=False)
 
-    (doubt,) = doubts_about(found, Around(host=IDLE))
+    (doubt,) = doubts_about(found, RowEnvironment(host=IDLE))
 
     assert doubt.code == "unconverged"
     assert doubt.message == "its 4 rounds agree to ±0.0%, but are too few to be sure"
@@ -381,7 +383,7 @@ def test_rounds_that_agree_and_are_too_few_say_so() -> None:
 def clock_doubts(clock_mhz: float, gpu: GpuState | None) -> list[str]:
     found = on_gpu()
     found.sm_clocks_mhz = [clock_mhz] * 3
-    around = Around(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
+    around = RowEnvironment(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
     return [doubt.code for doubt in doubts_about(found, around)]
 
 
@@ -407,7 +409,7 @@ def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
 def test_a_low_clock_tells_both_clocks_and_what_else_the_driver_names() -> None:
     found = on_gpu()
     found.sm_clocks_mhz = [1000.0]
-    around = Around(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)
+    around = RowEnvironment(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)
 
     (doubt,) = doubts_about(found, around)
 
@@ -417,7 +419,7 @@ def test_a_low_clock_tells_both_clocks_and_what_else_the_driver_names() -> None:
 
 def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
     narrow = GpuState(link=(1, 4), link_max=(4, 16))
-    around = Around(host=IDLE, gpu=narrow, integrated=True)
+    around = RowEnvironment(host=IDLE, gpu=narrow, integrated=True)
 
     assert doubts_about(on_gpu("transfer"), around) == ()
 

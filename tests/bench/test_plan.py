@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.plan import Machine, asked_devices, fits, make_plan
+from gpucheck.bench.plan import Resources, fits, make_plan, select_devices
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.inventory.condition import spare_bytes
@@ -21,8 +21,8 @@ def card(number: int, *, free: int = 2**40) -> BenchGpu:
 
 
 CARDS = tuple(card(number) for number in range(2))
-PLENTY = Machine(host_bytes=2**40, gpus=CARDS)
-NO_GPU = Machine(host_bytes=2**40)
+PLENTY = Resources(host_bytes=2**40, gpus=CARDS)
+NO_GPU = Resources(host_bytes=2**40)
 
 
 def test_every_kernel_is_planned_when_none_is_named() -> None:
@@ -126,12 +126,12 @@ def test_one_copy_takes_long_beside_what_it_takes_to_start_it(
 @pytest.mark.parametrize(
     "memory",
     [
-        Machine(host_bytes=10 * 2**20),
-        Machine(gpus=(card(0, free=10 * 2**20),)),
+        Resources(host_bytes=10 * 2**20),
+        Resources(gpus=(card(0, free=10 * 2**20),)),
     ],
     ids=["host", "gpu"],
 )
-def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
+def test_a_size_of_ours_is_reduced_with_a_statement(memory: Resources) -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("fp32",)), KERNELS, memory)
 
     (edge,) = {group.shape[0] for group in plan.groups if not group.limit}
@@ -143,7 +143,7 @@ def test_a_size_of_ours_is_reduced_with_a_statement(memory: Machine) -> None:
 
 
 def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
-    memory = Machine(host_bytes=100 * 2**20)
+    memory = Resources(host_bytes=100 * 2**20)
     with pytest.raises(WrongUseError) as caught:
         make_plan(BenchRequest(kernels=("softmax",), size=100_000), KERNELS, memory)
     largest = int(caught.value.remedy[0].rstrip(".").split()[-1])
@@ -154,7 +154,7 @@ def test_an_explicit_size_is_refused_with_the_largest_that_fits() -> None:
 
 
 def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
-    memory = Machine(host_bytes=0)
+    memory = Resources(host_bytes=0)
 
     with pytest.raises(InconclusiveError, match="hardly any memory is free"):
         make_plan(BenchRequest(), KERNELS, memory)
@@ -168,7 +168,7 @@ def test_kernels_for_gpus_are_left_out_where_there_is_none_and_that_is_said() ->
 
 
 def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
-    plan = make_plan(BenchRequest(), KERNELS, Machine(gpus=CARDS[:1]))
+    plan = make_plan(BenchRequest(), KERNELS, Resources(gpus=CARDS[:1]))
 
     assert plan.notes == ("p2p needs 2 GPUs: not measured",)
 
@@ -219,7 +219,7 @@ def test_the_limits_are_measured_shortly_even_if_nobody_asks() -> None:
 def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size() -> None:
     full = card(0, free=0)
     holders = {full.uuid or "": "process 7 (py) holds 9 GiB"}
-    machine = Machine(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
+    machine = Resources(with_cpu=False, gpus=(full, CARDS[1]), holders=holders)
 
     plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
 
@@ -232,7 +232,7 @@ def test_a_gpu_whose_memory_is_taken_is_left_out_and_the_others_keep_their_size(
 
 
 def test_nothing_but_full_gpus_is_a_plan_of_rows_that_say_so() -> None:
-    machine = Machine(with_cpu=False, gpus=(card(0, free=0),))
+    machine = Resources(with_cpu=False, gpus=(card(0, free=0),))
 
     plan = make_plan(BenchRequest(kernels=("copy",), size=64), KERNELS, machine)
 
@@ -242,7 +242,7 @@ def test_nothing_but_full_gpus_is_a_plan_of_rows_that_say_so() -> None:
 
 
 def test_a_size_that_does_not_fit_names_who_is_in_the_way() -> None:
-    machine = Machine(
+    machine = Resources(
         gpus=(card(0, free=2**28),), holders={"GPU-00000000": "process 7 holds 9 GiB"}
     )
 
@@ -254,7 +254,7 @@ def test_a_size_that_does_not_fit_names_who_is_in_the_way() -> None:
 
 
 def test_tf32_is_not_measured_where_the_environment_replaces_it() -> None:
-    machine = Machine(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"})
+    machine = Resources(gpus=CARDS, variables={"NVIDIA_TF32_OVERRIDE": "0"})
     request = BenchRequest(kernels=("matmul",), dtypes=("tf32", "float32"))
 
     plan = make_plan(request, KERNELS, machine)
@@ -272,7 +272,7 @@ def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_beside_it() -> Non
 
 
 def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
-    machine = Machine(gpus=CARDS, cache_bytes=100 * 2**20)
+    machine = Resources(gpus=CARDS, cache_bytes=100 * 2**20)
 
     plan = make_plan(BenchRequest(kernels=("copy",)), KERNELS, machine)
 
@@ -283,7 +283,7 @@ def test_the_processors_limit_is_a_copy_beyond_its_cache() -> None:
 
 @pytest.mark.parametrize(("size", "expected"), [(64, [1024]), (1024, []), (2048, [])])
 def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: list[int]) -> None:
-    plan = make_plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Machine())
+    plan = make_plan(BenchRequest(kernels=("matmul",), size=size), KERNELS, Resources())
 
     limits = [group for group in plan.groups if group.limit and group.kernel.id == "matmul"]
 
@@ -292,7 +292,7 @@ def test_a_small_product_is_not_the_limit_of_the_processor(size: int, expected: 
 
 
 def test_limits_that_do_not_fit_are_left_out() -> None:
-    machine = Machine(host_bytes=2**20)
+    machine = Resources(host_bytes=2**20)
     plan = make_plan(BenchRequest(kernels=("softmax",), size=8), KERNELS, machine)
 
     assert all(min(group.shape) < 1024 for group in plan.groups if group.limit)
@@ -313,7 +313,7 @@ def test_memory_that_a_gpu_shares_is_counted_once_and_never_filled(
     available: int, largest: int
 ) -> None:
     shared = replace(card(0, free=2**40), integrated=True)
-    machine = Machine(with_cpu=False, gpus=(shared,), host_bytes=available)
+    machine = Resources(with_cpu=False, gpus=(shared,), host_bytes=available)
     copy = KERNELS["copy"]
 
     assert fits(copy, "float32", largest, machine, machine.gpus)
@@ -336,7 +336,7 @@ def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
         make_plan(
             BenchRequest(kernels=("matmul",)),
             KERNELS,
-            Machine(gpus=(shared,), host_bytes=available),
+            Resources(gpus=(shared,), host_bytes=available),
         )
 
     assert caught.value.code == "memory-shared"
@@ -348,22 +348,22 @@ def test_without_an_answer_it_is_unknown_whether_there_is_a_gpu(
     silent: bool, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match="the reason"):
-        asked_devices(["gpu:0"], OpenedGpus(unavailable="the reason", silent=silent))
+        select_devices(["gpu:0"], OpenedGpus(unavailable="the reason", silent=silent))
 
 
 def test_the_processor_is_there_whatever_the_gpus_are() -> None:
-    assert asked_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
+    assert select_devices(["all"], OpenedGpus(unavailable="the reason")) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
 def test_what_is_no_device_is_refused(name: str) -> None:
     with pytest.raises(WrongUseError, match="does not know"):
-        asked_devices([name], OpenedGpus())
+        select_devices([name], OpenedGpus())
 
 
 def test_a_gpu_that_another_process_has_is_not_missing() -> None:
     with pytest.raises(InconclusiveError) as caught:
-        asked_devices(["gpu:0"], OpenedGpus(unavailable="busy", remedy=("see who",), busy=True))
+        select_devices(["gpu:0"], OpenedGpus(unavailable="busy", remedy=("see who",), busy=True))
 
     assert caught.value.code == "gpu-busy"
     assert caught.value.remedy[0] == "see who"

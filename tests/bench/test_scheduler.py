@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import Work
-from gpucheck.bench.doubts import Around, doubts_about
+from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.model import Scope, Verified
-from gpucheck.bench.sampler import Record
+from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
+    CaseGroup,
     HostRates,
     Settings,
-    Slot,
-    chosen,
+    affordable,
     enough_budget_s,
-    expect,
+    estimate_costs,
     leave_out,
     measure,
-    measure_host,
+    measure_host_rates,
     need_of,
     without_interval,
 )
@@ -46,9 +46,9 @@ def silent(label: str, fraction: float, seconds_left: float) -> None:
     assert seconds_left >= 0
 
 
-def run(*cases: FakeCase, clock: FakeClock, settings: Settings = SETTINGS) -> list[Record]:
-    records = [Record(case=case) for case in cases]
-    measure([Slot(records=records)], settings, clock, silent)
+def run(*cases: FakeCase, clock: FakeClock, settings: Settings = SETTINGS) -> list[CaseState]:
+    records = [CaseState(case=case) for case in cases]
+    measure([CaseGroup(states=records)], settings, clock, silent)
     return records
 
 
@@ -119,7 +119,7 @@ def test_a_kernel_that_does_half_of_its_loops_is_doubted() -> None:
         clock = FakeClock()
         (record,) = run(kind(noise(2e-4, 1e-6), clock), clock=clock)
         assert record.loops > 1
-        idle = Around(host=HostState(others_percent=0.0, steal_percent=0.0))
+        idle = RowEnvironment(host=HostState(others_percent=0.0, steal_percent=0.0))
         codes = {doubt.code for doubt in doubts_about(record, idle)}
         assert ("loops-missing" in codes) is expected
 
@@ -207,7 +207,7 @@ def test_the_budget_holds_when_only_the_cases_time_moves() -> None:
 
 
 def test_samples_are_bounded_when_there_is_all_the_time() -> None:
-    settings = Settings(budget_s=1e9, warmup_s=0.0, samples_per_turn=5, most_rounds=9)
+    settings = Settings(budget_s=1e9, warmup_s=0.0, samples_per_slice=5, most_rounds=9)
     clock = FakeClock()
 
     (record,) = run(FakeCase(noise(0.05, 0.04), clock), clock=clock, settings=settings)
@@ -339,50 +339,50 @@ def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_al
 
 def test_a_slow_group_leaves_the_others_their_first_turn() -> None:
     clock = FakeClock()
-    slow = Record(case=FakeCase(itertools.repeat(100.0), clock))
-    quick = Record(case=FakeCase(noise(0.02, 1e-5), clock))
+    slow = CaseState(case=FakeCase(itertools.repeat(100.0), clock))
+    quick = CaseState(case=FakeCase(noise(0.02, 1e-5), clock))
 
-    measure([Slot(records=[slow]), Slot(records=[quick])], SETTINGS, clock, silent)
+    measure([CaseGroup(states=[slow]), CaseGroup(states=[quick])], SETTINGS, clock, silent)
 
     assert quick.error is None
     assert quick.samples_s
     assert not quick.converged
 
 
-def slow_rows(seconds: float, clock: FakeClock, count: int) -> list[Record]:
+def slow_rows(seconds: float, clock: FakeClock, count: int) -> list[CaseState]:
     """Return rows that take so long for each turn, besides their samples."""
 
     def prepare() -> None:
         clock.seconds += seconds
 
     return [
-        Record(case=FakeCase(noise(0.02, 1e-5), clock, prepare=prepare), reference=number > 0)
+        CaseState(case=FakeCase(noise(0.02, 1e-5), clock, prepare=prepare), reference=number > 0)
         for number in range(count)
     ]
 
 
 def test_where_the_time_is_short_fewer_rows_have_three_rounds_and_none_has_only_one() -> None:
     clock = FakeClock()
-    slots = [Slot(records=slow_rows(0.4, clock, 4)) for _ in range(5)]
+    groups = [CaseGroup(states=slow_rows(0.4, clock, 4)) for _ in range(5)]
 
-    measure(slots, SETTINGS, clock, silent)
+    measure(groups, SETTINGS, clock, silent)
 
-    records = [record for slot in slots for record in slot.records]
+    records = [record for group in groups for record in group.states]
     begun = [record for record in records if record.rounds]
     assert 5 <= len(begun) < len(records)
     assert all(len(record.rounds) >= 3 for record in begun)
     # Each group has its first row before any has its second.
-    assert all(slot.records[0].rounds for slot in slots)
+    assert all(group.states[0].rounds for group in groups)
     assert {record.error.code for record in records if record.error} == {"no-time"}
     assert clock.seconds < 1.2 * SETTINGS.budget_s
 
 
 def test_a_row_of_seconds_leaves_rows_of_milliseconds_their_rounds_and_has_three_itself() -> None:
     clock = FakeClock()
-    costly = [Record(case=FakeCase(noise(0.6, 0.03, seed), clock)) for seed in range(2)]
-    cheap = [Record(case=FakeCase(noise(0.01, 0.001, seed), clock)) for seed in range(6)]
+    costly = [CaseState(case=FakeCase(noise(0.6, 0.03, seed), clock)) for seed in range(2)]
+    cheap = [CaseState(case=FakeCase(noise(0.01, 0.001, seed), clock)) for seed in range(6)]
 
-    measure([Slot(records=[*costly, *cheap])], replace(SETTINGS, budget_s=12.0), clock, silent)
+    measure([CaseGroup(states=[*costly, *cheap])], replace(SETTINGS, budget_s=12.0), clock, silent)
 
     assert all(len(record.rounds) >= 3 for record in costly)
     assert all(len(record.rounds) > len(costly[0].rounds) for record in cheap)
@@ -409,14 +409,15 @@ def test_slots_take_turns_in_each_round_and_are_watched() -> None:
         yield
         order.append(f"{name} ends")
 
-    slots = [
-        Slot(
-            records=[Record(case=FakeCase(noise(0.02, 0.01), clock))], watch=partial(watched, name)
+    groups = [
+        CaseGroup(
+            states=[CaseState(case=FakeCase(noise(0.02, 0.01), clock))],
+            watch=partial(watched, name),
         )
         for name in ("one", "two")
     ]
 
-    measure(slots, SETTINGS, clock, silent)
+    measure(groups, SETTINGS, clock, silent)
 
     assert order[:8] == ["one", "one ends", "two", "two ends"] * 2
 
@@ -484,8 +485,8 @@ def test_the_clock_the_turns_and_the_facts_are_kept() -> None:
 
     assert len(record.sm_clocks_mhz) == len(record.samples_s)
     assert record.facts == {"accuracy": 0.9}
-    assert record.turns_s
-    assert all(low < high for low, high in record.turns_s)
+    assert record.slices_s
+    assert all(low < high for low, high in record.slices_s)
 
 
 def counter(*readings: float | None) -> Callable[[str], float | None]:
@@ -510,8 +511,8 @@ def test_energy_is_divided_by_the_operations_that_took_it(
     case = FakeCase(itertools.repeat(0.02), clock, label=replace(label("gpu:0"), gpu_uuid="GPU-x"))
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
-    record = Record(case=case)
-    measure([Slot(records=[record])], settings, clock, silent, counter(*answers))
+    record = CaseState(case=case)
+    measure([CaseGroup(states=[record])], settings, clock, silent, counter(*answers))
 
     # A second of operations of a fiftieth each.
     assert record.joules_per_op == (
@@ -523,9 +524,9 @@ def test_energy_is_not_counted_for_the_processor_nor_when_nobody_asks() -> None:
     clock = FakeClock()
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
-    cpu, gpu = (Record(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2))
-    measure([Slot(records=[cpu])], settings, clock, silent, counter())
-    measure([Slot(records=[gpu])], SETTINGS, clock, silent, counter())
+    cpu, gpu = (CaseState(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2))
+    measure([CaseGroup(states=[cpu])], settings, clock, silent, counter())
+    measure([CaseGroup(states=[gpu])], SETTINGS, clock, silent, counter())
 
     assert cpu.joules_per_op is gpu.joules_per_op is None
 
@@ -535,8 +536,8 @@ def test_the_energy_loop_ends_though_the_clock_stands() -> None:
     case = FakeCase(itertools.repeat(0.02), label=replace(label("gpu:0"), gpu_uuid="GPU-x"))
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
-    record = Record(case=case)
-    measure([Slot(records=[record])], settings, clock, silent, counter(1.0, 2.0))
+    record = CaseState(case=case)
+    measure([CaseGroup(states=[record])], settings, clock, silent, counter(1.0, 2.0))
 
     assert record.joules_per_op is not None
 
@@ -548,10 +549,10 @@ COSTS = st.lists(
 
 def waiting(
     operation_s: float, overhead_s: float = 0.0, *, reference: bool = False, variant: str = "any"
-) -> Record:
+) -> CaseState:
     """Return a row that was not measured yet, with its estimates."""
     case = FakeCase((), label=replace(label(), variant=variant))
-    return Record(
+    return CaseState(
         case=case,
         reference=reference,
         expected_operation_s=operation_s,
@@ -559,9 +560,9 @@ def waiting(
     )
 
 
-def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> Record:
+def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> CaseState:
     """Return a row with so many rounds of one sample each."""
-    record = Record(case=FakeCase(()), loops=1, overhead_s=overhead_s)
+    record = CaseState(case=FakeCase(()), loops=1, overhead_s=overhead_s)
     record.rounds = [[sample_s] for _ in range(rounds)]
     return record
 
@@ -582,7 +583,7 @@ def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kin
 ) -> None:
     needs = [need_of(waiting(run, rest, reference=other)) for run, rest, other in costs]
 
-    found = chosen(needs, left_s)
+    found = affordable(needs, left_s)
 
     assert sum(need.seconds for need in found) <= left_s * (1 + 1e-9)
     kept = {id(need) for need in found}
@@ -590,10 +591,10 @@ def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kin
         assert all(
             id(other) in kept
             for other in needs
-            if other.record.reference == one.record.reference and other.seconds < one.seconds
+            if other.state.reference == one.state.reference and other.seconds < one.seconds
         )
     # Everything is measured where the time does for everything.
-    assert len(chosen(needs, 1e9)) == len(needs)
+    assert len(affordable(needs, 1e9)) == len(needs)
 
 
 def test_references_go_first_and_the_costly_ones_before_the_cheap_ones() -> None:
@@ -674,8 +675,8 @@ def expected_s(
     )
     case = FakeCase((), label=named)
     case.work = PRODUCT
-    record = Record(case=case)
-    expect([record], HOST, [GPU])
+    record = CaseState(case=case)
+    estimate_costs([record], HOST, [GPU])
     assert record.expected_overhead_s > 0
     return record.expected_operation_s
 
@@ -695,10 +696,10 @@ def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
 
 
 def test_a_clock_that_stands_gives_no_rates_and_no_estimates() -> None:
-    assert measure_host(FakeClock(), FakeBlas()) is None
-    record = Record(case=FakeCase(()))
+    assert measure_host_rates(FakeClock(), FakeBlas()) is None
+    record = CaseState(case=FakeCase(()))
 
-    expect([record], None, [])
+    estimate_costs([record], None, [])
 
     assert record.expected_operation_s == record.expected_overhead_s == 0
 
@@ -710,7 +711,7 @@ def test_the_rates_are_measured_with_one_thread() -> None:
             return self.seconds
 
     blas = FakeBlas()
-    found = measure_host(Ticking(), blas)
+    found = measure_host_rates(Ticking(), blas)
 
     assert blas.limits == [1]
     assert found is not None

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpucheck.bench import session
-from gpucheck.bench.model import BenchMode, BenchRequest
-from gpucheck.bench.sampler import Runner
-from gpucheck.bench.session import open_session
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Measurement, Verified
+from gpucheck.bench.sampler import Sampler, off_by
+from gpucheck.bench.session import Claims, conclude, hold_gpus, open_session, target_of
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading
-from gpucheck.report.errors import MissingError, WrongUseError
+from gpucheck.place.claim_store import ClaimStore, Target
+from gpucheck.place.claims import list_claims
+from gpucheck.place.lock_files import DIRECTORY_VARIABLE
+from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
+from tests.architecture.house import ROOT
+from tests.fakes.bench_results import gpu as bench_gpu
+from tests.fakes.bench_runs import row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.verdicts import result
 
 CPU = BenchRequest(devices=("cpu",), kernels=("copy",), mode=BenchMode.QUICK, size=64, budget_s=0.1)
 
@@ -158,7 +171,7 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Runner, "take_turn", interrupted)
+    monkeypatch.setattr(Sampler, "take_slice", interrupted)
 
     with open_session(CPU, FakeProbes(), {}) as opened:
         result = opened.measure(corruption_s=10.0)
@@ -180,3 +193,223 @@ def test_variables_come_from_the_environment_that_is_given(tmp_path: Path) -> No
         result = opened.measure()
 
     assert result.environment.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
+
+
+READING = reading_of(gpu_reading(0), gpu_reading(1))
+UUIDS = [gpu.uuid for gpu in READING.gpus if gpu.uuid is not None]
+
+
+@pytest.fixture(name="environment")
+def _environment(tmp_path: Path) -> dict[str, str]:
+    return {DIRECTORY_VARIABLE: str(tmp_path / "claims")}
+
+
+def held(environment: dict[str, str]) -> dict[str, str | None]:
+    claims = list_claims(ClaimStore(Path(environment[DIRECTORY_VARIABLE]))).claims
+    return {claim.uuid: claim.command for claim in claims}
+
+
+ANOTHER = """
+import sys
+from gpucheck.bench.session import hold_gpus
+from tests.bench.test_session import READING, UUIDS
+with hold_gpus(UUIDS[:1], READING, {sys.argv[1]: sys.argv[2]}, "a long training"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_holds_the_first(environment: dict[str, str]) -> Iterator[None]:
+    """Let another process hold the first GPU while the block runs."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANOTHER, DIRECTORY_VARIABLE, environment[DIRECTORY_VARIABLE]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.communicate()
+
+
+def test_what_is_measured_is_held_until_the_block_ends(environment: dict[str, str]) -> None:
+    with hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims:
+        assert held(environment) == dict.fromkeys(UUIDS, "gpucheck bench")
+        assert claims == Claims()
+
+    assert held(environment) == {}
+
+
+def test_a_card_of_somebody_elses_is_told_and_the_others_are_held(
+    environment: dict[str, str],
+) -> None:
+    with (
+        another_holds_the_first(environment),
+        hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims,
+    ):
+        assert claims.others.keys() == {UUIDS[0]}
+        assert "a long training" in claims.others[UUIDS[0]]
+        assert held(environment)[UUIDS[1]] == "gpucheck bench"
+
+
+def test_a_card_that_this_program_holds_is_not_somebody_elses(
+    environment: dict[str, str],
+) -> None:
+    with hold_gpus(UUIDS[:1], READING, environment, "gpucheck.place in a program"):
+        with hold_gpus(UUIDS, READING, environment, "gpucheck.bench in it") as claims:
+            assert claims == Claims()
+
+        assert held(environment) == {UUIDS[0]: "gpucheck.place in a program"}
+
+    assert held(environment) == {}
+
+
+def test_an_error_in_the_block_frees_them(environment: dict[str, str]) -> None:
+    with pytest.raises(KeyError), hold_gpus(UUIDS, READING, environment, "gpucheck bench"):
+        raise KeyError
+
+    assert held(environment) == {}
+
+
+def test_where_claims_cannot_be_made_that_is_a_note(tmp_path: Path) -> None:
+    place = tmp_path / "a file"
+    place.write_text("")
+
+    with hold_gpus(UUIDS, READING, {DIRECTORY_VARIABLE: str(place)}, "gpucheck bench") as claims:
+        assert len(claims.notes) == 1
+        assert "not claimed" in claims.notes[0]
+        assert claims.others == {}
+
+
+def test_a_schedulers_allocation_is_claim_enough(environment: dict[str, str]) -> None:
+    with hold_gpus(UUIDS, READING, environment | {"SLURM_JOB_ID": "1"}, "bench") as claims:
+        assert claims == Claims()
+        assert held(environment) == {}
+
+
+def test_without_a_gpu_no_directory_is_made(environment: dict[str, str]) -> None:
+    with hold_gpus([], READING, environment, "gpucheck bench"):
+        assert not Path(environment[DIRECTORY_VARIABLE]).exists()
+
+
+def test_a_mig_instance_is_found_by_its_digits() -> None:
+    digits = "0123abcd-0000-1111-2222-333344445555"
+    card = gpu_reading(0)._replace(mig_instances=(MigReading(uuid=f"MIG-{digits}"),))
+    reading = reading_of(card)
+
+    assert card.uuid is not None
+    assert target_of(f"GPU-{digits}", reading) == Target(card=card.uuid, instance=f"MIG-{digits}")
+    assert target_of(card.uuid.upper().replace("GPU", "GPU"), reading) == Target(card=card.uuid)
+    assert target_of("GPU-99999999-0000-1111-2222-333344445555", reading) is None
+
+
+TAKEN = Failure(code="gpu-memory-taken", message="the memory of gpu:0 is taken")
+NO_TIME = Failure(code="no-time", message="the time was over")
+LOST = Failure(code="gpu-lost", message="the GPU stopped answering")
+STUCK = Failure(code="clock-stuck", message="the clock cannot be trusted")
+BUSY = Failure(code="gpu-busy", message="another process has the GPU for itself")
+WRONG = Verified(error=0.5, bound=1e-2, ok=False, reference="float64")
+CLEAN = Corruption(device="gpu:0", gpu_uuid=None, products=10, words=64, reference_ok=True)
+
+
+def found(*rows: Measurement, corruption: tuple[Corruption, ...] = (), **more: Any) -> BenchResult:
+    return replace(result(), measurements=rows, corruption=corruption, **more)
+
+
+def concluded(result_: BenchResult, *, require_gpu: bool = False) -> Answer:
+    return conclude(result_, Host(), require_gpu=require_gpu)
+
+
+GOOD = row("cpu", 1e11)
+UNMEASURED = row("gpu:0", 1e14, median_s=None, throughput=None, verified=None)
+
+
+@pytest.mark.parametrize(
+    ("result_", "code", "said"),
+    [
+        (found(GOOD), ExitCode.OK, None),
+        (found(GOOD, corruption=(CLEAN,)), ExitCode.OK, None),
+        (found(GOOD, interrupted=True), ExitCode.INTERRUPTED, "interrupted"),
+        (found(GOOD, replace(UNMEASURED, device="cpu", error=NO_TIME)), ExitCode.OK, None),
+        (found(GOOD, replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
+        (found(replace(UNMEASURED, error=NO_TIME)), ExitCode.INCONCLUSIVE, "no-time"),
+        (found(GOOD, replace(UNMEASURED, error=LOST)), ExitCode.BAD, "gpu-lost"),
+        (found(GOOD, replace(UNMEASURED, error=STUCK)), ExitCode.INCONCLUSIVE, "clock-stuck"),
+        (found(GOOD, replace(UNMEASURED, error=BUSY)), ExitCode.INCONCLUSIVE, "gpu-busy"),
+        (found(row("gpu:0", 1e14, verified=WRONG)), ExitCode.BAD, "wrong-result"),
+        (
+            found(GOOD, corruption=(replace(CLEAN, mismatches=1),)),
+            ExitCode.BAD,
+            "silent-corruption",
+        ),
+        (found(GOOD, corruption=(replace(CLEAN, failure=LOST),)), ExitCode.BAD, "gpu-lost"),
+        (
+            found(GOOD, corruption=(replace(CLEAN, products=0, failure=TAKEN),)),
+            ExitCode.INCONCLUSIVE,
+            "gpu-memory-taken",
+        ),
+        (
+            found(replace(UNMEASURED, error=NO_TIME), corruption=(replace(CLEAN, mismatches=1),)),
+            ExitCode.BAD,
+            "silent-corruption",
+        ),
+    ],
+)
+def test_the_worst_that_was_found_decides(
+    result_: BenchResult, code: ExitCode, said: str | None
+) -> None:
+    answer = concluded(result_)
+
+    assert answer.exit_code is code
+    assert (answer.error.code if answer.error else None) == said
+
+
+def test_a_gpu_that_is_required_and_not_there_is_missing() -> None:
+    answer = concluded(found(GOOD), require_gpu=True)
+
+    assert answer.exit_code is ExitCode.MISSING
+    assert answer.error is not None
+    assert "A GPU is required" in answer.error.message
+
+
+def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
+    silent = replace(result().environment, gpus=(), gpu_unavailable="no answer", gpu_silent=True)
+
+    assert concluded(found(GOOD, environment=silent), require_gpu=True).exit_code is (
+        ExitCode.INCONCLUSIVE
+    )
+    assert (
+        concluded(
+            found(GOOD, environment=replace(silent, gpu_silent=False)), require_gpu=True
+        ).exit_code
+        is ExitCode.MISSING
+    )
+
+
+def test_a_busy_gpu_beside_others_decides_nothing_and_hides_nothing() -> None:
+    refused = replace(
+        result().environment, gpus=(bench_gpu(),), gpu_unavailable="gpu:1: busy", gpu_silent=True
+    )
+
+    busy = concluded(found(GOOD, environment=refused))
+    corrupt = concluded(
+        found(GOOD, environment=refused, corruption=(replace(CLEAN, mismatches=1),))
+    )
+    broken = concluded(found(GOOD, environment=replace(refused, gpu_silent=False)))
+
+    assert (busy.exit_code, busy.error and busy.error.code) == (
+        ExitCode.INCONCLUSIVE,
+        "gpu-refused",
+    )
+    assert corrupt.error is not None
+    assert corrupt.error.code == "silent-corruption"
+    assert broken.exit_code is ExitCode.BAD
+
+
+def test_a_copy_that_is_wrong_counts_its_numbers() -> None:
+    counted = Verified(error=2.0, bound=0.0, ok=False, reference="the source, bit by bit")
+
+    assert off_by(counted) == "2 of its numbers differ from the source, bit by bit"
+    assert off_by(WRONG) == "its deviation from float64 is 0.5; at most 0.01 is allowed"

@@ -12,8 +12,8 @@ from gpucheck.bench.kernels.matmul import CpuMatmul, Matmul
 from gpucheck.bench.kernels.softmax import Softmax
 from gpucheck.bench.model import BenchMode, BenchRequest, DtypeSpec
 from gpucheck.bench.product_check import product_bound
-from gpucheck.bench.sampler import Record
-from gpucheck.bench.scheduler import Settings, Slot, measure
+from gpucheck.bench.sampler import CaseState
+from gpucheck.bench.scheduler import CaseGroup, Settings, measure
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.bench import FakeBlas, FakeClock, FakeGpu, order
 
@@ -306,10 +306,10 @@ def test_every_set_of_buffers_must_be_written_so_that_half_of_the_loops_does_not
 def test_a_graph_is_captured_once_for_each_number_of_operations() -> None:
     clock = FakeClock()
     gpu = FakeGpu(clock)
-    record = Record(case=Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0])
+    record = CaseState(case=Softmax().gpu_cases(order((64, 100), clock=clock), gpu)[0])
 
     measure(
-        [Slot(records=[record])],
+        [CaseGroup(states=[record])],
         Settings(budget_s=1.0, warmup_s=0.01),
         clock,
         lambda label, fraction, seconds_left: None,

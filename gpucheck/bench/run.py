@@ -9,12 +9,18 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from gpucheck.bench import data
+from gpucheck.bench import data, stats
 from gpucheck.bench.blas_kernels import older_than_cpu
 from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.compare import compare, headline
-from gpucheck.bench.doubts import Around
-from gpucheck.bench.environment import HostShare, Span, Surroundings, environment_of, unified_notes
+from gpucheck.bench.doubts import RowEnvironment, doubts_about
+from gpucheck.bench.environment import (
+    HostShare,
+    RunEnvironment,
+    Span,
+    environment_of,
+    unified_notes,
+)
 from gpucheck.bench.model import (
     BenchRequest,
     BenchResult,
@@ -22,6 +28,7 @@ from gpucheck.bench.model import (
     Measurement,
     Roofline,
     SampleDetail,
+    Throughput,
 )
 from gpucheck.bench.plan import (
     ENERGY_S,
@@ -29,22 +36,21 @@ from gpucheck.bench.plan import (
     ROUNDS,
     WARMUPS_S,
     Group,
-    Machine,
-    asked_devices,
+    Resources,
     make_plan,
+    select_devices,
 )
 from gpucheck.bench.roofline import board_of, rooflines_of, with_percentages
 from gpucheck.bench.roofline_doubts import doubts_about_roofline
-from gpucheck.bench.rows import row_of
-from gpucheck.bench.sampler import Record
+from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
+    CaseGroup,
     Progress,
     Settings,
-    Slot,
-    expect,
+    estimate_costs,
     leave_out,
     measure,
-    measure_host,
+    measure_host_rates,
     without_interval,
 )
 from gpucheck.bench.telemetry import GpuState, Observer
@@ -58,6 +64,7 @@ _ROOMY_SHARE = 0.25
 _LARGE_BYTES = 32 * 2**20
 #: Boards linked to the host by NVLink-C2C: NVML reports a PCIe link that carries no data.
 _GRACE = ("GH200", "GB200", "GB300")
+_INTERVALS = ("ci95_s", "repeat95_s")
 
 
 def run_bench(
@@ -68,7 +75,7 @@ def run_bench(
     blas: BlasDoor,
     gpus: OpenedGpus,
     progress: Progress,
-    around: Surroundings | None = None,
+    run_environment: RunEnvironment | None = None,
     kernels: Mapping[str, Kernel] | None = None,
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
     announce: Callable[[str], None] | None = None,
@@ -89,23 +96,23 @@ def run_bench(
         from gpucheck.bench.kernels import KERNELS
 
         kernels = KERNELS
-    around = around or Surroundings()
-    bench = _Bench(request, clock, cpu, blas, gpus, progress, around, kernels)
+    run_environment = run_environment or RunEnvironment()
+    bench = _Bench(request, clock, cpu, blas, gpus, progress, run_environment, kernels)
     if offer is not None:
         offer(bench.so_far)
     try:
         return bench.run(announce)
     finally:
-        around.telemeter.close()
+        run_environment.telemeter.close()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Measured:
-    """Group with its inputs, its records, and the host's other load during its slices."""
+    """Group with its inputs, its states, and the host's other load during its slices."""
 
     group: Group
     inputs: data.HostData
-    records: Sequence[Record]
+    states: Sequence[CaseState]
     host: HostShare
 
 
@@ -120,7 +127,7 @@ class _Bench:
         blas: BlasDoor,
         gpus: OpenedGpus,
         progress: Progress,
-        around: Surroundings,
+        run_environment: RunEnvironment,
         kernels: Mapping[str, Kernel],
     ) -> None:
         self._request = request
@@ -129,18 +136,18 @@ class _Bench:
         self._blas = blas
         self._opened = gpus
         self._progress = progress
-        self._around = around
+        self._run_environment = run_environment
         self._observer = Observer(
-            around.telemeter,
+            run_environment.telemeter,
             own_pid=os.getpid(),
-            before=around.processes,
-            claims=around.claims,
+            before=run_environment.processes,
+            claims=run_environment.claims,
         )
-        self._with_cpu, self._gpus = asked_devices(request.devices, gpus)
+        self._with_cpu, self._gpus = select_devices(request.devices, gpus)
         self._facts = cpu.facts()
-        self._boards = tuple(_described(gpu.facts, around) for gpu in self._gpus)
+        self._boards = tuple(_described(gpu.facts, run_environment) for gpu in self._gpus)
         self._kernels = kernels
-        self._plan = make_plan(request, kernels, self._machine())
+        self._plan = make_plan(request, kernels, self._resources())
         self._roomy = self._has_room()
         self._kept: dict[str, object] = {}
         self._start_s: float
@@ -158,32 +165,32 @@ class _Bench:
         if announce is not None and self._left_out is not None:
             announce(self._left_out)
         interrupted = measure(
-            [self._slot(one) for one in self._measured],
+            [self._case_group(one) for one in self._measured],
             settings,
             self._clock,
             self._progress,
-            self._around.telemeter.joules,
+            self._run_environment.telemeter.joules,
         )
         return self._result(interrupted=interrupted)
 
     def _leave_out(self, budget_s: float) -> str | None:
         """Leave out the rows that the budget is expected to be too short for."""
-        records = [record for one in self._measured for record in one.records]
-        host = measure_host(self._clock, self._blas)
-        expect(records, host, self._boards)
-        return leave_out(records, budget_s)
+        states = [state for one in self._measured for state in one.states]
+        host = measure_host_rates(self._clock, self._blas)
+        estimate_costs(states, host, self._boards)
+        return leave_out(states, budget_s)
 
     def _time_notes(self) -> list[str]:
         """Return the notes on rows that lacked time."""
-        records = [record for one in self._measured for record in one.records]
-        notes = (self._left_out, without_interval(records, self._plan.budget_s))
+        states = [state for one in self._measured for state in one.states]
+        notes = (self._left_out, without_interval(states, self._plan.budget_s))
         return [note for note in notes if note is not None]
 
     def so_far(self) -> BenchResult:
         """Return the result so far, marked as interrupted, while measuring is stuck."""
         for one in self._measured:
-            for record in one.records:
-                record.interrupted = record.active
+            for state in one.states:
+                state.interrupted = state.active
         return self._result(interrupted=True)
 
     def _result(self, *, interrupted: bool) -> BenchResult:
@@ -204,7 +211,7 @@ class _Bench:
             self._opened,
             self._boards,
             rooflines,
-            self._around.variables,
+            self._run_environment.variables,
         )
         return BenchResult(
             measurements=tuple(rows),
@@ -213,7 +220,7 @@ class _Bench:
             conclusions=conclusions,
             telemetry=self._observer.result() if self._boards else None,
             notes=(
-                *self._around.notes,
+                *self._run_environment.notes,
                 *unified_notes(self._boards),
                 *self._plan.notes,
                 *self._time_notes(),
@@ -222,14 +229,14 @@ class _Bench:
             interrupted=interrupted,
         )
 
-    def _machine(self) -> Machine:
-        return Machine(
+    def _resources(self) -> Resources:
+        return Resources(
             with_cpu=self._with_cpu,
             gpus=self._boards,
             host_bytes=self._facts.memory_available_bytes,
             cache_bytes=self._facts.last_level_bytes,
-            holders=self._around.holders,
-            variables=self._around.variables,
+            holders=self._run_environment.holders,
+            variables=self._run_environment.variables,
         )
 
     def _kept_from(self, group: Group) -> float:
@@ -258,24 +265,24 @@ class _Bench:
             kept_from_bytes=self._kept_from(group),
             kept=self._kept,
         )
-        records: list[Record] = []
+        states: list[CaseState] = []
         for case in self._cases(group, inputs):
             device = case.label.device
-            record = Record(
+            state = CaseState(
                 case=case,
-                near_cpus=self._around.near_cpus.get(case.label.gpu_uuid or ""),
-                reference=any(one.case.label.device == device for one in records),
+                near_cpus=self._run_environment.near_cpus.get(case.label.gpu_uuid or ""),
+                reference=any(one.case.label.device == device for one in states),
                 limit=group.limit,
             )
-            records.append(record)
-        records += [
-            Record(case=case, error=group.taken[gpu.facts.cuda_index])
+            states.append(state)
+        states += [
+            CaseState(case=case, error=group.taken[gpu.facts.cuda_index])
             for gpu in self._gpus
             if gpu.facts.cuda_index in group.taken
             for case in self._cases_of(group, inputs, gpu)
         ]
         return _Measured(
-            group=group, inputs=inputs, records=records, host=HostShare(facts=self._facts)
+            group=group, inputs=inputs, states=states, host=HostShare(facts=self._facts)
         )
 
     def _cases(self, group: Group, inputs: data.HostData) -> list[Case]:
@@ -290,8 +297,8 @@ class _Bench:
 
     def _cases_of(self, group: Group, inputs: data.HostData, gpu: GpuDevice) -> Sequence[Case]:
         """Return the cases that a GPU would run if its memory were free."""
-        asked = group.gpus | group.taken.keys()
-        gpus = [one for one in self._gpus if one.facts.cuda_index in asked]
+        requested = group.gpus | group.taken.keys()
+        gpus = [one for one in self._gpus if one.facts.cuda_index in requested]
         return group.kernel.gpu_cases(self._order(group, inputs, gpus), gpu)
 
     def _order(self, group: Group, inputs: data.HostData, gpus: Sequence[GpuDevice]) -> CaseOrder:
@@ -309,8 +316,8 @@ class _Bench:
     def _settings(self, measured: Sequence[_Measured]) -> Settings:
         """Return the settings; energy gets at most half of the time, samples the rest."""
         mode, budget_s = self._request.mode, self._plan.budget_s
-        asked = [one for one in measured if not one.group.limit]
-        labels = [record.case.label for one in asked for record in one.records]
+        requested = [one for one in measured if not one.group.limit]
+        labels = [state.case.label for one in requested for state in one.states]
         on_gpu = sum(label.gpu_uuid is not None for label in labels)
         energy_s = min(ENERGY_S[mode], budget_s / 2 / max(on_gpu, 1))
         return Settings(
@@ -321,11 +328,13 @@ class _Bench:
             wanted=PRECISIONS[mode],
         )
 
-    def _slot(self, one: _Measured) -> Slot:
+    def _case_group(self, one: _Measured) -> CaseGroup:
         def watch() -> AbstractContextManager[None]:
             return self._watched(one)
 
-        return Slot(records=in_turn(one.records), watch=watch, with_energy=not one.group.limit)
+        return CaseGroup(
+            states=alternating(one.states), watch=watch, with_energy=not one.group.limit
+        )
 
     @contextmanager
     def _watched(self, one: _Measured) -> Iterator[None]:
@@ -336,7 +345,7 @@ class _Bench:
         finally:
             seconds = self._clock.now_s() - start_s
             one.host.add(load, self._cpu.load(), seconds)
-            self._observer.end_turns(id(one), seconds)
+            self._observer.end_slices(id(one), seconds)
             # The next group needs this memory, and the next round needs different memory.
             one.inputs.renew()
 
@@ -354,23 +363,23 @@ class _Bench:
     def _rows(self, one: _Measured) -> list[Measurement]:
         host, rows = one.host.state(), []
         old_blas = older_than_cpu(
-            self._blas.read(), self._facts.instruction_sets, self._around.variables
+            self._blas.read(), self._facts.instruction_sets, self._run_environment.variables
         )
-        for record in one.records:
-            uuid = record.case.label.gpu_uuid
-            gpu = self._observer.state(uuid, record.turns_s, id(one))
+        for state in one.states:
+            uuid = state.case.label.gpu_uuid
+            gpu = self._observer.state(uuid, state.slices_s, id(one))
             board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
-            around = Around(
+            environment = RowEnvironment(
                 host=host,
                 gpu=gpu,
                 fill=self._request.fill,
-                far=uuid in self._around.far,
+                far=uuid in self._run_environment.far,
                 integrated=bool(board and board.integrated),
                 chip_to_chip=bool(board and any(name in board.name for name in _GRACE)),
                 clock_max_mhz=_highest_clock(board, gpu),
                 old_blas=old_blas,
             )
-            rows.append(row_of(record, around))
+            rows.append(row_of(state, environment))
         return rows
 
     def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
@@ -399,21 +408,65 @@ class _Bench:
         return tuple(found)
 
 
-def in_turn(records: Sequence[Record]) -> list[Record]:
-    """Return records alternating between devices, so that each soon gets its first row."""
-    by_device: dict[str, list[Record]] = {}
-    for record in records:
-        by_device.setdefault(record.case.label.device, []).append(record)
-    turns = zip_longest(*by_device.values())
-    return [record for turn in turns for record in turn if record is not None]
+def row_of(state: CaseState, environment: RowEnvironment) -> Measurement:
+    """Return the row of a state, with figures computed from its samples.
+
+    The median is the median of the rounds' medians: each round counts the same.
+    """
+    label, work = state.case.label, state.case.work
+    samples, medians = state.samples_s, state.medians_s
+    median_s = stats.median(medians) if medians else None
+    return Measurement(
+        id=label.id,
+        kernel=label.kernel,
+        variant=label.variant,
+        device=label.device,
+        gpu_uuid=label.gpu_uuid,
+        dtype=label.dtype,
+        shape=label.shape,
+        scope=label.scope,
+        threads=label.threads,
+        parameters=label.parameters,
+        flops=work.flops,
+        bytes_moved=work.bytes_moved,
+        loops=state.loops if samples else None,
+        samples_s=tuple(samples),
+        round_sizes=tuple(len(round_s) for round_s in state.rounds if round_s),
+        round_medians_s=tuple(medians),
+        warmup_s=tuple(state.warmup_s),
+        cold_s=state.cold_s,
+        summary=stats.summarise(samples) if samples else None,
+        median_s=median_s,
+        ci95_s=stats.interval(medians),
+        repeat95_s=stats.repeat_interval(medians),
+        converged=state.converged,
+        throughput=Throughput(value=work.amount / median_s, unit=work.unit) if median_s else None,
+        sm_clock_mhz=stats.median(state.sm_clocks_mhz) if state.sm_clocks_mhz else None,
+        joules_per_op=state.joules_per_op,
+        facts=state.facts,
+        verified=state.verified,
+        doubts=doubts_about(state, environment),
+        error=state.error,
+        interrupted=state.interrupted,
+        unavailable=_unavailable(state),
+    )
 
 
-def _described(gpu: BenchGpu, around: Surroundings) -> BenchGpu:
+def alternating(states: Sequence[CaseState]) -> list[CaseState]:
+    """Return states alternating between devices, so that each soon gets its first row."""
+    by_device: dict[str, list[CaseState]] = {}
+    for state in states:
+        by_device.setdefault(state.case.label.device, []).append(state)
+    in_step = zip_longest(*by_device.values())
+    return [state for states in in_step for state in states if state is not None]
+
+
+def _described(gpu: BenchGpu, run_environment: RunEnvironment) -> BenchGpu:
     """Return a GPU with its PCI device id, memory kind and limits."""
     known = replace(
         gpu,
-        pci_device_id=around.pci_device_ids.get(gpu.uuid or ""),
-        integrated=around.integrated.get(gpu.uuid or "", gpu.integrated),
+        pci_device_id=run_environment.pci_device_ids.get(gpu.uuid or ""),
+        integrated=run_environment.integrated.get(gpu.uuid or "", gpu.integrated),
     )
     return replace(known, board=board_of(known))
 
@@ -423,3 +476,24 @@ def _highest_clock(board: BenchGpu | None, gpu: GpuState | None) -> float | None
     if gpu is not None and gpu.clock_sm_max_mhz:
         return gpu.clock_sm_max_mhz
     return board.clock_sm_max_mhz if board is not None else None
+
+
+def _unavailable(state: CaseState) -> dict[str, str]:
+    on_cpu = state.case.label.device == "cpu"
+    reasons = {
+        "percent_of_peak": "no limit was measured to compare it with",
+        "percent_of_copy": "no copy was measured to compare it with",
+    }
+    if state.joules_per_op is None:
+        reasons["joules_per_op"] = (
+            "energy is not read on processors" if on_cpu else "only --full counts energy"
+        )
+    if not state.samples_s:
+        why = "it was interrupted" if state.interrupted else "see the row's error"
+        return reasons | dict.fromkeys(("median_s", *_INTERVALS, "throughput"), why)
+    if len(state.medians_s) < stats.FEWEST_FOR_INTERVAL:
+        needed = f"an interval needs {stats.FEWEST_FOR_INTERVAL} rounds"
+        reasons |= dict.fromkeys(_INTERVALS, needed)
+    if not on_cpu and not state.sm_clocks_mhz:
+        reasons["sm_clock_mhz"] = "timed by the host's clock, or the GPU reported no clock"
+    return reasons

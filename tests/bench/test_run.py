@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
-from gpucheck.bench.engine import in_turn, run_bench
-from gpucheck.bench.environment import HostShare, Surroundings, parallel_efficiency
+from gpucheck.bench.environment import HostShare, RunEnvironment, parallel_efficiency
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchMode,
@@ -23,7 +22,8 @@ from gpucheck.bench.model import (
     SampleDetail,
     Scope,
 )
-from gpucheck.bench.sampler import Record
+from gpucheck.bench.run import alternating, run_bench
+from gpucheck.bench.sampler import CaseState
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
@@ -383,14 +383,14 @@ def test_only_what_others_used_is_counted_over_all_stretches() -> None:
 
 def test_the_devices_take_turns_whatever_the_order_of_the_rows() -> None:
     devices = ["cpu", "cpu", "cpu", "gpu:0", "gpu:0", "gpu:1"]
-    records = [Record(case=FakeCase([], label=label(device))) for device in devices]
+    records = [CaseState(case=FakeCase([], label=label(device))) for device in devices]
 
-    found = in_turn(records)
+    found = alternating(records)
 
     order = [records.index(record) for record in found]
     assert [devices[place] for place in order] == ["cpu", "gpu:0", "gpu:1", "cpu", "gpu:0", "cpu"]
     assert [place for place in order if devices[place] == "cpu"] == [0, 1, 2]
-    assert in_turn([]) == []
+    assert alternating([]) == []
 
 
 def test_unreadable_counters_and_no_time_at_all_say_nothing_of_the_host() -> None:
@@ -507,7 +507,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         blas=FakeBlas(),
         gpus=OpenedGpus(devices=[FakeGpu(clock)]),
         progress=lambda label, fraction, seconds_left: None,
-        around=Surroundings(
+        run_environment=RunEnvironment(
             telemeter=telemeter,
             pci_device_ids={"GPU-00000000": "233010de"},
             processes={"GPU-00000000": frozenset({4242})},
