@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
@@ -422,11 +423,7 @@ def request_of(
     """
     for spec in specs:
         check_argument("place", spec, "names such as '/gpu:0' or '0'", str)
-    if count is not None:
-        check_argument("count", count, "a whole number", Integral)
-    if min_free is not None:
-        check_argument("min_free", min_free, "a text such as '8GiB' or '30%'", str)
-    _check_criteria(criteria)
+    _check_types({"count": count, "min_free": min_free, **criteria})
     if specs and count is not None:
         raise WrongUseError(
             code="usage", message="Name devices, or give a count of GPUs to choose, but not both."
@@ -450,18 +447,25 @@ def request_of(
     return request
 
 
-def _check_criteria(criteria: Mapping[str, Any]) -> None:
-    texts, numbers = ("min_compute_capability", "name"), ("max_utilization_percent",)
-    for key, value in criteria.items():
+_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        "count": ("a whole number", (Integral,)),
+        "share": ("a whole number", (Integral,)),
+        "max_utilization_percent": ("a number", (Real,)),
+        "min_free": ("a text such as '8GiB' or '30%'", (str,)),
+        "min_compute_capability": ("a text", (str,)),
+        "name": ("a text", (str,)),
+        "exclude": ("a tuple or list of texts", (tuple, list)),
+    }
+)
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    """Refuse arguments of another type than the command line would make of them."""
+    for name, value in values.items():
         if value is None:
             continue
-        if key in texts:
-            check_argument(key, value, "a text", str)
-        elif key in numbers:
-            check_argument(key, value, "a number", Real)
-        elif key == "share":
-            check_argument(key, value, "a whole number", Integral)
-        elif key == "exclude":
-            check_argument(key, value, "a tuple or list of texts", tuple, list)
-            for item in value:
-                check_argument(key, item, "a tuple or list of texts", str)
+        what, types = _TYPES[name]
+        check_argument(name, value, what, *types)
+        for item in value if name == "exclude" else ():
+            check_argument(name, item, what, str)

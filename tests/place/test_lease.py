@@ -12,13 +12,22 @@ import pytest
 
 import gpucheck
 from gpucheck.drivers.evidence import HealthReading
-from gpucheck.drivers.readings import MigReading, NvmlReading, ProbeFailure
-from gpucheck.place.claim_store import ClaimStore
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    MigReading,
+    NvmlReading,
+    ProbeFailure,
+    ProcessReading,
+)
+from gpucheck.inventory.model import Gpu
+from gpucheck.inventory.visibility import digits_of
+from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import ClaimOptions, list_claims, open_store
-from gpucheck.place.lease import hold_devices, lease_best, lease_named, request_of
+from gpucheck.place.lease import hold_devices, lease_best, lease_named, request_of, targets_of
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
-from gpucheck.place.model import Placement
-from gpucheck.place.selection import Preference, SelectionRequest
+from gpucheck.place.model import PlacedDevice, Placement
+from gpucheck.place.selection import ALLOW_BUSY_GPUS, Preference, SelectionRequest
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import (
     BadAnswerError,
@@ -69,6 +78,17 @@ def test_a_chosen_gpu_is_held_for_the_command(environment: dict[str, str]) -> No
     other.close()
 
 
+def test_a_busy_gpu_that_was_left_out_has_advice(environment: dict[str, str]) -> None:
+    busy = gpu_reading(0, processes=(ProcessReading(pid=7, type="compute"),))
+    probes = FakeProbes(readings=reading_of(busy, gpu_reading(1)))
+
+    some = lease_best(SelectionRequest(), LOOK, probes, environment)
+    all_free = lease_best(SelectionRequest(), LOOK, machine(), environment)
+
+    assert placement_of(some.answer).advice == (ALLOW_BUSY_GPUS,)
+    assert placement_of(all_free.answer).advice == ()
+
+
 def test_a_waiter_does_not_keep_a_process_to_ask_the_driver(environment: dict[str, str]) -> None:
     probes = machine()
     options = ClaimOptions(wait=True)
@@ -115,6 +135,44 @@ class TestNamed:
     def test_the_cpu_needs_no_claim(self, environment: dict[str, str]) -> None:
         assert lease_named(["/cpu:0"], HOLD, machine(), environment, soft=False).locks == ()
         assert not ClaimStore(Path(environment[DIRECTORY_VARIABLE])).exists()
+
+    def test_the_targets_of_devices(self) -> None:
+        def placed(index: int | None, kind: str = "GPU", **changes: object) -> PlacedDevice:
+            return PlacedDevice(spec="", resolved="", kind=kind, index=index, **changes)  # type: ignore[arg-type]
+
+        devices = (
+            placed(0, uuid="GPU-0"),
+            placed(0, uuid="GPU-0"),
+            placed(1, uuid="MIG-1", mig_instance=True),
+            placed(2, uuid=None),
+            placed(None, "CPU"),
+        )
+        gpus = [Gpu(index=index, uuid=f"GPU-{index}") for index in range(3)]
+
+        assert targets_of(devices, gpus) == (
+            Target(card="GPU-0"),
+            Target(card="GPU-1", instance="MIG-1"),
+        )
+        assert targets_of(devices[:1], [Gpu(index=0, uuid=None)]) == ()
+
+    def test_only_the_named_gpus_have_warnings(self, environment: dict[str, str]) -> None:
+        rows = (gpu_reading(0), gpu_reading(1, compute_mode="prohibited"))
+        probes = FakeProbes(readings=reading_of(*rows))
+        found = {
+            spec: lease_named([spec], LOOK, probes, environment, soft=False).answer.warnings
+            for spec in ("/gpu:0", "/gpu:1")
+        }
+
+        assert [notice.code for notice in found["/gpu:1"]].count("compute-mode-prohibited") == 1
+        assert "compute-mode-prohibited" not in [notice.code for notice in found["/gpu:0"]]
+
+    def test_an_order_that_cuda_contradicts_is_refused(self, environment: dict[str, str]) -> None:
+        probes = machine()
+        first = CudaDeviceReading(ordinal=0, uuid_hex=digits_of(probes.readings.gpus[0].uuid or ""))
+        probes.cuda_reading = CudaReading(device_count=1, devices=(first,))
+
+        with pytest.raises(InconclusiveError, match="are not certain"):
+            lease_named(["/gpu:0"], LOOK, probes, environment, soft=False)
 
     def test_two_share_it(self, environment: dict[str, str]) -> None:
         options = ClaimOptions(share=2)
@@ -431,6 +489,37 @@ def test_a_hung_driver_raises(store: ClaimStore) -> None:
 def test_wrong_use(specs: tuple[str, ...], options: dict[str, object]) -> None:
     with pytest.raises(WrongUseError):
         request_of(specs, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("specs", "options"),
+    [
+        ((0,), {}),
+        ((None,), {}),
+        ((), {"count": "2"}),
+        ((), {"min_free": 8}),
+        ((), {"max_utilization_percent": "10"}),
+        ((), {"min_compute_capability": 9.0}),
+        ((), {"name": 7}),
+        ((), {"exclude": "0"}),
+        ((), {"exclude": (0,)}),
+        ((), {"share": 1.5}),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_type(specs: tuple[str, ...], options: dict[str, object]) -> None:
+    with pytest.raises(WrongUseError, match=r"takes .*, not "):
+        request_of(specs, **{"count": None, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"share": 1.5}, {"timeout_s": "1", "wait": True}], ids=str)
+def test_a_claim_option_of_another_type(store: ClaimStore, wrong: dict[str, object]) -> None:
+    options = ClaimOptions(**wrong)  # type: ignore[arg-type]
+    with (
+        pytest.raises(WrongUseError, match=r"takes .*, not "),
+        hold_devices(("/gpu:0",), None, options, soft=False, probes=machine()),
+    ):
+        pass
 
 
 def test_without_anything_one_gpu_is_chosen() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from gpucheck.inventory.model import (
     Visibility,
     VisibilityEntry,
 )
+from gpucheck.inventory.visibility import ONE_MIG
 from gpucheck.place.selection import (
     GpuSelector,
     Preference,
@@ -119,6 +122,7 @@ class TestEligibility:
             (card(0), {"min_compute_capability": "10.0"}, "capability is 9.0"),
             (card(0, compute_capability=None), {"min_compute_capability": "1.0"}, "cannot be read"),
             (card(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB is free"),
+            (card(0), {"min_free": parse_amount("80GiB")}, "only 70.0 GiB is free"),
             (card(0), {"min_free": parse_amount("100GiB")}, "it has only 80.0 GiB"),
             (card(0, memory_free_bytes=None), {"min_free": parse_amount("1GiB")}, "cannot be read"),
             (card(0, utilization_gpu_percent=7), {"max_utilization_percent": 5}, "load is 7 %"),
@@ -135,6 +139,43 @@ class TestEligibility:
         assert "process 7 uses it without a claim" in reason(gpu)
         assert selector(gpu, share=2).choose({})
         assert selector(gpu, min_free=parse_amount("1GiB")).choose({})
+
+    def test_the_first_three_processes_are_named(self) -> None:
+        processes = tuple(GpuProcess(pid=pid, type="compute") for pid in (9, 8, 7, 6))
+
+        assert "processes 7, 8, 9 use it" in reason(card(0, processes=processes[:3]))
+        assert "processes 6, 7, 8, ... use it" in reason(card(0, processes=processes))
+
+    def test_our_own_process_is_no_competitor(self) -> None:
+        gpu = card(0, processes=(GpuProcess(pid=os.getpid(), type="compute"),))
+
+        assert selector(gpu).choose({})
+
+    def test_limits_are_included(self) -> None:
+        assert selector(card(0), min_free=parse_amount("70GiB")).choose({})
+        assert selector(card(0), max_utilization_percent=0).choose({})
+        assert selector(card(0), min_compute_capability="9.0").choose({})
+
+    @pytest.mark.parametrize(
+        ("gpu", "countable"),
+        [(card(0), True), (card(0, state=GpuState.LOST), False), (split_card(0), False)],
+    )
+    def test_only_whole_gpus_that_answer_are_countable(self, gpu: Gpu, countable: bool) -> None:
+        found = selector(gpu)
+        found.choose({})
+
+        assert {item.countable for item in found.candidates} == {countable}
+
+    def test_what_an_eligible_one_offers(self) -> None:
+        found = selector(card(0), split_card(1, temperature_c=50), card(2, temperature_c=None))
+        found.choose({})
+
+        assert [item.reason for item in found.candidates] == [
+            "70.0 GiB free, load 0 %, 40 C",
+            "10.0 GiB free",
+            "9.0 GiB free",
+            "70.0 GiB free, load 0 %",
+        ]
 
     def test_a_desktop_is_no_competitor(self) -> None:
         assert selector(card(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
@@ -189,6 +230,21 @@ class TestVisibleSet:
         assert selector(split_card(0), driver="525.1", count=2).choose({}) == []
         assert selector(split_card(0), driver="570.1", count=2).choose({})
 
+    def test_a_second_instance_that_the_driver_would_hide(self) -> None:
+        entries = [
+            VisibilityEntry(text=uuid, status=status, uuid=uuid, reason=why)
+            for uuid, status, why in (
+                ("MIG-0-0", EntryStatus.KEPT, ""),
+                ("MIG-0-1", EntryStatus.DROPPED, ONE_MIG),
+                ("GPU-1", EntryStatus.DROPPED, "the list has ended"),
+            )
+        ]
+        inherited = seen("MIG-0-0,MIG-0-1,GPU-1")._replace(entries=tuple(entries))
+
+        assert allowed_uuids(inherited) == {"MIG-0-0", "MIG-0-1"}
+        assert allowed_uuids(inherited._replace(visible=("GPU-2",))) >= {"GPU-2"}
+        assert allowed_uuids(inherited._replace(visible=None)) == {"MIG-0-0", "MIG-0-1"}
+
     def test_exclude_an_instance(self) -> None:
         (target,) = selector(split_card(0), exclude=("mig-0-0",)).choose({})
 
@@ -198,13 +254,13 @@ class TestVisibleSet:
     def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
         whole = split_card(0)
         if unread == "uuid of the card":
-            options = selectable_gpus([whole._replace(uuid=None)])
+            gpus = selectable_gpus([whole._replace(uuid=None)])
         else:
             first, second = whole.mig.instances
             mig = whole.mig._replace(instances=(first._replace(uuid=None), second))
-            options = selectable_gpus([whole._replace(mig=mig)])
+            gpus = selectable_gpus([whole._replace(mig=mig)])
 
-        named = [option.target is not None for option in options]
+        named = [item.target is not None for item in gpus]
 
         assert named == ([False, False] if unread == "uuid of the card" else [False, True])
 
@@ -218,7 +274,7 @@ class TestVisibleSet:
 def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) -> list[int]:
     made = selector(*gpus, prefer=prefer, count=count, **more)
     made.choose({})
-    return [option.gpu.index for option in made.chosen]
+    return [item.gpu.index for item in made.chosen]
 
 
 class TestPreference:
@@ -256,12 +312,52 @@ class TestPreference:
 
         assert preferred(Preference.NVLINK, *gpus, count=2, links=links) == [1, 2]
 
+    def test_paths_without_nvlink_are_ranked_by_their_hops(self) -> None:
+        kinds = ["PIX", "PXB", "PHB", "NODE", "SYS", None]
+        gpus = tuple(card(index) for index in range(4))
+        for nearer, further in itertools.pairwise(kinds):
+            links = (TopologyLink(0, 1, further), TopologyLink(2, 3, nearer))
+
+            assert preferred(Preference.NVLINK, *gpus, count=2, links=links) == [2, 3], nearer
+
+    def test_ties_go_to_the_lower_load_and_then_the_lower_index(self) -> None:
+        gpus = (card(0, utilization_gpu_percent=5), card(1), card(2))
+
+        for prefer in Preference:
+            assert preferred(prefer, *gpus) == [1]
+
+    def test_the_preference_for_idle_counts_processes_first(self) -> None:
+        busy = card(0, processes=(GpuProcess(pid=7, type="compute"),))
+        gpus = (busy, card(1, utilization_gpu_percent=90))
+
+        assert preferred(Preference.IDLE, *gpus, share=2) == [1]
+
+    def test_several_of_one_node_honour_the_preference(self) -> None:
+        near = {"numa_node": 1, "cpu_affinity": "0-1"}
+        made = selector(card(0, **near), card(1, **near), prefer=Preference.NUMA, count=2)
+        made.choose({})
+        assert list(made.notices()) == []
+
+        made = selector(
+            card(0, **near), card(1, **near | {"numa_node": 0}), prefer=Preference.NUMA, count=2
+        )
+        made.choose({})
+        (notice,) = made.notices()
+        assert "GPU 0 and GPU 1 are not known to share a NUMA node" in notice.message
+
+    @pytest.mark.parametrize(("degrees", "notices"), [(None, 1), (30, 0)])
+    def test_cool_needs_a_temperature(self, degrees: int | None, notices: int) -> None:
+        made = selector(card(0, temperature_c=degrees), prefer=Preference.COOL)
+        made.choose({})
+
+        assert len(list(made.notices())) == notices
+
     @given(st.integers(1, 5), st.sampled_from(list(Preference)))
     def test_always_as_many_as_asked_each_once(self, count: int, prefer: Preference) -> None:
-        options = selectable_gpus([card(index, numa_node=index % 2) for index in range(5)])
-        chosen = best(options, SelectionRequest(count=count, prefer=prefer), None)
+        gpus = selectable_gpus([card(index, numa_node=index % 2) for index in range(5)])
+        chosen = best(gpus, SelectionRequest(count=count, prefer=prefer), None)
 
-        assert len({option.uuid for option in chosen}) == count
+        assert len({item.uuid for item in chosen}) == count
 
 
 class TestWords:
