@@ -8,7 +8,7 @@ from importlib import import_module
 
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
-from gpucheck.cli.streams import closed_pipe
+from gpucheck.cli.terminal import closed_pipe
 from gpucheck.report.errors import GpucheckError
 
 
@@ -57,8 +57,7 @@ def main(
 def _command(own: list[str], name: str | None, context: output.Context) -> Callable[[], int]:
     """Import what runs the command, and return it."""
     if name == "list":
-        from gpucheck.cli.listing import list_gpus
-        from gpucheck.cli.quick import parse_flags
+        from gpucheck.cli.listing import list_gpus, parse_flags
 
         quick = parse_flags(own)
         if quick is not None:

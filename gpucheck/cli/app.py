@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
-from gpucheck.cli.streams import write_stdout
+from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode
 
 #: Typer brings its own Click, or uses the installed one: either way this is the base

@@ -224,8 +224,8 @@ def _measure(
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
-    from gpucheck.cli.progress import progress_bar
     from gpucheck.cli.stuck import ending_when_stuck
+    from gpucheck.cli.terminal import progress_bar
 
     with open_session(request, probes, os.environ) as session:
 

@@ -9,7 +9,7 @@ import typer
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.cli.status import status_line
+from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared
-from gpucheck.cli.status import status_line
+from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 
 if TYPE_CHECKING:

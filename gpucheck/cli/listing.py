@@ -1,12 +1,25 @@
-"""Execution of `gpucheck list`, once its options are parsed."""
+"""Execution of `gpucheck list`: once, or repeated with --watch.
+
+A line of flags only is read here: importing the parser takes longer than everything else that
+`gpucheck list` does. Options with a value, abbreviations, --help, mistakes and a configuration file
+are for the parser.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.output import comment, deliver, machine, wrap
 from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.terminal import closed_pipe, view_for, write_stdout
 from gpucheck.drivers.interface import Probes
+from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.inventory import (
     ListRequest,
@@ -18,8 +31,27 @@ from gpucheck.inventory.inventory import (
     take_inventory,
 )
 from gpucheck.inventory.model import Inventory
-from gpucheck.report.envelope import Answer
-from gpucheck.report.errors import WrongUseError
+from gpucheck.report.envelope import Answer, Report
+from gpucheck.report.errors import ExitCode, WrongUseError
+from gpucheck.report.formats import open_format
+
+#: Flag -> what it sets, for the list and for every command. A test compares both with the parser.
+LIST_FLAGS: dict[str, dict[str, Any]] = {
+    "--visible": {"visible": True},
+    "--processes": {"processes": True},
+    "-p": {"processes": True},
+    "--topology": {"topology": True},
+    "-t": {"topology": True},
+    "--ask-driver": {"ask_driver": True},
+}
+SHARED_FLAGS: dict[str, dict[str, Any]] = {
+    "--json": {"format": "json"},
+    "--strict": {"strict": True},
+    "--quiet": {"verbosity": -1},
+    "-q": {"verbosity": -1},
+}
+#: More often than this, the readings would be a load themselves.
+SHORTEST_S = 0.1
 
 
 class ListOptions(NamedTuple):
@@ -34,6 +66,21 @@ class ListOptions(NamedTuple):
     sort: str | None = None
     ask_driver: bool = False
     watch: float | None = None
+
+
+def parse_flags(words: Sequence[str]) -> tuple[ListOptions, Shared] | None:
+    """Return the options of a `list` with flags only, or None if the parser must read them."""
+    if "GPUCHECK_CONFIG" in os.environ:
+        return None
+    options, shared = ListOptions(), Shared()
+    for word in words[1:]:
+        if word in LIST_FLAGS:
+            options = options._replace(**LIST_FLAGS[word])
+        elif word in SHARED_FLAGS:
+            shared = shared._replace(**SHARED_FLAGS[word])
+        else:
+            return None
+    return options, shared
 
 
 def list_gpus(options: ListOptions, shared: Shared) -> int:
@@ -63,9 +110,7 @@ def list_gpus(options: ListOptions, shared: Shared) -> int:
         "processes": options.processes or options.user is not None,
     }
     if options.watch is not None:
-        from gpucheck.cli.watch import watch
-
-        return watch("list", shared, read, every_s=options.watch, **show)
+        return _watch(read, shared, every_s=options.watch, show=show)
     with machine("list", shared) as probes:
         answer = read(probes)
     return deliver("list", shared, answer, probes.time(), **show)
@@ -91,3 +136,89 @@ def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
         message = f"{option} does not know {unknown[0]!r}; the fields are {', '.join(COLUMNS)}."
         raise WrongUseError(code="unknown-field", message=message)
     return names
+
+
+# --------------------------------------------------------------------------------- --watch
+
+
+def _watch(
+    read: Callable[[Probes], Answer], shared: Shared, *, every_s: float, show: dict[str, Any]
+) -> int:
+    """Show the list every `every_s` seconds; Ctrl-C is the normal end and gives code 0.
+
+    The connection to the driver stays open. Without a driver or a GPU it ends with 4, as without
+    --watch.
+
+    Raises:
+        WrongUseError: the interval is too short, or a file is named.
+    """
+    if not SHORTEST_S <= every_s < float("inf"):
+        message = f"--watch takes seconds from {SHORTEST_S:g}, not {every_s:g}."
+        raise WrongUseError(code="bad-interval", message=message)
+    if shared.output is not None or shared.recording is not None:
+        message = "--watch shows this machine live: it cannot be combined with --output or --from."
+        raise WrongUseError(code="watch-with-file", message=message)
+    gc.enable()
+    code = ExitCode.OK
+    try:
+        with machine("list", shared) as probes, _screen(shared) as write:
+            first = True
+            while True:
+                answer = read(probes)
+                REQUESTS.raise_lost()
+                report = wrap("list", answer, time=probes.time(), strict=shared.strict)
+                write(report, {**show, "header": first or shared.format != "csv"})
+                code, first = report.exit_code, False
+                if report.exit_code is ExitCode.MISSING:
+                    break  # without a driver or a GPU there is nothing to watch
+                time.sleep(every_s)
+        if _redraws(shared):  # the screen is cleared, and the messages with it
+            comment(report, quiet=shared.verbosity < 0)
+        return int(code)
+    except KeyboardInterrupt:
+        REQUESTS.settle()
+        return int(ExitCode.OK)
+    except BrokenPipeError:
+        closed_pipe()
+        return int(code)
+
+
+def _redraws(shared: Shared) -> bool:
+    return shared.format == "table" and sys.stdout.isatty()
+
+
+@contextmanager
+def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
+    """Redraw a table in place on a terminal; elsewhere write one report after another."""
+    if not _redraws(shared):
+        yield lambda report, changes: _append(report, shared, changes)
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    live_screen = Live(
+        console=Console(highlight=False),
+        auto_refresh=False,
+        screen=True,
+        # Nothing else writes meanwhile, and the stand-ins do not know the terminal's encoding.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with live_screen as live:
+
+        def redraw(report: Report, changes: dict[str, Any]) -> None:
+            view = view_for(shared, **changes)
+            text = open_format("table")(report, view)
+            said = report.error.message + "\n" if report.error else ""
+            notes = "".join(f"{notice.message}\n" for notice in report.warnings)
+            body = f"{report.time}\n{text}{said}{notes}"
+            live.update(Text.from_ansi(body, no_wrap=True, overflow="crop"), refresh=True)
+
+        yield redraw
+
+
+def _append(report: Report, shared: Shared, changes: dict[str, Any]) -> None:
+    write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
+    if shared.format != "json":
+        comment(report, quiet=shared.verbosity < 0)

@@ -19,7 +19,7 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.cli.streams import write_stderr
+from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction
 from gpucheck.report.envelope import Answer, Notice

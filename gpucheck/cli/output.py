@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from gpucheck.cli.report_file import PRIVATE, check_writable, write_file
-from gpucheck.cli.streams import closed_pipe, view_for, write_stderr, write_stdout
+from gpucheck.cli.terminal import closed_pipe, view_for, write_stderr, write_stdout
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Failure, Notice, Report, status_of
 from gpucheck.report.errors import (

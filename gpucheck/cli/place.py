@@ -22,7 +22,7 @@ from gpucheck.cli.output import (
     save,
 )
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.cli.streams import write_stderr
+from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interface import Probes
 from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement, name_together
 from gpucheck.report.envelope import Answer, Notice

@@ -25,7 +25,7 @@ def repeat(
     """Measure in several processes, save the run if requested, and return the answer."""
     from gpucheck.bench.ci.run import PROCESSES, run_repeated, work_plan
     from gpucheck.bench.workers import Workers
-    from gpucheck.cli.status import status_line
+    from gpucheck.cli.terminal import status_line
     from gpucheck.inventory.inventory import ListRequest, take_inventory
     from gpucheck.inventory.model import Inventory
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from gpucheck.cli.streams import unwritable
+from gpucheck.cli.terminal import unwritable
 
 T = TypeVar("T")
 

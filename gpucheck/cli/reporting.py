@@ -17,7 +17,7 @@ import typer
 
 from gpucheck.cli.output import now, wrap
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.streams import write_stderr, write_workflow_command
+from gpucheck.cli.terminal import write_stderr, write_workflow_command
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Failure, Report
 from gpucheck.report.errors import ExitCode, GpucheckError

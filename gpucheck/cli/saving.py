@@ -11,7 +11,7 @@ import typer
 from gpucheck.bench.ci.model import SavedRun
 from gpucheck.cli.report_file import check_writable, write_file
 from gpucheck.cli.shared import Shared, split_words
-from gpucheck.cli.streams import write_stderr
+from gpucheck.cli.terminal import write_stderr
 from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import ExitCode, WrongUseError
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpucheck.bench.model import BenchResult
-from gpucheck.cli.streams import write_stderr
+from gpucheck.cli.terminal import write_stderr
 from gpucheck.report.errors import ExitCode
 
 #: Seconds after the first Ctrl-C until the second one is offered, and those that the program gets

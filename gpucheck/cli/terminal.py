@@ -1,4 +1,4 @@
-"""Standard streams: safe writing to stdout and stderr, and what they can show."""
+"""Terminal and streams: safe writing, what can be shown, and the progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.report.errors import ExitCode, WrongUseError
@@ -14,6 +16,7 @@ from gpucheck.report.text import View
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from gpucheck.bench.scheduler import Progress
     from gpucheck.cli.shared import Shared
 
 STDOUT = "standard output"
@@ -110,3 +113,65 @@ def view_for(shared: Shared, **changes: Any) -> View:
 def _writes_unicode(stream: TextIO | None) -> bool:
     encoding = stream.encoding if stream is not None else None
     return (encoding or "").lower().replace("-", "") == "utf8"
+
+
+# -------------------------------------------------------------------------------- progress
+
+#: Largest width of the bar, smallest label before the bar shrinks, and width of the time left.
+_BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
+
+
+def _is_watched() -> bool:
+    """Return whether stderr is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Show a line that changes while the block runs; nothing if stderr is not a terminal."""
+    if not (shown and _is_watched()):
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with console.status("looking") as status:
+        yield lambda text: status.update(text)
+
+
+def _time_left(seconds: float) -> str:
+    """Return the time left in words; every row is measured, even after the time is up."""
+    if seconds < 0.5:
+        return "time is up, finishing"
+    if seconds < 100:
+        return f"at most {seconds:.0f} s left"
+    return f"at most {seconds / 60:.0f} min left"
+
+
+@contextmanager
+def progress_bar(*, shown: bool) -> Iterator[Progress]:
+    """Show a bar while the block runs, or nothing if stderr is not a terminal."""
+    if not (shown and _is_watched()):
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True, highlight=False)
+    # On a narrow terminal the bar shrinks first, then the label: always one line.
+    bar_width = min(_BAR_WIDTH, max(1, console.width - _LABEL_WIDTH - _LEFT_WIDTH - 2))
+    label_width = max(1, console.width - bar_width - _LEFT_WIDTH - 2)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=bar_width),
+        TextColumn("{task.fields[left]}", markup=False),
+    )
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("preparing"[:label_width], total=1.0, left="")
+
+        def report(label: str, fraction: float, seconds_left: float) -> None:
+            left, shown = _time_left(seconds_left), label[:label_width]
+            bar.update(task, description=shown, completed=fraction, left=left, refresh=True)
+
+        yield report

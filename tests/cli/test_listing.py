@@ -8,8 +8,7 @@ import pytest
 
 from gpucheck.cli import output
 from gpucheck.cli.app import run
-from gpucheck.cli.listing import ListOptions
-from gpucheck.cli.quick import LIST_FLAGS, SHARED_FLAGS, parse_flags
+from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, ListOptions, parse_flags
 from gpucheck.cli.shared import Shared
 
 FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
