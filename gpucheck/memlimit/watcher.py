@@ -98,14 +98,14 @@ class Watcher:
         if self._tree is None:
             self._tree = self._machine.open_tree(pid)
         if self._stopped_at is not None:
-            self._kill_after_grace(self._tree)
+            self._kill_after_grace(self._tree, self._stopped_at)
         if self._failure is None:
             self._check_memory(self._tree)
 
     def finish(self, exit_code: int) -> LimitedRun:
         """Return what was read, once the command has ended."""
         if self._stopped_at is not None and self._tree is not None:
-            self._wait_for_descendants(self._tree)
+            self._wait_for_descendants(self._tree, self._stopped_at)
         unknown = self._unknown_reason()
         gpus = tuple(self._outcome(watched, unknown is None) for watched in self._gpus.values())
         peaks = [gpu.peak_bytes for gpu in gpus if gpu.peak_bytes is not None]
@@ -239,15 +239,15 @@ class Watcher:
             f" {most.name or 'process'} ({most.pid}){others}"
         )
 
-    def _kill_after_grace(self, tree: ProcessTree) -> None:
-        if self._machine.now() - (self._stopped_at or 0) >= GRACE_S and tree.refresh():
+    def _kill_after_grace(self, tree: ProcessTree, stopped_at: float) -> None:
+        if self._machine.now() - stopped_at >= GRACE_S and tree.refresh():
             self._killed = True
             self._send(tree, signal.SIGKILL)
 
-    def _wait_for_descendants(self, tree: ProcessTree) -> None:
+    def _wait_for_descendants(self, tree: ProcessTree, stopped_at: float) -> None:
         """Give processes that outlived the command the same grace, then kill them."""
         while tree.refresh() and not self._killed:
-            self._kill_after_grace(tree)
+            self._kill_after_grace(tree, stopped_at)
             if not self._killed:
                 self._machine.sleep(0.1)
 

@@ -7,16 +7,30 @@ import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucheck.drivers.python.frameworks import FrameworksReading
+from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
+from gpucheck.memlimit import plan as planning
+from gpucheck.memlimit import verify
 from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength
-from gpucheck.memlimit.plan import LimitOptions, _innermost, _interpreter, plan_limit, select_gpus
+from gpucheck.memlimit.plan import (
+    LimitOptions,
+    _innermost,
+    _interpreter,
+    find_limit,
+    plan_limit,
+    select_gpus,
+)
+from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.report.units import parse_amount
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 GIB = 1024**3
 CUPY = "CUPY_GPU_MEMORY_LIMIT"
@@ -427,3 +441,124 @@ def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
         _interpreter(options(python=text), {"PATH": "/bin"})
 
     assert caught.value.message.isprintable()
+
+
+def test_a_refusal_names_the_gpu_by_cudas_number() -> None:
+    with pytest.raises(WrongUseError, match=r"of GPU 2 \(Card\)"):
+        plan("3000GiB", card(5, cuda_index=2))
+
+
+# --------------------------------------------------------------------------------- the whole answer
+
+
+def answer_of(*, variables: Mapping[str, str] | None = None, **changes: object) -> Answer:
+    cards = [gpu_reading(index) for index in (0, 1)]
+    probes = FakeProbes(readings=reading_of(*cards), variables=variables or {})
+    return find_limit(options(**changes), probes)
+
+
+def limit_of(answer: Answer) -> MemoryLimit:
+    assert isinstance(answer.result, MemoryLimit)
+    return answer.result
+
+
+class TestFindLimit:
+    def test_a_recording_knows_no_frameworks(self) -> None:
+        answer = answer_of(variables={CUPY: "20%", "TF_GPU_MEMORY_LIMIT": "1"})
+        limit = limit_of(answer)
+
+        assert [gpu.cuda_index for gpu in limit.gpus] == [0, 1]
+        assert limit.software is not None
+        assert limit.software.reason == "not recorded"
+        assert limit.environment[CUPY] == "20%"
+        assert "not checked" in mechanism(limit, "any program").reason
+        assert [each.code for each in answer.warnings if each.code == "no-memory-limit"]
+        assert limit.code is None
+
+    def test_the_environment_given_counts_instead_of_the_probes(self) -> None:
+        given = {"PATH": "/nowhere", "TF_GPU_MEMORY_LIMIT": "1"}
+        answer = answer_of(variables={CUPY: "20%"}, environment=given)
+        limit = limit_of(answer)
+
+        assert limit.environment[CUPY] == "30%"
+        assert "no-memory-limit" in [each.code for each in answer.warnings]
+        assert "not checked" not in mechanism(limit, "any program").reason
+
+    def test_code_for_a_framework(self) -> None:
+        assert (limit_of(answer_of(code="cupy")).code or "").startswith("# 30% of each")
+
+    def test_only_the_selected_gpus(self) -> None:
+        limit = limit_of(answer_of(gpus=("1",)))
+
+        assert [gpu.cuda_index for gpu in limit.gpus] == [1]
+        assert limit.environment["CUDA_VISIBLE_DEVICES"] == limit.gpus[0].uuid
+
+    @pytest.mark.parametrize(
+        ("changes", "hooked", "why"),
+        [
+            ({}, True, "add this line to the program"),
+            ({"command": ("true",)}, True, "the import hook runs it"),
+            ({"proofs": ("cupy",)}, True, "the import hook runs it"),
+            ({"hook": False}, False, "--no-hook turns the import hook off"),
+            ({"command": ("true",), "hook": False}, False, "--no-hook"),
+        ],
+    )
+    def test_the_hook_runs_for_a_command_and_a_proof(
+        self, changes: dict[str, Any], hooked: bool, why: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(verify, "prove", lambda answer, *_, **__: answer)
+        monkeypatch.setattr(planning, "read_frameworks", lambda *_: FrameworksReading())
+
+        limit = limit_of(answer_of(environment={"PATH": "/nowhere"}, **changes))
+
+        row = mechanism(limit, "onnxruntime")
+        assert (row.by_hook, why in row.reason) == (hooked, True)
+
+    def test_a_proof_gets_the_plan_and_the_shared_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[object] = []
+
+        def prove(answer: Answer, *words: object, **more: object) -> Answer:
+            given.extend((*words, more))
+            return answer
+
+        monkeypatch.setattr(verify, "prove", prove)
+        environment = {"PATH": "/nowhere"}
+
+        answer_of()
+        assert given == []
+        answer = answer_of(proofs=("cupy",), environment=environment)
+
+        assert given[:3] == [answer.result, ("cupy",), environment]
+        assert isinstance(given[3], dict)
+        assert given[3]["hook"] is True
+        assert given[3]["shared"].spare_bytes is not None
+
+    def test_a_named_python_has_to_answer(self) -> None:
+        with pytest.raises(WrongUseError, match="does not name a working Python") as caught:
+            answer_of(python="/bin/true", environment={"PATH": "/bin"})
+
+        assert caught.value.code == "not-a-python"
+
+    def test_without_a_driver_there_is_no_plan(self) -> None:
+        failure = ProbeFailure(code="library-not-found", message="no NVML")
+        answer = find_limit(options(), FakeProbes(readings=NvmlReading(failure=failure)))
+
+        assert answer.result is None
+        assert answer.error is not None
+
+
+def test_memory_that_is_shared_is_warned_of() -> None:
+    nothing = dict.fromkeys(("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"))
+    refused = dict.fromkeys(nothing, "not supported by this GPU (NVML 3)")
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0, **nothing, unavailable=refused)),
+        kernel_reading=KernelReading(
+            pci_devices=(), memory_total_bytes=100 * GIB, memory_available_bytes=90 * GIB
+        ),
+    )
+
+    answer = find_limit(options(), probes)
+
+    assert "memory-shared" in [each.code for each in answer.warnings]

@@ -109,7 +109,9 @@ def test_where_the_real_limit_lies_is_told() -> None:
 
     assert (below.held, below.deviation_bytes) == (True, -24 * MIB)
     assert (above.held, above.deviation_bytes) == (False, 1)
-    assert f"1 bytes above the limit of {LIMIT} bytes, to within 16777216" in (above.reason or "")
+    assert f"too late, 1 bytes above the limit of {LIMIT} bytes, to within 16777216" in (
+        above.reason or ""
+    )
 
 
 def test_what_nvml_counts_is_held_against_the_limit_too() -> None:

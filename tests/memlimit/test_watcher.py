@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 
 from gpucheck.drivers.host.process_tree import Stat
+from gpucheck.drivers.interface import NvmlQuestion
 from gpucheck.drivers.readings import (
     GpuReading,
     MigReading,
@@ -17,9 +19,16 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
     ProcessReading,
 )
-from gpucheck.memlimit.model import GpuMemoryLimit, LimitedRun, WatchAction
+from gpucheck.memlimit import watcher as watching
+from gpucheck.memlimit.model import (
+    GpuMemoryLimit,
+    LimitedRun,
+    MemoryLimit,
+    MemoryRequest,
+    WatchAction,
+)
 from gpucheck.memlimit.plan import estimate_overhead
-from gpucheck.memlimit.watcher import GRACE_S, SLACK_BYTES, MachineAccess, Watcher
+from gpucheck.memlimit.watcher import GRACE_S, SLACK_BYTES, MachineAccess, Watcher, open_watch
 from tests.fakes.probes import gpu_reading, reading_of
 
 GIB = 1024**3
@@ -102,6 +111,24 @@ class Scene:
 
     def finish(self, exit_code: int = 0) -> LimitedRun:
         return self.watcher.finish(exit_code)
+
+
+@dataclass
+class FakeSession:
+    """NVML session that answers with nothing, or fails, and records what it was asked."""
+
+    failure: ClassVar[ProbeFailure | None] = None
+    asked: list[tuple[int, ...] | None] = field(default_factory=list)
+    deadlines_s: list[float] = field(default_factory=list)
+    closed: bool = False
+
+    def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
+        self.asked.append(question.processes_of)
+        self.deadlines_s.append(deadline_s)
+        return reading_of(failure=self.failure)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def stat() -> Stat:
@@ -351,3 +378,70 @@ class TestActions:
         scene.finish()
 
         assert scene.tree.sent == []
+
+
+class TestOpenWatch:
+    """Opening of NVML beside a command, with a session that only records."""
+
+    @pytest.fixture
+    def sessions(self, monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
+        opened: list[FakeSession] = []
+
+        def open_session() -> FakeSession:
+            opened.append(FakeSession())
+            return opened[-1]
+
+        monkeypatch.setattr(watching, "NvmlSession", open_session)
+        return opened
+
+    def plan(self, *indices: int | None) -> MemoryLimit:
+        gpus = tuple(replace(limit_of("GPU-1"), index=index) for index in indices)
+        request = MemoryRequest(text="30%", fraction=0.3)
+        return MemoryLimit(request=request, gpus=gpus, mechanisms=())
+
+    def test_off_opens_nothing(self, sessions: list[FakeSession]) -> None:
+        with open_watch(self.plan(0), WatchAction.OFF, print) as watcher:
+            assert watcher is None
+
+        assert sessions == []
+
+    @pytest.mark.parametrize(
+        ("indices", "asked"), [((3, 1), (1, 3)), ((2, 2), (2,)), ((0, None), None)]
+    )
+    def test_only_the_limited_gpus_are_read(
+        self,
+        sessions: list[FakeSession],
+        indices: tuple[int | None, ...],
+        asked: tuple[int, ...] | None,
+    ) -> None:
+        with open_watch(self.plan(*indices), WatchAction.WARN, print) as watcher:
+            assert watcher is not None
+            assert not sessions[0].closed
+
+        assert sessions[0].asked == [asked]
+        assert sessions[0].closed
+
+    def test_the_first_answer_may_take_longer_with_more_gpus(
+        self, sessions: list[FakeSession]
+    ) -> None:
+        for count in (1, 3):
+            with open_watch(self.plan(*range(count)), WatchAction.WARN, print):
+                pass
+        with open_watch(self.plan(0), WatchAction.WARN, print, deadline_s=1.5):
+            pass
+
+        one, three, given = (session.deadlines_s[0] for session in sessions)
+        assert one < three
+        assert given == 1.5
+
+    def test_a_driver_that_does_not_answer_is_reported_once(
+        self, sessions: list[FakeSession], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(FakeSession, "failure", ProbeFailure(code="x", message="it hangs"))
+        said: list[str] = []
+
+        with open_watch(self.plan(0), WatchAction.STOP, said.append) as watcher:
+            assert watcher is None
+
+        assert said == ["memory is not watched: it hangs"]
+        assert sessions[0].closed
