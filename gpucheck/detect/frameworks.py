@@ -193,24 +193,24 @@ def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
     build = machine.build(name)
     if build is None:
         return _not_installed(machine, name, guide)
-    shown = _shown(guide, build)
+    shown = _title(guide, build)
     trial = machine.trials.get(name)
     if trial is not None and trial.computed:
         return _finding(
             name,
             CheckStatus.OK,
             f"{shown} sees {count_of(len(trial.devices))} and computes on it",
-            *_said(trial),
+            *_test_evidence(trial),
         )
     problems = list(_problems(machine, build, trial, guide))
     if trial is not None:
-        return _tried(machine, name, shown, trial, problems)
+        return _failed_test(machine, name, shown, trial, problems)
     if problems:
-        return _wrong(machine, name, shown, problems)
+        return _unusable(machine, name, shown, problems)
     return _not_tried(machine, name, shown, build)
 
 
-def _shown(guide: Guide, build: BuildReading) -> str:
+def _title(guide: Guide, build: BuildReading) -> str:
     """Return its name and version, and those of a package that decides its GPU support."""
     target = next((name for name in build.distributions if name.startswith("numba-cuda ")), None)
     beside = f" with {target}" if target else ""
@@ -287,7 +287,7 @@ def _files(build: BuildReading) -> tuple[Evidence, ...]:
     return (Evidence(source="installed", value=", ".join(build.distributions)),)
 
 
-def _said(trial: TrialReading) -> tuple[Evidence, ...]:
+def _test_evidence(trial: TrialReading) -> tuple[Evidence, ...]:
     found = []
     if trial.devices:
         found.append(Evidence(source="devices that it lists", value=", ".join(trial.devices)))
@@ -296,7 +296,7 @@ def _said(trial: TrialReading) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _wrong(machine: Machine, name: str, shown: str, problems: list[Trouble]) -> Finding:
+def _unusable(machine: Machine, name: str, shown: str, problems: list[Trouble]) -> Finding:
     status = CheckStatus.FAIL if machine.request.framework == name else CheckStatus.WARN
     return _finding(
         name,
@@ -308,7 +308,7 @@ def _wrong(machine: Machine, name: str, shown: str, problems: list[Trouble]) -> 
     )
 
 
-def _tried(
+def _failed_test(
     machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Trouble]
 ) -> Finding:
     """Return the finding of a smoke test that failed."""
@@ -340,7 +340,7 @@ def _tried(
         summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
         problems = [Trouble(CheckStatus.WARN, summary, (), _last_resort(name), cause=cause)]
     first, *rest = problems
-    return _wrong(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
+    return _unusable(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
 
 
 def _last_resort(name: str) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class DetectRequest(NamedTuple):
     python: str | None = None
 
 
-def say_nothing(text: str) -> None:
+def ignore_progress(text: str) -> None:
     """Ignore a report of progress."""
 
 
@@ -65,7 +65,7 @@ class Machine:
         probes: Probes,
         request: DetectRequest | None = None,
         tried: Sequence[str] = (),
-        tell: Callable[[str], None] = say_nothing,
+        tell: Callable[[str], None] = ignore_progress,
     ) -> None:
         self._probes = probes
         self.request = request or DetectRequest()

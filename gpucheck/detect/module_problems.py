@@ -30,7 +30,7 @@ COLD_START = (
 #: Driver messages in the kernel log: a pattern, the cause, the meaning, the remedy. A message has
 #: several lines, each of which may come alone: a pattern is part of one of them.
 #: Source: open-gpu-kernel-modules, messages of nv.c and osapi.c.
-TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+LOG_MESSAGES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         r"not supported by open\b",
         "open-module-on-old-gpu",
@@ -91,7 +91,7 @@ TOLD_BY_LOG: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 
-TOLD_CAUSES = tuple(dict.fromkeys(cause for _, cause, _, _ in TOLD_BY_LOG))
+LOG_CAUSES = tuple(dict.fromkeys(cause for _, cause, _, _ in LOG_MESSAGES))
 
 
 def line_with(log: KernelLogReading, pattern: str) -> str | None:
@@ -99,10 +99,10 @@ def line_with(log: KernelLogReading, pattern: str) -> str | None:
     return next((line for line in reversed(log.lines or ()) if re.search(pattern, line)), None)
 
 
-def told_by_log(machine: Machine) -> Trouble | None:
+def problem_in_log(machine: Machine) -> Trouble | None:
     """Return the problem that the log shows, the most specific one first."""
     log = machine.system.log
-    for pattern, cause, meaning, remedy in TOLD_BY_LOG:
+    for pattern, cause, meaning, remedy in LOG_MESSAGES:
         line = line_with(log, pattern)
         if line is not None:
             return Trouble(

@@ -113,9 +113,9 @@ _START: Mapping[str, tuple[str, ...]] = {
 _SAME_ENGINE = {"kubepods": "kubernetes"}
 
 
-def _known(machine: Machine) -> tuple[str, str, str]:
+def _commands_of(machine: Machine) -> tuple[str, str, str]:
     name = machine.host.os or ""
-    return next((told for word, told in _DISTRIBUTIONS.items() if word in name), _ELSEWHERE)
+    return next((commands for word, commands in _DISTRIBUTIONS.items() if word in name), _ELSEWHERE)
 
 
 def install_driver(machine: Machine) -> str:
@@ -125,17 +125,17 @@ def install_driver(machine: Machine) -> str:
             "Install driver branch 580 or an older one, in the proprietary flavour (newer branches"
             " do not support this GPU); then reboot."
         )
-    return f"Install the driver: {_known(machine)[0]}; then reboot."
+    return f"Install the driver: {_commands_of(machine)[0]}; then reboot."
 
 
 def build_module(machine: Machine) -> tuple[str, ...]:
     """Return how to build the module of an installed driver for the running kernel."""
     kernel = machine.host.kernel or "$(uname -r)"
-    told = _known(machine)
-    headers = f"Install this kernel's headers: {told[1].format(kernel)}"
+    commands = _commands_of(machine)
+    headers = f"Install this kernel's headers: {commands[1].format(kernel)}"
     if machine.system.module.dkms_versions:
         return (headers, "Build the module: sudo dkms autoinstall; then reboot.")
-    if told is _UBUNTU:
+    if commands is _UBUNTU:
         package = f"linux-modules-nvidia-…-{kernel}"
         return (f"Install this kernel's module ({package}): sudo ubuntu-drivers install; reboot.",)
     if "Fedora" in (machine.host.os or ""):
@@ -156,7 +156,7 @@ def sign_module(machine: Machine) -> tuple[str, ...]:
 
 def rebuild_initramfs(machine: Machine) -> str:
     """Return how to rebuild the initramfs on this machine."""
-    return f"Rebuild the initramfs ({_known(machine)[2]}) and reboot."
+    return f"Rebuild the initramfs ({_commands_of(machine)[2]}) and reboot."
 
 
 def start_with_gpus(machine: Machine) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def install_libraries(machine: Machine) -> str:
         "Debian": "sudo apt install libcuda1 libnvidia-ml1 nvidia-smi",
         "Fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda",
     }
-    packages = next((told for word, told in how.items() if word in name), None)
+    packages = next((commands for word, commands in how.items() if word in name), None)
     wanted = f"Install the driver's libraries, exactly version {version or '(the module)'}"
     return f"{wanted}: {packages}" if packages else f"{wanted}."
 
@@ -188,17 +188,17 @@ def for_gpu(index: int, steps: Iterable[str]) -> tuple[str, ...]:
     return tuple(step.replace(reset, f"nvidia-smi -i {index} --gpu-reset") for step in steps)
 
 
-def fit(machine: Machine, steps: Iterable[str]) -> tuple[str, ...]:
+def adapt(machine: Machine, steps: Iterable[str]) -> tuple[str, ...]:
     """Return the steps that apply to this machine, in their order."""
     given = tuple(steps)
     if not given:
         return ()
     if machine.system.unavailable is not None and machine.host.os is None:
         return given  # the kind of machine is unknown
-    return tuple(dict.fromkeys(_fitting(machine, given))) or given
+    return tuple(dict.fromkeys(_adapted(machine, given))) or given
 
 
-def _fitting(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
+def _adapted(machine: Machine, steps: Iterable[str]) -> Iterator[str]:
     places = {
         IN_A_CONTAINER: machine.is_container,
         ON_A_HOST: not machine.is_container and not machine.is_wsl,

@@ -15,9 +15,9 @@ from gpucheck.detect.checks import (
     nvml,
     visibility,
 )
-from gpucheck.detect.machine import DetectRequest, Machine, say_nothing
+from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import Catalogue, CheckDescription, Finding, Framework, Layer
-from gpucheck.detect.remedies import fit
+from gpucheck.detect.remedies import adapt
 from gpucheck.detect.verdict import (
     GOOD,
     KNOWN_BY_SIGNS,
@@ -34,19 +34,19 @@ from gpucheck.report.envelope import Answer, CheckStatus, Notice
 from gpucheck.report.errors import WrongUseError
 
 #: Checks that ask the driver again are not run after these have failed.
-DOORS = frozenset({nvml.ID, cuda_driver.ID, visibility.ID})
-ASKS_AGAIN = frozenset({Layer.VISIBILITY, Layer.LAUNCH, Layer.HEALTH})
+CALL_THE_DRIVER = frozenset({nvml.ID, cuda_driver.ID, visibility.ID})
+CALL_IT_AGAIN = frozenset({Layer.VISIBILITY, Layer.LAUNCH, Layer.HEALTH})
 
 #: The most names to suggest for one that does not exist.
-MOST_OFFERED = 3
+MOST_SUGGESTED = 3
 #: The least similarity of a suggested name, from 0 to 1.
-ALIKE = 0.5
+LEAST_SIMILARITY = 0.5
 
 
 def detect(
     probes: Probes,
     request: DetectRequest | None = None,
-    tell: Callable[[str], None] = say_nothing,
+    tell: Callable[[str], None] = ignore_progress,
 ) -> Answer:
     """Run the checks and judge: 0 usable, 1 unusable or unhealthy, 3 unknown.
 
@@ -60,7 +60,7 @@ def detect(
     checks = choose_checks(wanted)
     machine = Machine(probes, wanted, _frameworks_to_try(wanted, checks), tell)
     findings = tuple(
-        finding._replace(remedy=fit(machine, finding.remedy))
+        finding._replace(remedy=adapt(machine, finding.remedy))
         for finding in _judge(machine, run_checks(machine, checks))
     )
     builds = machine.builds if any(f.layer is Layer.FRAMEWORK for f in findings) else None
@@ -68,7 +68,7 @@ def detect(
     return Answer(
         result=detection._replace(frameworks=_frameworks(machine, findings)),
         exit_code=exit_code_of(detection, wanted.framework),
-        host=complete_host(machine.host, machine.nvml) if _looked_at_nvml(checks) else machine.host,
+        host=complete_host(machine.host, machine.nvml) if _reads_nvml(checks) else machine.host,
         warnings=tuple(_notices(findings)),
     )
 
@@ -103,7 +103,7 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
     )
 
 
-def _looked_at_nvml(checks: Iterable[Check]) -> bool:
+def _reads_nvml(checks: Iterable[Check]) -> bool:
     return any(check.LAYER not in (Layer.ENVIRONMENT, Layer.PCI, Layer.KERNEL) for check in checks)
 
 
@@ -120,28 +120,28 @@ def run_checks(machine: Machine, checks: Sequence[Check]) -> list[Finding]:
     """Run the checks in order; one whose driver call would fail or hang again is skipped."""
     findings: list[Finding] = []
     for check in checks:
-        cause = _in_the_way(check, findings)
+        cause = _blocking_finding(check, findings)
         if cause is not None:
-            findings.append(_unreached(check, cause))
+            findings.append(_skipped(check, cause))
             continue
         found = check.check(machine)
         findings.extend(found if isinstance(found, list) else [found])
     return findings
 
 
-def _in_the_way(check: Check, findings: Sequence[Finding]) -> Finding | None:
+def _blocking_finding(check: Check, findings: Sequence[Finding]) -> Finding | None:
     for finding in findings:
         if finding.id not in check.REQUIRES:
             continue
         if is_hung(finding):
             return finding
         broken = finding.status in (CheckStatus.FAIL, CheckStatus.SKIP)
-        if broken and finding.id in DOORS and check.LAYER in ASKS_AGAIN:
+        if broken and finding.id in CALL_THE_DRIVER and check.LAYER in CALL_IT_AGAIN:
             return finding
     return None
 
 
-def _unreached(check: Check, cause: Finding) -> Finding:
+def _skipped(check: Check, cause: Finding) -> Finding:
     return Finding(
         id=check.ID,
         layer=check.LAYER,
@@ -220,8 +220,8 @@ def _near(word: str, names: Sequence[str]) -> tuple[str, ...]:
 
     lower = word.lower().replace("_", "-")
     near = [name for name in names if lower and lower in name]
-    near = near or difflib.get_close_matches(lower, names, MOST_OFFERED, ALIKE)
-    return (f"Did you mean {' or '.join(near[:MOST_OFFERED])}?",) if near else ()
+    near = near or difflib.get_close_matches(lower, names, MOST_SUGGESTED, LEAST_SIMILARITY)
+    return (f"Did you mean {' or '.join(near[:MOST_SUGGESTED])}?",) if near else ()
 
 
 def describe_checks(name: str | None = None) -> Answer:

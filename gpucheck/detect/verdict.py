@@ -124,13 +124,13 @@ def judge(
     names, said = _observation(chain)
     for name in set(names) & set(chain):
         chain[name] = _outweighed(chain[name], said)
-    for name, said in _witnesses(chain, has_control_node):
+    for name, said in _signs_of_absence(chain, has_control_node):
         chain[name] = _outweighed(chain[name], said)
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
     proven = _proven_by_launch(judged, chain.get(launch.ID))
     if cupy_failure is not None:
         proven = [cupy.after_launch(f, cupy_failure) if f.id == cupy.ID else f for f in proven]
-    return tuple(_said_once(_lost_once(_without_uvm(proven))))
+    return tuple(_hang_reported_once(_loss_reported_once(_without_uvm(proven))))
 
 
 def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> list[Finding]:
@@ -149,7 +149,7 @@ def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> 
     ]
 
 
-def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
+def _loss_reported_once(findings: Sequence[Finding]) -> list[Finding]:
     """Keep the remedy for a lost GPU in the finding that names it, not in each sign of it."""
     told = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
     causes = (pci_device.FELL_OFF, *gpu_lost.WORDS)
@@ -161,7 +161,7 @@ def _lost_once(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _said_once(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _hang_reported_once(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Warn once about a driver that stopped answering while the health was read."""
     first: Finding | None = None
     for finding in findings:
@@ -192,7 +192,9 @@ def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     return (), ""
 
 
-def _witnesses(chain: Mapping[str, Finding], has_control_node: bool) -> Iterator[tuple[str, str]]:
+def _signs_of_absence(
+    chain: Mapping[str, Finding], has_control_node: bool
+) -> Iterator[tuple[str, str]]:
     """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
     said = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
     code = next(iter(sorted(said & (RUNS | MISMATCH))), None)
@@ -321,7 +323,7 @@ def conclude(
 def _none_left(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding which says that every GPU is lost, whatever worked before."""
     lost = next((finding for finding in findings if finding.id == gpu_lost.ID), None)
-    none = lost is not None and (gpu_lost.left_of(lost) or "").startswith("0 ")
+    none = lost is not None and (gpu_lost.remaining_gpus(lost) or "").startswith("0 ")
     return lost if none else None
 
 
@@ -347,7 +349,7 @@ def _sentence(
         return SENTENCES[verdict] + "; its health is unknown" * unknown
     failed = cause.status is CheckStatus.FAIL
     if verdict is Verdict.DEGRADED and cause.id == gpu_lost.ID:
-        return f"{gpu_lost.left_of(cause)} GPUs usable: {cause.summary}"
+        return f"{gpu_lost.remaining_gpus(cause)} GPUs usable: {cause.summary}"
     if failed and verdict is Verdict.DEGRADED:
         return f"GPU usable, but {'unhealthy: ' * (cause.layer is Layer.HEALTH)}{cause.summary}"
     if verdict is Verdict.UNKNOWN and (failed or cause.status is CheckStatus.WARN):

@@ -60,7 +60,7 @@ WSL = machine("Ubuntu 24.04.3 LTS (WSL2)")
     ],
 )
 def test_a_step_is_fitted(where: Machine, step: str, fitted: str) -> None:
-    assert remedies.fit(where, (step,)) == (fitted,)
+    assert remedies.adapt(where, (step,)) == (fitted,)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_step_is_fitted(where: Machine, step: str, fitted: str) -> None:
 def test_steps_of_other_machines_are_left_out(where: Machine, kept: tuple[str, ...]) -> None:
     steps = ("On a host: A.", "In a container: B.", "In a virtual machine: C.")
 
-    assert remedies.fit(where, (*steps, *["D"] * (where is WSL))) == kept
+    assert remedies.adapt(where, (*steps, *["D"] * (where is WSL))) == kept
 
 
 def test_something_is_always_left() -> None:
-    assert remedies.fit(HOST, ("In a container: B.",)) == ("In a container: B.",)
-    assert remedies.fit(HOST, ()) == ()
+    assert remedies.adapt(HOST, ("In a container: B.",)) == ("In a container: B.",)
+    assert remedies.adapt(HOST, ()) == ()
 
 
 def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
@@ -85,7 +85,7 @@ def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
 
     where = Machine(Unknown(system_reading=SystemReading(unavailable="not recorded")))
 
-    assert remedies.fit(where, ("In a container: B.", REBOOT)) == ("In a container: B.", REBOOT)
+    assert remedies.adapt(where, ("In a container: B.", REBOOT)) == ("In a container: B.", REBOOT)
 
 
 @pytest.mark.parametrize(

@@ -243,12 +243,12 @@ def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
     if failure.library_code in MPS_CODES:
         remedy = REMEDIES.get(failure.code, MPS)
         name = "CUDA_MPS_PIPE_DIRECTORY"
-        told = _told(machine, name) or (Evidence(source=name, value="unset"),)
-        return _fail(failure.message, *told, remedy=remedy, cause=failure.code)
+        variable = _variable(machine, name) or (Evidence(source=name, value="unset"),)
+        return _fail(failure.message, *variable, remedy=remedy, cause=failure.code)
     return _fail(failure.message, remedy=remedy, cause=failure.code)
 
 
-def _told(machine: Machine, name: str) -> tuple[Evidence, ...]:
+def _variable(machine: Machine, name: str) -> tuple[Evidence, ...]:
     text = machine.environment.get(name)
     return () if text is None else (Evidence(source=name, value=repr(text)),)
 
@@ -265,7 +265,7 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     if machine.is_container and capabilities and not has_capability(capabilities, "compute"):
         return _fail(
             f"{LIBRARY} is missing: the container was started without the `compute` capability",
-            *_told(machine, name),
+            *_variable(machine, name),
             remedy=(f"Start the container with {name}=compute,utility",),
             cause="container-without-compute",
         )
@@ -286,10 +286,10 @@ def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
     plain = _plain(machine, failure)
-    told = _told(machine, VISIBLE)
-    if told:
+    variable = _variable(machine, VISIBLE)
+    if variable:
         first = f"Unset {VISIBLE}, or name a GPU that exists: gpucheck list"
-        return plain._replace(evidence=told, remedy=(first, *plain.remedy))
+        return plain._replace(evidence=variable, remedy=(first, *plain.remedy))
     closed = [cap for cap in machine.system.nodes.caps if cap.accessible is False]
     if closed and any(gpu.mig_instances for gpu in machine.nvml.gpus):
         return _mig_denied(closed)
@@ -373,7 +373,7 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
         ),
         None,
     )
-    evidence = list(_told(machine, "LD_LIBRARY_PATH"))
+    evidence = list(_variable(machine, "LD_LIBRARY_PATH"))
     if machine.kernel.module_version is not None:
         loaded = Evidence(source="/sys/module/nvidia/version", value=machine.kernel.module_version)
         evidence.append(loaded)

@@ -114,7 +114,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
     if machine.is_container:
         return _without_gpus(machine, evidence)
     if "SLURM_JOB_ID" in machine.environment:
-        evidence += _told(machine, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+        evidence += _variables(machine, "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
     return _finding(
         CheckStatus.FAIL,
         f"device files are missing: {', '.join(absent)}",
@@ -127,7 +127,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
     )
 
 
-def _told(machine: Machine, *names: str) -> list[Evidence]:
+def _variables(machine: Machine, *names: str) -> list[Evidence]:
     known = machine.environment
     return [
         Evidence(source=name, value=repr(known[name]) if name in known else "unset")
@@ -138,7 +138,7 @@ def _told(machine: Machine, *names: str) -> list[Evidence]:
 def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
     name = "NVIDIA_VISIBLE_DEVICES"
     asked = machine.environment.get(name)
-    evidence += _told(machine, name)
+    evidence += _variables(machine, name)
     if asked in NO_GPU_WORDS:
         summary = f"the container was started without GPUs: {name}={asked!r} requests none"
     else:

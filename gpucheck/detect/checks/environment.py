@@ -28,7 +28,7 @@ ABOUT = About(
 )
 
 #: Variables that give a container or a job its GPUs.
-TOLD_BY = (
+VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "SLURM_JOB_ID",
@@ -54,7 +54,7 @@ def check(machine: Machine) -> Finding:
         f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
         *(
             Evidence(source=name, value=repr(machine.environment[name]))
-            for name in TOLD_BY
+            for name in VARIABLES
             if name in machine.environment
         ),
     )

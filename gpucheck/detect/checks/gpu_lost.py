@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpucheck.detect.checks.nvml import REMEDIES
-from gpucheck.detect.checks.pci_device import gone_from
+from gpucheck.detect.checks.pci_device import gone_gpus
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
@@ -97,7 +97,7 @@ def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
     if machine.is_container or any(gpu.pci_bus_id is None for gpu in rows):
         return
     listed = {gpu.pci_bus_id for gpu in rows}
-    for bus_id in gone_from(machine):
+    for bus_id in gone_gpus(machine):
         if bus_id not in listed:
             sign = Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
             yield LostGpu(name=bus_id, code="gpu-is-lost", sign=sign)
@@ -119,6 +119,6 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
     )
 
 
-def left_of(finding: Finding) -> str | None:
+def remaining_gpus(finding: Finding) -> str | None:
     """Return how many GPUs are left according to this check's finding: "3 of 4"."""
     return next((each.value for each in finding.evidence if each.source == LEFT), None)

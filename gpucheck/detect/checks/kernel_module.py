@@ -7,7 +7,7 @@ from functools import partial
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.detect.module_problems import TOLD_CAUSES, line_with, told_by_log, wrong_flavour
+from gpucheck.detect.module_problems import LOG_CAUSES, line_with, problem_in_log, wrong_flavour
 from gpucheck.detect.remedies import build_module, install_driver, rebuild_initramfs, sign_module
 from gpucheck.drivers.readings import PciDeviceReading
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -87,7 +87,7 @@ ABOUT = About(
         *ABSENCES,
         "gpu-excluded",
         "gpu-not-taken",
-        *TOLD_CAUSES,
+        *LOG_CAUSES,
         "modules-not-readable",
     ),
 )
@@ -193,7 +193,7 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
 
 def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Finding:
     """Report GPUs on the bus that the loaded module does not list."""
-    problem = wrong_flavour(machine, left) or told_by_log(machine)
+    problem = wrong_flavour(machine, left) or problem_in_log(machine)
     what = f"the nvidia module is loaded, but does not drive {count_of(len(left))}"
     unknown = (
         KERNEL_LOG,

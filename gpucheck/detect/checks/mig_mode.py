@@ -40,7 +40,7 @@ def check(machine: Machine) -> Finding:
     gpus = [gpu for gpu in machine.nvml.gpus if gpu.failure is None]
     if not gpus:
         return _finding(CheckStatus.SKIP, "no GPU answers")
-    empty = [gpu for gpu in gpus if is_mig(gpu) and _has_none(gpu)]
+    empty = [gpu for gpu in gpus if is_mig(gpu) and _without_instance(gpu)]
     if empty:
         return _empty(empty, len(gpus))
     changing = _changing(machine)
@@ -74,7 +74,7 @@ def _changing(machine: Machine) -> Finding | None:
     )
 
 
-def _has_none(gpu: GpuReading) -> bool:
+def _without_instance(gpu: GpuReading) -> bool:
     return not gpu.mig_instances and "mig_instances" not in gpu.unavailable
 
 

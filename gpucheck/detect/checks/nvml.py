@@ -11,8 +11,8 @@ from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
 from gpucheck.detect.module_problems import (
     COLD_START,
-    TOLD_CAUSES,
-    told_by_log,
+    LOG_CAUSES,
+    problem_in_log,
     wrong_flavour,
 )
 from gpucheck.detect.remedies import (
@@ -119,7 +119,7 @@ ABOUT = About(
         "slurm-without-gpus",
         "gpus-missing",
         "same-uuid",
-        *TOLD_CAUSES,
+        *LOG_CAUSES,
     ),
 )
 
@@ -273,7 +273,7 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
     if "SLURM_JOB_ID" in machine.environment:
         return refused._replace(remedy=(*SLURM, *refused.remedy))
     devices = machine.kernel.pci_devices or ()
-    trouble = wrong_flavour(machine, devices) or told_by_log(machine)
+    trouble = wrong_flavour(machine, devices) or problem_in_log(machine)
     if trouble is None:
         return refused
     return _fail(
@@ -367,7 +367,7 @@ def _do(silent: list[GpuReading]) -> str:
 
 
 def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
-    trouble = told_by_log(machine)
+    trouble = problem_in_log(machine)
     return _finding(
         CheckStatus.WARN,
         f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"

@@ -94,7 +94,7 @@ def _absent(cause: str, summary: str, evidence: list[Evidence], steps: tuple[str
     return _finding(CheckStatus.FAIL, summary, *evidence, remedy=steps, cause=cause)
 
 
-def gone_from(machine: Machine) -> list[str]:
+def gone_gpus(machine: Machine) -> list[str]:
     """Return the bus ids of the GPUs whose registers read as all ones, though they do not sleep."""
     on_bus = {device.pci_bus_id for device in machine.kernel.pci_devices or ()}
     return [
@@ -106,7 +106,7 @@ def gone_from(machine: Machine) -> list[str]:
 
 def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
     details = {detail.pci_bus_id: detail for detail in machine.system.pci}
-    gone = gone_from(machine)
+    gone = gone_gpus(machine)
     if gone:
         return _gone(gone, len(devices))
     return _finding(

@@ -33,7 +33,7 @@ LINK = "/usr/local/cuda"
 REQUIRE = "NVIDIA_REQUIRE_CUDA"
 _REQUIRED = re.compile(r"cuda>=([0-9]+)\.([0-9]+)")
 #: Kind of library -> the cause, and what it is.
-IN_FRONT = {
+FOREIGN_LIBCUDA = {
     "stub": ("stub-in-front", "the toolkit's stub"),
     "compat": ("compat-in-front", "a compatibility library"),
 }
@@ -73,7 +73,12 @@ def check(machine: Machine) -> Finding:
     if machine.system.unavailable is not None:
         summary = f"not checked: {machine.system.unavailable}"
         return _finding(CheckStatus.SKIP, summary)
-    troubles = [*_in_front(machine), *_of_linux(machine), *_toolkits(machine), *_image(machine)]
+    troubles = [
+        *_foreign_libcuda(machine),
+        *_linux_driver(machine),
+        *_toolkits(machine),
+        *_image(machine),
+    ]
     if troubles:
         return _finding(
             CheckStatus.WARN,
@@ -82,16 +87,16 @@ def check(machine: Machine) -> Finding:
             remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
             cause=troubles[0].cause,
         )
-    return _finding(CheckStatus.OK, _summary(machine), *_remarks(machine))  # fmt: skip
+    return _finding(CheckStatus.OK, _summary(machine), *_notes(machine))  # fmt: skip
 
 
-def _in_front(machine: Machine) -> Iterator[Trouble]:
+def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
     """Find a stub or a compatibility library before the driver's own libcuda."""
     for library in machine.system.libraries.found:
         if not library.name.startswith("libcuda.so"):
             continue
-        if library.kind in IN_FRONT and not _is_wanted(machine, library):
-            cause, what = IN_FRONT[library.kind]
+        if library.kind in FOREIGN_LIBCUDA and not _is_wanted(machine, library):
+            cause, what = FOREIGN_LIBCUDA[library.kind]
             folder = library.path.rpartition("/")[0]
             yield Trouble(
                 CheckStatus.WARN,
@@ -108,7 +113,7 @@ def _is_wanted(machine: Machine, library: LibraryReading) -> bool:
     return library.kind == "compat" and bool(machine.cuda.device_count)
 
 
-def _of_linux(machine: Machine) -> Iterator[Trouble]:
+def _linux_driver(machine: Machine) -> Iterator[Trouble]:
     """On WSL2, find the libraries of a Linux driver, which may hide those of Windows."""
     found = [
         library
@@ -202,7 +207,7 @@ def _summary(machine: Machine) -> str:
     return "CUDA toolkit " + ", ".join(each.version or f"in {each.path}" for each in toolkits)
 
 
-def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
+def _toolkit_note(machine: Machine, toolkit: ToolkitReading) -> str:
     """Return a toolkit's version, and the driver that its programs need."""
     value = toolkit.version or "?"
     driver = machine.nvml.driver_version
@@ -217,9 +222,9 @@ def _remark(machine: Machine, toolkit: ToolkitReading) -> str:
     return value
 
 
-def _remarks(machine: Machine) -> Iterator[Evidence]:
+def _notes(machine: Machine) -> Iterator[Evidence]:
     first = next(iter(machine.system.libraries.found), None)
     if first is not None and first.kind == "compat":
         yield Evidence(source=first.path, value="a compatibility library with which CUDA works")
     for toolkit in machine.system.libraries.toolkits:
-        yield Evidence(source=toolkit.path, value=_remark(machine, toolkit))
+        yield Evidence(source=toolkit.path, value=_toolkit_note(machine, toolkit))

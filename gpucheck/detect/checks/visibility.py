@@ -20,7 +20,7 @@ _finding = partial(make_finding, ID, LAYER)
 
 ORDER = "CUDA_DEVICE_ORDER"
 #: Values whose meaning is hard to guess.
-ODD = {
+SPECIAL_VALUES = {
     "NoDevFiles": "Slurm sets this for a job without GPUs",
     '""': "these are two quotation marks, which name no GPU; an empty value has none",
 }
@@ -50,8 +50,8 @@ def check(machine: Machine) -> Finding:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
         return _finding(CheckStatus.OK, summary, *_order(machine))
     visibility = machine.visibility
-    told = Evidence(source=VISIBLE, value=repr(text))
-    evidence = (told, *_entries(visibility), *_order(machine))
+    value = Evidence(source=VISIBLE, value=repr(text))
+    evidence = (value, *_entries(visibility), *_order(machine))
     if not seen:
         return _finding(
             CheckStatus.FAIL,
@@ -110,8 +110,8 @@ def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str,
 def _why(text: str, visibility: Visibility) -> str:
     if text == "":
         return "an empty value means none"
-    if text in ODD:
-        return ODD[text]
+    if text in SPECIAL_VALUES:
+        return SPECIAL_VALUES[text]
     if hides_on_purpose(visibility):
         return "this value is used to hide every GPU"
     dropped = [entry for entry in visibility.entries if entry.status is EntryStatus.DROPPED]
