@@ -87,7 +87,7 @@ def check(machine: Machine) -> Finding:
             remedy=tuple(dict.fromkeys(step for trouble in troubles for step in trouble.remedy)),
             cause=troubles[0].cause,
         )
-    return _finding(CheckStatus.OK, _summary(machine), *_notes(machine))  # fmt: skip
+    return _finding(CheckStatus.OK, _summary(machine), *_notes(machine))
 
 
 def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
