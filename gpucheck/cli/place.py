@@ -294,7 +294,7 @@ def _choose(options: PlaceOptions, shared: Shared, context: Context) -> int:
     def take(probes: Probes) -> Lease:
         recorded = shared.recording is not None
         environment = probes.environment() if recorded else os.environ
-        return lease_best(request, claim, probes, environment, on_wait=reporter(shared))
+        return lease_best(request, claim, probes, environment, on_wait=WaitReporter(shared))
 
     if context.child is not None:
         _run_command(take, shared, context)
@@ -378,7 +378,7 @@ def _place_named(options: PlaceOptions, shared: Shared, context: Context) -> int
             probes,
             os.environ,
             soft=options.soft,
-            on_wait=reporter(shared),
+            on_wait=WaitReporter(shared),
         )
 
     if context.child is not None:
@@ -473,34 +473,37 @@ def _run_command(take: Callable[[Probes], Lease], shared: Shared, context: Conte
 # ---------------------------------------------------------------------------------- messages
 
 
-def reporter(shared: Shared) -> Callable[[Waiting], None]:
-    """Return a callback that reports the waiting when it changes, or once a minute."""
-    last = [""]
-    reported_s = [0.0]
-    details: list[tuple[str, ...]] = [()]
+class WaitReporter:
+    """Messages about a wait: a line when it changes, or once a minute."""
 
-    def report(waiting: Waiting) -> None:
-        before = {0: "next in line", 1: "1 is ahead of us"}
-        place = before.get(waiting.ahead, f"{waiting.ahead} are ahead of us")
-        line = f"{place}: {waiting.reason}"
-        is_new = last[0] != line
-        if shared.verbosity < 0 or not (is_new or waiting.waited_s - reported_s[0] >= _REMINDER_S):
+    def __init__(self, shared: Shared) -> None:
+        self._quiet = shared.verbosity < 0
+        self._line = ""
+        self._reported_s = 0.0
+        self._details: tuple[str, ...] = ()
+
+    def __call__(self, waiting: Waiting) -> None:
+        """Report how many are ahead, and what is missing."""
+        ahead = {0: "next in line", 1: "1 is ahead of us"}
+        position = ahead.get(waiting.ahead, f"{waiting.ahead} are ahead of us")
+        line = f"{position}: {waiting.reason}"
+        is_new = self._line != line
+        is_due = is_new or waiting.waited_s - self._reported_s >= _REMINDER_S
+        if self._quiet or not is_due:
             return
         length = "" if is_new else f" for {waiting.waited_s / 60:.0f} min"
-        last[0], reported_s[0] = line, waiting.waited_s
-        _say(f"waiting{length}, {line}")
-        if details[0] != waiting.details:
-            details[0] = waiting.details
+        self._line, self._reported_s = line, waiting.waited_s
+        _message(f"waiting{length}, {line}")
+        if self._details != waiting.details:
+            self._details = waiting.details
             for detail in waiting.details:
                 write_stderr(printable(f"  {detail}"))
-
-    return report
 
 
 def report_devices(placement: Placement) -> None:
     """Report the command's devices, by their number there or by the given name."""
     for device in placement.devices:
-        _say(_outcome(device))
+        _message(_outcome(device))
 
 
 def _outcome(device: PlacedDevice) -> str:
@@ -528,14 +531,14 @@ def explain(answer: Answer, shared: Shared) -> None:
     # Chosen, fits, no: this is also their alphabetical order.
     for (verdict, _), items in sorted(groups.items(), key=lambda group: group[0][0]):
         if alone:
-            _say(f"{_in_full(items[0])}: {verdict}: {items[0].reason}")
+            _message(f"{_in_full(items[0])}: {verdict}: {items[0].reason}")
         elif verdict == "fits":
-            _say(f"{_which(items, named=unlike)}: {'fits' if len(items) == 1 else 'fit'} too")
+            _message(f"{_which(items, named=unlike)}: {'fits' if len(items) == 1 else 'fit'} too")
         else:
             named = unlike or verdict == "chosen"
-            _say(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
+            _message(f"{_which(items, named=named)}: {verdict}: {items[0].reason}")
     for advice in placement.advice:
-        _say(advice)
+        _message(advice)
 
 
 def _which(items: Sequence[Candidate], *, named: bool) -> str:
@@ -549,5 +552,5 @@ def _in_full(item: Candidate) -> str:
     return " ".join(filter(None, ("GPU", str(item.index), item.name, item.uuid)))
 
 
-def _say(text: str) -> None:
+def _message(text: str) -> None:
     write_stderr(printable(f"gpucheck: {text}"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.cli.output import Context
-from gpucheck.cli.place import PlaceOptions, check, explain, reporter
+from gpucheck.cli.place import PlaceOptions, WaitReporter, check, explain
 from gpucheck.cli.shared import Shared
 from gpucheck.place.claims import Waiting
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
@@ -83,7 +83,7 @@ REASON = "1 GPU was requested, but none fits."
 
 
 def said(capsys: pytest.CaptureFixture[str], *waits: tuple[int, float], verbosity: int = 0) -> str:
-    report = reporter(Shared(verbosity=verbosity))
+    report = WaitReporter(Shared(verbosity=verbosity))
     for ahead, waited_s in waits:
         report(Waiting(ahead=ahead, waited_s=waited_s, reason=REASON))
     return capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_nothing_where_quiet_is_wanted(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_details_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    report = reporter(Shared())
+    report = WaitReporter(Shared())
     for waited_s, details in ((0.0, ("GPU 0: a",)), (1.0, ("GPU 0: b",)), (61.0, ("GPU 0: b",))):
         report(Waiting(ahead=0, waited_s=waited_s, reason=REASON, details=details))
 
