@@ -105,6 +105,6 @@ def _program(python: str | None) -> str | None:
         return None
     import os
 
-    from gpucheck.drivers.python.other_python import meant_interpreter
+    from gpucheck.drivers.python.interpreters import user_interpreter
 
-    return meant_interpreter(os.environ, python).path
+    return user_interpreter(os.environ, python).path

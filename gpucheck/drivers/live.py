@@ -149,7 +149,7 @@ class LiveProbes:
 
     def builds(self, python: str | None) -> BuildsReading:
         """Read the metadata of an interpreter's frameworks."""
-        from gpucheck.drivers.python.builds import read_builds
+        from gpucheck.drivers.python.frameworks import read_builds
 
         return read_builds(python, os.environ)
 
@@ -157,10 +157,10 @@ class LiveProbes:
         self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Import frameworks in children."""
-        from gpucheck.drivers.python.trials import run_trials
+        from gpucheck.drivers.python.framework_test import run_framework_tests
 
         patience_s = self.patience_s()
-        trials = run_trials(names, python, os.environ, deadline_s=patience_s, tell=tell)
+        trials = run_framework_tests(names, python, os.environ, deadline_s=patience_s, tell=tell)
         for trial in trials:
             self._heed(trial.failure)
         return trials

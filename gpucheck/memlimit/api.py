@@ -12,7 +12,7 @@ from gpucheck.drivers import open_probes
 from gpucheck.drivers.cupy.pools import active_devices, limit_pools, restore_pools
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.inventory.inventory import list_gpus
 from gpucheck.memlimit.environment import hook_document
 from gpucheck.memlimit.hook import gpucheck_limit_hook as hook

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.memlimit.mechanisms.cupy import CUPY_LIMIT
 from gpucheck.memlimit.mechanisms.jax import JAX_FRACTION, JAX_FRACTION_OLD
 from gpucheck.memlimit.mechanisms.pytorch import TORCH_CONF, TORCH_CONF_OLD, TORCH_KEY

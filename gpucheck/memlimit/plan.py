@@ -10,8 +10,8 @@ from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.host.driver_files import MpsReading, read_mps
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
-from gpucheck.drivers.python.frameworks import FrameworksReading, find_interpreter, read_frameworks
-from gpucheck.drivers.python.other_python import Interpreter, meant_interpreter
+from gpucheck.drivers.python.frameworks import FrameworksReading, read_frameworks
+from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter, user_interpreter
 from gpucheck.inventory.inventory import ListRequest, take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
 from gpucheck.memlimit.environment import hook_state
@@ -113,8 +113,8 @@ def _plan_from_options(
 
 def _interpreter(options: LimitOptions, environment: Mapping[str, str]) -> Interpreter | None:
     if options.command is not None and options.python is None:
-        return find_interpreter(_innermost(options.command), environment)
-    return meant_interpreter(environment, options.python)
+        return command_interpreter(_innermost(options.command), environment)
+    return user_interpreter(environment, options.python)
 
 
 def _innermost(command: tuple[str, ...]) -> tuple[str, ...]:

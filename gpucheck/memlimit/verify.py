@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any
 
+from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
 from gpucheck.drivers.python.limit_proof import (
     DEADLINE_PER_GPU_S,
     DEADLINE_S,
@@ -17,7 +18,6 @@ from gpucheck.drivers.python.limit_proof import (
     open_memory_reader,
     run_proof,
 )
-from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
 from gpucheck.drivers.readings import CudaReading
 from gpucheck.inventory.condition import spare_bytes
 from gpucheck.memlimit.environment import limited_environment

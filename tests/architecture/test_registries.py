@@ -118,8 +118,8 @@ def test_frameworks_are_the_same_everywhere() -> None:
     python = PACKAGE / "drivers" / "python"
 
     assert keys_of("FRAMEWORKS", python / "frameworks_child.py") == set(NAMES)
-    assert keys_of("DESCRIBE", python / "builds_child.py") == set(NAMES)
-    assert keys_of("TRIALS", python / "trial_child.py") == set(NAMES)
+    assert keys_of("DESCRIBE", python / "frameworks_child.py") == set(NAMES)
+    assert keys_of("TESTS", python / "framework_test_child.py") == set(NAMES)
     assert {check.ID for check in CHECKS if check.LAYER is Layer.FRAMEWORK} == set(NAMES)
 
 

@@ -46,8 +46,8 @@ def told(where: Machine, build: BuildReading, *, named_by: str | None = None) ->
 
 # ------------------------------------------------------------------------------ real ones
 
-#: What builds_child.py said of these packages, really installed from PyPI on a machine without a
-#: GPU and with the CUDA 13.0 toolkit's cudart, cuPTI and NVVM. Of those without a fault it was
+#: The answers of frameworks_child.py about these packages, installed from PyPI on a machine without
+#: a GPU and with the CUDA 13.0 toolkit's cudart, cuPTI and NVVM. Of those without a fault it was
 #: seen that they import (PyTorch), compile (CuPy, numba-cuda) or load (the others) after that.
 INSTALLATIONS = {
     each.pop("installation"): from_plain(BuildReading, each)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.inventory.model import Gpu
 from gpucheck.memlimit.environment import (
     HOOK_VARIABLE,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpucheck.drivers.host.driver_files import MpsReading
 from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.inventory.model import Gpu, MigInstance, MigState
 from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
 from gpucheck.memlimit.mechanisms import WRITERS, write_code

@@ -11,7 +11,7 @@ import pytest
 
 from gpucheck.drivers.python import limit_proof_child
 from gpucheck.drivers.python.frameworks import FrameworksReading
-from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
+from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
 from gpucheck.inventory.model import Gpu
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification

@@ -14,8 +14,8 @@ from typing import Any
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
-from gpucheck.drivers.python.other_python import user_environment
-from gpucheck.drivers.python.trials import IMPORT_S
+from gpucheck.drivers.python.framework_test import IMPORT_S
+from gpucheck.drivers.python.interpreters import user_environment
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.codec import DecodeError, from_plain
 

@@ -11,7 +11,7 @@ from gpucheck.drivers.host.processes import memory_by_process
 from gpucheck.drivers.interface import NvmlQuestion
 from gpucheck.drivers.live import DEADLINE_BASE_S
 from gpucheck.drivers.nvml.client import NvmlSession
-from gpucheck.drivers.python.other_python import Interpreter, run_script
+from gpucheck.drivers.python.interpreters import Interpreter, run_script
 
 #: The first use of a GPU loads gigabytes of libraries, and JAX compiles.
 DEADLINE_S = 300.0

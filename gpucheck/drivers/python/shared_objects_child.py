@@ -1,9 +1,9 @@
 """Dynamic loader in list mode: the libraries that a shared object would load, or fail to find.
 
-A single file that builds_child.py loads, in any interpreter (Python 3.8 or newer, standard library
-only). The loader that runs this interpreter, never the object's own, lists what the object would
-load: it maps files but runs none of them. No other program knows the search path, RPATHs, the
-loader's cache and its configuration as well.
+A single file that frameworks_child.py loads, in any interpreter (Python 3.8 or newer, standard
+library only). The loader that runs this interpreter, never the object's own, lists what the object
+would load: it maps files but runs none of them. No other program knows the search path, RPATHs,
+the loader's cache and its configuration as well.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.evidence import BuildReading
-from gpucheck.drivers.python import builds_child, shared_objects_child
-from gpucheck.drivers.python.builds import read_builds
+from gpucheck.drivers.python import frameworks_child, shared_objects_child
+from gpucheck.drivers.python.frameworks import read_builds
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
@@ -485,9 +485,9 @@ def test_without_the_gnu_loader_the_libraries_were_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_objects_child.Loader, "_own", staticmethod(lambda: None))
-    monkeypatch.setattr(builds_child, "shared_objects_child", shared_objects_child)
+    monkeypatch.setattr(frameworks_child, "shared_objects_child", shared_objects_child)
     build: dict[str, Any] = {"missing_libraries": [], "broken": [], "unchecked": None}
 
-    builds_child.look(build, [shutil.which("sh") or ""])
+    frameworks_child.look(build, [shutil.which("sh") or ""])
 
     assert "GNU C library" in build["unchecked"]

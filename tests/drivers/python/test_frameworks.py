@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.python.frameworks import find_interpreter, read_frameworks
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.frameworks import read_frameworks
+from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter
 
 STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"
 
@@ -63,7 +63,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_python_is_recognised_with_its_options(
     environment: dict[str, str], command: list[str], isolated: bool, bare: bool
 ) -> None:
-    found = find_interpreter(command, environment)
+    found = command_interpreter(command, environment)
 
     assert found is not None
     assert (found.isolated, found.bare) == (isolated, bare)
@@ -74,7 +74,7 @@ def test_a_python_is_recognised_with_its_options(
     "name", ["shell", "binary", "empty", "bare", "env-alone", "missing", "/", "", "/dev/null"]
 )
 def test_what_is_no_python_is_not_guessed(environment: dict[str, str], name: str) -> None:
-    assert find_interpreter([name, "x"], environment) is None
+    assert command_interpreter([name, "x"], environment) is None
 
 
 def test_versions_are_read_without_an_import(tmp_path: Path) -> None:

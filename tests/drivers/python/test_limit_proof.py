@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
 from gpucheck.drivers.python.limit_proof import run_proof
-from gpucheck.drivers.python.other_python import Interpreter, OtherPythonError
 from gpucheck.memlimit.environment import hook_folder
 from tests.memlimit.hook.limited_python import payload
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.python.frameworks import read_frameworks
-from gpucheck.drivers.python.other_python import Interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 from gpucheck.memlimit.environment import hook_folder
 from tests.memlimit.hook.limited_python import GIB, Ran, payload, run_limited
 

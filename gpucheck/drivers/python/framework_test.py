@@ -10,17 +10,17 @@ from typing import Any
 
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG, Child, ChildDiedError, ChildSilentError
 from gpucheck.drivers.evidence import TrialReading
-from gpucheck.drivers.python.other_python import user_environment
+from gpucheck.drivers.python.interpreters import user_environment
 from gpucheck.drivers.readings import ProbeFailure
 from gpucheck.report.codec import DecodeError, from_plain
 
-SCRIPT = str(Path(__file__).with_name("trial_child.py"))
+SCRIPT = str(Path(__file__).with_name("framework_test_child.py"))
 #: A cold import of a large framework from a slow disk takes tens of seconds.
 IMPORT_S = 120.0
 NOT_ANSWERING = "driver-not-answering"
 
 
-class Trial:
+class FrameworkTest:
     """One framework's child, from its start to its result."""
 
     def __init__(self, name: str, python: str | None, environment: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ class Trial:
             self._child = None
 
 
-def run_trials(
+def run_framework_tests(
     names: Sequence[str],
     python: str | None,
     environment: Mapping[str, str],
@@ -91,20 +91,20 @@ def run_trials(
     `deadline_s` bounds the driver's part; the imports together have IMPORT_S.
     """
     for_child = user_environment(environment)
-    trials = [Trial(name, python, for_child) for name in names]
+    tests = [FrameworkTest(name, python, for_child) for name in names]
     try:
         end = time.monotonic() + max(IMPORT_S, deadline_s)
-        for trial in trials:
-            tell(f"importing {trial.name}")
-            trial.import_(max(0.1, end - time.monotonic()))
+        for test in tests:
+            tell(f"importing {test.name}")
+            test.import_(max(0.1, end - time.monotonic()))
         # The first computation on a GPU may compile every kernel for it.
         patience_s = deadline_s + IMPORT_S / 2
-        for trial in trials:
-            tell(f"{trial.name} on the GPU")
-            if not trial.work(patience_s):
+        for test in tests:
+            tell(f"{test.name} on the GPU")
+            if not test.work(patience_s):
                 patience_s *= SHARE_AFTER_A_HANG
-            trial.close()
-        return tuple(trial.reading() for trial in trials)
+            test.close()
+        return tuple(test.reading() for test in tests)
     finally:
-        for trial in trials:
-            trial.close()
+        for test in tests:
+            test.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.python import trials
-from gpucheck.drivers.python.trials import run_trials
+from gpucheck.drivers.python import framework_test
+from gpucheck.drivers.python.framework_test import run_framework_tests
 from gpucheck.drivers.readings import ProbeFailure
 
 
@@ -20,9 +20,11 @@ def fake(folder: Path, module: str, text: str) -> dict[str, str]:
 
 def attempt(
     environment: dict[str, str], *names: str, deadline_s: float = 20
-) -> dict[str, trials.TrialReading]:
+) -> dict[str, framework_test.TrialReading]:
     said: list[str] = []
-    found = run_trials(names, sys.executable, environment, deadline_s=deadline_s, tell=said.append)
+    found = run_framework_tests(
+        names, sys.executable, environment, deadline_s=deadline_s, tell=said.append
+    )
     assert all(any(name in line for line in said) for name in names)
     return {trial.name: trial for trial in found}
 
@@ -47,7 +49,7 @@ def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
 
 
 def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "IMPORT_S", 0.5)
+    monkeypatch.setattr(framework_test, "IMPORT_S", 0.5)
     environment = fake(tmp_path, "torch", "import time; time.sleep(600)\n")
 
     found = attempt(environment, "pytorch", deadline_s=0.5)["pytorch"]
@@ -115,7 +117,7 @@ class cuda:
 def test_work_that_never_ends_leaves_less_time_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "IMPORT_S", 4.0)
+    monkeypatch.setattr(framework_test, "IMPORT_S", 4.0)
     environment = fake(tmp_path, "jax", STUCK)
     fake(tmp_path, "cupy", STUCK)
 

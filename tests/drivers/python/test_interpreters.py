@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.python import other_python
-from gpucheck.drivers.python.other_python import (
+from gpucheck.drivers.python import interpreters
+from gpucheck.drivers.python.interpreters import (
     Interpreter,
     OtherPythonError,
-    meant_interpreter,
     run_script,
     user_environment,
+    user_interpreter,
 )
 from gpucheck.report.errors import WrongUseError
 
@@ -50,8 +50,8 @@ def test_the_words_that_start_it(interpreter: Interpreter, command: tuple[str, .
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a script in the folder of other_python.py."""
-    monkeypatch.setattr(other_python, "__file__", str(tmp_path / "other_python.py"))
+    """Return the path of a script in the folder of interpreters.py."""
+    monkeypatch.setattr(interpreters, "__file__", str(tmp_path / "interpreters.py"))
     return tmp_path / "child.py"
 
 
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_started() -> None:
     nobody = Interpreter("/nonexistent/python")
 
     with pytest.raises(OtherPythonError, match="could not be started"):
-        list(run_script(nobody, "builds_child.py", environment={}, deadline_s=1))
+        list(run_script(nobody, "frameworks_child.py", environment={}, deadline_s=1))
 
 
 # ----------------------------------------------------------------------- the user's Python
@@ -101,7 +101,7 @@ def pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def meant(environment: dict[str, str], named: str | None = None) -> tuple[str, str]:
-    found = meant_interpreter(environment, named)
+    found = user_interpreter(environment, named)
     return os.path.relpath(found.path), found.named_by
 
 
@@ -116,7 +116,7 @@ def test_the_python_that_a_person_means(pythons: dict[str, str]) -> None:
     assert meant(pythons) == ("b/python", "PATH")
     pythons["PATH"] = pythons["PATH"].removesuffix("/b")
     assert meant(pythons) == ("a/python3", "PATH")
-    own = meant_interpreter({"PATH": "here::."})
+    own = user_interpreter({"PATH": "here::."})
     assert own == Interpreter(sys.executable, named_by="gpucheck")
 
 
@@ -128,7 +128,7 @@ def test_an_environment_without_a_python_is_none(pythons: dict[str, str], folder
 @pytest.mark.parametrize("named", ["", ".", "/", "nobody", "/nobody", "./a", "/etc/passwd"])
 def test_a_name_that_is_no_program_is_refused(pythons: dict[str, str], named: str) -> None:
     with pytest.raises(WrongUseError) as raised:
-        meant_interpreter(pythons, named)
+        user_interpreter(pythons, named)
 
     assert raised.value.code == "no-such-python"
     assert repr(named) in raised.value.message

@@ -1,10 +1,12 @@
-"""Other Python interpreters: finding the user's, and running our single files there."""
+"""Other Python interpreters: the user's, that of a command, and our scripts run there."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +15,8 @@ from gpucheck.report.errors import WrongUseError
 
 #: Variables that would make an interpreter do more than run our file.
 _UNWANTED = frozenset({"PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONBREAKPOINT", "PYTHONDEBUG"})
-
-
 #: The folders of active environments; the first that is set counts.
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
 #: The oldest Python in which our single files run.
 OLDEST = (3, 8)
 #: A program that every Python understands, to learn the version of one that cannot run our files.
@@ -27,6 +25,14 @@ _SAY_VERSION = (
 )
 #: It needs only the interpreter itself.
 _VERSION_S = 5.0
+
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
+_OPTION_LETTERS = re.compile(r"-[bBdEhiIOPqRsSuvVx?]+")
+#: Options of Python that take the next word as their value.
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+#: The second line of scripts whose interpreter's path is too long for the first.
+_LONG_INTERPRETER = re.compile(r"'''exec' \"?([^\"\s]+)\"? ")
 
 
 class Interpreter(NamedTuple):
@@ -47,7 +53,7 @@ class Interpreter(NamedTuple):
         return (self.path, *["-I"] * self.isolated, *["-S"] * self.bare)
 
 
-def meant_interpreter(environment: Mapping[str, str], named: str | None = None) -> Interpreter:
+def user_interpreter(environment: Mapping[str, str], named: str | None = None) -> Interpreter:
     """Return the user's Python.
 
     It is the one that `--python` names, else that of the active environment (VIRTUAL_ENV, then
@@ -87,6 +93,54 @@ def _program(name: str, environment: Mapping[str, str]) -> str | None:
 
 def _is_program(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)  # noqa: PTH113
+
+
+def command_interpreter(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Interpreter | None:
+    """Return the Python that this command starts, directly or by a script's first line."""
+    path = shutil.which(command[0], path=environment.get("PATH", os.defpath))
+    if path is None:
+        return None
+    if _is_python(path):
+        return _with_options(path, command[1:])
+    words = _first_line(path)
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        return command_interpreter(words, environment) if words and _is_python(words[0]) else None
+    return _with_options(words[0], words[1:]) if words and _is_python(words[0]) else None
+
+
+def _is_python(path: str) -> bool:
+    return _PYTHON.fullmatch(Path(path).name) is not None
+
+
+def _with_options(path: str, words: Sequence[str]) -> Interpreter:
+    letters = ""
+    rest = iter(words)
+    for word in rest:
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif _OPTION_LETTERS.fullmatch(word):
+            letters += word[1:]
+        elif not word.startswith(("-W", "-X", "--check")):
+            break
+    isolated = "I" in letters or "E" in letters
+    return Interpreter(path=path, isolated=isolated, bare="S" in letters)
+
+
+def _first_line(path: str) -> list[str]:
+    """Return the words after a script's `#!`, or nothing."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(1024).decode("utf-8", "replace")
+    except OSError:
+        return []
+    if not head.startswith("#!"):
+        return []
+    first, _, rest = head[2:].partition("\n")
+    long = _LONG_INTERPRETER.match(rest)
+    return [long[1]] if long else first.split()
 
 
 class OtherPythonError(Exception):

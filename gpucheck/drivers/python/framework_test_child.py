@@ -184,7 +184,7 @@ def doubling_model() -> bytes:
     return integer(1, 8) + field(7, graph) + field(8, integer(2, 13))
 
 
-TRIALS = {
+TESTS = {
     "pytorch": try_pytorch,
     "tensorflow": try_tensorflow,
     "jax": try_jax,
@@ -254,7 +254,7 @@ def main() -> None:
     found: dict[str, Any] = {"name": name, "sees_gpu": False}
     started = time.perf_counter()
     try:
-        work = TRIALS[name]()
+        work = TESTS[name]()
     except BaseException as error:
         say({**found, "error": explain(error)})
         return
