@@ -1,13 +1,15 @@
-"""Every document has a JSON Schema in the package, and each of them is a valid schema."""
+"""Every document has a JSON Schema in the package: valid, and generated from its records."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from tests import schemas
 from tests.architecture.commands import COMMAND_NAMES
 from tests.architecture.house import PACKAGE, name_of
 
@@ -24,6 +26,23 @@ def schema_files() -> list[Path]:
 
 def test_one_schema_per_document() -> None:
     assert {path.stem for path in schema_files()} == DOCUMENTS
+    assert {*schemas.RESULTS, schemas.BASELINE} == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTS))
+def test_schema_is_what_the_records_say(name: str) -> None:
+    path = SCHEMAS / f"{name}.json"
+    if os.environ.get("UPDATE_SNAPSHOTS") == "1":
+        path.write_text(schemas.text(name), encoding="utf-8")
+
+    assert path.read_text(encoding="utf-8") == schemas.text(name)
+
+
+def test_every_note_is_of_a_record_and_a_field_that_a_document_has() -> None:
+    for name in sorted(DOCUMENTS):
+        schemas.schema(name)
+
+    assert schemas.unused_notes() == set()
 
 
 @pytest.mark.parametrize("path", schema_files(), ids=name_of)
