@@ -262,6 +262,15 @@ class TestWhatARowTells:
     def test_nobody_knows_what_an_unknown_python_has(self) -> None:
         assert {each.installed for each in plan("30%").mechanisms} == {None}
 
+    def test_the_reason_begins_with_the_missing_framework(self) -> None:
+        here, elsewhere = (
+            by_name(plan("30%", found=found), "CUPY_GPU_MEMORY_LIMIT").reason
+            for found in ({"cupy": "14"}, {})
+        )
+
+        assert here.startswith("default pool only")
+        assert elsewhere == f"/bin/python has no cupy; {here}"
+
 
 class TestJax:
     @pytest.mark.parametrize(
@@ -273,6 +282,8 @@ class TestJax:
             ("0.9.2", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
             ("", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
             ("odd", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("1", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+            ("0.10rc1", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
         ],
     )
     def test_the_name_that_the_version_reads(self, version: str, name: str) -> None:
@@ -299,10 +310,11 @@ class TestMps:
 
         assert MPS_LIMIT not in limit.environment
 
-    def test_cards_before_volta_have_none(self) -> None:
-        limit = plan("30%", card(compute_capability="6.1"), mps=RUNNING)
+    @pytest.mark.parametrize(("oldest", "applies"), [("6.1", False), ("7.0", True)])
+    def test_cards_before_volta_have_none(self, oldest: str, applies: bool) -> None:
+        limit = plan("30%", card(compute_capability=oldest), card(1), mps=RUNNING)
 
-        assert not by_name(limit, MPS_LIMIT).applies
+        assert by_name(limit, MPS_LIMIT).applies is applies
 
     @pytest.mark.parametrize(
         ("theirs", "after"),
@@ -338,6 +350,15 @@ class TestMig:
 
         found = by_name(limit, "MIG instance")
         assert (found.applies, found.strength) == (applies, Strength.HARD)
+
+    def test_nothing_else_is_said_to_apply(self) -> None:
+        rows = plan("30%", found={"numba": "0.61"}).mechanisms
+
+        numba, other = (row for row in rows if row.strength is Strength.NONE)
+        assert (numba.framework, numba.applies, numba.installed) == ("numba", False, True)
+        assert (other.framework, other.applies, other.by) == (
+            "any other CUDA program", False, Way.NOBODY
+        )  # fmt: skip
 
     def test_a_whole_gpu_has_no_such_row(self) -> None:
         assert all(each.mechanism != "MIG instance" for each in plan("50%").mechanisms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from gpucheck.memlimit.mechanisms.setting import (
     PlanInput,
@@ -63,26 +62,12 @@ def _problem(theirs: str) -> str:
 
 def _is_tighter(text: str, inputs: PlanInput) -> bool:
     """Return whether CuPy would take `text` as a limit within ours on every GPU."""
-    if not text.endswith("%"):
-        size = parse_number(text) if text.isdigit() else None
-        return size is not None and all(
-            _is_within(size, gpu.allocator_limit_bytes) for gpu in inputs.limits
-        )
-    percent = parse_number(text[:-1])
-    if percent is None or not 0 < percent <= 100:
-        return False
-    fraction = inputs.fraction()
-    if inputs.amount.share is not None and fraction is not None:
-        return percent <= fraction * 100
-    return all(
-        gpu.memory_total_bytes is not None
-        and _is_within(percent / 100 * gpu.memory_total_bytes, gpu.allocator_limit_bytes)
-        for gpu in inputs.limits
-    )
-
-
-def _is_within(size: Fraction, limit_bytes: int | None) -> bool:
-    return limit_bytes is not None and 0 < size <= limit_bytes
+    if text.endswith("%"):
+        percent, fraction = parse_number(text[:-1]), inputs.fraction()
+        return percent is not None and fraction is not None and 0 < percent <= fraction * 100
+    size = parse_number(text) if text.isdigit() else None
+    limits = [gpu.allocator_limit_bytes for gpu in inputs.limits]
+    return size is not None and all(limit is not None and 0 < size <= limit for limit in limits)
 
 
 def code_lines(sizes: Sequence[int], plan: MemoryLimit) -> list[str]:
