@@ -17,7 +17,7 @@ from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
 from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
 from gpucheck.cli.gating import run_with_profile
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine, report_now
+from gpucheck.cli.output import deliver, machine, now, publish
 from gpucheck.cli.repeating import repeat
 from gpucheck.cli.reporting import Github, Junit, Outlets, open_outlets
 from gpucheck.cli.saving import (
@@ -207,7 +207,9 @@ def _run(
                 require_gpu=require_gpu,
                 quiet=shared.verbosity < 0,
                 corruption_s=corruption_s,
-                finish=lambda answer: report_now("bench", shared, answer, outlets.write),
+                finish=lambda answer: publish(
+                    *("bench", shared, answer, now()), also=outlets.write
+                ),
             )
     return deliver("bench", shared, answer, probes.time(), also=outlets.write)
 
@@ -219,7 +221,7 @@ def _measure(
     require_gpu: bool,
     quiet: bool,
     corruption_s: float,
-    finish: Callable[[Answer], None],
+    finish: Callable[[Answer], object],
 ) -> Answer:
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.bench.session import conclude, open_session

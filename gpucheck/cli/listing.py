@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from gpucheck.cli.output import comment, deliver, machine, wrap
+from gpucheck.cli.output import deliver, machine, wrap, write_messages
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.terminal import closed_pipe, view_for, write_stdout
 from gpucheck.drivers.interface import Probes
@@ -173,7 +173,7 @@ def _watch(
                     break  # without a driver or a GPU there is nothing to watch
                 time.sleep(every_s)
         if _redraws(shared):  # the screen is cleared, and the messages with it
-            comment(report, quiet=shared.verbosity < 0)
+            write_messages(report, quiet=shared.verbosity < 0)
         return int(code)
     except KeyboardInterrupt:
         REQUESTS.settle()
@@ -221,4 +221,4 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
 def _append(report: Report, shared: Shared, changes: dict[str, Any]) -> None:
     write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
     if shared.format != "json":
-        comment(report, quiet=shared.verbosity < 0)
+        write_messages(report, quiet=shared.verbosity < 0)

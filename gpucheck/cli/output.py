@@ -85,7 +85,7 @@ def wrap(command: str, answer: Answer, *, time: str, strict: bool = False) -> Re
     )
 
 
-def emit(report: Report, shared: Shared, view: View) -> Report:
+def write_report(report: Report, shared: Shared, view: View) -> Report:
     """Write a report to its file or to stdout, and return it.
 
     If the file cannot be written after all, the report goes to stdout, with that failure in it.
@@ -105,7 +105,7 @@ def emit(report: Report, shared: Shared, view: View) -> Report:
     return report
 
 
-def comment(report: Report, *, quiet: bool = False) -> None:
+def write_messages(report: Report, *, quiet: bool = False) -> None:
     """Write the error and the warnings of a report to stderr."""
     if report.error is not None:
         write_failure(report.error)
@@ -168,36 +168,40 @@ def deliver(
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
-    """Render the report of an answer, write it, and return the exit code.
+    """Publish an answer, unless a request to stop came before it, and return the exit code."""
+    if answer.exit_code is not ExitCode.INTERRUPTED:
+        REQUESTS.raise_lost()
+    REQUESTS.settle()
+    return publish(
+        *(command, shared, answer, time), told_in_table=told_in_table, also=also, **view_changes
+    )
+
+
+def publish(
+    command: str,
+    shared: Shared,
+    answer: Answer,
+    time: str,
+    *,
+    told_in_table: bool = False,
+    also: Callable[[Report], None] | None = None,
+    **view_changes: Any,
+) -> int:
+    """Write the report of an answer and its messages, and return the exit code.
 
     `told_in_table`: the table already shows the warnings, so they are not repeated.
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
-    if report.exit_code is not ExitCode.INTERRUPTED:
-        REQUESTS.raise_lost()
-    REQUESTS.settle()
     try:
-        report = emit(report, shared, view_for(shared, **view_changes))
+        report = write_report(report, shared, view_for(shared, **view_changes))
     except BrokenPipeError:
         closed_pipe()
     if also is not None:
         also(report)
     shown = shared.format == "table" and shared.output is None and report.result is not None
-    told = told_in_table and shown
-    comment(report, quiet=told or shared.verbosity < 0)
+    write_messages(report, quiet=(told_in_table and shown) or shared.verbosity < 0)
     return int(report.exit_code)
-
-
-def report_now(
-    command: str, shared: Shared, answer: Answer, also: Callable[[Report], None] | None = None
-) -> None:
-    """Write the report of an answer at once, when `deliver` cannot be reached any more."""
-    report = wrap(command, answer, time=now(), strict=shared.strict)
-    report = emit(report, shared, view_for(shared))
-    if also is not None:
-        also(report)
-    comment(report, quiet=shared.verbosity < 0)
 
 
 def now() -> str:
@@ -205,6 +209,9 @@ def now() -> str:
     from datetime import UTC, datetime
 
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ----------------------------------------------------------------- with a command after --
 
 
 def machine_for_child(command: str, shared: Shared) -> AbstractContextManager[Probes]:
@@ -245,6 +252,9 @@ def refuse_recording(shared: Shared) -> None:
     if shared.recording is not None:
         message = "--from answers from a snapshot, and no command can run on one."
         raise WrongUseError(code="command-with-snapshot", message=message)
+
+
+# ---------------------------------------------------------------------------------- errors
 
 
 def _answer_of(error: GpucheckError) -> Answer:

@@ -21,7 +21,7 @@ _NUMBER_AND_REST = re.compile(
     r"\s*[+-]?(?!0[xX])[0-9]+\s*[^\s0-9]|\s*[+-]?[0-9]+\s+[0-9]", re.ASCII
 )
 #: Values for "no GPU": CUDA does not know these words, and stops at them.
-_NOBODY = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
+_NO_GPU = re.compile(r"\s*(?:-[0-9]+|none|NoDevFiles)\s*", re.ASCII | re.IGNORECASE)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 #: A longer value is cut.
 _MOST_SHOWN = 60
@@ -32,8 +32,8 @@ def advise(
 ) -> list[Notice]:
     """Return the notices about the variables, most important first; never raises."""
     found = [*_about_value(visibility), *_about_order(visibility, gpus)]
-    says_it = any(item.code == "visible-devices-all" for item in found)
-    if not says_it and not hides_on_purpose(visibility):
+    says_all = any(item.code == "visible-devices-all" for item in found)
+    if not says_all and not hides_on_purpose(visibility):
         found += _about_entries(visibility, gpus)
     found += _about_slurm(visibility, environment)
     found += _about_containers(visibility, gpus, environment)
@@ -49,7 +49,7 @@ def hides_on_purpose(visibility: Visibility) -> bool:
     That is no mistake. An empty value is not explicit: a script that found no GPUs leaves one too.
     """
     text = visibility.cuda_visible_devices
-    return text is not None and _NOBODY.fullmatch(text) is not None
+    return text is not None and _NO_GPU.fullmatch(text) is not None
 
 
 def _about_entries(visibility: Visibility, gpus: Sequence[GpuReading]) -> Iterator[Notice]:
@@ -91,7 +91,7 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
     if any(_RANGE.fullmatch(part.strip(_QUOTES)) for part in text.split(",")):
         message = f"{name}: CUDA knows no ranges and reads only the first number; write 0,1,2."
         yield _notice("visible-devices-range", message)
-    odd = _with_a_rest(text)
+    odd = _entry_with_rest(text)
     if odd is not None:
         message = f"{name}: CUDA reads only the leading number of {_shown(odd)}; use commas."
         yield _notice("visible-devices-rest", message)
@@ -103,7 +103,7 @@ def _about_value(visibility: Visibility) -> Iterator[Notice]:
         yield _notice("visible-devices-blanks", message)
 
 
-def _with_a_rest(text: str) -> str | None:
+def _entry_with_rest(text: str) -> str | None:
     """Return the first entry with text after its number, such as `0;1` and `0 1`.
 
     Ranges have a warning of their own, and what CUDA does with `0x1` is not documented.

@@ -153,8 +153,8 @@ def ecc_errors(gpu: Card, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     if health.ecc_corrected_volatile:
-        said = f"corrected memory errors: {health.ecc_corrected_volatile}"
-        return Trouble(CheckStatus.OK, said)
+        summary = f"corrected memory errors: {health.ecc_corrected_volatile}"
+        return Trouble(CheckStatus.OK, summary)
     return None
 
 
@@ -269,8 +269,8 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
         if margin > NEAR_C:
             return hot_memory
         status = CheckStatus.FAIL if margin <= 0 else CheckStatus.WARN
-        said = f"{now} C, {max(0, margin)} C below its slowdown temperature"
-        return _hot(status, said, now, now + margin)
+        summary = f"{now} C, {max(0, margin)} C below its slowdown temperature"
+        return _hot(status, summary, now, now + margin)
     if slowdown is None:
         if now >= FALLBACK_WARN_C:
             status = CheckStatus.FAIL if now >= FALLBACK_FAIL_C else CheckStatus.WARN
@@ -285,8 +285,8 @@ def temperature(gpu: Card, health: GpuHealthReading) -> Judgement:
         )
     highest = health.temperature_gpu_max_c
     if now > slowdown - NEAR_C or (highest is not None and now > highest):
-        said = f"{now} C, near its slowdown temperature of {slowdown} C"
-        return _hot(CheckStatus.WARN, said, now, slowdown)
+        summary = f"{now} C, near its slowdown temperature of {slowdown} C"
+        return _hot(CheckStatus.WARN, summary, now, slowdown)
     return hot_memory
 
 
@@ -294,8 +294,8 @@ def _hot_memory(health: GpuHealthReading) -> Trouble | None:
     now, highest = health.temperature_memory_c, health.temperature_memory_max_c
     if now is None or highest is None or now <= highest:
         return None
-    said = f"memory at {now} C, and its limit is {highest} C"
-    return _hot(CheckStatus.WARN, said, now, highest, cause="memory-hot")
+    summary = f"memory at {now} C, and its limit is {highest} C"
+    return _hot(CheckStatus.WARN, summary, now, highest, cause="memory-hot")
 
 
 def _hot(

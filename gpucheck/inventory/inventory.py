@@ -175,15 +175,15 @@ def see_visibility(
     if silent and not (ask_driver or hung):
         return visibility._replace(open_question=f"{question} (list --ask-driver starts CUDA)")
     if hung:
-        unasked = "CUDA was not asked, because it may hang on that GPU too"
-        return visibility._replace(open_question=f"{question}; {unasked}" if question else unasked)
+        reason = "CUDA was not asked, because it may hang on that GPU too"
+        return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
     cuda = probes.cuda()
     joined = join_driver(visibility, cuda, rows)
     if joined is not None:
         return joined
-    said = cuda.failure.message if cuda.failure else "its devices cannot be told apart"
-    silence = f"the driver gave no answer: {said}"
-    return visibility._replace(open_question=f"{question}; {silence}" if question else silence)
+    problem = cuda.failure.message if cuda.failure else "its devices cannot be told apart"
+    reason = f"the driver gave no answer: {problem}"
+    return visibility._replace(open_question=f"{question}; {reason}" if question else reason)
 
 
 def _outcome(reading: NvmlReading) -> tuple[ExitCode, Failure | None]:
@@ -275,9 +275,9 @@ def rows_of(reading: NvmlReading) -> tuple[GpuReading, ...]:
     reasons = dict.fromkeys(
         {*_COPIED, *_MEMORY, *_NESTED, "processes"} - {"index"}, failure.message
     )
-    told = {gpu.index: gpu for gpu in reading.gpus}
+    answered = {gpu.index: gpu for gpu in reading.gpus}
     return tuple(
-        told.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
+        answered.get(index) or GpuReading(index=index, failure=failure, unavailable=reasons)
         for index in range(reading.gpu_count)
     )
 
@@ -297,12 +297,12 @@ def describe_gpu(
     processes = _processes(row, identities)
     unavailable = _reasons(row, processes)
     pci = _pci_device(row, kernel) or PciDeviceReading(pci_bus_id="", vendor_id="")
-    near = {}
+    locality = {}
     for name in ("numa_node", "cpu_affinity"):
-        told = getattr(pci, name)
-        near[name] = getattr(row, name) if told is None else told
+        by_kernel = getattr(pci, name)
+        locality[name] = getattr(row, name) if by_kernel is None else by_kernel
         unavailable.pop(name, None)
-        if near[name] is None:
+        if locality[name] is None:
             unavailable[name] = _not_in_kernel(row, kernel, pci)
     visible, cuda_index, hidden = _seen(row, visibility, split=split)
     if cuda_index is None:
@@ -338,7 +338,7 @@ def describe_gpu(
             width=row.pcie_width,
             width_max=row.pcie_width_max,
         ),
-        **near,
+        **locality,
         mig=MigState(enabled=row.mig_enabled, instances=migs),
         processes=processes,
         state=_state(row),
@@ -463,8 +463,8 @@ def _processes(
     """Merge NVML's lists: one row for each process and MIG instance."""
     merged: dict[tuple[int, int | None, int | None], list[ProcessReading]] = {}
     for process in row.processes:
-        place = (process.pid, process.gpu_instance_id, process.compute_instance_id)
-        merged.setdefault(place, []).append(process)
+        key = (process.pid, process.gpu_instance_id, process.compute_instance_id)
+        merged.setdefault(key, []).append(process)
     return tuple(
         _process(row, readings, identities) for _, readings in sorted(merged.items(), key=_pid)
     )
@@ -480,7 +480,7 @@ def _process(
     identities: Mapping[int, ProcessIdentity],
 ) -> GpuProcess:
     first = readings[0]
-    who = identities.get(first.pid, ProcessIdentity(pid=first.pid, namespace="unknown"))
+    identity = identities.get(first.pid, ProcessIdentity(pid=first.pid, namespace="unknown"))
     # The lists repeat the same total for a process that is in two of them.
     used = [r.memory_used_bytes for r in readings if r.memory_used_bytes is not None]
     mig = next(
@@ -496,13 +496,13 @@ def _process(
     return GpuProcess(
         pid=first.pid,
         type="+".join(dict.fromkeys(reading.type for reading in readings)),
-        name=who.name,
-        user=who.user,
-        command=who.command,
+        name=identity.name,
+        user=identity.user,
+        command=identity.command,
         memory_used_bytes=max(used) if used else None,
         utilization_sm_percent=(row.process_utilization or {}).get(str(first.pid)),
         mig_uuid=mig,
-        namespace=who.namespace,
+        namespace=identity.namespace,
     )
 
 

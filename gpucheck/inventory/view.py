@@ -439,10 +439,10 @@ def _load(process: GpuProcess) -> str:
 
 
 def _command(process: GpuProcess) -> str:
-    return printable(process.command or process.name or _nobody(process.namespace))
+    return printable(process.command or process.name or _unknown_command(process.namespace))
 
 
-def _nobody(namespace: str) -> str:
+def _unknown_command(namespace: str) -> str:
     if namespace == "own":
         return "(not in /proc)"
     return "(in another PID namespace)" if namespace == "other" else "(not known)"

@@ -201,11 +201,11 @@ def _judge(text: str, order: str | None, gpus: Sequence[GpuReading]) -> list[Ent
     else:
         question = _order_question(order, gpus)
         entries = [judge_ordinal(item, gpus, question) for item in texts]
-    end = next((place for place, entry in enumerate(entries) if entry.problem), len(entries))
+    end = next((at for at, entry in enumerate(entries) if entry.problem), len(entries))
     if _repeats(entries[:end]):
         return [Entry(text=entry.text, problem=NAMED_TWICE) for entry in entries]
     kept = _leave_open(entries, end)
-    return kept + entries[end : end + 1] + _behind(entries, end)
+    return kept + entries[end : end + 1] + _after_invalid(entries, end)
 
 
 def _repeats(entries: Sequence[Entry]) -> bool:
@@ -236,7 +236,7 @@ def _leave_open(entries: Sequence[Entry], end: int) -> list[Entry]:
     return [entry._replace(question=entry.question or question) for entry in kept]
 
 
-def _behind(entries: Sequence[Entry], end: int) -> list[Entry]:
+def _after_invalid(entries: Sequence[Entry], end: int) -> list[Entry]:
     if end == len(entries):
         return []
     text = entries[end].text
@@ -444,8 +444,8 @@ def _disagreement(visibility: Visibility, visible: tuple[str, ...]) -> str | Non
             f"By NVIDIA's documented rules CUDA sees {len(ruled)} devices; the driver leaves out"
             f" {', '.join(left_out)}."
         )
-    said, told = (", ".join(uuids) or "no device" for uuids in (ruled, visible))
-    return f"By NVIDIA's documented rules CUDA sees {said}; the driver enumerates {told}."
+    by_rules, by_driver = (", ".join(uuids) or "no device" for uuids in (ruled, visible))
+    return f"By NVIDIA's documented rules CUDA sees {by_rules}; the driver enumerates {by_driver}."
 
 
 def _settle(visibility: Visibility, visible: Sequence[str]) -> tuple[VisibilityEntry, ...]:

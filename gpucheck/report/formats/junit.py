@@ -66,8 +66,8 @@ def _suite(
     )
     suite.append(_properties(report, device, uuid, cases))
     suite.extend(_case(report, uuid or device, case) for case in cases)
-    said = "\n".join(line for case in cases for line in _lines(case))
-    ElementTree.SubElement(suite, "system-out").text = _text(said)
+    output = "\n".join(line for case in cases for line in _lines(case))
+    ElementTree.SubElement(suite, "system-out").text = _text(output)
     warned = [f"warning: {one.message}" for one in report.warnings]
     ElementTree.SubElement(suite, "system-err").text = _text("\n".join(warned))
     return suite
