@@ -1,13 +1,13 @@
-"""Rows of a benchmark on the console: one kernel in one format, with bars and speed-ups."""
+"""Rows of a benchmark on the console: figures, bars, doubts and speed-ups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.doubts_view import Namer, half_width, in_full, in_short, spread_text
-from gpucheck.bench.model import Comparison, Measurement, Scope
+from gpucheck.bench.model import Comparison, Doubt, Measurement, Scope
 from gpucheck.report.text import duration, printable, rate
 
 if TYPE_CHECKING:
@@ -24,6 +24,17 @@ _MANY_GPUS = 4
 _NO_TIME, _MOST_NAMED = "no-time", 4
 #: Share of the median from which an interval is highlighted.
 _WIDE = 0.1
+#: Doubts about how well a median is known; one line covers them all.
+PRECISION = (
+    "unconverged",
+    "too-few-samples",
+    "rounds-differ",
+    "drifting",
+    "autocorrelated",
+)
+#: Most rows that are named one by one; more are counted.
+_MOST_DOUBTFUL_ROWS = 2
+Namer = Callable[[Measurement], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ UNICODE = Signs("█", "▏▎▍▌▋▊▉", "\N{MULTIPLICATION SIGN}", "±",
 ASCII = Signs("#", "", "x", "+-", "u", "ok", "WRONG", "-", "!")
 
 
-class Drawing:
+class RowsRenderer:
     """Renderer of rows for one width and one set of characters.
 
     `known` are the codes of doubts that are shown once for the whole report.
@@ -78,10 +89,10 @@ class Drawing:
         for row in shown:
             yield from self._row(row, printable(named(row)), bounds, name_width)
         if late:
-            yield self._remark(f"no time was left for {_listed(late, named)}", "yellow")
+            yield self._marked_line(f"no time was left for {_listed(late, named)}", "yellow")
         if len(shown) < len(begun):
             text = f"fastest and slowest of {_gpu_count(rows)} GPUs; -v shows all"
-            yield hanging(Text(f"    {text}", style="dim"))
+            yield hanging_indent(Text(f"    {text}", style="dim"))
         if self._verbosity >= 0:
             yield from self._doubts(rows, named)
         yield from self._comparisons(comparisons)
@@ -107,7 +118,7 @@ class Drawing:
         from rich.text import Text
 
         if row.median_s is None:
-            yield hanging(Text.assemble(f"  {name}: ", (_why_empty(row), "red")))
+            yield hanging_indent(Text.assemble(f"  {name}: ", (_why_empty(row), "red")))
             return
         bold = "bold" if half_width(row) is not None and _speed(row) == bounds[0] else ""
         figures = self._figures(row)
@@ -123,19 +134,19 @@ class Drawing:
             yield line
             yield Text.assemble("  ", figures)
         if row.error is not None:
-            yield self._remark(row.error.message, "red")
+            yield self._marked_line(row.error.message, "red")
         if self._verbosity > 0:
-            yield hanging(Text(f"    {self._details(row)}", style="dim"))
+            yield hanging_indent(Text(f"    {self._details(row)}", style="dim"))
 
     def _doubts(self, rows: Sequence[Measurement], named: Namer) -> Iterator[RenderableType]:
         """Yield the group's own doubts: their codes on one line, or each in full with -v."""
         if self._verbosity > 0:
-            for text in in_full(rows, named):
-                yield self._remark(text, "yellow")
+            for text in full_doubts(rows, named):
+                yield self._marked_line(text, "yellow")
             return
-        said = in_short(rows, self._known)
+        said = short_doubts(rows, self._known)
         if said:
-            yield self._remark(said, "yellow")
+            yield self._marked_line(said, "yellow")
 
     def _figures(self, row: Measurement) -> Text:
         from rich.text import Text
@@ -174,7 +185,7 @@ class Drawing:
         bar = Text(self._length(share * longest), style=style)
         if speed == best:
             return bar.append(" best", style="bold green") if worst < best else bar
-        return bar.append(f" 1/{_digits(best / speed)}" if speed > 0 else "", style="")
+        return bar.append(f" 1/{_two_digits(best / speed)}" if speed > 0 else "", style="")
 
     def _length(self, length: float) -> str:
         """Return a bar of this length; its last character is partial where possible."""
@@ -188,12 +199,12 @@ class Drawing:
         """Return a plain sentence below a group."""
         from rich.text import Text
 
-        return hanging(Text(f"  {printable(text)}", style=style))
+        return hanging_indent(Text(f"  {printable(text)}", style=style))
 
-    def _remark(self, text: str, style: str) -> RenderableType:
+    def _marked_line(self, text: str, style: str) -> RenderableType:
         from rich.text import Text
 
-        return hanging(Text(f"    {self._signs.doubt} {printable(text)}", style=style))
+        return hanging_indent(Text(f"    {self._signs.doubt} {printable(text)}", style=style))
 
     def _details(self, row: Measurement) -> str:
         samples = len(row.samples_s) or (row.summary.count if row.summary else 0)
@@ -250,7 +261,7 @@ class Drawing:
         if self._verbosity > 0:
             about = (f"{doubt.message}; {doubt.next}" for one in chosen for doubt in one.doubts)
             for text in dict.fromkeys(about):
-                yield self._remark(text, "yellow")
+                yield self._marked_line(text, "yellow")
 
     def _where(self, one: Comparison, comparisons: Sequence[Comparison]) -> str:
         """Return what distinguishes a comparison from the others: GPU, size or towers."""
@@ -296,7 +307,7 @@ def _without_the_middle(rows: Sequence[Measurement]) -> Sequence[Measurement]:
     return [row for row in rows if id(row) not in middle]
 
 
-def hanging(text: Text) -> RenderableType:
+def hanging_indent(text: Text) -> RenderableType:
     """Return a text whose further lines are indented below its first word."""
     from rich.padding import Padding
 
@@ -369,15 +380,155 @@ def _why_empty(row: Measurement) -> str:
     return "interrupted before it was measured" if row.interrupted else "not measured"
 
 
-def _digits(factor: float) -> str:
+def _two_digits(factor: float) -> str:
     return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
 
 
 def _times(one: Comparison) -> str:
     factor = one.speedup_amortised or 0.0
     way = "faster" if factor >= 1 else "slower"
-    return f"{_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
+    return f"{_two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
 
 
 def _number(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def shared_codes(rows: Sequence[Measurement]) -> frozenset[str]:
+    """Return the codes not shown at single rows: those of most rows, and those of precision."""
+    measured = [row for row in rows if row.median_s is not None]
+    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
+    often = {code for code, count in counts.items() if 2 * count > len(measured)}
+    whole: set[str] = set()
+    for device in {row.device for row in measured}:
+        here = [{doubt.code for doubt in row.doubts} for row in measured if row.device == device]
+        whole |= set.intersection(*here)
+    return frozenset(often | whole | set(PRECISION))
+
+
+def doubts_legend(
+    rows: Sequence[Measurement], named: Namer, plus_minus: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each doubt once: its code with its rows, its message, and the remedy.
+
+    The message is that of its first row; a remedy that was already shown is left out.
+    """
+    measured = [row for row in rows if row.median_s is not None]
+    said: set[str] = set()
+    others = list(_others(measured, named))
+    # Doubts about every row mostly explain why the rest did not settle.
+    everywhere = [one for one in others if "every row" in one[0]]
+    rest = [one for one in others if "every row" not in one[0]]
+    for head, words, next_step in [*everywhere, *_precision(measured, named, plus_minus), *rest]:
+        steps = [step for step in next_step.split("; ") if step not in said]
+        said.update(steps)
+        yield head, words, "; ".join(steps)
+
+
+def _precision(
+    rows: Sequence[Measurement], named: Namer, plus_minus: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the number of medians known less well than wanted, the widest, and why."""
+    found = [(row, doubt) for row in rows for doubt in row.doubts if doubt.code in PRECISION]
+    if not found:
+        return
+    counts = Counter(doubt.code for _, doubt in found)
+    doubtful = {id(row) for row, _ in found}
+    head = ", ".join(f"{code} ({counts[code]})" for code in PRECISION if counts[code])
+    few = f"{len(doubtful)} of {len(rows)} rows" if len(rows) > 1 else "the row"
+    least = _least_known([row for row in rows if id(row) in doubtful], named, plus_minus)
+    steps = dict.fromkeys(step for _, doubt in found for step in doubt.next.split("; "))
+    yield head, f"{few} did not settle in the time{least}", "; ".join(list(steps)[:2])
+
+
+def _least_known(rows: Sequence[Measurement], named: Namer, plus_minus: str) -> str:
+    """Return the row with the widest interval, and how many have none."""
+    widths = [(half_width(row), number) for number, row in enumerate(rows)]
+    known = [(width, number) for width, number in widths if width is not None]
+    without = len(rows) - len(known)
+    text = ""
+    if known and len(rows) > 1:
+        width, number = max(known)
+        row = rows[number]
+        text = f", {row.kernel} {named(row)} the least ({spread_text(width, plus_minus)})"
+    if without:
+        who = "it" if len(rows) == 1 else str(without)
+        text += f"; {who} had too few rounds for an interval ({plus_minus}?)"
+    return text
+
+
+def half_width(row: Measurement) -> float | None:
+    """Return half the interval for a further run as a share of the median, if there is one."""
+    if row.repeat95_s is None or not row.median_s:
+        return None
+    return (row.repeat95_s[1] - row.repeat95_s[0]) / 2 / row.median_s
+
+
+def spread_text(width: float | None, plus_minus: str) -> str:
+    """Return half an interval in percent, with as many digits as are significant."""
+    if width is None:
+        return f"{plus_minus}?"
+    percent = 100 * width
+    if percent >= 99.5:
+        return ">99%"
+    return f"{plus_minus}{percent:.{1 if percent < 9.95 else 0}f}%"
+
+
+def _others(rows: Sequence[Measurement], named: Namer) -> Iterator[tuple[str, str, str]]:
+    about: dict[str, list[tuple[Measurement, Doubt]]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            if doubt.code not in PRECISION:
+                about.setdefault(doubt.code, []).append((row, doubt))
+    for code, found in about.items():
+        where = _where([row for row, _ in found], rows, named)
+        message = found[0][1].message
+        if len({doubt.message for _, doubt in found}) > 1:
+            message = f"for example, {message}"
+        steps = dict.fromkeys(doubt.next for _, doubt in found)
+        yield f"{code} ({where})", message, "; ".join(steps)
+
+
+def _where(found: Sequence[Measurement], rows: Sequence[Measurement], named: Namer) -> str:
+    """Return the shortest description of these rows among all rows."""
+    if len(found) == len(rows):
+        return "every row"
+    counts = Counter(row.device for row in rows)
+    whole = [
+        device
+        for device, count in Counter(row.device for row in found).items()
+        if count == counts[device]
+    ]
+    if whole:
+        rest = sum(row.device not in whole for row in found)
+        return f"every row of {', '.join(whole)}" + (f", and {rest} more" if rest else "")
+    kernels = list(dict.fromkeys(row.kernel for row in found))
+    if len(found) == sum(row.kernel in kernels for row in rows) > 1:
+        return f"all of {', '.join(kernels)}"
+    if len(found) <= _MOST_DOUBTFUL_ROWS:
+        return " | ".join(f"{row.kernel} {named(row)}" for row in found)
+    return f"{len(found)} rows of {', '.join(kernels)}"
+
+
+def full_doubts(rows: Sequence[Measurement], named: Namer) -> Iterator[str]:
+    """Yield each doubt of a group in full, with its rows."""
+    about: dict[str, list[str]] = {}
+    for row in rows:
+        for doubt in row.doubts:
+            about.setdefault(f"{doubt.message}; {doubt.next}", []).append(named(row))
+    measured = sum(row.median_s is not None for row in rows)
+    for text, names in about.items():
+        who = "all rows" if len(names) == measured > 1 else " | ".join(names)
+        yield printable(f"{who}: {text}")
+
+
+def short_doubts(rows: Sequence[Measurement], known: frozenset[str]) -> str:
+    """Return the codes of a group's own doubts, without those shown for all rows."""
+    measured = [row for row in rows if row.median_s is not None]
+    counts = Counter(doubt.code for row in measured for doubt in row.doubts)
+    said = [
+        code if count == len(measured) else f"{code} ({count})"
+        for code, count in counts.items()
+        if code not in known
+    ]
+    return ", ".join(said)

@@ -14,7 +14,6 @@ import typer
 from gpucheck.bench.burn_model import BurnRequest
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
-from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
 from gpucheck.cli.gating import run_with_profile
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver, machine, now, publish
@@ -145,9 +144,9 @@ def command(
         _check(shared, quick=quick, full=full, corruption_s=corruption)
         alone = {"corruption": corruption, "processes": processes}
         if profile is not None:
-            refuse_beside_profile(request, **alone, burn=burn)
+            check_profile_options(request, **alone, burn=burn)
         if burn is not None:
-            refuse_beside_burn(request, **alone, save=save, baseline=baseline)
+            check_burn_options(request, **alone, save=save, baseline=baseline)
             burning = BurnRequest(
                 product=request, seconds=burn, limit_c=burn_limit, require_gpu=require_gpu
             )
@@ -226,7 +225,7 @@ def _measure(
     """Measure in this process. `finish` reports an answer if this function cannot return it."""
     from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
-    from gpucheck.cli.stuck import ending_when_stuck
+    from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
     from gpucheck.cli.terminal import progress_bar
 
     with open_session(request, probes, os.environ) as session:
@@ -237,7 +236,7 @@ def _measure(
         with (
             wait_for_start(os.environ),
             progress_bar(shown=not quiet) as progress,
-            ending_when_stuck(end) as offer,
+            end_on_second_ctrl_c(end) as offer,
         ):
             result = session.measure(
                 corruption_s=corruption_s,
@@ -254,3 +253,54 @@ def _announce(note: str) -> None:
 
     sys.stderr.write(f"note: {printable(note)}\n")
     sys.stderr.flush()
+
+
+def check_profile_options(request: BenchRequest, **more: object) -> None:
+    """Check that no option conflicts with a profile, which decides what is measured.
+
+    `more` are further options by their names, with `_` for `-`; false ones are not given.
+
+    Raises:
+        WrongUseError: an option conflicts.
+    """
+    named = _conflicting(request, **more)
+    if named:
+        raise WrongUseError(
+            code="profile-and-options",
+            message=f"The profile decides what is measured: omit {', '.join(named)}.",
+            remedy=("Copy the profile and change it: gpucheck profile list shows where it is.",),
+        )
+
+
+def check_burn_options(request: BenchRequest, **more: object) -> None:
+    """Check the options of a burn; it takes --device, --size, --seed and --fill.
+
+    Raises:
+        WrongUseError: an option has no meaning for a burn.
+    """
+    wanted = ("--size", "--seed", "--fill")
+    named = [name for name in _conflicting(request, **more) if name not in wanted]
+    if named:
+        raise WrongUseError(
+            code="burn-and-options",
+            message=f"A burn repeats one product: omit {', '.join(named)}.",
+            remedy=(f"It takes --device, {', '.join(wanted)} and --burn-limit.",),
+        )
+
+
+def _conflicting(request: BenchRequest, **more: object) -> list[str]:
+    plain = BenchRequest()
+    options = {
+        "the kernels": request.kernels,
+        "--size": request.size is not None,
+        "--dtype": request.dtypes,
+        "--quick and --full": request.mode is not plain.mode,
+        "--budget": request.budget_s is not None,
+        "--seed": request.seed != plain.seed,
+        "--fill": request.fill is not plain.fill,
+        "--temperature": request.temperature != plain.temperature,
+        "--towers": request.towers != plain.towers,
+        "--data": request.data_file,
+        **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
+    }
+    return [name for name, given in options.items() if given]

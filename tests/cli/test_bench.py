@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
-from gpucheck.cli.conflicts import refuse_beside_burn, refuse_beside_profile
+from gpucheck.cli.bench import check_burn_options, check_profile_options
 from gpucheck.report.errors import WrongUseError
 
 
 def test_a_plain_request_goes_beside_a_profile() -> None:
     request = BenchRequest(devices=("gpu:1",), samples=SampleDetail.SUMMARY)
 
-    refuse_beside_profile(request, corruption=0.0, processes=None, burn=None)
+    check_profile_options(request, corruption=0.0, processes=None, burn=None)
 
 
 @pytest.mark.parametrize(
@@ -24,20 +24,20 @@ def test_a_plain_request_goes_beside_a_profile() -> None:
         (BenchRequest(kernels=("copy",), size=4), "the kernels, --size"),
     ],
 )
-def test_what_the_profile_says_already_is_refused(request_: BenchRequest, named: str) -> None:
+def test_what_the_profile_decides_is_refused(request_: BenchRequest, named: str) -> None:
     with pytest.raises(WrongUseError, match=f"omit {named}"):
-        refuse_beside_profile(request_, corruption=0.0)
+        check_profile_options(request_, corruption=0.0)
 
 
 def test_a_burn_beside_a_profile_is_refused() -> None:
     with pytest.raises(WrongUseError, match="omit --burn"):
-        refuse_beside_profile(BenchRequest(), burn=10.0)
+        check_profile_options(BenchRequest(), burn=10.0)
 
 
 def test_a_burn_takes_its_product_and_its_devices() -> None:
     request = BenchRequest(devices=("gpu:1",), size=64, seed=1, fill=Fill.ZEROS)
 
-    refuse_beside_burn(request, corruption=0.0, save=None)
+    check_burn_options(request, corruption=0.0, save=None)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_a_burn_does_not_pass_over_what_it_cannot_do(
     request_: BenchRequest, more: dict[str, object], named: str
 ) -> None:
     with pytest.raises(WrongUseError, match=f"omit {named}") as caught:
-        refuse_beside_burn(request_, **more)
+        check_burn_options(request_, **more)
 
     assert "--size" in caught.value.remedy[0]

@@ -15,12 +15,12 @@ from tests.conftest import scrubbed_environment
 #: Never comes back to where an interrupt is raised, as in a call into a driver.
 PROGRAM = """
 import json, time
-from gpucheck.cli.stuck import ending_when_stuck
+from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
 from gpucheck.drivers.interrupts import REQUESTS, HeldBack
 REQUESTS.heed()
 def report(result):
     print(json.dumps({"reported": result}))
-with ending_when_stuck(report) as offer, HeldBack():
+with end_on_second_ctrl_c(report) as offer, HeldBack():
     offer(lambda: "so far")
     print("begun", flush=True)
     while True:

@@ -37,7 +37,9 @@ SoFar = Callable[[], BenchResult]
 
 
 @contextmanager
-def ending_when_stuck(report: Callable[[BenchResult], None]) -> Iterator[Callable[[SoFar], None]]:
+def end_on_second_ctrl_c(
+    report: Callable[[BenchResult], None],
+) -> Iterator[Callable[[SoFar], None]]:
     """Watch for Ctrl-C while the block runs; yield what takes the result so far.
 
     On the second one, or a request to end, if the block does not end soon, `report` receives that
