@@ -14,8 +14,8 @@ from gpucheck.detect.model import Detection, Finding
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import BuildReading, BuildsReading
 from gpucheck.report.codec import from_plain
-from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from gpucheck.report.envelope import CheckStatus
+from tests.fakes.probes import IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 DATA = Path(__file__).parents[1] / "data"
 CHECKS = {each.ID: each for each in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)}
@@ -168,11 +168,8 @@ def test_the_steps_say_which_gpu_is_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("build", [*FOR_CPUS, *LACKING], ids=lambda build: build.name)
 def test_a_container_s_python_is_in_the_container(build: BuildReading) -> None:
-    class Container(FakeProbes):
-        def host(self) -> Host:
-            return Host(os="Ubuntu 24.04.3 LTS", kernel="6.8.0", container="docker")
-
-    probes = Container(
+    probes = FakeProbes(
+        machine=IN_DOCKER,
         readings=reading_of(gpu_reading(0), driver_version="580.95.05"),
         builds_reading=BuildsReading(python="/usr/bin/python3", builds=(build,)),
     )

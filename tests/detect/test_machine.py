@@ -31,8 +31,4 @@ def test_nothing_is_read_twice() -> None:
     ("name", "expected"), [("Ubuntu 24.04 (WSL2)", True), ("Debian 12", False), (None, False)]
 )
 def test_wsl(name: str | None, *, expected: bool) -> None:
-    class Named(FakeProbes):
-        def host(self) -> Host:
-            return Host(os=name)
-
-    assert Machine(Named()).is_wsl is expected
+    assert Machine(FakeProbes(machine=Host(os=name))).is_wsl is expected

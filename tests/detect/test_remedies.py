@@ -22,14 +22,13 @@ def machine(
     dkms: tuple[str, ...] = (),
     kernel: KernelReading | None = None,
 ) -> Machine:
-    class Here(FakeProbes):
-        def host(self) -> Host:
-            return Host(os=os, kernel="6.8.0-71-generic", container=container)
-
+    host = Host(os=os, kernel="6.8.0-71-generic", container=container)
     system = SystemReading(
         platform=PlatformReading(hypervisor=hypervisor), module=ModuleReading(dkms_versions=dkms)
     )
-    return Machine(Here(system_reading=system, kernel_reading=kernel or KernelReading()))
+    return Machine(
+        FakeProbes(machine=host, system_reading=system, kernel_reading=kernel or KernelReading())
+    )
 
 
 HOST = machine()
@@ -79,11 +78,8 @@ def test_something_is_always_left() -> None:
 
 
 def test_of_a_machine_that_is_not_known_every_step_is_kept() -> None:
-    class Unknown(FakeProbes):
-        def host(self) -> Host:
-            return Host()
-
-    where = Machine(Unknown(system_reading=SystemReading(unavailable="not recorded")))
+    nothing = SystemReading(unavailable="not recorded")
+    where = Machine(FakeProbes(machine=Host(), system_reading=nothing))
 
     assert remedies.adapt(where, ("In a container: B.", REBOOT)) == ("In a container: B.", REBOOT)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from gpucheck.detect.checks import CHECKS
@@ -34,7 +32,7 @@ from gpucheck.drivers.recorded import RecordedProbes
 from gpucheck.drivers.recording import Snapshot
 from gpucheck.report.envelope import Answer, CheckStatus, Host
 from gpucheck.report.errors import ExitCode
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 # ------------------------------------------------------------------------------ parts of machines
 
@@ -76,25 +74,14 @@ LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
 HALF_LOST = reading_of(gpu_reading(0), gpu_reading(1, failure=LOST))
 
 
-@dataclass
-class Wsl(FakeProbes):
-    """A machine whose driver is Windows'."""
-
-    def host(self) -> Host:
-        """Return a WSL2 host."""
-        return Host(name="node1", os="Ubuntu 24.04 (WSL2)")
-
-    def system(self) -> SystemReading:
-        """Return the files of a machine that Windows gives a GPU."""
-        return SystemReading(platform=PlatformReading(dxg=True))
-
-
 def answer_of(
-    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, kind: type[FakeProbes] = FakeProbes
+    kernel: KernelReading, nvml: NvmlReading, cuda: CudaReading, machine: Host = HERE
 ) -> tuple[Answer, FakeProbes]:
-    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
+    probes = FakeProbes(machine=machine, readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
     if kernel is EMPTY_BUS:
         probes.system_reading = SystemReading()  # without a driver there are no nodes
+    if machine is ON_WSL2:
+        probes.system_reading = SystemReading(platform=PlatformReading(dxg=True))
     return detect(probes), probes
 
 
@@ -243,7 +230,9 @@ def test_machine(
 def test_wsl(
     nvml: NvmlReading, cuda: CudaReading, code: ExitCode, first: str | None, found: str
 ) -> None:
-    answer, _ = answer_of(KernelReading(pci_devices=(), module_loaded=False), nvml, cuda, kind=Wsl)
+    answer, _ = answer_of(
+        KernelReading(pci_devices=(), module_loaded=False), nvml, cuda, machine=ON_WSL2
+    )
 
     assert (answer.exit_code, detection(answer).first_failure) == (code, first)
     assert statuses(answer) == found
@@ -365,25 +354,16 @@ NO_NODES = SystemReading()
 ONLY_CONTROL = SystemReading(nodes=NodesReading(nodes=(NodeReading(path="/dev/nvidiactl"),)))
 
 
-@dataclass
-class Boxed(FakeProbes):
-    """A container, of which nobody knows what it hides."""
-
-    def host(self) -> Host:
-        """Return a container's host."""
-        return Host(name="node1", os="Debian GNU/Linux 12", container="docker")
-
-
 def sandboxed(
     kernel: KernelReading,
     nvml: NvmlReading,
     cuda: CudaReading = NO_CUDA,
     *,
     nodes: SystemReading | None = NO_NODES,
-    kind: type[FakeProbes] = Boxed,
+    machine: Host = IN_DOCKER,
 ) -> Detection:
     """Return what is said where the signs of a driver may be hidden."""
-    probes = kind(readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
+    probes = FakeProbes(machine=machine, readings=nvml, cuda_reading=cuda, kernel_reading=kernel)
     if nodes is not None:
         probes.system_reading = nodes
     return detection(detect(probes))
@@ -391,14 +371,14 @@ def sandboxed(
 
 @pytest.mark.parametrize("number", WITNESSES)
 @pytest.mark.parametrize("kernel", [MASKED, bus("nvidia", loaded=False)], ids=["bus", "module"])
-@pytest.mark.parametrize("kind", [FakeProbes, Boxed], ids=["host", "container"])
+@pytest.mark.parametrize("machine", [HERE, IN_DOCKER], ids=["host", "container"])
 def test_an_error_of_a_running_driver_outweighs_what_is_not_seen(
-    kernel: KernelReading, number: int, kind: type[FakeProbes]
+    kernel: KernelReading, number: int, machine: Host
 ) -> None:
     nvml = nvml_fails(nvml_binding.REASONS[number][0], number)
 
-    with_nodes = sandboxed(kernel, nvml, nodes=None, kind=kind)
-    without = sandboxed(kernel, nvml, kind=kind)
+    with_nodes = sandboxed(kernel, nvml, nodes=None, machine=machine)
+    without = sandboxed(kernel, nvml, machine=machine)
 
     assert with_nodes.first_failure == "nvml"
     assert without.first_failure == ("device-nodes" if number in (4, 17) else "nvml")
@@ -427,7 +407,7 @@ def test_a_mismatch_that_cuda_finds_is_of_a_running_driver(number: int) -> None:
 
 
 def test_nodes_that_a_driver_left_behind_do_not_speak_for_it() -> None:
-    on_a_host = sandboxed(bus("nvidia", loaded=False), NO_NVML, nodes=None, kind=FakeProbes)
+    on_a_host = sandboxed(bus("nvidia", loaded=False), NO_NVML, nodes=None, machine=HERE)
 
     assert on_a_host.first_failure == "kernel-module"
 

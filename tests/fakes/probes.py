@@ -28,6 +28,10 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.report.envelope import Host
 
+HERE = Host(name="node1", os="Debian GNU/Linux 12", kernel="6.1.0", python="3.11.9")
+IN_DOCKER = HERE._replace(container="docker")
+ON_WSL2 = HERE._replace(os="Ubuntu 24.04 (WSL2)")
+
 
 @dataclass
 class FakeProbes:
@@ -56,14 +60,15 @@ class FakeProbes:
     builds_reading: BuildsReading = BuildsReading(python="/usr/bin/python3", builds=())
     trials: Mapping[str, TrialReading] = field(default_factory=dict)
     launch_reading: LaunchReading | None = None
+    machine: Host = HERE
 
     def time(self) -> str:
         """Return a fixed moment."""
         return "2026-01-02T03:04:05Z"
 
     def host(self) -> Host:
-        """Return a fixed host."""
-        return Host(name="node1", os="Debian GNU/Linux 12", kernel="6.1.0", python="3.11.9")
+        """Return the given host."""
+        return self.machine
 
     def environment(self) -> Mapping[str, str]:
         """Return the given variables."""

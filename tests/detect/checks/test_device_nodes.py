@@ -10,24 +10,9 @@ from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading
 from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes
+from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
 EXPECTED = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm")
-
-
-class Elsewhere(FakeProbes):
-    """A machine in a container, or under Windows."""
-
-    container: str | None = "docker"
-    system_name = "Debian GNU/Linux 12"
-
-    def host(self) -> Host:
-        return Host(os=self.system_name, container=self.container)
-
-
-class Wsl(Elsewhere):
-    container = None
-    system_name = "Ubuntu 24.04 (WSL2)"
 
 
 def nodes(*names: str, denied: tuple[str, ...] = ()) -> SystemReading:
@@ -47,10 +32,10 @@ def nodes(*names: str, denied: tuple[str, ...] = ()) -> SystemReading:
 
 def look(
     system: SystemReading,
-    kind: type[FakeProbes] = FakeProbes,
+    machine: Host = HERE,
     variables: dict[str, str] | None = None,
 ) -> Finding:
-    probes = kind(system_reading=system, variables=variables or {})
+    probes = FakeProbes(machine=machine, system_reading=system, variables=variables or {})
     return device_nodes.check(Machine(probes))
 
 
@@ -86,7 +71,7 @@ def test_some_are_missing() -> None:
 
 
 def test_a_container_may_have_a_part_of_the_gpus() -> None:
-    assert look(nodes("ctl", "0"), Elsewhere).status is CheckStatus.OK
+    assert look(nodes("ctl", "0"), IN_DOCKER).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -114,7 +99,7 @@ def test_a_slurm_job_asks_for_gpus_first() -> None:
 
 @pytest.mark.parametrize("value", ["", "none", "void"])
 def test_a_container_that_asked_for_none(value: str) -> None:
-    found = look(nodes(), Elsewhere, {"NVIDIA_VISIBLE_DEVICES": value})
+    found = look(nodes(), IN_DOCKER, {"NVIDIA_VISIBLE_DEVICES": value})
 
     assert found.status is CheckStatus.FAIL
     assert found.summary.endswith(f"NVIDIA_VISIBLE_DEVICES={value!r} requests none")
@@ -122,14 +107,14 @@ def test_a_container_that_asked_for_none(value: str) -> None:
 
 @pytest.mark.parametrize("variables", [{}, {"NVIDIA_VISIBLE_DEVICES": "all"}])
 def test_a_container_that_got_none(variables: dict[str, str]) -> None:
-    found = look(nodes(), Elsewhere, variables)
+    found = look(nodes(), IN_DOCKER, variables)
 
     assert found.summary == "the container was started without GPUs"
 
 
 @pytest.mark.parametrize(("dxg", "status"), [(True, CheckStatus.OK), (False, CheckStatus.FAIL)])
 def test_wsl(*, dxg: bool, status: CheckStatus) -> None:
-    assert look(SystemReading(platform=PlatformReading(dxg=dxg)), Wsl).status is status
+    assert look(SystemReading(platform=PlatformReading(dxg=dxg)), ON_WSL2).status is status
 
 
 @pytest.mark.parametrize("check", [device_nodes, uvm_node])

@@ -13,12 +13,8 @@ from tests.fakes.probes import FakeProbes
 
 
 def look(host: Host, platform: PlatformReading, **variables: str) -> Finding:
-    class Somewhere(FakeProbes):
-        def host(self) -> Host:
-            return host
-
     system = SystemReading(platform=platform)
-    return check(Machine(Somewhere(system_reading=system, variables=variables)))
+    return check(Machine(FakeProbes(machine=host, system_reading=system, variables=variables)))
 
 
 PLAIN = Host(os="Debian GNU/Linux 12", kernel="6.1.0")
@@ -54,12 +50,8 @@ def test_a_slurm_job_and_what_gave_it_its_gpus() -> None:
 
 
 def test_what_was_not_recorded_is_not_bare_metal() -> None:
-    class Empty(FakeProbes):
-        def host(self) -> Host:
-            return Host()
-
     system = SystemReading(unavailable="the snapshot did not record it")
 
-    found = check(Machine(Empty(system_reading=system)))
+    found = check(Machine(FakeProbes(machine=Host(), system_reading=system)))
 
     assert (found.status, found.cause) == (CheckStatus.UNKNOWN, "not-recorded")

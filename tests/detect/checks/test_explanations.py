@@ -27,30 +27,23 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
 )
 from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 REFUSED = (NodeOpening(path="/dev/nvidiactl", error="EPERM"),)
 
 
-class Container(FakeProbes):
-    """A machine seen from a container."""
-
-    def host(self) -> Host:
-        return Host(os="Debian GNU/Linux 12", container="docker")
-
-
-def nvml_says(code: str, kind: type[FakeProbes] = FakeProbes, **changes: object) -> Finding:
+def nvml_says(code: str, machine: Host = HERE, **changes: object) -> Finding:
     failure = ProbeFailure(code=code, message="NVML's words", library_code=1)
     reading = NvmlReading(failure=failure, library_path="/usr/lib/libnvidia-ml.so.580.95.05")
-    return nvml.check(Machine(kind(readings=reading, **changes)))  # type: ignore[arg-type]
+    return nvml.check(Machine(FakeProbes(machine=machine, readings=reading, **changes)))  # type: ignore[arg-type]
 
 
 def cuda_says(
-    code: str, kind: type[FakeProbes] = FakeProbes, path: str | None = None, **changes: object
+    code: str, machine: Host = HERE, path: str | None = None, **changes: object
 ) -> Finding:
     failure = ProbeFailure(code=code, message="CUDA's words", library_code=1)
     reading = CudaReading(failure=failure, library_path=path)
-    return cuda_driver.check(Machine(kind(cuda_reading=reading, **changes)))  # type: ignore[arg-type]
+    return cuda_driver.check(Machine(FakeProbes(machine=machine, cuda_reading=reading, **changes)))  # type: ignore[arg-type]
 
 
 def test_a_mismatch_of_two_versions_that_read_alike_is_nvml_s_word() -> None:
@@ -79,7 +72,7 @@ def test_in_a_container_a_mismatch_is_of_the_container_or_of_its_host(
 ) -> None:
     kernel = KernelReading(module_version=module)
 
-    found = nvml_says("version-mismatch", Container, kernel_reading=kernel)
+    found = nvml_says("version-mismatch", IN_DOCKER, kernel_reading=kernel)
 
     assert found.remedy[0].startswith(step)
 
@@ -88,7 +81,7 @@ def test_in_a_container_a_mismatch_is_of_the_container_or_of_its_host(
     "code", ["unknown", "no-permission", "operating-system", "no-gpu", "gpu-not-found"]
 )
 def test_a_container_that_lost_its_devices(code: str) -> None:
-    found = nvml_says(code, Container, openings=REFUSED)
+    found = nvml_says(code, IN_DOCKER, openings=REFUSED)
 
     assert "device cgroup lost them" in found.summary
     assert found.evidence[-1].value == "EPERM"
@@ -104,7 +97,7 @@ def test_a_slurm_job_without_gpus() -> None:
 def test_a_healthy_node_changes_nothing() -> None:
     opened = (NodeOpening(path="/dev/nvidiactl"),)
 
-    assert nvml_says("unknown", Container, openings=opened).summary == "NVML's words"
+    assert nvml_says("unknown", IN_DOCKER, openings=opened).summary == "NVML's words"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +108,7 @@ def test_a_healthy_node_changes_nothing() -> None:
 def test_a_container_without_nvml(capabilities: str, says: str) -> None:
     variables = {"NVIDIA_DRIVER_CAPABILITIES": capabilities}
 
-    assert says in nvml_says("library-not-found", Container, variables=variables).summary
+    assert says in nvml_says("library-not-found", IN_DOCKER, variables=variables).summary
 
 
 @pytest.mark.parametrize(
@@ -155,7 +148,7 @@ def test_the_conflict_with_address_randomisation(code: str) -> None:
 
 
 def test_999_in_a_container_that_lost_its_devices() -> None:
-    assert "device cgroup" in cuda_says("unknown", Container, openings=REFUSED).summary
+    assert "device cgroup" in cuda_says("unknown", IN_DOCKER, openings=REFUSED).summary
 
 
 # ------------------------------------------------------------------------------ CUDA's refusals

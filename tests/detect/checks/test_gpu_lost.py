@@ -22,7 +22,7 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.report.envelope import CheckStatus
 from gpucheck.report.errors import ExitCode
-from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
+from tests.fakes.probes import IN_DOCKER, FakeProbes, gpu_reading, healthy, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it is gone", library_code=15)
 RESET = ProbeFailure(code="reset-required", message="it needs a reset", library_code=16)
@@ -194,12 +194,9 @@ def test_without_a_kernel_nvml_is_asked_once() -> None:
 
 
 def test_a_container_sees_gpus_of_its_host_that_are_not_its_own() -> None:
-    @dataclass
-    class Boxed(Fading):
-        def host(self):  # type: ignore[no-untyped-def]
-            return super().host()._replace(container="docker")
-
-    probes = Boxed(readings=reading_of(*ROWS[:2]), cuda_reading=CUDA, kernel_reading=BUS)
+    probes = Fading(
+        machine=IN_DOCKER, readings=reading_of(*ROWS[:2]), cuda_reading=CUDA, kernel_reading=BUS
+    )
     probes.system_reading = SystemReading(
         pci=(PciDetailReading(pci_bus_id="0000:12:00.0", answers=False),)
     )

@@ -8,8 +8,8 @@ from gpucheck.detect.checks.kernel_module import OTHER_DRIVERS, REBUILD, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes
+from gpucheck.report.envelope import CheckStatus
+from tests.fakes.probes import IN_DOCKER, ON_WSL2, FakeProbes
 
 
 def look(kernel: KernelReading) -> Finding:
@@ -65,13 +65,12 @@ def test_without_the_module_what_one_gpu_is_held_by_is_not_the_reason() -> None:
 
 
 def test_a_container_sees_what_others_hold() -> None:
-    class Container(FakeProbes):
-        def host(self) -> Host:
-            return Host(os="Debian GNU/Linux 12", container="docker")
-
     kernel = held_by("nvidia", "vfio-pci")
 
-    assert check(Machine(Container(kernel_reading=kernel))).status is CheckStatus.OK
+    assert (
+        check(Machine(FakeProbes(kernel_reading=kernel, machine=IN_DOCKER))).status
+        is CheckStatus.OK
+    )
 
 
 def test_another_driver_explains_more_than_a_missing_module() -> None:
@@ -97,10 +96,8 @@ def test_an_unreadable_list_is_not_an_empty_one(reason: str | None) -> None:
 
 
 def test_wsl_needs_no_module() -> None:
-    class Wsl(FakeProbes):
-        def host(self) -> Host:
-            return Host(os="Ubuntu 24.04 (WSL2)")
-
-    found = check(Machine(Wsl(kernel_reading=KernelReading(module_loaded=False))))
+    found = check(
+        Machine(FakeProbes(machine=ON_WSL2, kernel_reading=KernelReading(module_loaded=False)))
+    )
 
     assert found.status is CheckStatus.SKIP

@@ -7,8 +7,8 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import PciDetailReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes
+from gpucheck.report.envelope import CheckStatus
+from tests.fakes.probes import ON_WSL2, FakeProbes
 
 
 def device(number: int, **changes: object) -> PciDeviceReading:
@@ -55,11 +55,9 @@ def test_an_unreadable_bus_is_not_an_empty_one() -> None:
 
 
 def test_wsl_has_no_gpu_on_its_bus() -> None:
-    class Wsl(FakeProbes):
-        def host(self) -> Host:
-            return Host(os="Ubuntu 24.04 (WSL2)")
-
-    found = check(Machine(Wsl(kernel_reading=KernelReading(pci_devices=()))))
+    found = check(
+        Machine(FakeProbes(machine=ON_WSL2, kernel_reading=KernelReading(pci_devices=())))
+    )
 
     assert found.status is CheckStatus.SKIP
 

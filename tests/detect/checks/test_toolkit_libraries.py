@@ -15,17 +15,10 @@ from gpucheck.drivers.evidence import (
 )
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import HERE, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CUDA_13 = ToolkitReading(path="/usr/local/cuda-13.0", version="13.0.1")
 CUDA_12 = ToolkitReading(path="/usr/local/cuda-12.4", version="12.4.0")
-
-
-class Wsl(FakeProbes):
-    """A machine whose driver is Windows'."""
-
-    def host(self) -> Host:
-        return Host(os="Ubuntu 24.04 (WSL2)")
 
 
 def look(
@@ -33,13 +26,12 @@ def look(
     libraries: tuple[LibraryReading, ...] = (),
     driver: str = "580.95.05",
     capability: str = "9.0",
-    kind: type[FakeProbes] = FakeProbes,
     **changes: object,
 ) -> Finding:
     system = SystemReading(libraries=LibrariesReading(found=libraries, toolkits=toolkits))
     rows = reading_of(gpu_reading(0, compute_capability=capability), driver_version=driver)
     values = {"system_reading": system, "readings": rows} | changes
-    return check(Machine(kind(**values)))  # type: ignore[arg-type]
+    return check(Machine(FakeProbes(**values)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +87,12 @@ def test_a_driver_older_than_the_toolkit_s_own_is_a_remark() -> None:
 )
 def test_windows_drivers_have_numbers_of_their_own(driver: str, cause: str | None) -> None:
     used = {"CUDA_HOME": CUDA_12.path}
-    assert look(CUDA_12, driver=driver, kind=Wsl, variables=used).cause == cause
+    assert look(CUDA_12, driver=driver, machine=ON_WSL2, variables=used).cause == cause
 
 
 def test_of_no_windows_driver_is_it_known_that_cuda_13_needs_more() -> None:
     used = {"CUDA_HOME": CUDA_13.path}
-    assert look(CUDA_13, driver="576.88", kind=Wsl, variables=used).cause is None
+    assert look(CUDA_13, driver="576.88", machine=ON_WSL2, variables=used).cause is None
 
 
 @pytest.mark.parametrize(
@@ -125,12 +117,12 @@ def test_the_first_libcuda_counts(kinds: tuple[str, ...], cause: str | None) -> 
         assert found.remedy[0].startswith(f"Remove /opt/{kinds[0]} from LD_LIBRARY_PATH")
 
 
-@pytest.mark.parametrize(("kind", "cause"), [(Wsl, "linux-driver-in-wsl"), (FakeProbes, None)])
-def test_a_linux_driver_is_wrong_in_wsl_alone(kind: type[FakeProbes], cause: str | None) -> None:
+@pytest.mark.parametrize(("machine", "cause"), [(ON_WSL2, "linux-driver-in-wsl"), (HERE, None)])
+def test_a_linux_driver_is_wrong_in_wsl_alone(machine: Host, cause: str | None) -> None:
     own = LibraryReading(name="libcuda.so.1", path="/usr/lib/wsl/lib/libcuda.so.1", kind="wsl")
     linux = LibraryReading(name="libcuda.so.1", path="/usr/lib64/libcuda.so.1")
 
-    assert look(libraries=(own, linux), kind=kind).cause == cause
+    assert look(libraries=(own, linux), machine=machine).cause == cause
 
 
 @pytest.mark.parametrize(
