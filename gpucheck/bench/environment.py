@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
 from gpucheck.drivers.host.blas import BlasDoor
-from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, CpuProbe
+from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, CpuProbe, parse_cpu_list
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorReader
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
 from gpucheck.inventory.visibility import gpu_uuid
-from gpucheck.place.selection import cpus_in
 
 #: Variables that silently change arithmetic, memory or threads.
 VARIABLES = (
@@ -93,7 +92,9 @@ def run_environment_of(
     known = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid is not None}
     devices = probes.kernel().pci_devices or ()
     affinity = {item.pci_bus_id: item.cpu_affinity or "" for item in devices}
-    next_to = {uuid: cpus_in(affinity.get(gpu.pci_bus_id or "", "")) for uuid, gpu in known.items()}
+    next_to = {
+        uuid: parse_cpu_list(affinity.get(gpu.pci_bus_id or "")) for uuid, gpu in known.items()
+    }
     near, far = nearness(next_to, allowed)
     failure = reading.failure
     return RunEnvironment(

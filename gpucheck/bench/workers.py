@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import select
 import sys
 import time
@@ -29,7 +28,7 @@ from typing import Any
 
 from gpucheck.bench.plan import check_device_names
 from gpucheck.drivers.child import Child, ChildDiedError
-from gpucheck.drivers.host.cpu import running_on
+from gpucheck.drivers.host.cpu import parse_cpu_list, running_on
 from gpucheck.drivers.interrupts import HeldBack
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
@@ -51,7 +50,6 @@ _ENDED_WELL = ("ended with code 0", "closed its output")
 _START_VARIABLE = "GPUCHECK_START"
 _DEFAULTS_VARIABLE = "GPUCHECK_CONFIG"
 #: The kernel numbers 8192 processors at most.
-_CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -79,7 +77,7 @@ def worker_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[WorkerD
     for device in devices:
         for name in ordered if device in ("gpu", "all") else [device]:
             gpu = visible.get(name)
-            cpus = parse_cpu_list(gpu.cpu_affinity) if gpu is not None else None
+            cpus = parse_cpu_list(gpu.cpu_affinity) or None if gpu is not None else None
             uuid = gpu.uuid if gpu is not None else None
             found[name] = WorkerDevice(device=name, gpu_uuid=uuid, cpus=cpus)
     return tuple(found.values())
@@ -105,17 +103,6 @@ def select_worker_devices(
         remedy = ("Run: gpucheck detect", *instead)
         raise MissingError(code="no-gpu", message=message, remedy=remedy)
     return targets
-
-
-def parse_cpu_list(text: str | None) -> frozenset[int] | None:
-    """Return the processors of a list as the kernel writes it ("0-3,8"), None if malformed."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        low, dash, high = part.strip().partition("-")
-        if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
-            return None
-        found.update(range(int(low), int(high or low) + 1))
-    return frozenset(found) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,8 @@ from gpucheck.memlimit.outcome import (
     is_set,
     outcome_lines,
 )
-from gpucheck.place.model import ranges
 from gpucheck.report.envelope import Report
-from gpucheck.report.text import View, binary_bytes, exports, printable
+from gpucheck.report.text import View, binary_bytes, exports, printable, ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from gpucheck.report.text import ranges
 
 #: Most claims that may share one GPU.
 MOST_SHARES = 256
@@ -181,17 +183,6 @@ class Placement:
 
 
 # ---------------------------------------------------------------------------------- names in short
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def name_together(candidates: Sequence[Candidate]) -> str:

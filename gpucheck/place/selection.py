@@ -10,6 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gpucheck.drivers.host.cpu import parse_cpu_list
 from gpucheck.inventory.condition import Unfit
 from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance, Topology, Visibility
@@ -507,7 +508,7 @@ def unmet_preference(
             one, other = apart[0]
             return f"no NVLink connects GPU {one.gpu.index} and GPU {other.gpu.index}"
         case Preference.NUMA:
-            no_cpus = all(not cpus_in(item.gpu.cpu_affinity or "") for item in fitting)
+            no_cpus = all(not parse_cpu_list(item.gpu.cpu_affinity) for item in fitting)
             no_node = all(item.gpu.numa_node is None for item in fitting)
             if no_cpus and (no_node or not pairs):
                 return "which CPUs are near the GPUs is unknown"
@@ -555,19 +556,9 @@ def _or_last(value: float | None) -> float:
 
 def _share_of_our_cpus(gpu: Gpu) -> float:
     """Return the share of the CPUs we may run on that is local to the GPU."""
-    near = cpus_in(gpu.cpu_affinity or "")
+    near = parse_cpu_list(gpu.cpu_affinity)
     ours = os.sched_getaffinity(0)
     return len(near & ours) / len(ours)
-
-
-def cpus_in(text: str) -> frozenset[int]:
-    """Parse the kernel's CPU list, such as `0-55,112-167`; other text gives no CPU."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdigit() and (last or first).isdigit() and len(part) < 20:
-            found |= set(range(int(first), min(int(last or first), int(first) + 8192) + 1))
-    return frozenset(found)
 
 
 _Nearness = Callable[[SelectableGpu, SelectableGpu], float]

@@ -1,8 +1,8 @@
-"""Text for people: display settings, safe outside text, amounts, durations and rates."""
+"""Text for people: display settings, safe outside text, amounts, durations, rates and ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpucheck.report.envelope import Report
@@ -43,6 +43,17 @@ def printable(text: str) -> str:
 
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: 0, 1, 2, 5 -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def binary_bytes(value: int, *, digits: int = 1) -> str:

@@ -34,7 +34,6 @@ from gpucheck.place.selection import (
     best,
     capability_of,
     check_request,
-    cpus_in,
     selectable_gpus,
 )
 from gpucheck.report.errors import BadAnswerError, WrongUseError
@@ -369,13 +368,6 @@ class TestWords:
     def test_any_capability(self, text: str) -> None:
         with contextlib.suppress(WrongUseError):
             assert min(capability_of(text)) >= 0
-
-    @pytest.mark.parametrize(
-        ("text", "count"),
-        [("", 0), ("3", 1), ("0-3,8", 5), ("x", 0), ("1-", 1), ("0-99999999999", 8193)],
-    )
-    def test_cpu_lists(self, text: str, count: int) -> None:
-        assert len(cpus_in(text)) == count
 
     @pytest.mark.parametrize(
         "wrong",

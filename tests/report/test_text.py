@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.report.text import View, binary_bytes, gibibytes, printable
+from gpucheck.report.text import View, binary_bytes, gibibytes, printable, ranges
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,21 @@ def test_gibibytes(value: int, text: str) -> None:
 @given(st.integers(0, 99999 * 1024**3))
 def test_gibibytes_take_five_places(value: int) -> None:
     assert len(gibibytes(value)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((), ""), ((3,), "3"), ((0, 1), "0-1"), ((5, 2, 1, 0), "0-2,5"), ((0, 2, 4), "0,2,4")],
+)
+def test_neighbours_are_one_range(numbers: tuple[int, ...], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+@given(st.sets(st.integers(min_value=0, max_value=200)))
+def test_nothing_is_lost_and_nothing_added(numbers: set[int]) -> None:
+    found: set[int] = set()
+    for part in filter(None, ranges(numbers).split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+
+    assert found == numbers

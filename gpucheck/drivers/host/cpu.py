@@ -6,12 +6,15 @@ Every reader takes the root of the file system, so that tests can show it anothe
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+_CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,17 @@ def keep_on(cpus: Iterable[int]) -> bool:
     except OSError:
         return False
     return True
+
+
+def parse_cpu_list(text: str | None) -> frozenset[int]:
+    """Return the CPUs of a list in the kernel's form ("0-3,8"); none if it is malformed."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        low, dash, high = part.strip().partition("-")
+        if not _CPU_NUMBER.fullmatch(low) or (dash and not _CPU_NUMBER.fullmatch(high)):
+            return frozenset()
+        found.update(range(int(low), int(high or low) + 1))
+    return frozenset(found)
 
 
 def cpu_shares(count: int) -> list[frozenset[int]]:

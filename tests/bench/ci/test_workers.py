@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run import work_plan
@@ -20,7 +18,6 @@ from gpucheck.bench.workers import (
     WorkerAnswer,
     WorkerDevice,
     WorkerOrder,
-    parse_cpu_list,
     worker_devices,
 )
 from gpucheck.report.envelope import Failure
@@ -73,38 +70,6 @@ def test_a_device_named_twice_has_one_station() -> None:
 
 def test_an_unknown_gpu_has_one_too_whose_process_will_say_so() -> None:
     assert worker_devices(["gpu:9"], gpus(2)) == (WorkerDevice(device="gpu:9"),)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0-3", {0, 1, 2, 3}),
-        ("0-1,8,10-11", {0, 1, 8, 10, 11}),
-        ("7", {7}),
-        (None, None),
-        ("", None),
-        ("a-b", None),
-        ("3-1", None),
-        ("1-", {1}),
-        ("-1", None),
-    ],
-)
-def test_processor_lists(text: str | None, expected: set[int] | None) -> None:
-    if text == "1-":  # the kernel never writes it: not understood rather than guessed
-        expected = None
-    assert parse_cpu_list(text) == (None if expected is None else frozenset(expected))
-
-
-@pytest.mark.parametrize("text", ["0-99999999999", "9" * 5000, "0-" + "9" * 5000])
-def test_more_processors_than_there_can_be_are_no_list(text: str) -> None:
-    assert parse_cpu_list(text) is None
-
-
-@given(st.text())
-def test_any_text_is_a_list_or_none(text: str) -> None:
-    found = parse_cpu_list(text[:20])
-
-    assert found is None or all(number >= 0 for number in found)
 
 
 # ---------------------------------------------------------------------------------- rounds

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.drivers.host.cpu import LinuxCpu, cpu_shares, running_on
+from gpucheck.drivers.host.cpu import LinuxCpu, cpu_shares, parse_cpu_list, running_on
 
 CACHE = "sys/devices/system/cpu/cpu0/cache"
 
@@ -172,3 +172,28 @@ def test_cpus_are_dealt_out_so_that_no_two_threads_share_one(cpus: set[int], cou
         assert all(shares)
         assert sum(map(len, shares)) == len(cpus)
         assert frozenset.union(*shares) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0-3", {0, 1, 2, 3}),
+        ("0-1,8,10-11", {0, 1, 8, 10, 11}),
+        ("7", {7}),
+        (None, set()),
+        ("", set()),
+        ("a-b", set()),
+        ("3-1", set()),
+        ("1-", set()),  # the kernel never writes it: not understood rather than guessed
+        ("-1", set()),
+        ("0-99999999999", set()),  # more than there can be
+        ("9" * 5000, set()),
+    ],
+)
+def test_cpu_lists(text: str | None, expected: set[int]) -> None:
+    assert parse_cpu_list(text) == expected
+
+
+@given(st.text())
+def test_any_text_is_a_list_of_cpus_or_none(text: str) -> None:
+    assert all(number >= 0 for number in parse_cpu_list(text[:20]))
