@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
 from gpucheck.bench.ci.diagnosis import class_of_failure
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.bench.ci.gates import failure_of
+from gpucheck.bench.ci.gates import GATES, exit_status
 from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.model import GpuTelemetry
 from gpucheck.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
@@ -22,6 +22,7 @@ _FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
 _MENDED_ERRORS = ("ecc_corrected", "pcie_replays")
 #: A larger loss of speed between beginning and end gives a warning.
 _PACE_PERCENT = 10.0
+_WORDING = GATES._replace(failed_code="burn-failed", undecided_code="burn-undecided")
 _SWAP = ("Take it out of use, and repeat the burn with the card in another slot.",)
 _COOL = ("Check the fans, the filters and the inlet temperature.",)
 
@@ -306,26 +307,13 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
     If no device could begin, all for one reason, its code is used: 2 for a size that does not fit,
     4 without CuPy.
     """
-    code, failure = ExitCode.OK, None
     told = {one.exit_code for one in result.devices}
     if told in ({ExitCode.WRONG_USE}, {ExitCode.MISSING}):
         failure = result.devices[0].failure
         return Answer(result=result, exit_code=ExitCode(told.pop() or 0), host=host, error=failure)
-    bad = [gate for gate in result.gates if _counts(gate, GateStatus.FAIL)]
-    unknown = [gate for gate in result.gates if _counts(gate, GateStatus.INCONCLUSIVE)]
-    if bad:
-        code, failure = ExitCode.BAD, failure_of("burn-failed", bad, "failed")
-    elif unknown:
-        code, failure = (
-            ExitCode.INCONCLUSIVE,
-            failure_of("burn-undecided", unknown, "cannot be decided"),
-        )
+    code, failure = exit_status(result.gates, _WORDING)
     if result.ended_by is BurnEnd.INTERRUPTED:
         message = f"Interrupted after {result.duration_s:.0f} of {result.asked_s:g} s."
         code = ExitCode.INTERRUPTED
         failure = failure or Failure(code="interrupted", message=message)
     return Answer(result=result, exit_code=code, host=host, error=failure)
-
-
-def _counts(gate: Gate, status: GateStatus) -> bool:
-    return gate.status is status and gate.severity is Severity.ERROR

@@ -13,23 +13,26 @@ import typer
 
 from gpucheck.bench.burn_model import BurnRequest
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
-from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
-from gpucheck.cli.gating import run_with_profile
-from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine, now, publish
-from gpucheck.cli.repeating import repeat
-from gpucheck.cli.reporting import Github, Junit, Outlets, open_outlets
-from gpucheck.cli.saving import (
+from gpucheck.cli.bench_ci import (
     AgainstBaseline,
     AllowDifference,
     Append,
+    Github,
+    Junit,
+    Outlets,
     Processes,
     Save,
     SaveFailed,
     Saving,
     UpdateBaseline,
+    open_outlets,
     open_saving,
+    repeat,
+    run_with_profile,
 )
+from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
+from gpucheck.cli.options import with_shared_options
+from gpucheck.cli.output import deliver, machine, now, publish
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer

@@ -15,7 +15,7 @@ from gpucheck.cli.shared import Shared
 
 if TYPE_CHECKING:
     from gpucheck.bench.burn_model import BurnMoment, BurnRequest
-    from gpucheck.cli.reporting import Outlets
+    from gpucheck.cli.bench_ci import Outlets
 
 BurnSeconds = Annotated[
     float | None,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gpucheck.cli.bench_ci import Github, Junit, open_outlets
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.reporting import Github, Junit, open_outlets
 from gpucheck.cli.shared import Shared, split_words
 from gpucheck.report.errors import WrongUseError
 

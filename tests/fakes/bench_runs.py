@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.bench.ci.model import ProcessRun
-from gpucheck.bench.ci.workers import run_of
+from gpucheck.bench.ci.processes import run_of
 from gpucheck.bench.model import (
     BenchResult,
     Doubt,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck.bench.ci.gate_model import Gate
-from gpucheck.bench.ci.gates import judge, series_of, verdict
+from gpucheck.bench.ci.gates import exit_status, judge, series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Profile
@@ -116,7 +116,7 @@ def gate(found: Facts, name: str, device: str = "gpu:0") -> Gate:
 
 def code(found: Facts) -> ExitCode:
     """Return what the gates come to."""
-    return verdict(judge(found))[0]
+    return exit_status(judge(found))[0]
 
 
 def cpu_runs(values: Sequence[float], **row: Any) -> list[ProcessRun]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from gpucheck.bench.ci.gate_model import Gate
-from gpucheck.bench.ci.gates import judge, settled, verdict
+from gpucheck.bench.ci.gates import exit_status, judge, settled
 from gpucheck.bench.ci.limits import expected_of, scale_of
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Per, Profile
@@ -94,7 +94,7 @@ class AcceptanceNode:
             gates = judge(Facts(profile=_profile(), node=node(GPUS), runs=runs))
             if settled(gates):
                 break
-        return int(verdict(gates)[0]), gates
+        return int(exit_status(gates)[0]), gates
 
     def _repeat(self, number: int) -> list[ProcessRun]:
         return [

@@ -21,9 +21,9 @@ from gpucheck.bench.ci.model import (
     SavedTool,
     Series,
 )
+from gpucheck.bench.ci.processes import BENCH_SCHEMA, read_document
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import doubts_of
-from gpucheck.bench.ci.workers import BENCH_SCHEMA, read_document
 from gpucheck.bench.model import BenchEnvironment, GpuTelemetry, Measurement, Scope
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file

@@ -17,6 +17,7 @@ from gpucheck.bench.ci.decision import (
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
 from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
+from gpucheck.bench.ci.gates import Wording, exit_status
 from gpucheck.bench.ci.model import (
     CarriedDoubt,
     ComparedRow,
@@ -314,23 +315,21 @@ def _middle(series: Series | None) -> float | None:
     return None if series is None else decide(series.values, (1.0,), TOLERANCE_PERCENT).measured
 
 
+_ROWS = Wording(
+    *("slower", "is worse than allowed", "rows are worse than allowed"),
+    *("undecided", "is undecided", "rows are undecided"),
+)
+
+
 def conclude_comparison(comparison: RunComparison, host: Host) -> Answer:
     """Return the answer: 1 if a row fails, 3 if one is undecided or there is none, else 0."""
-    failing = [row for row in comparison.rows if row.status is GateStatus.FAIL]
-    open_rows = [row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE]
-    code, failure = ExitCode.OK, None
+    code, failure = exit_status(comparison.rows, _ROWS)
     if not any(row.first_count and row.second_count for row in comparison.rows):
         code, failure = ExitCode.INCONCLUSIVE, _nothing_in_common(comparison)
-    elif failing:
-        code = ExitCode.BAD
-        message = _sentence(failing, "worse than allowed")
-        failure = Failure(code="slower", message=message, remedy=failing[0].next)
-    elif open_rows:
-        code = ExitCode.INCONCLUSIVE
-        message = _sentence(open_rows, "undecided")
-        first = open_rows[0]
-        steps = first.next if first.class_ is GateClass.ENVIRONMENT else _remedy(comparison)
-        failure = Failure(code="undecided", message=message, remedy=steps)
+    elif failure is not None and code is ExitCode.INCONCLUSIVE:
+        first = next(row for row in comparison.rows if row.status is GateStatus.INCONCLUSIVE)
+        if first.class_ is not GateClass.ENVIRONMENT:
+            failure = failure._replace(remedy=_remedy(comparison))
     warnings = tuple(_failed_sides(comparison))
     return Answer(result=comparison, exit_code=code, host=host, error=failure, warnings=warnings)
 
@@ -355,18 +354,6 @@ def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
         if side.exit_code == ExitCode.BAD:
             message = f"the {name} run, {side.file!r}, failed."
             yield Notice("run-failed", message)
-
-
-def _sentence(rows: Sequence[ComparedRow], what: str) -> str:
-    first = rows[0]
-    where = f"{first.id} on {first.device}"
-    head = (
-        f"{len(rows)} rows are {what}; the first is {where}"
-        if len(rows) > 1
-        else f"{where} is {what}"
-    )
-    class_ = f" ({first.class_})" if first.class_ is not None else ""
-    return f"{head}{class_}: {first.reason}."
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import Decision, corrected, decide, limit_of
@@ -21,7 +22,7 @@ from gpucheck.bench.ci.diagnosis import (
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
 from gpucheck.bench.ci.machine_gates import inventory_gates, match_gates
-from gpucheck.bench.ci.model import Baseline, Series
+from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
 from gpucheck.bench.ci.peers import company_gates
 from gpucheck.bench.ci.profile_model import Check, Lacking, Per
 from gpucheck.bench.ci.run_data import Facts, Figures, why_missing
@@ -52,48 +53,69 @@ def settled(gates: Sequence[Gate]) -> bool:
     return not any(gate.repeat_helps for gate in gates)
 
 
-def verdict(gates: Sequence[Gate]) -> tuple[ExitCode, Failure | None]:
-    """Return the exit code of the gates: 1 if one failed, else 3 if one is undecided, else 0.
+class Wording(NamedTuple):
+    """Error codes of a verdict, and its sentences for one gate or row and for several."""
 
-    Without any gate that passed, it is 3 as well.
+    failed_code: str
+    failed: str
+    failed_several: str
+    undecided_code: str
+    undecided: str
+    undecided_several: str
+
+
+GATES = Wording(
+    *("gate-failed", "failed", "gates failed"),
+    *("gate-undecided", "cannot be decided", "gates cannot be decided"),
+)
+
+
+def exit_status(
+    judged: Sequence[Gate | ComparedRow], words: Wording = GATES
+) -> tuple[ExitCode, Failure | None]:
+    """Return the exit code of gates or rows: 1 if one failed, else 3 if one is undecided, else 0.
+
+    Without any that passed, it is 3 as well. Gates that only warn decide nothing.
     """
-    counted = [gate for gate in gates if gate.severity is Severity.ERROR]
-    failed = [gate for gate in counted if gate.status is GateStatus.FAIL]
-    undecided = [gate for gate in counted if gate.status is GateStatus.INCONCLUSIVE]
-    passed = [gate for gate in gates if gate.status is GateStatus.PASS]
+    counted = [one for one in judged if not _only_warns(one)]
+    failed = [one for one in counted if one.status is GateStatus.FAIL]
+    undecided = [one for one in counted if one.status is GateStatus.INCONCLUSIVE]
     if failed:
-        return ExitCode.BAD, failure_of("gate-failed", failed, "failed")
+        said = words.failed if len(failed) == 1 else words.failed_several
+        return ExitCode.BAD, _failure(words.failed_code, failed, said)
     if undecided:
-        return ExitCode.INCONCLUSIVE, failure_of("gate-undecided", undecided, "cannot be decided")
-    if not passed:
+        said = words.undecided if len(undecided) == 1 else words.undecided_several
+        return ExitCode.INCONCLUSIVE, _failure(words.undecided_code, undecided, said)
+    if not any(one.status is GateStatus.PASS for one in judged):
         message = "Nothing that the profile asks for was measured, so no gate passed."
         return ExitCode.INCONCLUSIVE, Failure(code="nothing-measured", message=message)
     return ExitCode.OK, None
 
 
-def failure_of(code: str, gates: Sequence[Gate], what: str) -> Failure:
-    """Return the error that names the first of some gates."""
-    first = gates[0]
+def _only_warns(one: Gate | ComparedRow) -> bool:
+    return isinstance(one, Gate) and one.severity is Severity.WARN
+
+
+def _failure(code: str, judged: Sequence[Gate | ComparedRow], said: str) -> Failure:
+    """Return the error that names the first of these gates or rows."""
+    first = judged[0]
     where = f"{first.id} on {first.device}"
-    head = (
-        f"{where} {what}" if len(gates) == 1 else f"{len(gates)} gates {what}; the first is {where}"
-    )
+    head = f"{where} {said}" if len(judged) == 1 else f"{len(judged)} {said}; the first is {where}"
     class_ = f" ({first.class_})" if first.class_ is not None else ""
-    message = f"{head}{class_}: {_said(first)}."
-    return Failure(code=code, message=message, remedy=first.next)
+    return Failure(code=code, message=f"{head}{class_}: {_reason(first)}.", remedy=first.next)
 
 
 def warnings(gates: Sequence[Gate]) -> tuple[Notice, ...]:
     """Return the warnings, which do not decide the exit code."""
     return tuple(
-        Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_said(gate)}.")
+        Notice(code="gate-warning", message=f"{gate.id} on {gate.device}: {_reason(gate)}.")
         for gate in gates
         if gate.warning or (gate.severity is Severity.WARN and gate.status is GateStatus.FAIL)
     )
 
 
-def _said(gate: Gate) -> str:
-    return (gate.reason or gate.status).rstrip(".")
+def _reason(one: Gate | ComparedRow) -> str:
+    return (one.reason or one.status).rstrip(".")
 
 
 def series_of(facts: Facts) -> tuple[Series, ...]:

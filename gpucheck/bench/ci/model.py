@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
 from gpucheck.bench.corruption_model import Corruption as Corruption
@@ -143,6 +145,15 @@ class SavedRun:
     series: tuple[Series, ...]
     exit_code: int | None = None
     further_times: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Saved run to compare with, its file, and the fingerprint keys that may differ."""
+
+    run: SavedRun
+    path: Path
+    allowed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,14 @@
-"""Run of a benchmark in several processes: measure, merge, judge, and return what to save."""
+"""Run of a benchmark in several processes: find the devices, measure, judge, return what to save.
+
+Each benchmark here has a profile. Without `--profile` it is `NO_PROFILE`: it demands only that the
+processes answer correctly and, with a baseline, that no row got slower.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.bench.ci.baseline import (
@@ -15,17 +19,10 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
 )
 from gpucheck.bench.ci.compare import compare_runs
-from gpucheck.bench.ci.gate_model import Gate, GateStatus, ProfileUse
-from gpucheck.bench.ci.gates import (
-    failure_of,
-    judge,
-    judge_machine,
-    series_of,
-    settled,
-    verdict,
-    warnings,
-)
-from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, SavedRun
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, ProfileUse
+from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
+from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, Reference, SavedRun, Series
+from gpucheck.bench.ci.processes import collect, merged, was_interrupted
 from gpucheck.bench.ci.profile_model import (
     InventoryDemands,
     Match,
@@ -35,23 +32,15 @@ from gpucheck.bench.ci.profile_model import (
     Target,
 )
 from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
-from gpucheck.bench.ci.stability_gates import corruption_gates, result_gates
-from gpucheck.bench.ci.workers import WorkPlan, collect, was_interrupted, worker_arguments
-from gpucheck.bench.model import (
-    BenchEnvironment,
-    BenchRequest,
-    BenchResult,
-    Extent,
-    GpuTelemetry,
-    Telemetry,
-)
+from gpucheck.bench.ci.stability_gates import corruption_gates
+from gpucheck.bench.model import BenchEnvironment, BenchRequest, BenchResult
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
-from gpucheck.drivers.host.cpu import CpuFacts, LinuxCpu
+from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlQuestion, Probes
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, complete_host, take_inventory
-from gpucheck.inventory.model import Gpu, Inventory
+from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import (
     ExitCode,
@@ -60,6 +49,115 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+
+#: Processes of a run that is saved or compared with one, and the factor while undecided.
+PROCESSES, _MORE = 5, 2
+#: Measured if a profile has demands but no checks, as a full load.
+_LOAD = "matmul"
+NO_PROFILE = Profile(
+    name="none",
+    version=1,
+    description="",
+    path="",
+    digest="",
+    match=Match(target=Target.GPU),
+    inventory=InventoryDemands(),
+    run=RunPlan(alone=False, together=True),
+    checks=(),
+    stability=Stability(),
+)
+_INTERRUPTED = Failure(
+    code="interrupted", message="Interrupted: the report has what was measured until then."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A profile on the devices of a machine, and what each of its processes measures.
+
+    `host` None stands for the one that the processes report.
+    """
+
+    profile: Profile
+    request: BenchRequest
+    devices: Sequence[WorkerDevice]
+    time: str
+    node: Node = field(default_factory=Node)
+    host: Host | None = None
+    reference: Reference | None = None
+
+    @property
+    def has_profile(self) -> bool:
+        """Return whether the profile is one from a file."""
+        return bool(self.profile.digest)
+
+    @property
+    def profile_key(self) -> str | None:
+        """Return the identity of the profile in a saved run."""
+        return profile_key(self.profile) if self.has_profile else None
+
+    def facts(self, runs: Sequence[ProcessRun]) -> Facts:
+        """Return the inputs of the gates."""
+        return Facts(
+            profile=self.profile, node=self.node, runs=tuple(runs), baseline=self._baseline(runs)
+        )
+
+    def _baseline(self, runs: Sequence[ProcessRun]) -> Baseline | None:
+        against = self.reference
+        if against is None or not self.has_profile:
+            return None
+        now = fingerprints_of(runs, self.profile_key)
+        return baseline_against(against.run, against.path, now, against.allowed)
+
+    def series(self, runs: Sequence[ProcessRun]) -> Sequence[Series]:
+        """Return what a saved run has of these processes: checks, or rows without a profile."""
+        return series_of(self.facts(runs)) if self.has_profile else row_series(runs)
+
+    def saved(self, runs: Sequence[ProcessRun]) -> SavedRun | None:
+        """Return the run as it is saved, None if it has no figures."""
+        series = self.series(runs)
+        if not series:
+            return None
+        return saved_run(runs, series, time=self.time, profile=self.profile_key)
+
+    def gates(self, runs: Sequence[ProcessRun]) -> tuple[Gate, ...]:
+        """Return all gates of the processes so far."""
+        facts = self.facts(runs)
+        if self.has_profile:
+            return judge(facts)
+        changes = (_gate_of(row, runs) for row in self._compared(runs))
+        return (*judge(facts), *corruption_gates(facts), *changes)
+
+    def _compared(self, runs: Sequence[ProcessRun]) -> Sequence[ComparedRow]:
+        against, now = self.reference, self.saved(runs)
+        if against is None or now is None:
+            return ()
+        files = (against.path, Path())
+        found = compare_runs(against.run, now, files=files, allowed=against.allowed)
+        there = {run.device for run in runs}
+        # A device that is only in the baseline was not requested.
+        return [row for row in found.rows if row.device in there]
+
+
+def _gate_of(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
+    """Return a row's change as a gate."""
+    scale, share = row.first or 1.0, row.tolerance_percent / 100
+    worst = 1 + share if row.direction is Direction.LOWER else 1 - share
+    return Gate(
+        id=row.id,
+        device=row.device,
+        gpu_uuid=next((run.gpu_uuid for run in runs if run.device == row.device), None),
+        status=row.status,
+        direction=row.direction,
+        unit=row.unit,
+        measured=row.second,
+        limit=None if row.first is None else row.first * worst,
+        interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
+        reason=row.reason,
+        class_=row.class_,
+        repeat_helps=row.repeat_helps,
+        next=row.next,
+    )
 
 
 def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:
@@ -81,17 +179,14 @@ def wanted_devices(profile: Profile, devices: Sequence[str]) -> tuple[str, ...]:
     return named or (("cpu",) if on_cpu else ("gpu",))
 
 
-def examine(
+def run_profile(
     profile: Profile,
-    wanted: Sequence[str],
+    devices: Sequence[str],
     probes: Probes,
     workers: Workers,
-    baseline: SavedRun | None,
-    path: Path | None,
-    *,
-    allowed: Sequence[str] = (),
+    reference: Reference | None = None,
 ) -> tuple[Answer, SavedRun | None]:
-    """Measure and judge; return the answer and the run to save, None if nothing was measured."""
+    """Measure and judge by a profile; return the answer and the run to save, if there is one."""
     topology = profile.inventory.nvlink_links is not None
     reading = probes.nvml(NvmlQuestion(topology=topology))
     host = complete_host(probes.host(), reading)
@@ -101,14 +196,75 @@ def examine(
         if not isinstance(answer.result, Inventory):
             return answer, None
         found = answer.result
-    targets = worker_devices(wanted, found.gpus if found is not None else ())
+    targets = worker_devices(devices, found.gpus if found is not None else ())
     if not targets:
         return _no_device(profile, host), None
-    node = node_of(found, reading, {worker.device for worker in targets})
-    against = _baseline_for(profile, baseline, path, allowed)
-    outcome = run_profile(profile, node, targets, workers, against)
-    answer = conclude_profile(outcome, host, LinuxCpu().facts())
-    return answer, _kept(outcome, probes.time())
+    benchmark = Benchmark(
+        profile=profile,
+        request=request_for(profile),
+        devices=targets,
+        time=probes.time(),
+        node=node_of(found, reading, {target.device for target in targets}),
+        host=host,
+        reference=reference,
+    )
+    return run_benchmark(benchmark, workers)
+
+
+def run_request(
+    request: BenchRequest,
+    probes: Probes,
+    workers: Workers,
+    reference: Reference | None = None,
+    *,
+    processes: int = PROCESSES,
+    corruption_s: float = 0.0,
+    require_gpu: bool = False,
+) -> tuple[Answer, SavedRun | None]:
+    """Measure a request in several processes; return the answer and the run to save, if any.
+
+    Raises:
+        MissingError: GPUs are requested or required, and CUDA sees none.
+        GpucheckError: no process measured anything, for the reason that the first one gave.
+    """
+    on_gpus = set(request.devices) != {"cpu"}
+    found = take_inventory(ListRequest(ask_driver=on_gpus), probes).result
+    gpus = found.gpus if isinstance(found, Inventory) else ()
+    benchmark = Benchmark(
+        profile=plan_of(
+            request, processes=processes, corruption_s=corruption_s, more=reference is not None
+        ),
+        request=request,
+        devices=select_worker_devices(request.devices, gpus, require_gpu=require_gpu),
+        time=probes.time(),
+        reference=reference,
+    )
+    return run_benchmark(benchmark, workers)
+
+
+def plan_of(request: BenchRequest, *, processes: int, corruption_s: float, more: bool) -> Profile:
+    """Return a request's profile: its processes, each on all devices at once."""
+    plan = replace(
+        NO_PROFILE.run,
+        seconds=request.budget_s or BUDGETS_S[request.mode],
+        processes=processes,
+        max_processes=processes * _MORE if more else processes,
+        corruption_s=corruption_s,
+    )
+    return replace(NO_PROFILE, run=plan)
+
+
+def request_for(profile: Profile) -> BenchRequest:
+    """Return what each process of a profile's run measures."""
+    run = profile.run
+    return BenchRequest(
+        kernels=tuple(dict.fromkeys(check.kernel for check in profile.checks)) or (_LOAD,),
+        dtypes=tuple(dict.fromkeys(check.dtype for check in profile.checks)),
+        size=run.size,
+        mode=run.mode,
+        seed=run.seed,
+        fill=run.fill,
+    )
 
 
 def _inventory(probes: Probes, *, topology: bool) -> Answer:
@@ -157,173 +313,84 @@ def _fewest_links(found: Inventory, index: int) -> int | None:
     return min(counts, default=None)
 
 
-def _baseline_for(
-    profile: Profile, baseline: SavedRun | None, path: Path | None, allowed: Sequence[str]
-) -> Callable[[Sequence[ProcessRun]], Baseline | None]:
-    """Return the function that prepares a saved run for comparison with processes."""
+def run_benchmark(benchmark: Benchmark, workers: Workers) -> tuple[Answer, SavedRun | None]:
+    """Measure until every gate is decided or the processes are used up, and judge.
 
-    def against(runs: Sequence[ProcessRun]) -> Baseline | None:
-        if baseline is None or path is None:
-            return None
-        return baseline_against(
-            baseline, path, fingerprints_of(runs, profile_key(profile)), allowed
-        )
+    A machine that the profile is not for is not measured.
 
-    return against
-
-
-def _kept(outcome: Outcome, time: str) -> SavedRun | None:
-    """Return the checks' figures as they are saved for the next run, None if there are none."""
-    facts = outcome.facts
-    series = series_of(facts)
-    if not series:
-        return None
-    return saved_run(facts.runs, series, time=time, profile=profile_key(facts.profile))
-
-
-#: Measured if a profile has demands but no checks, as a full load.
-_LOAD = "matmul"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of a profile's run, and its gates."""
-
-    facts: Facts
-    gates: tuple[Gate, ...]
-
-
-def request_for(profile: Profile) -> BenchRequest:
-    """Return what each process of a profile's run measures."""
-    run = profile.run
-    return BenchRequest(
-        kernels=tuple(dict.fromkeys(check.kernel for check in profile.checks)) or (_LOAD,),
-        dtypes=tuple(dict.fromkeys(check.dtype for check in profile.checks)),
-        size=run.size,
-        mode=run.mode,
-        seed=run.seed,
-        fill=run.fill,
-    )
-
-
-def plan_for(profile: Profile, targets: Sequence[WorkerDevice]) -> WorkPlan:
-    """Return the processes of a profile's run."""
-    run = profile.run
-    return WorkPlan(
-        devices=tuple(targets),
-        arguments=worker_arguments(request_for(profile), run.corruption_s),
-        seconds=run.seconds,
-        corruption_s=run.corruption_s,
-        processes=run.processes,
-        most_processes=run.max_processes,
-        alone=run.alone or len(targets) == 1,
-        together=run.together and len(targets) > 1,
-        each_whole=True,
-    )
-
-
-def run_profile(
-    profile: Profile,
-    node: Node,
-    targets: Sequence[WorkerDevice],
-    workers: Workers,
-    baseline_for: Callable[[Sequence[ProcessRun]], Baseline | None],
-) -> Outcome:
-    """Measure until every gate is decided or the processes are used up.
-
-    A machine that the profile is not for is not measured. `baseline_for` is given the processes,
-    whose fingerprint decides whether a baseline can be compared with.
+    Raises:
+        GpucheckError: without a profile, no process measured anything.
     """
-    machine = Facts(profile=profile, node=node)
-    gates = judge_machine(machine)
-    if any(gate.status is GateStatus.FAIL for gate in gates):
-        return Outcome(facts=machine, gates=gates)
-
-    def facts_of(runs: Sequence[ProcessRun]) -> Facts:
-        return Facts(
-            profile=profile, node=node, runs=tuple(runs), baseline=baseline_for(tuple(runs))
+    runs: tuple[ProcessRun, ...] = ()
+    gates = judge_machine(benchmark.facts(()))
+    if not any(gate.status is GateStatus.FAIL for gate in gates):
+        runs = collect(
+            *(benchmark.profile.run, benchmark.devices, benchmark.request, workers),
+            settled=lambda runs: settled(benchmark.gates(runs)),
         )
-
-    def enough(runs: Sequence[ProcessRun]) -> bool:
-        return settled(judge(facts_of(runs)))
-
-    facts = facts_of(collect(plan_for(profile, targets), workers, enough))
-    return Outcome(facts=facts, gates=judge(facts))
+        gates = benchmark.gates(runs)
+    answer = _conclude(benchmark, runs, gates)
+    is_whole = answer.exit_code is not ExitCode.INTERRUPTED
+    return answer, benchmark.saved(runs) if is_whole else None
 
 
-def conclude_profile(outcome: Outcome, host: Host, cpu: CpuFacts) -> Answer:
-    """Wrap a run as bench's answer: its rows, its gates, and the code that they come to.
-
-    What every process lacked (CuPy, say) is code 4. `cpu` is the processor of a report without any
-    process that brought a document.
-    """
-    gates, runs = outcome.gates, outcome.facts.runs
-    code, failure = verdict(gates)
-    if runs and all(run.exit_code == ExitCode.MISSING and run.result is None for run in runs):
+def _conclude(benchmark: Benchmark, runs: Sequence[ProcessRun], gates: tuple[Gate, ...]) -> Answer:
+    """Return the answer: the rows, the gates, and the exit code that they give."""
+    result, host = merged(runs), benchmark.host
+    if host is None:
+        host = next((run.host for run in runs if run.result is not None), Host())
+    if result is None and not benchmark.has_profile:
+        if was_interrupted(runs):
+            return Answer(result=None, exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED)
+        raise _nothing(runs)
+    if result is None and runs and all(run.exit_code == ExitCode.MISSING for run in runs):
         # Nothing about any GPU was found out: that is no verdict.
         return Answer(result=None, exit_code=ExitCode.MISSING, host=host, error=runs[0].failure)
-    if was_interrupted(runs):
-        code = ExitCode.INTERRUPTED
-        failure = Failure(
-            code="interrupted", message="Interrupted: the report has what was measured until then."
-        )
-    return Answer(
-        result=_result(outcome, cpu),
-        exit_code=code,
-        host=host,
-        error=failure,
-        warnings=warnings(gates),
+    interrupted = was_interrupted(runs) if result is None else result.interrupted
+    code, failure = exit_status(gates)
+    if interrupted:
+        code, failure = ExitCode.INTERRUPTED, _INTERRUPTED
+    result = result or _unmeasured(benchmark.profile)
+    result = replace(result, gates=gates, interrupted=interrupted)
+    if benchmark.has_profile:
+        result = _of_profile(result, benchmark.profile, runs)
+    return Answer(result=result, exit_code=code, host=host, error=failure, warnings=warnings(gates))
+
+
+def _of_profile(result: BenchResult, profile: Profile, runs: Sequence[ProcessRun]) -> BenchResult:
+    """Return a result with the profile that it was judged by, and how it was measured."""
+    most = max(Counter(run.device for run in runs).values(), default=0)
+    note = f"the rows are those of each device's first process; {most} processes were started"
+    if not runs:
+        note = "nothing was measured: the profile is not for this machine"
+    use = ProfileUse(
+        name=profile.name,
+        version=profile.version,
+        path=profile.path,
+        digest=profile.digest,
+        processes=most,
+        max_processes=profile.run.max_processes,
     )
+    return replace(result, profile=use, notes=(*result.notes, note))
 
 
-def _result(outcome: Outcome, cpu: CpuFacts) -> BenchResult:
-    """Return the rows of each device's first process, with the gates and the sensors of all."""
-    facts, profile = outcome.facts, outcome.facts.profile
-    first: dict[str, BenchResult] = {}
-    for run in facts.runs:
-        if run.result is not None:
-            first.setdefault(run.device, run.result)
-    counts = Counter(run.device for run in facts.runs)
-    results = list(first.values())
-    known = results[0].environment if results else _unmeasured(profile, cpu)
-    environment = replace(
-        known,
-        gpus=tuple(gpu for result in results for gpu in result.environment.gpus),
-        duration_s=sum(run.result.environment.duration_s for run in facts.runs if run.result),
-    )
-    notes = dict.fromkeys(note for result in results for note in result.notes)
-    most = max(counts.values(), default=0)
-    told = f"the rows are those of each device's first process; {most} processes were started"
-    if not facts.runs:
-        told = "nothing was measured: the profile is not for this machine"
-    return BenchResult(
-        measurements=tuple(row for result in results for row in result.measurements),
-        comparisons=(),
-        environment=environment,
-        conclusions=tuple(one for result in results for one in result.conclusions),
-        corruption=facts.corruption,
-        gates=outcome.gates,
-        telemetry=merged_telemetry([run.result for run in facts.runs]),
-        profile=ProfileUse(
-            name=profile.name,
-            version=profile.version,
-            path=profile.path,
-            digest=profile.digest,
-            processes=most,
-            max_processes=profile.run.max_processes,
-        ),
-        notes=(*notes, told),
-        interrupted=was_interrupted(facts.runs),
-    )
+def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
+    """Return the error of a run without any result, of the kind that its processes ended with."""
+    failure = next((run.failure for run in runs if run.failure is not None), None)
+    code = next((run.exit_code for run in runs if run.exit_code is not None), None)
+    failure = failure or Failure(code="nothing-measured", message="no process returned a document")
+    kinds: dict[int, type[GpucheckError]] = {2: WrongUseError, 4: MissingError}
+    return failure.as_error(kinds.get(code or 0, InconclusiveError))
 
 
-def _unmeasured(profile: Profile, cpu: CpuFacts) -> BenchEnvironment:
-    """Return the surroundings of a run in which no process said where it was."""
+def _unmeasured(profile: Profile) -> BenchResult:
+    """Return the result of a run in which no process returned a document."""
     from importlib.metadata import version
 
+    cpu = LinuxCpu().facts()
     reason = "no process returned a document"
     unread = ("blas_name", "cupy_version", "load_average_1m", "parallel_efficiency")
-    return BenchEnvironment(
+    environment = BenchEnvironment(
         cpu_model=cpu.model,
         logical_cores=cpu.logical_cores,
         usable_cores=cpu.usable_cores,
@@ -341,252 +408,11 @@ def _unmeasured(profile: Profile, cpu: CpuFacts) -> BenchEnvironment:
         steal_percent=None,
         parallel_efficiency=None,
         peak_memory_bytes=None,
-        duration_s=0.0,
+        duration_s=0,
         seed=profile.run.seed,
         data=profile.run.fill.value,
         mode=profile.run.mode,
         budget_s=profile.run.seconds,
         unavailable=dict.fromkeys(unread, reason),
     )
-
-
-#: Processes of a run that is saved or compared with one, and the factor while undecided.
-PROCESSES, _MORE = 5, 2
-
-
-def work_plan(
-    request: BenchRequest,
-    gpus: Sequence[Gpu],
-    *,
-    processes: int,
-    corruption_s: float,
-    more: bool,
-    require_gpu: bool = False,
-) -> WorkPlan:
-    """Return how the request is repeated: a process for each device, all at once."""
-    targets = select_worker_devices(request.devices, gpus, require_gpu=require_gpu)
-    seconds = request.budget_s or BUDGETS_S[request.mode]
-    return WorkPlan(
-        devices=targets,
-        arguments=worker_arguments(request, corruption_s),
-        seconds=seconds,
-        corruption_s=corruption_s,
-        processes=processes,
-        most_processes=processes * _MORE if more else processes,
-        alone=False,
-        together=True,
-    )
-
-
-def run_repeated(
-    plan: WorkPlan,
-    workers: Workers,
-    baseline: SavedRun | None,
-    path: Path | None,
-    *,
-    time: str,
-    allowed: Sequence[str] = (),
-) -> tuple[Answer, SavedRun | None]:
-    """Run the processes; return the answer and the run to save.
-
-    There is none to save if it was interrupted or nothing was measured.
-
-    Raises:
-        GpucheckError: no process measured anything, for the reason that the first one gave.
-    """
-
-    def settled(runs: Sequence[ProcessRun]) -> bool:
-        return not any(row.repeat_helps for row in _compared(runs, baseline, path, time, allowed))
-
-    runs = collect(plan, workers, settled)
-    result = merged(runs)
-    if result is None and was_interrupted(runs):
-        return Answer(result=None, exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED), None
-    if result is None:
-        raise _nothing(runs)
-    facts = Facts(profile=_NO_PROFILE, runs=runs)
-    gates = [*result_gates(facts), *corruption_gates(facts)]
-    gates += [_gate(row, runs) for row in _compared(runs, baseline, path, time, allowed)]
-    interrupted = was_interrupted(runs) or result.interrupted
-    result = replace(result, gates=tuple(gates), interrupted=interrupted)
-    host = next(run.host for run in runs if run.result is not None)
-    answer = _judged(result.gates, Answer(result=result, host=host), interrupted=interrupted)
-    series = row_series(runs)
-    kept = None
-    if series and not interrupted:
-        kept = saved_run(runs, series, time=time, profile=None)
-    return answer, kept
-
-
-_INTERRUPTED = Failure(
-    code="interrupted", message="Interrupted: the report has what was measured until then."
-)
-#: Demands only that the processes answer correctly.
-_NO_PROFILE = Profile(
-    name="none",
-    version=1,
-    description="",
-    path="",
-    digest="",
-    match=Match(target=Target.GPU),
-    inventory=InventoryDemands(),
-    run=RunPlan(seconds=0.0),
-    checks=(),
-    stability=Stability(),
-)
-
-
-def _compared(
-    runs: Sequence[ProcessRun],
-    baseline: SavedRun | None,
-    path: Path | None,
-    time: str,
-    allowed: Sequence[str],
-) -> Sequence[ComparedRow]:
-    series = row_series(runs)
-    if baseline is None or path is None or not series:
-        return ()
-    now = saved_run(runs, series, time=time, profile=None)
-    found = compare_runs(baseline, now, files=(path, Path()), allowed=allowed)
-    there = {run.device for run in runs}
-    # A device that is only in the baseline was not requested.
-    return [row for row in found.rows if row.device in there]
-
-
-def _gate(row: ComparedRow, runs: Sequence[ProcessRun]) -> Gate:
-    scale = row.first or 1.0
-    better = 1 - row.tolerance_percent / 100
-    if row.direction.value == "lower":
-        better = 1 + row.tolerance_percent / 100
-    return Gate(
-        id=row.id,
-        device=row.device,
-        gpu_uuid=next((run.gpu_uuid for run in runs if run.device == row.device), None),
-        status=row.status,
-        direction=row.direction,
-        unit=row.unit,
-        measured=row.second,
-        limit=None if row.first is None else row.first * better,
-        interval=(row.interval[0] * scale, row.interval[1] * scale) if row.interval else None,
-        reason=row.reason,
-        class_=row.class_,
-        repeat_helps=row.repeat_helps,
-        next=row.next,
-    )
-
-
-def _judged(gates: Sequence[Gate], answer: Answer, *, interrupted: bool) -> Answer:
-    """Return the answer with the code of its worst gate: 130 interrupted, 1 fail, 3 undecided."""
-    if interrupted:
-        return answer._replace(exit_code=ExitCode.INTERRUPTED, error=_INTERRUPTED)
-    for status, code, name, what in (
-        (GateStatus.FAIL, ExitCode.BAD, "gate-failed", "failed"),
-        (GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE, "gate-undecided", "cannot be decided"),
-    ):
-        found = [gate for gate in gates if gate.status is status]
-        if found:
-            return answer._replace(exit_code=code, error=failure_of(name, found, what))
-    return answer
-
-
-def _nothing(runs: Sequence[ProcessRun]) -> GpucheckError:
-    """Return the error of a run without any result, of the kind that its processes ended with."""
-    failure = next((run.failure for run in runs if run.failure is not None), None)
-    code = next((run.exit_code for run in runs if run.exit_code is not None), None)
-    failure = failure or Failure(code="nothing-measured", message="no process returned a document")
-    kinds: dict[int, type[GpucheckError]] = {2: WrongUseError, 4: MissingError}
-    kind = kinds.get(code or 0, InconclusiveError)
-    return failure.as_error(kind)
-
-
-def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
-    """Return one result for all processes, None if none of them has one.
-
-    The rows, comparisons and GPUs are those of each device's first process, preferring one that
-    measured together with the others. Sensor readings are joined over the processes.
-    """
-    best: dict[str, BenchResult] = {}
-    for run in sorted(runs, key=lambda run: (not run.together, run.number)):
-        if run.result is not None:
-            best.setdefault(run.device, run.result)
-    if not best:
-        return None
-    results = [best[device] for device in dict.fromkeys(run.device for run in runs if run.result)]
-    answered = [run.result for run in runs if run.result is not None]
-    first = results[0]
-    environment = replace(
-        first.environment,
-        gpus=tuple(gpu for one in results for gpu in one.environment.gpus),
-        rooflines=tuple(line for one in results for line in one.environment.rooflines),
-        duration_s=sum(one.environment.duration_s for one in answered),
-    )
-    return replace(
-        first,
-        measurements=tuple(row for one in results for row in one.measurements),
-        comparisons=tuple(one for result in results for one in result.comparisons),
-        conclusions=tuple(one for result in results for one in result.conclusions),
-        corruption=tuple(check for one in answered for check in one.corruption),
-        environment=environment,
-        telemetry=merged_telemetry(answered),
-        notes=tuple(dict.fromkeys(note for one in answered for note in one.notes)),
-        interrupted=any(one.interrupted for one in answered),
-    )
-
-
-def merged_telemetry(results: Sequence[BenchResult | None]) -> Telemetry | None:
-    """Return each GPU's sensors over all processes, None if no GPU took part."""
-    parts = [one.telemetry for one in results if one is not None and one.telemetry is not None]
-    found: dict[str, list[GpuTelemetry]] = {}
-    for part in parts:
-        for gpu in part.gpus:
-            found.setdefault(gpu.uuid, []).append(gpu)
-    # Only processes that read a GPU count; if none did, the reason is kept.
-    read = {uuid: [one for one in of if one.reading_count] or of for uuid, of in found.items()}
-    if not parts:
-        return None
-    reason = next((part.unavailable for part in parts if part.unavailable is not None), None)
-    gpus = tuple(_merged(of) for of in read.values())
-    return Telemetry(gpus=gpus, unavailable=None if gpus else reason)
-
-
-def _merged(found: Sequence[GpuTelemetry]) -> GpuTelemetry:
-    """Return one GPU's readings of several processes: extremes, sums, and the longest shares."""
-    errors: Counter[str] = Counter()
-    limited: dict[str, float] = {}
-    reasons: dict[str, float] = {}
-    for one in found:
-        errors.update(one.new_errors)
-        for name, seconds in one.limited_s.items():
-            limited[name] = limited.get(name, 0.0) + seconds
-        for name, share in one.reasons.items():
-            reasons[name] = max(reasons.get(name, 0.0), share)
-    return replace(
-        found[0],
-        reading_count=sum(one.reading_count for one in found),
-        clock_sm_mhz=_widest([one.clock_sm_mhz for one in found]),
-        clock_memory_mhz=_widest([one.clock_memory_mhz for one in found]),
-        power_w=_widest([one.power_w for one in found]),
-        temperature_c=_widest([one.temperature_c for one in found]),
-        reasons=reasons,
-        limited_s=limited,
-        energy_j=_sum([one.energy_j for one in found]),
-        new_errors=dict(errors),
-        other_processes=tuple(sorted({pid for one in found for pid in one.other_processes})),
-    )
-
-
-def _widest(extents: Sequence[Extent | None]) -> Extent | None:
-    known = [one for one in extents if one is not None]
-    if not known:
-        return None
-    medians = sorted(one.median for one in known)
-    return Extent(
-        low=min(one.low for one in known),
-        median=medians[len(medians) // 2],
-        high=max(one.high for one in known),
-    )
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return BenchResult(measurements=(), comparisons=(), environment=environment)

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.run import conclude_profile, run_profile
+from gpucheck.bench.ci.run import Benchmark, request_for, run_benchmark
 from gpucheck.bench.ci.run_data import Node, NodeGpu
 from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import DtypeSpec, Extent, Measurement, Throughput, Verified
@@ -25,7 +25,6 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.github import workflow_commands
 from gpucheck.report.formats.junit import render
 from gpucheck.report.text import View
-from tests.fakes.bench import FakeCpu
 from tests.fakes.bench_runs import HOST, FakeWorkers, document, gpus, row, uuid_of
 from tests.fakes.verdicts import report
 from tests.report.formats.junit_rules import violations
@@ -97,14 +96,16 @@ def judged(fault: Mapping[str, Any]) -> Answer:
         ),
         driver_version="580.95.05",
     )
-    outcome = run_profile(
-        load_profile("acceptance"),
-        node,
-        worker_devices(["gpu"], inventory),
-        FakeWorkers(script),
-        lambda runs: None,
+    profile = load_profile("acceptance")
+    benchmark = Benchmark(
+        profile=profile,
+        request=request_for(profile),
+        devices=worker_devices(["gpu"], inventory),
+        time="2026-11-21T03:32:00Z",
+        node=node,
+        host=HOST,
     )
-    return conclude_profile(outcome, HOST, FakeCpu().facts())
+    return run_benchmark(benchmark, FakeWorkers(script))[0]
 
 
 def _plain(board: Board) -> Any:

@@ -1,4 +1,4 @@
-"""What the gates mean together: nothing good is invented, whatever the processes bring."""
+"""Gates of a run: each check against its limit, all gates together, and the exit code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.ci.gates import judge, series_of, settled, verdict
+from gpucheck.bench.ci.gates import exit_status, judge, series_of, settled, warnings
+from gpucheck.bench.ci.model import Baseline
+from gpucheck.bench.ci.profile_model import Profile
+from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Facts
-from gpucheck.bench.model import Verified
+from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.roofline import board_of
 from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
+from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import (
     doubt,
+    environment,
     product,
     product_runs,
     result_of,
@@ -25,7 +31,20 @@ from tests.fakes.bench_results import (
     sensors,
     uuid_of,
 )
-from tests.fakes.gates import COMPANY, GOOD, HAVE, NODE, code, facts, gate, node, profile_of
+from tests.fakes.gates import (
+    COMPANY,
+    GOOD,
+    HAVE,
+    NODE,
+    SLOW,
+    code,
+    cpu_facts,
+    facts,
+    gate,
+    node,
+    profile_of,
+    saved,
+)
 
 
 def test_zero_samples_never_pass() -> None:
@@ -38,13 +57,13 @@ def test_zero_samples_never_pass() -> None:
 
 
 def test_no_gate_at_all_is_inconclusive() -> None:
-    assert verdict(())[0] is ExitCode.INCONCLUSIVE
+    assert exit_status(())[0] is ExitCode.INCONCLUSIVE
 
 
 def test_only_skipped_gates_are_inconclusive() -> None:
     skipped = replace(gate(facts(product_runs(GOOD)), "matmul"), status=GateStatus.SKIP)
 
-    assert verdict((skipped,))[0] is ExitCode.INCONCLUSIVE
+    assert exit_status((skipped,))[0] is ExitCode.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -162,7 +181,285 @@ def test_whatever_processes_bring_each_gate_is_explained_and_nothing_good_is_inv
         if one.status is GateStatus.PASS:
             assert one.measured is not None
             assert one.class_ is None
-    if verdict(gates)[0] is ExitCode.OK:
+    if exit_status(gates)[0] is ExitCode.OK:
         assert all(run.result is not None for run in runs)
     settled(gates)
     series_of(judged)
+
+
+def test_a_good_gpu_passes() -> None:
+    found = facts(product_runs(GOOD))
+
+    assert {one.status for one in judge(found)} == {GateStatus.PASS}
+    assert code(found) is ExitCode.OK
+    assert gate(found, "matmul").limit == pytest.approx(665)
+    assert gate(found, "matmul").values == GOOD
+
+
+def test_a_slow_gpu_without_any_excuse_is_hardware() -> None:
+    found = facts(product_runs(SLOW))
+
+    slow = gate(found, "matmul")
+    assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+    assert "10.0 % below 700" in (slow.reason or "")
+    assert slow.next
+    assert code(found) is ExitCode.BAD
+
+
+@pytest.mark.parametrize(
+    ("seen", "class_", "status"),
+    [
+        (doubt("starved"), GateClass.ENVIRONMENT, GateStatus.INCONCLUSIVE),
+        (doubt("gpu-shared"), GateClass.ENVIRONMENT, GateStatus.INCONCLUSIVE),
+        (doubt("throttled", **{"hardware-thermal_share": 0.4}), GateClass.THERMAL, GateStatus.FAIL),
+        (doubt("throttled", **{"power-brake_share": 0.4}), GateClass.POWER_CAP, GateStatus.FAIL),
+        (doubt("clocks-locked"), GateClass.CONFIG, GateStatus.FAIL),
+        (doubt("pcie-narrow"), GateClass.CONFIG, GateStatus.FAIL),
+        (doubt("new-errors", ecc_uncorrected=1.0), GateClass.HARDWARE, GateStatus.FAIL),
+    ],
+    ids=lambda value: getattr(value, "code", None),
+)
+def test_what_was_seen_decides_whose_fault_it_is(
+    seen: Any, class_: GateClass, status: GateStatus
+) -> None:
+    found = facts(product_runs(SLOW, doubts=(seen,)))
+
+    slow = gate(found, "matmul")
+    assert (slow.status, slow.class_) == (status, class_)
+    assert any(seen.code in one.source for one in slow.evidence)
+
+
+def test_a_busy_host_excuses_no_product_in_place_but_one_with_transfers() -> None:
+    busy = (doubt("host-busy", others_percent=60.0),)
+    moved = NODE + 'scope = "end-to-end"\n'
+    runs = product_runs(SLOW, doubts=busy, scope=Scope.END_TO_END)
+    with_transfers = Facts(profile=profile_of(moved), node=node(), runs=runs)
+
+    assert gate(facts(product_runs(SLOW, doubts=busy)), "matmul").class_ is GateClass.HARDWARE
+    assert gate(with_transfers, "matmul").class_ is GateClass.ENVIRONMENT
+
+
+def test_a_load_during_one_process_of_five_excuses_nothing() -> None:
+    runs = product_runs(SLOW)
+    busy = product(SLOW[0], doubts=(doubt("gpu-shared"),))
+    runs[0] = run_of(result_of(busy, telemetry=sensors()), 0, "gpu:0")
+
+    assert gate(facts(runs), "matmul").class_ is GateClass.HARDWARE
+
+
+def test_a_lowered_power_limit_is_named() -> None:
+    capped = product(630, doubts=(doubt("power-capped", power_cap_share=0.98),))
+    low = sensors(power_limit_w=500.0)
+    runs = [run_of(result_of(capped, telemetry=low), at, "gpu:0") for at in range(5)]
+
+    slow = gate(facts(runs), "matmul")
+
+    assert slow.class_ is GateClass.POWER_CAP
+    assert "500 W" in (slow.reason or "")
+
+
+def test_a_power_cap_that_all_have_excuses_nothing() -> None:
+    capped = (doubt("power-capped", power_cap_share=0.98),)
+    runs = [
+        run
+        for at in range(4)
+        for run in product_runs(SLOW if at == 0 else GOOD, f"gpu:{at}", doubts=capped)
+    ]
+
+    assert gate(facts(runs), "matmul").class_ is GateClass.HARDWARE
+
+
+def test_a_low_clock_at_the_power_limit_is_the_power_limits() -> None:
+    capped = (doubt("power-capped", power_cap_share=0.98),)
+    runs = product_runs(SLOW, doubts=capped, sm_clock_mhz=1400.0)
+    for at in (1, 2, 3):
+        runs += product_runs(GOOD, f"gpu:{at}", doubts=capped, sm_clock_mhz=1700.0)
+
+    assert gate(facts(runs), "matmul").class_ is GateClass.POWER_CAP
+
+
+def test_noise_that_reaches_over_the_limit_is_undecided() -> None:
+    found = facts(product_runs((700.0, 600.0, 750.0, 640.0, 660.0)))
+
+    noisy = gate(found, "matmul")
+    assert (noisy.status, noisy.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert code(found) is ExitCode.INCONCLUSIVE
+    assert not settled(judge(found))
+
+
+def test_a_pass_beyond_the_warn_level_warns() -> None:
+    found = facts(product_runs([0.97 * value for value in GOOD]))
+
+    assert gate(found, "matmul").warning
+    assert code(found) is ExitCode.OK
+    assert [one.code for one in warnings(judge(found))] == ["gate-warning"]
+
+
+def test_two_processes_decide_nothing() -> None:
+    assert gate(facts(product_runs(GOOD[:2])), "matmul").status is GateStatus.INCONCLUSIVE
+
+
+def test_a_severity_of_warn_does_not_end_in_failure() -> None:
+    text = NODE + 'severity = "warn"\n'
+    found = Facts(profile=profile_of(text), node=node(), runs=product_runs(SLOW))
+
+    assert gate(found, "matmul").status is GateStatus.FAIL
+    assert code(found) is ExitCode.OK
+    assert warnings(judge(found))
+
+
+# ---------------------------------------------------------------------------------- baseline
+
+
+def test_without_a_baseline_the_speed_is_skipped_and_the_results_count() -> None:
+    found = cpu_facts(GOOD, None)
+
+    assert gate(found, "copy", "cpu").status is GateStatus.SKIP
+    assert gate(found, "copy", "cpu").measured == 700
+    assert code(found) is ExitCode.OK
+
+
+def test_the_same_again_passes() -> None:
+    assert gate(cpu_facts(GOOD, saved()), "copy", "cpu").status is GateStatus.PASS
+
+
+def test_better_than_the_baseline_is_a_pass_that_says_so() -> None:
+    better = gate(cpu_facts([1.2 * value for value in GOOD], saved()), "copy", "cpu")
+
+    assert better.status is GateStatus.PASS
+    assert "save a new one" in (better.reason or "")
+
+
+def test_a_load_on_the_same_cores_is_the_environments() -> None:
+    found = cpu_facts(SLOW, saved(), doubts=(doubt("host-busy", others_percent=50.0),))
+
+    slow = gate(found, "copy", "cpu")
+    assert (slow.status, slow.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
+    assert code(found) is ExitCode.INCONCLUSIVE
+
+
+def test_a_slow_processor_is_never_called_defective() -> None:
+    slow = gate(cpu_facts(SLOW, saved()), "copy", "cpu")
+
+    assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.ENVIRONMENT)
+
+
+def test_another_fingerprint_decides_nothing_and_names_the_keys() -> None:
+    found = cpu_facts(GOOD, saved(differences={"cpu": ("blas: a -> b",)}))
+
+    other = gate(found, "copy", "cpu")
+    assert (other.status, other.class_) == (GateStatus.INCONCLUSIVE, GateClass.CONFIG)
+    assert "blas: a -> b" in (other.reason or "")
+    assert settled(judge(found)), "more processes would not change the fingerprint"
+
+
+def test_a_fingerprint_that_differs_elsewhere_does_not_matter() -> None:
+    found = cpu_facts(GOOD, saved(differences={"gpu:3": ("vbios: 1 -> 2",)}))
+
+    assert gate(found, "copy", "cpu").status is GateStatus.PASS
+
+
+def test_a_baseline_without_this_check_is_no_pass() -> None:
+    empty = Baseline(path="a.json", time="", series=())
+
+    assert gate(cpu_facts(GOOD, empty), "copy", "cpu").status is GateStatus.FAIL
+
+
+# ----------------------------------------------------------------------------- computed peaks
+
+H20 = BenchGpu(
+    cuda_index=0,
+    uuid="GPU-00000000",
+    name="NVIDIA H100 with half of everything",
+    compute_capability="9.0",
+    sm_count=78,
+    l2_bytes=50 << 20,
+    memory_total_bytes=96 << 30,
+    memory_free_bytes=95 << 30,
+    float32_math="fp32",
+    pci_device_id="ffff10de",
+    clock_sm_max_mhz=1980.0,
+    clock_memory_max_mhz=2619.0,
+    memory_bus_bits=6144,
+)
+
+
+def on_a_computed_board(tflops: float, profile: Profile, baseline: Baseline | None = None) -> Facts:
+    """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
+    gpu = replace(H20, board=board_of(H20))
+    runs = [
+        replace(run, result=replace(run.result, environment=environment([gpu])))
+        for run in product_runs([tflops * value / 700 for value in GOOD])
+        if run.result is not None
+    ]
+    machine = node()
+    gpus = (replace(machine.gpus[0], pci_device_id="ffff10de"),)
+    return Facts(profile=profile, node=replace(machine, gpus=gpus), runs=runs, baseline=baseline)
+
+
+@pytest.mark.parametrize("profile", ["default", "acceptance"])
+def test_a_share_of_a_computed_peak_never_fails_a_board(profile: str) -> None:
+    found = on_a_computed_board(148.0, load_profile(profile))
+
+    slow = gate(found, "matmul-bfloat16")
+
+    assert (slow.status, slow.class_) == (GateStatus.INCONCLUSIVE, GateClass.CONFIG)
+    assert "its peak is only computed" in (slow.reason or "")
+    assert not slow.repeat_helps
+    assert not any(
+        one.status is GateStatus.FAIL and one.measured for one in judge(found) if "matmul" in one.id
+    )
+
+
+def test_a_computed_peak_can_be_reached() -> None:
+    found = on_a_computed_board(500.0, load_profile("default"))
+
+    assert gate(found, "matmul-bfloat16").status is GateStatus.PASS
+
+
+def test_a_baseline_fails_a_board_whose_peak_is_computed() -> None:
+    text = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"\nbaseline = true')
+    profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
+    before = Baseline(path="a.json", time="", series=series_of(on_a_computed_board(500.0, profile)))
+
+    slow = gate(on_a_computed_board(400.0, profile, before), "matmul")
+
+    assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+
+
+def test_a_board_of_which_nothing_is_expected_is_skipped_by_its_name() -> None:
+    text = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"') + (
+        '[check.percent_of_peak]\n"A100 SXM 40 GB" = 86\n'
+    )
+    profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
+    found = Facts(profile=profile, node=node(), runs=product_runs(GOOD))
+
+    skipped = gate(found, "matmul")
+
+    assert skipped.status is GateStatus.SKIP
+    assert "nothing is expected of H100 SXM" in (skipped.reason or "")
+
+
+# ------------------------------------------------------------------------------ many figures
+
+
+def test_of_many_figures_one_that_is_low_by_chance_does_not_fail() -> None:
+    noisy = (0.93, 0.905, 0.955, 0.94, 0.92)
+    low = product_runs([700 * factor for factor in noisy])
+    others = [run for at in range(1, 40) for run in product_runs(GOOD, f"gpu:{at}")]
+
+    alone, among_many = gate(facts(low), "matmul"), gate(facts([*low, *others]), "matmul")
+
+    assert alone.status is GateStatus.FAIL
+    assert among_many.status is GateStatus.INCONCLUSIVE
+    assert among_many.repeat_helps
+    assert "one of 40 figures may miss its limit by chance" in (among_many.reason or "")
+
+
+def test_a_load_in_every_process_ends_the_repeating() -> None:
+    shared = doubt("gpu-shared")
+    always = facts(product_runs(SLOW, doubts=(shared,)))
+    mostly = [*product_runs(SLOW[:4], doubts=(shared,)), *product_runs(SLOW[4:])]
+
+    assert settled(judge(always))
+    assert not settled(judge(facts(mostly)))

@@ -1,10 +1,12 @@
+"""Limits of a profile on a board, and the units that they are in."""
+
 from __future__ import annotations
 
 import pytest
 
-from gpucheck.bench.ci.limits import explain, limit_on, peak_of
+from gpucheck.bench.ci.limits import base_unit, explain, limit_on, peak_of
 from gpucheck.bench.ci.profile_lint import lint_text
-from gpucheck.bench.ci.profile_model import Profile
+from gpucheck.bench.ci.profile_model import Metric, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
@@ -82,3 +84,18 @@ def test_an_unknown_board_is_refused_with_the_known_ones() -> None:
         explain(load_profile("default"), "H900")
 
     assert "H100 SXM" in caught.value.remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "kernel", "unit"),
+    [
+        (Metric.TIME, "matmul", "s"),
+        (Metric.TIME, "no-such-kernel", "s"),
+        (Metric.FACT, "matmul", None),
+        (Metric.THROUGHPUT, "matmul", "FLOP/s"),
+        (Metric.THROUGHPUT, "copy", "B/s"),
+        (Metric.THROUGHPUT, "no-such-kernel", None),
+    ],
+)
+def test_base_unit(metric: Metric, kernel: str, unit: str | None) -> None:
+    assert base_unit(metric, kernel, "float32") == unit

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.ci.gates import judge, judge_machine, verdict
+from gpucheck.bench.ci.gates import exit_status, judge, judge_machine
 from gpucheck.bench.ci.run_data import Facts, Node
 from gpucheck.inventory.model import MigState
 from gpucheck.report.errors import ExitCode
@@ -81,7 +81,7 @@ def test_a_machine_that_the_profile_is_not_for(match: str, machine: Node, name: 
     gates = judge_machine(found)
 
     assert {one.id for one in gates if one.status is GateStatus.FAIL} == {name}
-    assert verdict(gates)[0] is ExitCode.BAD
+    assert exit_status(gates)[0] is ExitCode.BAD
 
 
 @pytest.mark.parametrize(

@@ -1,76 +1,84 @@
-"""A profile's run with pretended processes: how many are started, and what is made of them."""
+"""A run in several processes, with a profile and without: its gates, its code, what is saved."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpucheck.bench.ci.baseline import profile_key, row_series, saved_run
+from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.gates import series_of
-from gpucheck.bench.ci.model import Baseline, ProcessRun
-from gpucheck.bench.ci.profile_lint import lint_text
+from gpucheck.bench.ci.model import Reference, SavedRun
+from gpucheck.bench.ci.processes import worker_arguments
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.run import Outcome, conclude_profile, plan_for, run_profile
+from gpucheck.bench.ci.run import (
+    Benchmark,
+    node_of,
+    plan_of,
+    request_for,
+    run_benchmark,
+    run_profile,
+    run_request,
+    wanted_devices,
+)
 from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
-from gpucheck.bench.model import BenchResult
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Verified
+from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,
     WorkerAnswer,
     WorkerDevice,
-    WorkerOrder,
+    select_worker_devices,
 )
-from gpucheck.drivers.host.cpu import CpuFacts
-from gpucheck.inventory.model import Gpu
+from gpucheck.drivers.host.cpu import LinuxCpu
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
 from gpucheck.report.codec import to_plain
-from gpucheck.report.envelope import Failure, Host
-from gpucheck.report.errors import ExitCode
-from gpucheck.report.formats.json import render
+from gpucheck.report.envelope import Answer, Failure, Host
+from gpucheck.report.errors import (
+    ExitCode,
+    GpucheckError,
+    InconclusiveError,
+    MissingError,
+    WrongUseError,
+)
+from gpucheck.report.formats import json as json_format
+from gpucheck.report.formats.junit import render
 from gpucheck.report.text import View
 from tests.bench.ci.test_profile_lint import GOOD
 from tests.fakes.bench_results import measurement, product, result_of, sensors
-from tests.fakes.gates import CPU, NODE, cpu_runs
+from tests.fakes.bench_runs import FakeWorkers, Script, document, gpus, row, runs_of
+from tests.fakes.gates import CPU, NODE, cpu_runs, profile_of
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.fakes.reports import wrap
+from tests.fakes.verdicts import report
+from tests.report.formats.junit_rules import violations
 from tests.report.schemas import validator
 
-PROCESSOR = CpuFacts(
-    model="Pretended CPU",
-    logical_cores=2,
-    usable_cores=2,
-    quota_cores=None,
-    l2_bytes=None,
-    last_level_bytes=None,
-    memory_available_bytes=None,
-)
+STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="interrupted"))
+TIME = "2026-11-21T03:32:00Z"
 
 
-def profile_of(text: str) -> Profile:
-    found = lint_text(text, "p.toml").profile
-    assert found is not None
-    return found
+def copies(values: Iterable[float]) -> list[BenchResult | WorkerAnswer]:
+    return [result_of(measurement("copy", 1e9 * value)) for value in values]
 
 
-class ScriptedWorkers:
-    """Processes that bring the results of a script, and note what they were told."""
+def scripted(steps: Iterable[BenchResult | WorkerAnswer]) -> FakeWorkers:
+    """Return workers that bring these results, one after the other."""
+    script = iter(steps)
 
-    def __init__(self, script: Iterable[BenchResult | Failure]) -> None:
-        self._script = iter(script)
-        self.orders: list[WorkerOrder] = []
-
-    def round(
-        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
-    ) -> Sequence[WorkerAnswer]:
-        """Return the next results."""
-        self.orders.extend(orders)
-        return [self._answer(next(self._script)) for _ in orders]
-
-    def _answer(self, step: BenchResult | Failure) -> WorkerAnswer:
-        if isinstance(step, Failure):
-            return WorkerAnswer(failure=step)
-        document: dict[str, Any] = {
+    def answer(*_: object) -> WorkerAnswer:
+        step = next(script)
+        if isinstance(step, WorkerAnswer):
+            return step
+        document = {
             "schema": "gpucheck/bench/1",
             "exit_code": 0,
             "host": to_plain(Host()),
@@ -79,57 +87,66 @@ class ScriptedWorkers:
         }
         return WorkerAnswer(document=document)
 
-
-def no_baseline(runs: Sequence[ProcessRun]) -> Baseline | None:
-    return None
+    return FakeWorkers(answer)
 
 
-def copies(values: Iterable[float]) -> list[BenchResult | Failure]:
-    return [result_of(measurement("copy", 1e9 * value)) for value in values]
+def judged(
+    text: str, workers: FakeWorkers, *devices: str, reference: Reference | None = None, **node: Any
+) -> Answer:
+    """Run a profile on devices of a node."""
+    profile = profile_of(text)
+    benchmark = Benchmark(
+        profile=profile,
+        request=request_for(profile),
+        devices=[WorkerDevice(device=device) for device in devices],
+        time=TIME,
+        node=Node(**node),
+        host=Host(),
+        reference=reference,
+    )
+    return run_benchmark(benchmark, workers)[0]
 
 
 def run_cpu(
-    script: list[BenchResult | Failure], baseline: Baseline | None = None
-) -> tuple[Outcome, ScriptedWorkers]:
-    workers = ScriptedWorkers(script)
-    outcome = run_profile(
-        profile_of(CPU), Node(), (WorkerDevice(device="cpu"),), workers, lambda runs: baseline
-    )
-    return outcome, workers
+    script: Iterable[BenchResult | WorkerAnswer], reference: Reference | None = None
+) -> tuple[Answer, int]:
+    """Return the answer, and how many processes it took."""
+    workers = scripted(script)
+    return judged(CPU, workers, "cpu", reference=reference), len(workers.rounds)
 
 
-def earlier(values: Sequence[float]) -> Baseline:
-    facts = Facts(profile=profile_of(CPU), runs=cpu_runs(values))
-    return Baseline(path="a.json", time="", series=series_of(facts))
+def earlier(values: Sequence[float]) -> Reference:
+    profile, runs = profile_of(CPU), cpu_runs(values)
+    series = series_of(Facts(profile=profile, runs=runs))
+    run = saved_run(runs, series, time=TIME, profile=profile_key(profile))
+    return Reference(run=run, path=Path("a.json"))
 
 
 GOOD_COPIES = (10.0, 10.1, 9.9, 10.05, 9.95)
 
 
 def test_five_processes_are_enough_where_they_agree() -> None:
-    outcome, workers = run_cpu(copies([10.0] * 10), earlier(GOOD_COPIES))
+    answer, count = run_cpu(copies([10.0] * 10), earlier(GOOD_COPIES))
 
-    assert len(workers.orders) == 5
-    assert conclude_profile(outcome, Host(), PROCESSOR).exit_code is ExitCode.OK
+    assert count == 5
+    assert answer.exit_code is ExitCode.OK
 
 
 def test_undecided_ones_are_repeated_up_to_the_maximum() -> None:
     noisy = [9.5, 10.2, 8.8, 9.9, 9.1] * 2
 
-    outcome, workers = run_cpu(copies(noisy), earlier(GOOD_COPIES))
+    answer, count = run_cpu(copies(noisy), earlier(GOOD_COPIES))
 
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
-    assert len(workers.orders) == 10
+    assert count == 10
     assert answer.exit_code is ExitCode.INCONCLUSIVE
     assert answer.error is not None
     assert answer.error.code == "gate-undecided"
 
 
 def test_the_report_has_one_processs_rows_and_the_profile() -> None:
-    outcome, _ = run_cpu(copies([10.0] * 10), earlier(GOOD_COPIES))
+    answer, _ = run_cpu(copies([10.0] * 10), earlier(GOOD_COPIES))
 
-    result = conclude_profile(outcome, Host(), PROCESSOR).result
-
+    result = answer.result
     assert isinstance(result, BenchResult)
     assert len(result.measurements) == 1
     assert result.profile is not None
@@ -138,10 +155,9 @@ def test_the_report_has_one_processs_rows_and_the_profile() -> None:
 
 
 def test_the_document_is_described_by_its_schema() -> None:
-    outcome, _ = run_cpu(copies([5.0] * 5), earlier(GOOD_COPIES))
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
+    answer, _ = run_cpu(copies([5.0] * 5), earlier(GOOD_COPIES))
 
-    document = json.loads(render(wrap("bench", answer), View()))
+    document = json.loads(json_format.render(wrap("bench", answer), View()))
 
     validator("bench").validate(document)
     gates = validator("bench").schema["properties"]["result"]["properties"]["gates"]
@@ -153,11 +169,8 @@ def test_the_document_is_described_by_its_schema() -> None:
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
-    stopped = Failure(code=WORKER_INTERRUPTED, message="it was interrupted")
+    answer, _ = run_cpu([*copies([10.0, 10.0]), STOPPED])
 
-    outcome, _ = run_cpu([*copies([10.0, 10.0]), stopped])
-
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
     assert answer.exit_code is ExitCode.INTERRUPTED
     assert isinstance(answer.result, BenchResult)
     assert answer.result.interrupted
@@ -165,36 +178,29 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
 
 def test_what_every_process_lacks_is_code_four_and_no_verdict() -> None:
     lacking = Failure(code="cupy-missing", message="CuPy is missing")
-    outcome, _ = run_cpu([lacking])
-    run = replace(outcome.facts.runs[0], exit_code=4)
-    outcome = replace(outcome, facts=replace(outcome.facts, runs=(run,)))
+    found = document("cpu", 1.0, exit_code=4, error=lacking) | {"result": None}
 
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
+    answer, _ = run_cpu([WorkerAnswer(document=found)])
 
     assert (answer.exit_code, answer.error, answer.result) == (ExitCode.MISSING, lacking, None)
 
 
 def test_processes_that_died_are_a_verdict_without_rows() -> None:
-    outcome, _ = run_cpu([Failure(code=WORKER_DIED, message="it died")])
-
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
+    answer, _ = run_cpu([WorkerAnswer(failure=Failure(code=WORKER_DIED, message="it died"))])
 
     assert answer.exit_code is ExitCode.BAD
     assert isinstance(answer.result, BenchResult)
     assert answer.result.measurements == ()
-    assert answer.result.environment.cpu_model == "Pretended CPU"
+    assert answer.result.environment.cpu_model == LinuxCpu().facts().model
 
 
 def test_a_machine_of_another_kind_is_not_measured() -> None:
-    workers = ScriptedWorkers([])
+    workers = scripted([])
     other = NodeGpu(gpu=Gpu(index=0, name="L4"), device="gpu:0", pci_device_id="27b810de")
 
-    outcome = run_profile(
-        profile_of(NODE), Node(gpus=(other,)), (WorkerDevice(device="gpu:0"),), workers, no_baseline
-    )
+    answer = judged(NODE, workers, "gpu:0", gpus=(other,))
 
-    answer = conclude_profile(outcome, Host(), PROCESSOR)
-    assert workers.orders == []
+    assert workers.rounds == []
     assert answer.exit_code is ExitCode.BAD
     assert isinstance(answer.result, BenchResult)
     assert [gate.id for gate in answer.result.gates] == ["match-board"]
@@ -202,7 +208,7 @@ def test_a_machine_of_another_kind_is_not_measured() -> None:
 
 def test_sensors_of_all_processes_are_put_together() -> None:
     hot = sensors(limited_s={"hardware-thermal": 1.0}, new_errors={"ecc_corrected": 2})
-    script: list[BenchResult | Failure] = [
+    script: list[BenchResult | WorkerAnswer] = [
         result_of(product(700), telemetry=hot if at == 3 else sensors()) for at in range(5)
     ]
     gpu = NodeGpu(
@@ -211,25 +217,19 @@ def test_sensors_of_all_processes_are_put_together() -> None:
         pci_device_id="233010de",
     )
 
-    outcome = run_profile(
-        profile_of(NODE),
-        Node(gpus=(gpu,)),
-        (WorkerDevice(device="gpu:0"),),
-        ScriptedWorkers(script),
-        no_baseline,
-    )
+    result = judged(NODE, scripted(script), "gpu:0", gpus=(gpu,)).result
 
-    result = conclude_profile(outcome, Host(), PROCESSOR).result
     assert isinstance(result, BenchResult)
     assert result.telemetry is not None
-    (merged,) = result.telemetry.gpus
-    assert merged.limited_s == {"hardware-thermal": 1.0}
-    assert merged.new_errors == {"ecc_corrected": 2}
-    assert merged.reading_count == 500
+    (sensed,) = result.telemetry.gpus
+    assert sensed.limited_s == {"hardware-thermal": 1.0}
+    assert sensed.new_errors == {"ecc_corrected": 2}
+    assert sensed.reading_count == 500
 
 
 def test_a_worker_is_told_all_that_the_profile_says() -> None:
-    told = plan_for(profile_of(GOOD), [WorkerDevice(device="gpu:0")]).arguments
+    profile = profile_of(GOOD)
+    told = worker_arguments(request_for(profile), profile.run.corruption_s)
 
     assert told[:3] == ("matmul", "copy", "softmax")
     line = " ".join(told)
@@ -237,12 +237,415 @@ def test_a_worker_is_told_all_that_the_profile_says() -> None:
         assert part in line
 
 
-@pytest.mark.parametrize(("count", "together"), [(1, False), (2, True)])
-def test_one_device_has_no_company(count: int, together: bool) -> None:
-    targets = [WorkerDevice(device=f"gpu:{at}") for at in range(count)]
+def inventory(*kinds: str | None) -> Inventory:
+    gpus = tuple(
+        Gpu(index=at, cuda_index=None if at == 3 else at, uuid=gpu_reading(at).uuid)
+        for at in range(4)
+    )
+    links = tuple(TopologyLink(from_=0, to=at, kind=kind) for at, kind in enumerate(kinds, start=1))
+    seen = Visibility(cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES)
+    return Inventory(gpus=gpus, visibility=seen, topology=Topology(links=links))
 
-    plan = plan_for(profile_of(GOOD), targets)
 
-    assert plan.alone
-    assert plan.together is together
-    assert plan.each_whole
+READING = reading_of(*(gpu_reading(at) for at in range(4)))
+
+
+def test_only_gpus_that_take_part_are_in_thenode_of() -> None:
+    found = node_of(inventory(), READING, {"gpu:0", "gpu:2"})
+
+    assert [gpu.device for gpu in found.gpus] == ["gpu:0", "gpu:2"]
+    assert found.driver_version == READING.driver_version
+    assert all(gpu.nvlink_links is None for gpu in found.gpus)
+    ids = [gpu.pci_device_id for gpu in found.gpus]
+    assert ids == [READING.gpus[0].pci_device_id, READING.gpus[2].pci_device_id]
+    assert all(ids)
+
+
+def test_the_worst_connection_to_another_gpu_counts() -> None:
+    found = node_of(inventory("NV18", "NV6"), READING, {"gpu:0", "gpu:1"})
+
+    assert [gpu.nvlink_links for gpu in found.gpus] == [6, 18]
+
+
+def test_a_connection_over_the_bus_has_no_links() -> None:
+    found = node_of(inventory("NV18", "SYS"), READING, {"gpu:0"})
+
+    assert found.gpus[0].nvlink_links == 0
+
+
+def test_a_processors_profile_needs_no_gpu() -> None:
+    assert node_of(None, NvmlReading(), set()).gpus == ()
+
+
+def test_a_connection_that_nobody_read_is_unknown() -> None:
+    found = node_of(inventory(None), READING, {"gpu:0"})
+
+    assert found.gpus[0].nvlink_links is None
+
+
+ON_CPU, ON_GPUS = profile_of(CPU), profile_of(NODE)
+
+
+@pytest.mark.parametrize(
+    ("devices", "profile", "wanted"),
+    [
+        ((), ON_GPUS, ("gpu",)),
+        (("all",), ON_GPUS, ("gpu",)),
+        ((), ON_CPU, ("cpu",)),
+        (("gpu:1",), ON_GPUS, ("gpu:1",)),
+        (("cpu",), ON_CPU, ("cpu",)),
+    ],
+)
+def test_devices_default_to_those_of_the_profile(
+    devices: tuple[str, ...], profile: Profile, wanted: tuple[str, ...]
+) -> None:
+    assert wanted_devices(profile, devices) == wanted
+
+
+@pytest.mark.parametrize(
+    ("device", "profile"), [("cpu", ON_GPUS), ("gpu:0", ON_CPU), ("gpu", ON_CPU)]
+)
+def test_a_device_of_the_other_kind_is_refused(device: str, profile: Profile) -> None:
+    with pytest.raises(WrongUseError, match=f"with --device {device}"):
+        wanted_devices(profile, (device,))
+
+
+@pytest.mark.parametrize("device", ["tpu", "gpu:x", "gpu:", "GPU:0", "0"])
+def test_what_is_no_device_is_wrong_use_and_no_verdict(device: str) -> None:
+    with pytest.raises(WrongUseError) as caught:
+        wanted_devices(ON_GPUS, ("gpu:0", device))
+
+    assert caught.value.code == "bad-device"
+
+
+def examined(
+    profile: Profile,
+    probes: FakeProbes,
+    *,
+    speed: float = 1e9,
+    baseline: SavedRun | None = None,
+) -> tuple[Answer, SavedRun | None, FakeWorkers]:
+    rows = [measurement("copy", speed)]
+    workers = FakeWorkers(lambda order, *_: document(order.device, speed, rows=rows))
+    reference = None if baseline is None else Reference(run=baseline, path=Path("before.json"))
+    wanted = wanted_devices(profile, ())
+    answer, run = run_profile(profile, wanted, probes, workers, reference)
+    return answer, run, workers
+
+
+def test_a_run_is_kept_with_its_profile() -> None:
+    answer, run, _ = examined(ON_CPU, FakeProbes())
+
+    assert answer.exit_code is ExitCode.OK
+    assert run is not None
+    assert run.profile == f"{ON_CPU.name}/{ON_CPU.version}/{ON_CPU.digest[:12]}"
+    assert run.time == FakeProbes().time()
+    assert [one.id for one in run.series] == ["copy"]
+
+
+@pytest.mark.parametrize(("speed", "code"), [(1e9, ExitCode.OK), (5e8, ExitCode.BAD)])
+def test_a_run_is_held_against_the_one_that_was_kept(speed: float, code: ExitCode) -> None:
+    _, before, _ = examined(ON_CPU, FakeProbes())
+
+    answer, _, _ = examined(ON_CPU, FakeProbes(), speed=speed, baseline=before)
+
+    assert answer.exit_code is code
+
+
+def test_a_driver_that_does_not_answer_is_no_verdict() -> None:
+    failure = ProbeFailure(code="driver-not-answering", message="nothing came")
+    answer, run, workers = examined(ON_GPUS, FakeProbes(readings=NvmlReading(failure=failure)))
+
+    assert (answer.exit_code, answer.result, run) == (ExitCode.INCONCLUSIVE, None, None)
+    assert workers.rounds == []
+
+
+def test_gpus_that_no_program_sees_are_missing() -> None:
+    probes = FakeProbes(readings=READING, variables={"CUDA_VISIBLE_DEVICES": ""})
+
+    answer, run, workers = examined(ON_GPUS, probes)
+
+    assert (answer.exit_code, run) == (ExitCode.MISSING, None)
+    assert answer.error is not None
+    assert "programs see none here" in answer.error.message
+    assert workers.rounds == []
+
+
+NOISE = (0.99, 1.0, 1.01, 1.005, 0.995)
+
+
+def baseline(count: int = 8, speed: float = 7e14) -> SavedRun:
+    speeds = {f"gpu:{n}": [speed * factor for factor in NOISE] for n in range(count)}
+    runs = runs_of(speeds)
+    return saved_run(runs, row_series(runs), time=TIME, profile=None)
+
+
+def measured(
+    script: Script,
+    *,
+    devices: Sequence[str] = ("all",),
+    against: SavedRun | None = None,
+    processes: int = 5,
+    count: int = 8,
+) -> tuple[Answer, SavedRun | None, FakeWorkers]:
+    workers = FakeWorkers(script)
+    request = BenchRequest(devices=tuple(devices))
+    more = against is not None
+    benchmark = Benchmark(
+        profile=plan_of(request, processes=processes, corruption_s=0.0, more=more),
+        request=request,
+        devices=select_worker_devices(devices, gpus(count)),
+        time=TIME,
+        reference=None if against is None else Reference(run=against, path=Path("before.json")),
+    )
+    answer, kept = run_benchmark(benchmark, workers)
+    text = render(report(answer.result, code=answer.exit_code, failure=answer.error), View())
+    assert violations(text) == []
+    # Red exactly when the code is not 0.
+    assert ("<failure" in text or "<error" in text) is (answer.exit_code is not ExitCode.OK)
+    return answer, kept, workers
+
+
+def steady(speed: float = 7e14, **faults: dict[str, Any]) -> Script:
+    """Return a script in which `gpu3=...` changes one device's documents."""
+
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        changes = dict(faults.get(order.device.replace(":", ""), {}))
+        own = changes.pop("speed", speed)
+        return document(order.device, own * NOISE[number % 5], **changes)
+
+    return script
+
+
+def gates(answer: Answer, status: GateStatus) -> dict[tuple[str, str], GateClass | None]:
+    assert isinstance(answer.result, BenchResult)
+    found = [gate for gate in answer.result.gates if isinstance(gate, Gate)]
+    return {(gate.device, gate.id): gate.class_ for gate in found if gate.status is status}
+
+
+TAKEN = Failure(code="gpu-memory-taken", message="the memory is taken")
+ROW = "matmul/cublas/bfloat16/4096x4096x4096"
+
+
+def test_a_good_run_passes_and_can_be_saved() -> None:
+    answer, kept, workers = measured(steady())
+
+    assert answer.exit_code is ExitCode.OK
+    assert kept is not None
+    assert [one.device for one in kept.devices] == [f"gpu:{n}" for n in range(8)]
+    assert all(len(one.values) == 5 for one in kept.series)
+    assert len(workers.rounds) == 5
+
+
+def test_the_same_machine_passes_its_baseline() -> None:
+    answer, _, _ = measured(steady(), against=baseline())
+
+    assert answer.exit_code is ExitCode.OK
+    assert set(gates(answer, GateStatus.PASS)) >= {(f"gpu:{n}", ROW) for n in range(8)}
+
+
+def test_one_slow_gpu_among_eight_is_named() -> None:
+    answer, _, _ = measured(steady(gpu3={"speed": 6.0e14}), against=baseline())
+
+    assert gates(answer, GateStatus.FAIL) == {("gpu:3", ROW): GateClass.HARDWARE}
+    assert answer.exit_code is ExitCode.BAD
+    assert answer.error is not None
+    assert answer.error.message.startswith("matmul/cublas/bfloat16/4096x4096x4096 on gpu:3 failed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({}, GateStatus.PASS, ExitCode.OK),
+        ({"mismatches": 1}, GateStatus.FAIL, ExitCode.BAD),
+        ({"products": 0, "failure": TAKEN}, GateStatus.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_repeated_products_have_a_verdict_on_each_device(
+    changes: dict[str, Any], status: GateStatus, code: ExitCode
+) -> None:
+    clean = Corruption(device="gpu:3", gpu_uuid=None, products=9, words=64, reference_ok=True)
+    found = {"corruption": (replace(clean, **changes),)}
+
+    answer, _, _ = measured(steady(gpu3=found))
+
+    assert answer.exit_code is code
+    assert {key for key in gates(answer, status) if key[1] == "corruption"} == {
+        ("gpu:3", "corruption")
+    }
+
+
+def test_one_that_is_hot_is_not_called_defective() -> None:
+    hot = {"speed": 6.0e14, "doubts": ("throttled",)}
+    answer, _, _ = measured(steady(gpu3=hot), against=baseline())
+
+    assert gates(answer, GateStatus.FAIL) == {("gpu:3", ROW): GateClass.THERMAL}
+
+
+def test_a_busy_host_is_the_environments_fault() -> None:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        return document("cpu", 5e13 * NOISE[number % 5], doubts=("host-busy",))
+
+    runs = runs_of({"cpu": [7e13 * factor for factor in NOISE]})
+    before = saved_run(runs, row_series(runs), time=TIME, profile=None)
+    answer, _, workers = measured(script, devices=["cpu"], against=before)
+
+    # A slow figure while others used the machine says nothing of it, and no repeat would help.
+    assert gates(answer, GateStatus.INCONCLUSIVE) == {("cpu", ROW): GateClass.ENVIRONMENT}
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert len(workers.rounds) == 5
+
+
+def test_processes_are_added_while_only_some_of_them_were_disturbed() -> None:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        disturbed = ("host-busy",) if number in (0, 3) else ()
+        return document("cpu", 6.65e13 * NOISE[number % 5], doubts=disturbed)
+
+    runs = runs_of({"cpu": [7e13 * factor for factor in NOISE]})
+    before = saved_run(runs, row_series(runs), time=TIME, profile=None)
+    _, _, workers = measured(script, devices=["cpu"], against=before)
+
+    assert len(workers.rounds) == 10
+
+
+def test_a_failure_against_a_baseline_names_its_class_and_what_to_do() -> None:
+    answer, _, _ = measured(steady(gpu3={"speed": 6.0e14}), against=baseline())
+
+    assert answer.error is not None
+    assert "(hardware)" in answer.error.message
+    assert "gpucheck detect" in answer.error.remedy
+
+
+def test_undecided_takes_more_processes_up_to_the_double() -> None:
+    answer, _, workers = measured(steady(6.65e14), against=baseline())
+
+    assert len(workers.rounds) == 10
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert set(gates(answer, GateStatus.INCONCLUSIVE).values()) == {GateClass.NOISE}
+
+
+def test_another_driver_takes_no_more_processes_in_vain() -> None:
+    before = baseline()
+    devices = tuple(
+        replace(one, fingerprint=replace(one.fingerprint, driver="1")) for one in before.devices
+    )
+    answer, _, workers = measured(steady(), against=replace(before, devices=devices))
+
+    assert len(workers.rounds) == 5
+    assert answer.exit_code is ExitCode.INCONCLUSIVE
+    assert set(gates(answer, GateStatus.INCONCLUSIVE).values()) == {GateClass.CONFIG}
+
+
+def test_a_wrong_result_is_a_hardware_failure_whatever_its_speed() -> None:
+    wrong = Verified(error=None, bound=1e-2, ok=False, reference="float64")
+    failure = Failure(code="wrong-result", message="it holds NaN")
+    rows = [row("gpu:2", 9e14, verified=wrong, error=failure, median_s=None, throughput=None)]
+    answer, kept, _ = measured(steady(gpu2={"rows": rows}))
+
+    assert GateClass.HARDWARE in gates(answer, GateStatus.FAIL).values()
+    assert {device for device, _ in gates(answer, GateStatus.FAIL)} == {"gpu:2"}
+    assert answer.exit_code is ExitCode.BAD
+    assert kept is not None
+    assert "gpu:2" not in {one.device for one in kept.series}
+
+
+def test_a_gpu_lost_in_mid_run_is_a_hardware_failure() -> None:
+    lost = Failure(code="gpu-lost", message="the GPU stopped answering")
+
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        rows = [row(order.device, 7e14, error=lost)] if order.device == "gpu:5" else None
+        return document(order.device, 7e14 * NOISE[number % 5], rows=rows)
+
+    answer, _, _ = measured(script)
+
+    assert gates(answer, GateStatus.FAIL) == {("gpu:5", "processes"): GateClass.HARDWARE}
+    assert answer.exit_code is ExitCode.BAD
+
+
+def test_a_worker_that_dies_fails_its_device() -> None:
+    died = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="ended by SIGSEGV"))
+
+    def script(order: Any, number: int, sequential: bool) -> Any:
+        return died if (order.device, number) == ("gpu:1", 2) else document(order.device, 7e14)
+
+    answer, _, _ = measured(script)
+
+    assert ("gpu:1", "processes") in gates(answer, GateStatus.FAIL)
+
+
+def test_an_interrupt_is_130_and_saves_nothing() -> None:
+    def script(order: Any, number: int, sequential: bool) -> Any:
+        return STOPPED if number == 2 else document(order.device, 7e14)
+
+    answer, kept, _ = measured(script)
+
+    assert answer.exit_code is ExitCode.INTERRUPTED
+    assert answer.result is not None
+    assert kept is None
+
+
+def test_an_interrupt_before_the_first_figure_is_130_too() -> None:
+    answer, kept, _ = measured(lambda order, number, sequential: STOPPED)
+
+    assert (answer.exit_code, answer.result, kept) == (ExitCode.INTERRUPTED, None, None)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error"),
+    [(2, WrongUseError), (4, MissingError), (3, InconclusiveError), (1, InconclusiveError)],
+)
+def test_where_no_process_measured_anything_their_reason_is_ours(
+    exit_code: int, error: type[GpucheckError]
+) -> None:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        failure = Failure(code="no-such-thing", message="there is none", remedy=("look",))
+        return document(order.device, 1.0, exit_code=exit_code, error=failure) | {"result": None}
+
+    with pytest.raises(error) as raised:
+        measured(script)
+
+    assert (raised.value.code, raised.value.remedy) == ("no-such-thing", ("look",))
+
+
+def test_zero_samples_are_never_a_pass() -> None:
+    answer, kept, _ = measured(steady(gpu0={"rows": []}), against=baseline(), count=1)
+
+    assert answer.exit_code is not ExitCode.OK
+    assert kept is None
+
+
+def test_all_means_gpus_and_the_processor_only_where_there_is_none() -> None:
+    assert [one.device for one in select_worker_devices(["all"], gpus(2))] == ["gpu:0", "gpu:1"]
+    assert [one.device for one in select_worker_devices(["all"], ())] == ["cpu"]
+    assert [one.device for one in select_worker_devices(["cpu", "all"], gpus(1))] == [
+        "cpu",
+        "gpu:0",
+    ]
+
+
+def test_gpus_that_are_not_there_are_missing() -> None:
+    with pytest.raises(MissingError, match="No GPU is visible"):
+        select_worker_devices(["gpu"], ())
+
+
+def test_the_time_is_the_modes_or_what_was_asked() -> None:
+    def seconds(request: BenchRequest) -> float:
+        return plan_of(request, processes=1, corruption_s=0, more=False).run.seconds
+
+    assert seconds(BenchRequest(mode=BenchMode.QUICK)) == BUDGETS_S[BenchMode.QUICK]
+    assert seconds(BenchRequest(budget_s=2.0)) == 2.0
+
+
+def test_a_request_is_measured_once_it_is_known_what_there_is() -> None:
+    workers = FakeWorkers(lambda order, *_: document(order.device, 7e13))
+    request = BenchRequest(devices=("cpu",), budget_s=2.0)
+
+    answer, run = run_request(request, FakeProbes(), workers, processes=3, corruption_s=1.5)
+
+    assert answer.exit_code is ExitCode.OK
+    assert answer.host.name == "node17"
+    assert run is not None
+    assert (run.time, run.profile) == (FakeProbes().time(), None)
+    orders = [order for orders, _, _ in workers.rounds for order in orders]
+    assert [order.device for order in orders] == ["cpu"] * 3
+    assert all("--corruption" in order.arguments for order in orders)

@@ -1,16 +1,17 @@
-"""Repeats in processes of their own: which are started, in which company, and what they bring."""
+"""Processes of a benchmark: which are started, alone or together, what they return, merged."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from gpucheck.bench.ci.model import ProcessRun
-from gpucheck.bench.ci.run import work_plan
-from gpucheck.bench.ci.workers import WorkPlan, collect, run_of, was_interrupted
-from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.ci.processes import collect, merged, run_of, was_interrupted, worker_arguments
+from gpucheck.bench.ci.profile_model import RunPlan
+from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import BenchMode, BenchRequest, Extent, Fill
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,
@@ -22,7 +23,8 @@ from gpucheck.bench.workers import (
 )
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
-from tests.fakes.bench_runs import FakeWorkers, document, gpus, uuid_of
+from tests.architecture.commands import built_command
+from tests.fakes.bench_runs import FakeWorkers, document, gpus, runs_of, uuid_of
 
 DIED = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="the process was ended by SIGKILL"))
 STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="it was interrupted"))
@@ -32,15 +34,23 @@ def good(order: WorkerOrder, number: int, sequential: bool) -> dict[str, Any]:
     return document(order.device, 7e14)
 
 
-def plan(*devices: str, **changes: Any) -> WorkPlan:
-    settings: dict[str, Any] = {
-        "devices": worker_devices(devices, gpus(8)),
-        "arguments": ("matmul", "--quick"),
+def collected(
+    workers: FakeWorkers,
+    *devices: str,
+    settled: Callable[[Sequence[ProcessRun]], bool] = lambda runs: True,
+    **plan: Any,
+) -> tuple[ProcessRun, ...]:
+    """Run processes that multiply matrices on these of eight GPUs, all at once if not told."""
+    settings = {
         "seconds": 8.0,
+        "processes": 1,
+        "max_processes": 1,
         "alone": False,
         "together": True,
     }
-    return WorkPlan(**(settings | changes))
+    request = BenchRequest(kernels=("matmul",), mode=BenchMode.QUICK)
+    targets = worker_devices(devices, gpus(8))
+    return collect(RunPlan(**(settings | plan)), targets, request, workers, settled)
 
 
 # ---------------------------------------------------------------------------------- devices
@@ -78,7 +88,7 @@ def test_an_unknown_gpu_has_one_too_whose_process_will_say_so() -> None:
 def test_all_at_once_is_one_round_of_everybody() -> None:
     workers = FakeWorkers(good)
 
-    runs = collect(plan("gpu:0", "gpu:1", "gpu:2"), workers)
+    runs = collected(workers, "gpu:0", "gpu:1", "gpu:2")
 
     ((orders, sequential, _),) = workers.rounds
     assert sequential is False
@@ -86,18 +96,17 @@ def test_all_at_once_is_one_round_of_everybody() -> None:
     assert all(run.together for run in runs)
 
 
-def test_alone_and_at_once_take_turns_and_share_the_time() -> None:
+def test_each_device_has_the_whole_time_alone_and_at_once() -> None:
     workers = FakeWorkers(good)
 
-    runs = collect(plan("gpu", alone=True, processes=2, most_processes=2), workers)
+    runs = collected(workers, "gpu", alone=True, processes=2, max_processes=2)
 
     assert [sequential for _, sequential, _ in workers.rounds] == [True, False, True, False]
     budgets = [
         orders[0].arguments[orders[0].arguments.index("--budget") + 1]
         for orders, _, _ in workers.rounds
     ]
-    # Eight GPUs in turn take together as long as one, or as all at once.
-    assert budgets == ["1", "8", "1", "8"]
+    assert budgets == ["8"] * 4
     assert len(runs) == 32
     assert {(run.number, run.together) for run in runs} == {
         *((0, False), (0, True), (1, False), (1, True)),
@@ -107,7 +116,7 @@ def test_alone_and_at_once_take_turns_and_share_the_time() -> None:
 def test_a_lone_device_needs_no_turn() -> None:
     workers = FakeWorkers(good)
 
-    runs = collect(plan("cpu", alone=True, together=False), workers)
+    runs = collected(workers, "cpu", alone=False, together=True)
 
     assert len(workers.rounds) == 1
     assert [run.together for run in runs] == [False]
@@ -115,11 +124,12 @@ def test_a_lone_device_needs_no_turn() -> None:
 
 def test_a_worker_is_told_its_device_and_the_options() -> None:
     workers = FakeWorkers(good)
-    collect(plan("gpu:2"), workers)
+    collected(workers, "gpu:2")
     ((orders, _, _),) = workers.rounds
 
     assert orders[0].arguments == (
-        *("bench", "matmul", "--quick", "--device", "gpu:2", "--budget", "8"),
+        *("bench", *worker_arguments(BenchRequest(kernels=("matmul",), mode=BenchMode.QUICK))),
+        *("--device", "gpu:2", "--budget", "8"),
         *("--json", "--samples", "summary", "--quiet", "--no-github"),
     )
     assert orders[0].cpus == frozenset(range(4))
@@ -132,15 +142,16 @@ def test_more_processes_until_it_is_settled() -> None:
         asked.append(len(runs))
         return len(runs) == 5
 
-    runs = collect(plan("gpu:0", processes=3, most_processes=10), FakeWorkers(good), settled)
+    runs = collected(FakeWorkers(good), "gpu:0", settled=settled, processes=3, max_processes=10)
 
     assert asked == [3, 4, 5]
     assert len(runs) == 5
 
 
 def test_never_more_than_the_most() -> None:
-    wanted = plan("gpu:0", processes=2, most_processes=4)
-    runs = collect(wanted, FakeWorkers(good), lambda runs: False)
+    runs = collected(
+        *(FakeWorkers(good), "gpu:0"), settled=lambda runs: False, processes=2, max_processes=4
+    )
 
     assert [run.number for run in runs] == [0, 1, 2, 3]
 
@@ -149,7 +160,7 @@ def test_one_that_dies_costs_the_others_nothing() -> None:
     def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
         return DIED if (order.device, number) == ("gpu:1", 0) else good(order, number, sequential)
 
-    runs = collect(plan("gpu:0", "gpu:1", processes=2, most_processes=2), FakeWorkers(script))
+    runs = collected(FakeWorkers(script), "gpu:0", "gpu:1", processes=2, max_processes=2)
 
     failed = [run for run in runs if run.failure is not None]
     assert [(run.device, run.number) for run in failed] == [("gpu:1", 0)]
@@ -160,7 +171,7 @@ def test_one_that_dies_costs_the_others_nothing() -> None:
 def test_where_nobody_answers_it_is_not_tried_again() -> None:
     workers = FakeWorkers(lambda order, number, sequential: DIED)
 
-    runs = collect(plan("gpu:0", "gpu:1", processes=5, most_processes=5), workers)
+    runs = collected(workers, "gpu:0", "gpu:1", processes=5, max_processes=5)
 
     assert len(workers.rounds) == 1
     assert all(run.result is None for run in runs)
@@ -170,7 +181,7 @@ def test_an_interrupt_ends_it_and_keeps_what_is_there() -> None:
     def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
         return STOPPED if number == 2 else good(order, number, sequential)
 
-    runs = collect(plan("gpu:0", processes=5, most_processes=5), FakeWorkers(script))
+    runs = collected(FakeWorkers(script), "gpu:0", processes=5, max_processes=5)
 
     assert len(runs) == 3
     assert was_interrupted(runs)
@@ -241,23 +252,113 @@ def test_what_is_no_device_gets_no_station(name: str) -> None:
 
 @pytest.mark.parametrize(("alone", "turns"), [(True, 2), (False, 1)])
 def test_repeated_products_have_their_time_before_the_deadline(alone: bool, turns: int) -> None:
-    short, long = (
-        plan("gpu:0", "gpu:1", alone=alone, together=not alone, corruption_s=seconds)
-        for seconds in (0.0, 600.0)
-    )
     deadlines = []
-    for one in (short, long):
+    for corruption_s in (0.0, 600.0):
         workers = FakeWorkers(good)
-        collect(one, workers)
+        rounds = {"alone": alone, "together": not alone, "corruption_s": corruption_s}
+        collected(workers, "gpu:0", "gpu:1", **rounds)
         deadlines.append(workers.rounds[0][2])
 
     assert deadlines[1] - deadlines[0] == turns * 600.0
 
 
-def test_a_plan_knows_the_time_of_its_repeated_products() -> None:
-    request = BenchRequest(devices=("cpu",), kernels=("copy",))
+def test_nothing_makes_nothing() -> None:
+    lost = ProcessRun(device="gpu:0", number=0, failure=Failure(code="x", message="x"))
 
-    found = work_plan(request, (), processes=3, corruption_s=120.0, more=False)
+    assert merged([]) is None
+    assert merged([lost]) is None
 
-    assert found.corruption_s == 120.0
-    assert "--corruption" in found.arguments
+
+def test_the_rows_are_those_of_each_devices_first_process() -> None:
+    found = merged(runs_of({"gpu:0": [1e14, 2e14], "gpu:1": [3e14, 4e14]}))
+
+    assert found is not None
+    speeds = [row.throughput.value for row in found.measurements if row.throughput]
+    assert speeds == [1e14, 3e14]
+    assert [gpu.cuda_index for gpu in found.environment.gpus] == [0, 1]
+
+
+def test_a_device_whose_first_process_died_is_shown_by_the_next() -> None:
+    lost = ProcessRun(device="gpu:0", number=0, together=True)
+    found = merged((lost, *runs_of({"gpu:0": [1e14, 2e14]})))
+
+    assert found is not None
+    assert len(found.measurements) == 1
+
+
+def test_the_sensors_of_all_processes_are_joined() -> None:
+    first = runs_of(
+        {"gpu:0": [1e14]},
+        sensors={
+            "temperature_c": Extent(low=40, median=60, high=70),
+            "limited_s": {"power-cap": 1.0},
+            "new_errors": {"ecc_corrected": 1},
+            "reasons": {"power-cap": 1.0},
+            "energy_j": 100.0,
+        },
+    )
+    second = runs_of(
+        {"gpu:0": [1e14]},
+        sensors={
+            "temperature_c": Extent(low=50, median=80, high=90),
+            "limited_s": {"power-cap": 2.0, "software-thermal": 0.5},
+            "new_errors": {"ecc_corrected": 2},
+            "energy_j": 50.0,
+        },
+    )
+    found = merged((*first, *second))
+
+    assert found is not None
+    assert found.telemetry is not None
+    (gpu,) = found.telemetry.gpus
+    assert gpu.temperature_c == Extent(low=40, median=80, high=90)
+    assert gpu.limited_s == {"power-cap": 3.0, "software-thermal": 0.5}
+    assert gpu.new_errors == {"ecc_corrected": 3}
+    assert gpu.reasons == {"power-cap": 1.0}
+    assert (gpu.energy_j, gpu.reading_count) == (150.0, 400)
+
+
+def test_every_processes_products_are_kept() -> None:
+    check = Corruption(device="gpu:0", gpu_uuid=None, products=5)
+    found = merged(runs_of({"gpu:0": [1e14, 1e14]}, corruption=(check,)))
+
+    assert found is not None
+    assert len(found.corruption) == 2
+
+
+def test_the_times_add_up() -> None:
+    found = merged(runs_of({"gpu:0": [1e14, 1e14]}))
+
+    assert found is not None
+    assert found.environment.duration_s == 25.0
+
+
+def test_a_worker_is_asked_for_exactly_what_we_were() -> None:
+    """The program's own parser reads the worker's options back."""
+    request = BenchRequest(
+        kernels=("matmul", "copy"),
+        size=512,
+        dtypes=("float16", "bfloat16"),
+        mode=BenchMode.FULL,
+        seed=7,
+        fill=Fill.ZEROS,
+        temperature=0.9,
+        towers=4,
+        data_file="images.gz",
+    )
+
+    words = list(worker_arguments(request, 1.5))
+    found = built_command("bench").make_context("bench", words).params
+
+    assert list(found["kernels"]) == ["matmul", "copy"]
+    assert (found["size"], list(found["dtype"]), found["full"]) == (512, ["float16,bfloat16"], True)
+    assert (found["seed"], found["fill"], found["temperature"]) == (7, Fill.ZEROS, 0.9)
+    assert (found["towers"], str(found["data"]), found["corruption"]) == (4, "images.gz", 1.5)
+
+
+def test_nothing_is_asked_for_twice() -> None:
+    words = worker_arguments(BenchRequest())
+
+    assert "--quick" not in words
+    assert "--full" not in words
+    assert "--size" not in words

@@ -1,0 +1,266 @@
+"""Processes of a benchmark: each device alone, all at once, and their results merged.
+
+The samples of one process share its memory layout and temperature, so a verdict counts processes,
+not samples. Each device has its own process, so that a card that hangs does not stop the others,
+and each process is bound to the processors of its GPU's NUMA node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpucheck.bench.ci.model import ProcessRun
+from gpucheck.bench.ci.profile_model import RunPlan
+from gpucheck.bench.model import (
+    BenchMode,
+    BenchRequest,
+    BenchResult,
+    Extent,
+    Fill,
+    GpuTelemetry,
+    Telemetry,
+)
+from gpucheck.bench.workers import (
+    WORKER_INTERRUPTED,
+    WORKER_NO_DOCUMENT,
+    WorkerAnswer,
+    WorkerDevice,
+    WorkerOrder,
+    Workers,
+)
+from gpucheck.report.codec import DecodeError, from_plain
+from gpucheck.report.envelope import Failure, Host
+
+#: A benchmark may take this much longer than its budget, which excludes preparing and checking.
+_DEADLINE_FACTOR, _DEADLINE_S = 4.0, 60.0
+BENCH_SCHEMA = "gpucheck/bench/1"
+#: Options of a worker: one small document, and nothing on the terminal.
+_AS_A_WORKER = ("--json", "--samples", "summary", "--quiet", "--no-github")
+
+
+def worker_arguments(request: BenchRequest, corruption_s: float = 0.0) -> tuple[str, ...]:
+    """Return the request as options of `gpucheck bench`, without device, time and format."""
+    found = [*request.kernels]
+    modes = {BenchMode.QUICK: ["--quick"], BenchMode.FULL: ["--full"], BenchMode.DEFAULT: []}
+    found += modes[request.mode]
+    for option, value in (
+        ("--size", request.size),
+        ("--dtype", ",".join(request.dtypes) or None),
+        ("--data", request.data_file),
+        ("--fill", request.fill.value if request.fill is not Fill.NORMAL else None),
+        ("--seed", request.seed),
+        ("--towers", request.towers),
+        ("--temperature", request.temperature),
+        ("--corruption", corruption_s or None),
+    ):
+        if value is not None:
+            found += [option, str(value)]
+    return tuple(found)
+
+
+def collect(
+    plan: RunPlan,
+    devices: Sequence[WorkerDevice],
+    request: BenchRequest,
+    workers: Workers,
+    settled: Callable[[Sequence[ProcessRun]], bool] = lambda runs: True,
+) -> tuple[ProcessRun, ...]:
+    """Run the plan's processes and return what became of each, in the order of their start.
+
+    From `processes` of each device on, `settled` decides after each repeat whether that is enough.
+    An interrupt ends it, and so does a round in which no device answered.
+    """
+    runs: list[ProcessRun] = []
+    for number in range(plan.max_processes):
+        if number >= plan.processes and settled(runs):
+            break
+        for sequential in _rounds(plan, len(devices)):
+            found = _round(plan, devices, request, workers, number, sequential=sequential)
+            runs.extend(found)
+            if was_interrupted(found) or all(run.result is None for run in found):
+                return tuple(runs)
+    return tuple(runs)
+
+
+def was_interrupted(runs: Sequence[ProcessRun]) -> bool:
+    """Return whether a person or a signal ended the processes."""
+    return any(run.failure is not None and run.failure.code == WORKER_INTERRUPTED for run in runs)
+
+
+def _rounds(plan: RunPlan, device_count: int) -> Sequence[bool]:
+    """Return the rounds of a repeat, sequential or not; a single device needs one."""
+    if device_count == 1:
+        return [True]
+    return [True] * plan.alone + [False] * (plan.together or not plan.alone)
+
+
+def _round(
+    plan: RunPlan,
+    devices: Sequence[WorkerDevice],
+    request: BenchRequest,
+    workers: Workers,
+    number: int,
+    *,
+    sequential: bool,
+) -> Sequence[ProcessRun]:
+    arguments = worker_arguments(request, plan.corruption_s)
+    orders = [
+        WorkerOrder(
+            device=device.device,
+            arguments=(
+                *("bench", *arguments, "--device", device.device),
+                *("--budget", f"{plan.seconds:g}", *_AS_A_WORKER),
+            ),
+            cpus=device.cpus,
+        )
+        for device in devices
+    ]
+    turns = len(orders) if sequential else 1
+    deadline_s = turns * (_DEADLINE_FACTOR * plan.seconds + plan.corruption_s + _DEADLINE_S)
+    answers = workers.round(orders, sequential=sequential, deadline_s=deadline_s)
+    return [
+        run_of(answer, device, number, together=not sequential)
+        for device, answer in zip(devices, answers, strict=True)
+    ]
+
+
+def run_of(
+    answer: WorkerAnswer, worker: WorkerDevice, number: int, *, together: bool
+) -> ProcessRun:
+    """Return what one process returned, read strictly: a bench document, or a failure."""
+    document = answer.document
+    result, host, failure = None, Host(), answer.failure
+    if document is not None:
+        try:
+            result, host, failure = read_document(document)
+        except DecodeError as error:
+            failure = Failure(
+                code=WORKER_NO_DOCUMENT,
+                message=f"the process that measured {worker.device} returned no bench document: "
+                f"{error}",
+            )
+    return ProcessRun(
+        device=worker.device,
+        gpu_uuid=worker.gpu_uuid or _uuid_in(result),
+        number=number,
+        together=together,
+        result=result,
+        failure=failure,
+        host=host,
+        exit_code=document.get("exit_code") if document is not None else None,
+    )
+
+
+def read_document(document: Mapping[str, Any]) -> tuple[BenchResult | None, Host, Failure | None]:
+    """Return what a report of bench holds: its result, its host, and its error.
+
+    Raises:
+        DecodeError: it is not a report of bench, or is damaged.
+    """
+    if document.get("schema") != BENCH_SCHEMA:
+        where, problem = "$.schema", f"is not {BENCH_SCHEMA}"
+        raise DecodeError(where, problem)
+    given, error = document.get("result"), document.get("error")
+    result = None if given is None else from_plain(BenchResult, given, where="$.result")
+    failure = None if error is None else from_plain(Failure, error, where="$.error")
+    return result, from_plain(Host, document.get("host"), where="$.host"), failure
+
+
+def _uuid_in(result: BenchResult | None) -> str | None:
+    gpus = result.environment.gpus if result is not None else ()
+    return gpus[0].uuid if gpus else None
+
+
+def merged(runs: Sequence[ProcessRun]) -> BenchResult | None:
+    """Return one result for all processes, None if none of them has one.
+
+    Rows, comparisons and GPUs are those of each device's first process; what goes on during a run
+    (sensors, corruption, notes) is joined over all processes.
+    """
+    answered = [run.result for run in runs if run.result is not None]
+    if not answered:
+        return None
+    first: dict[str, BenchResult] = {}
+    for run in runs:
+        if run.result is not None:
+            first.setdefault(run.device, run.result)
+    results = list(first.values())
+    environment = replace(
+        results[0].environment,
+        gpus=tuple(gpu for one in results for gpu in one.environment.gpus),
+        rooflines=tuple(line for one in results for line in one.environment.rooflines),
+        duration_s=sum(one.environment.duration_s for one in answered),
+    )
+    return replace(
+        results[0],
+        measurements=tuple(row for one in results for row in one.measurements),
+        comparisons=tuple(one for result in results for one in result.comparisons),
+        conclusions=tuple(one for result in results for one in result.conclusions),
+        corruption=tuple(check for one in answered for check in one.corruption),
+        environment=environment,
+        telemetry=_merged_telemetry(answered),
+        notes=tuple(dict.fromkeys(note for one in answered for note in one.notes)),
+        interrupted=was_interrupted(runs) or any(one.interrupted for one in answered),
+    )
+
+
+def _merged_telemetry(results: Sequence[BenchResult]) -> Telemetry | None:
+    """Return each GPU's sensors over all processes, None if no GPU took part."""
+    parts = [one.telemetry for one in results if one.telemetry is not None]
+    found: dict[str, list[GpuTelemetry]] = {}
+    for part in parts:
+        for gpu in part.gpus:
+            found.setdefault(gpu.uuid, []).append(gpu)
+    # Only processes that read a GPU count; if none did, the reason is kept.
+    read = {uuid: [one for one in of if one.reading_count] or of for uuid, of in found.items()}
+    if not parts:
+        return None
+    reason = next((part.unavailable for part in parts if part.unavailable is not None), None)
+    gpus = tuple(_merged_sensors(of) for of in read.values())
+    return Telemetry(gpus=gpus, unavailable=None if gpus else reason)
+
+
+def _merged_sensors(found: Sequence[GpuTelemetry]) -> GpuTelemetry:
+    """Return one GPU's readings of several processes: extremes, sums, and the longest shares."""
+    errors: Counter[str] = Counter()
+    limited: dict[str, float] = {}
+    reasons: dict[str, float] = {}
+    for one in found:
+        errors.update(one.new_errors)
+        for name, seconds in one.limited_s.items():
+            limited[name] = limited.get(name, 0.0) + seconds
+        for name, share in one.reasons.items():
+            reasons[name] = max(reasons.get(name, 0.0), share)
+    return replace(
+        found[0],
+        reading_count=sum(one.reading_count for one in found),
+        clock_sm_mhz=_widest([one.clock_sm_mhz for one in found]),
+        clock_memory_mhz=_widest([one.clock_memory_mhz for one in found]),
+        power_w=_widest([one.power_w for one in found]),
+        temperature_c=_widest([one.temperature_c for one in found]),
+        reasons=reasons,
+        limited_s=limited,
+        energy_j=_sum([one.energy_j for one in found]),
+        new_errors=dict(errors),
+        other_processes=tuple(sorted({pid for one in found for pid in one.other_processes})),
+    )
+
+
+def _widest(extents: Sequence[Extent | None]) -> Extent | None:
+    known = [one for one in extents if one is not None]
+    if not known:
+        return None
+    medians = sorted(one.median for one in known)
+    return Extent(
+        low=min(one.low for one in known),
+        median=medians[len(medians) // 2],
+        high=max(one.high for one in known),
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,350 @@
+"""Benchmarks as CI runs them: profiles, saved runs, several processes, JUnit and GitHub.
+
+GitHub reads its commands from both streams of a step. stdout carries only the report, so they go
+to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpucheck.bench.ci.model import Reference, SavedRun
+from gpucheck.cli.output import deliver, machine, now, wrap
+from gpucheck.cli.report_file import check_writable, write_file
+from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.terminal import status_line, write_stderr, write_workflow_command
+from gpucheck.drivers.interrupts import REQUESTS
+from gpucheck.report.envelope import Answer, Failure, Notice, Report
+from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
+from gpucheck.report.text import View
+
+if TYPE_CHECKING:
+    from gpucheck.bench.model import BenchRequest
+    from gpucheck.drivers.interface import Probes
+
+Save = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Save the run for --baseline and compare."),
+]
+UpdateBaseline = Annotated[
+    bool, typer.Option("--update-baseline", help="Let --save replace an existing file.")
+]
+Append = Annotated[
+    bool, typer.Option("--append", help="Let --save add the run to the file as another session.")
+]
+SaveFailed = Annotated[
+    bool, typer.Option("--save-failed", help="Let --save also keep a run that did not pass.")
+]
+AgainstBaseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE", help="Compare the run with a saved one."),
+]
+AllowDifference = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-difference",
+        metavar="KEY",
+        help="Compare with the baseline even if this key differs (such as driver).",
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        help="Repeat in N processes for each device [default: 5 with --save or --baseline].",
+    ),
+]
+Junit = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit", metavar="FILE", help="Also write a JUnit file: a case for each GPU and check."
+    ),
+]
+Github = Annotated[
+    bool | None,
+    typer.Option(
+        "--github/--no-github",
+        help="Annotations and a step summary [default: when GitHub Actions runs it].",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Where to save a run, and what to compare it with; the files are known to be usable.
+
+    `extends` means that the run is added to the file of `save`.
+    """
+
+    save: Path | None = None
+    extends: bool = False
+    failed: bool = False
+    reference: Reference | None = None
+    processes: int | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Return whether the run takes several processes."""
+        return any(item is not None for item in (self.save, self.reference, self.processes))
+
+    def keep(self, run: SavedRun | None, answer: Answer, shared: Shared) -> Answer:
+        """Write the run to the file of --save, in one step; return the answer with its warnings.
+
+        A baseline is a run that passed. One that failed or is undecided is saved only with
+        --save-failed, and the file says so; an interrupted one is never saved.
+
+        Raises:
+            WrongUseError: the file cannot be written.
+        """
+        warnings = [*answer.warnings, *self._about_the_baseline()]
+        if self.save is not None:
+            warned = shared.strict and bool(warnings)
+            refusal = self._refusal(run, answer.exit_code, warned=warned)
+            if refusal is not None or run is None:
+                warnings.append(Notice("not-saved", f"nothing was saved: {refusal}"))
+            else:
+                try:
+                    whole = self._whole(self.save, replace(run, exit_code=answer.exit_code))
+                except WrongUseError as error:
+                    failure = Failure.of(error)
+                    return answer._replace(exit_code=ExitCode.WRONG_USE, error=failure)
+                self._write(self.save, whole, shared)
+                if answer.exit_code is not ExitCode.OK:
+                    message = f"{str(self.save)!r} holds a run that {_how(answer.exit_code)}."
+                    warnings.append(Notice("saved-all-the-same", message))
+        return answer._replace(warnings=tuple(warnings))
+
+    def _refusal(self, run: SavedRun | None, code: ExitCode, *, warned: bool) -> str | None:
+        """Return why the run is not saved, None if it is."""
+        if run is None or code not in (ExitCode.OK, ExitCode.BAD, ExitCode.INCONCLUSIVE):
+            return "the run is not complete."
+        if self.failed or (code is ExitCode.OK and not warned):
+            return None
+        return (
+            f"the run {_how(code)}, and a baseline must have passed. --save-failed keeps it anyway."
+        )
+
+    def _whole(self, path: Path, run: SavedRun) -> SavedRun:
+        """Return the content of the file: the run, or the saved one with it as another session.
+
+        Raises:
+            WrongUseError: the file is of another machine, or can no longer be read.
+        """
+        from gpucheck.bench.ci.baseline import read_saved_run, with_session
+
+        return with_session(read_saved_run(path), run) if self.extends else run
+
+    def _write(self, path: Path, run: SavedRun, shared: Shared) -> None:
+        from gpucheck.bench.ci.baseline import to_text
+
+        write_file(path, to_text(run))
+        if shared.verbosity >= 0:
+            done = f"Added as session {1 + len(run.further_times)}" if self.extends else "Saved"
+            write_stderr(f"{done}. Compare a later run with: gpucheck compare {path} LATER")
+
+    def _about_the_baseline(self) -> list[Notice]:
+        """Return warnings about the baseline itself."""
+        against = self.reference
+        if against is None or against.run.exit_code in (None, ExitCode.OK):
+            return []
+        how = _how(against.run.exit_code)
+        message = f"the baseline {str(against.path)!r} holds a run that {how}."
+        return [Notice("baseline-failed", message)]
+
+
+def _how(code: int | None) -> str:
+    return "is undecided" if code == ExitCode.INCONCLUSIVE else "failed"
+
+
+def open_saving(
+    save: Path | None,
+    *,
+    update: bool,
+    append: bool = False,
+    failed: bool = False,
+    baseline: Path | None,
+    allow_difference: list[str] | None,
+    processes: int | None,
+) -> Saving:
+    """Return the checked options, so that nothing fails after measuring.
+
+    Raises:
+        WrongUseError: a file exists that may not be replaced, cannot be written or read, or an
+            option makes no sense.
+    """
+    from gpucheck.bench.ci.baseline import allowed_keys, read_saved_run
+
+    if save is not None:
+        check_writable(save)
+        if save.is_file() and not (update or append):
+            raise WrongUseError(
+                code="baseline-exists",
+                message=f"The file {str(save)!r} exists: a baseline is replaced only on request.",
+                remedy=(
+                    "Replace it with --update-baseline, add to it with --append, or "
+                    "name another file.",
+                ),
+            )
+    if append and (save is None or update):
+        message = "--append adds a session to the file of --save"
+        message += (
+            ", and --update-baseline replaces it: choose one." if update else ": name that file."
+        )
+        raise WrongUseError(code="append-without-save", message=message)
+    if processes is not None and not 1 <= processes <= 100:
+        message = f"--processes takes a number from 1 to 100, not {processes}."
+        raise WrongUseError(code="bad-processes", message=message)
+    if allow_difference and baseline is None:
+        message = "--allow-difference needs a --baseline to compare with: name that too."
+        raise WrongUseError(code="difference-without-baseline", message=message)
+    extends = append and save is not None and save.is_file()
+    if extends and save is not None:
+        read_saved_run(save)
+    reference = None
+    if baseline is not None:
+        run = read_saved_run(baseline)
+        allowed = allowed_keys(split_words(allow_difference))
+        reference = Reference(run=run, path=baseline, allowed=allowed)
+    return Saving(
+        save=save, extends=extends, failed=failed, reference=reference, processes=processes
+    )
+
+
+def run_with_profile(
+    name: str,
+    devices: Sequence[str],
+    shared: Shared,
+    saving: Saving,
+    outlets: Outlets,
+    *,
+    require_gpu: bool,
+) -> int:
+    """Measure and judge by a profile, save the figures, and report them to every output.
+
+    Raises:
+        WrongUseError: the profile cannot be used, or is not for the devices that are named.
+    """
+    from gpucheck.bench.ci.profile_model import Target
+    from gpucheck.bench.ci.profiles import load_profile
+    from gpucheck.bench.ci.run import run_profile, wanted_devices
+    from gpucheck.bench.workers import Workers
+
+    profile = load_profile(name)
+    if require_gpu and profile.match.target is Target.CPU:
+        message = f"The profile {profile.name} is for the processor: leave --require-gpu out."
+        raise WrongUseError(code="other-device", message=message)
+    wanted = wanted_devices(profile, devices)
+    with machine("bench", shared) as probes:
+        with status_line(shown=shared.verbosity >= 0) as tell:
+            workers = Workers(tell=tell)
+            answer, run = run_profile(profile, wanted, probes, workers, saving.reference)
+        answer = saving.keep(run, answer, shared)
+    return deliver("bench", shared, answer, probes.time(), also=outlets.write)
+
+
+def repeat(
+    request: BenchRequest,
+    probes: Probes,
+    saving: Saving,
+    shared: Shared,
+    *,
+    corruption_s: float,
+    require_gpu: bool,
+) -> Answer:
+    """Measure in several processes, save the run if requested, and return the answer."""
+    from gpucheck.bench.ci.run import PROCESSES, run_request
+    from gpucheck.bench.workers import Workers
+
+    with status_line(shown=shared.verbosity >= 0) as tell:
+        answer, run = run_request(
+            *(request, probes, Workers(tell=tell), saving.reference),
+            processes=saving.processes or PROCESSES,
+            corruption_s=corruption_s,
+            require_gpu=require_gpu,
+        )
+    return saving.keep(run, answer, shared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Further outputs of a report; `summary` is the file of GitHub's step summary."""
+
+    junit: Path | None = None
+    github: bool = False
+    summary: Path | None = None
+
+    def write(self, report: Report) -> None:
+        """Write the report to every outlet.
+
+        Raises:
+            WrongUseError: the JUnit file cannot be written.
+        """
+        if self.github:
+            self._announce(report)
+        if self.junit is not None:
+            from gpucheck.report.formats.junit import render
+
+            write_file(self.junit, render(report, View()))
+
+    @contextmanager
+    def guarded(self, command: str) -> Iterator[None]:
+        """Write a failure without an answer, or an interrupt, to the outlets too."""
+        try:
+            yield
+        except GpucheckError as error:
+            self.write(_report_of(command, Failure.of(error), ExitCode(error.exit_code)))
+            raise
+        except KeyboardInterrupt:
+            REQUESTS.settle()
+            failure = Failure(code="interrupted", message="Interrupted.")
+            self.write(_report_of(command, failure, ExitCode.INTERRUPTED))
+            raise
+
+    def _announce(self, report: Report) -> None:
+        from gpucheck.report.formats.github import render, workflow_commands
+
+        for line in workflow_commands(report):
+            write_workflow_command(line)
+        if self.summary is None:
+            return
+        try:
+            # The runner gives each step its own file, to which every command of the step appends.
+            with self.summary.open("a", encoding="utf-8") as file:
+                file.write(render(report, View()))
+        except OSError as error:
+            write_stderr(f"gpucheck: warning: no step summary: {error.strerror or error}")
+
+
+def open_outlets(
+    junit: Path | None, *, github: bool | None, environment: Mapping[str, str] | None = None
+) -> Outlets:
+    """Return the requested outlets; `github` None means what the environment says.
+
+    Raises:
+        WrongUseError: the JUnit file could not be written, which is checked before measuring.
+    """
+    found = os.environ if environment is None else environment
+    if junit is not None:
+        check_writable(junit)
+    summary = found.get("GITHUB_STEP_SUMMARY")
+    return Outlets(
+        junit=junit,
+        github=found.get("GITHUB_ACTIONS") == "true" if github is None else github,
+        summary=Path(summary) if summary else None,
+    )
+
+
+def _report_of(command: str, failure: Failure, code: ExitCode) -> Report:
+    from gpucheck.drivers.host.environment import read_host
+
+    host = read_host(Path("/"), os.environ)
+    answer = Answer(result=None, exit_code=code, host=host, error=failure)
+    return wrap(command, answer, time=now())
