@@ -55,7 +55,7 @@ class MachineAccess:
     identify: Callable[[Iterable[int]], Mapping[int, ProcessIdentity]]
     open_tree: Callable[[int], ProcessTree]
     report: Callable[[str], None]
-    contained: bool = False
+    contained: bool
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 

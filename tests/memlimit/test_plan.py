@@ -195,6 +195,19 @@ class TestEnvironment:
         assert limit.environment[CUPY] == "30%"
         assert "replaces" in mechanism(limit, "cupy").reason
 
+    @pytest.mark.parametrize(
+        ("theirs", "why"),
+        [
+            ("0", "takes as no limit"),
+            ("0%", "takes as no limit"),
+            ("0.3", "does not understand"),
+            ("31%", "not within the limit"),
+            (str(99 * GIB), "not within the limit"),
+        ],
+    )
+    def test_a_replaced_cupy_limit_is_explained(self, theirs: str, why: str) -> None:
+        assert why in mechanism(plan("30%", environment={CUPY: theirs}), "cupy").reason
+
     def test_a_cupy_limit_must_be_tighter_on_every_card(self) -> None:
         limit = plan("30%", card(0, 80 * GIB), card(1, 8 * GIB), environment={CUPY: str(4 * GIB)})
 

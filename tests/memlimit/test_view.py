@@ -281,11 +281,12 @@ class TestAtAGlance:
         assert ("nvidia-smi shows about 1.0 GiB more" in text) is not included
 
     def test_a_limit_that_is_less_than_a_context(self) -> None:
-        overhead = Overhead(included=False, context_bytes=1 << 60, library_bytes=0, sources=())
+        for size, less in ((GPU.limit_bytes or 0, True), ((GPU.limit_bytes or 0) - 1, False)):
+            overhead = Overhead(included=False, context_bytes=size, library_bytes=0, sources=())
 
-        text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
+            text = self.limit(CUPY, overhead=overhead, gpus=(GPU,))
 
-        assert "more than the limit itself" in " ".join(text.split())
+            assert ("more than the limit itself" in " ".join(text.split())) is less
 
 
 def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
