@@ -153,7 +153,7 @@ def judge(machine: Machine, name: str, guide: Guide) -> Finding:
     builds = machine.builds
     by = named_by(builds)
     looked_at = (
-        (Evidence(source="checked in", value=", ".join(filter(None, (builds.python, by)))),)
+        (Evidence("checked in", ", ".join(filter(None, (builds.python, by)))),)
         if builds.python is not None and machine.build(name) is not None
         else ()
     )
@@ -185,10 +185,7 @@ def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
         asked = machine.request.framework == name or machine.request.python is not None
         status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
         return _finding(
-            name,
-            status,
-            f"not checked: {said}",
-            cause="interpreter-silent" if asked else None,
+            name, status, f"not checked: {said}", cause="interpreter-silent" if asked else None
         )
     build = machine.build(name)
     if build is None:
@@ -223,23 +220,13 @@ def _not_tried(machine: Machine, name: str, shown: str, build: BuildReading) -> 
     why = "not tried: the driver does not answer" if untried else "--deep tries it"
     if build.gpu_build is None:
         summary = f"whether {shown} is a GPU build is unknown ({why})"
-        return _finding(
-            name,
-            CheckStatus.UNKNOWN,
-            summary,
-            *_files(build),
-            cause="build-not-known",
-        )
+        return _finding(name, CheckStatus.UNKNOWN, summary, *_files(build), cause="build-not-known")
     cuda = f" for CUDA {build.cuda_build}" if build.cuda_build else ""
     if build.unchecked is not None:
         summary = f"{shown} is a GPU build{cuda}; its libraries were not checked"
-        evidence = (Evidence(source="libraries", value=build.unchecked), *_files(build))
+        evidence = (Evidence("libraries", build.unchecked), *_files(build))
         return _finding(
-            name,
-            CheckStatus.UNKNOWN,
-            f"{summary} ({why})",
-            *evidence,
-            cause="build-not-known",
+            name, CheckStatus.UNKNOWN, f"{summary} ({why})", *evidence, cause="build-not-known"
         )
     remarks = "".join(f"; {remark}" for remark in build.remarks)
     return _finding(
@@ -272,7 +259,7 @@ def _not_installed(machine: Machine, name: str, guide: Guide) -> Finding:
         name,
         CheckStatus.FAIL,
         f"{guide.title} is not installed in {where}{f' ({by})' if by else ''}",
-        Evidence(source=where, value="no such package"),
+        Evidence(where, "no such package"),
         remedy=(
             "Select the Python that has it: --python PATH",
             *guide.install_gpu_build(machine, None),
@@ -284,15 +271,15 @@ def _not_installed(machine: Machine, name: str, guide: Guide) -> Finding:
 def _files(build: BuildReading) -> tuple[Evidence, ...]:
     if not build.distributions:
         return ()
-    return (Evidence(source="installed", value=", ".join(build.distributions)),)
+    return (Evidence("installed", ", ".join(build.distributions)),)
 
 
 def _test_evidence(trial: TrialReading) -> tuple[Evidence, ...]:
     found = []
     if trial.devices:
-        found.append(Evidence(source="devices that it lists", value=", ".join(trial.devices)))
+        found.append(Evidence("devices that it lists", ", ".join(trial.devices)))
     if trial.import_s is not None:
-        found.append(Evidence(source="import", value=f"{trial.import_s:.1f} s"))
+        found.append(Evidence("import", f"{trial.import_s:.1f} s"))
     return tuple(found)
 
 
@@ -324,7 +311,7 @@ def _failed_test(
     source, value = f"devices that {name} lists", ", ".join(trial.devices) or "none"
     if trial.error is not None:
         source, value = f"{name} itself", trial.error
-    own = Evidence(source=source, value=value)
+    own = Evidence(source, value)
     driver = machine.cuda.failure
     if driver is not None:
         # Some frameworks call a missing driver an insufficient one.
@@ -394,7 +381,7 @@ def _problems(
         return
     if build.missing_libraries:
         names = ", ".join(build.missing_libraries)
-        evidence = tuple(Evidence(source=lib, value="not found") for lib in build.missing_libraries)
+        evidence = tuple(Evidence(lib, "not found") for lib in build.missing_libraries)
         summary = f"libraries are missing: {names}"
         steps = guide.install_libraries(build)
         for folder in build.not_searched:
@@ -412,7 +399,7 @@ def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iter
         yield Trouble(
             CheckStatus.WARN,
             f"its CUDA {build.cuda_build} needs driver {least} or newer, but this is {driver}",
-            (Evidence(source="nvmlSystemGetDriverVersion", value=driver or "?"),),
+            (Evidence("nvmlSystemGetDriverVersion", driver or "?"),),
             ("Upgrade the driver.", *guide.install_gpu_build(machine, build)),
             cause="driver-too-old",
         )
@@ -437,7 +424,7 @@ def _against_gpus(
         yield Trouble(
             CheckStatus.WARN,
             f"the GPU has compute capability {capability}, but {said}",
-            (Evidence(source="nvmlDeviceGetCudaComputeCapability", value=capability),),
+            (Evidence("nvmlDeviceGetCudaComputeCapability", capability),),
             guide.install_gpu_build(machine, build),
             cause="no-code-for-the-gpu",
         )

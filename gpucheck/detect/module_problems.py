@@ -106,11 +106,7 @@ def problem_in_log(machine: Machine) -> Trouble | None:
         line = line_with(log, pattern)
         if line is not None:
             return Trouble(
-                CheckStatus.FAIL,
-                meaning,
-                (Evidence(source=log.source, value=line),),
-                remedy,
-                cause=cause,
+                CheckStatus.FAIL, meaning, (Evidence(log.source, line),), remedy, cause=cause
             )
     return None
 
@@ -118,17 +114,13 @@ def problem_in_log(machine: Machine) -> Trouble | None:
 def wrong_flavour(machine: Machine, devices: Sequence[PciDeviceReading]) -> Trouble | None:
     """Return why the loaded flavour, open or proprietary, does not fit one of these GPUs."""
     flavour = machine.system.module.flavour
-    said = (Evidence(source="/proc/driver/nvidia/version", value=flavour or "?"),)
+    said = (Evidence("/proc/driver/nvidia/version", flavour or "?"),)
     if flavour == "open" and any(is_older_than_turing(device.device_id) for device in devices):
         summary = "the open kernel module is loaded, which supports no GPU older than Turing"
         return Trouble(CheckStatus.FAIL, summary, said, PROPRIETARY, cause="open-module-on-old-gpu")
     if flavour == "proprietary" and any(is_blackwell_or_newer(d.device_id) for d in devices):
         summary = "the proprietary kernel module is loaded, but Blackwell GPUs need the open one"
         return Trouble(
-            CheckStatus.FAIL,
-            summary,
-            said,
-            OPEN_FLAVOUR,
-            cause="proprietary-module-on-new-gpu",
+            CheckStatus.FAIL, summary, said, OPEN_FLAVOUR, cause="proprietary-module-on-new-gpu"
         )
     return None

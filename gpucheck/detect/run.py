@@ -143,10 +143,7 @@ def _blocking_finding(check: Check, findings: Sequence[Finding]) -> Finding | No
 
 def _skipped(check: Check, cause: Finding) -> Finding:
     return Finding(
-        id=check.ID,
-        layer=check.LAYER,
-        status=CheckStatus.SKIP,
-        summary=not_reached(cause),
+        id=check.ID, layer=check.LAYER, status=CheckStatus.SKIP, summary=not_reached(cause)
     )
 
 
@@ -205,10 +202,7 @@ def _known(words: Iterable[str]) -> frozenset[str]:
             raise WrongUseError(
                 code="unknown-check",
                 message=f"There is no check {word!r}.",
-                remedy=(
-                    *_near(word, names),
-                    "List the checks: gpucheck detect --list-checks",
-                ),
+                remedy=(*_near(word, names), "List the checks: gpucheck detect --list-checks"),
             )
         found |= matching
     return frozenset(found)

@@ -170,7 +170,7 @@ def _hang_reported_once(findings: Sequence[Finding]) -> Iterator[Finding]:
         elif first is None:
             first = finding._replace(
                 status=CheckStatus.WARN,
-                evidence=(Evidence(source="NVML", value=HUNG),),
+                evidence=(Evidence("NVML", HUNG),),
                 remedy=(KERNEL_LOG, "Reboot when nothing runs on the GPUs."),
             )
             yield first
@@ -278,10 +278,7 @@ def _below(name: str) -> list[str]:
 
 
 def conclude(
-    findings: tuple[Finding, ...],
-    *,
-    partial: bool = False,
-    looked_at: BuildsReading | None = None,
+    findings: tuple[Finding, ...], *, partial: bool = False, looked_at: BuildsReading | None = None
 ) -> Detection:
     """Turn the findings into the verdict, its sentence, and the remedies.
 

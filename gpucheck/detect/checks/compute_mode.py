@@ -24,10 +24,7 @@ ABOUT = About(
         "warn: exclusive, and a program is already on the GPU",
     ),
     sources=("nvidia-smi documentation, Compute Mode", "CUDA Driver API: error 46"),
-    causes=(
-        "compute-prohibited",
-        "compute-exclusive",
-    ),
+    causes=("compute-prohibited", "compute-exclusive"),
 )
 
 
@@ -66,6 +63,4 @@ def check(machine: Machine) -> Finding:
 
 
 def _evidence(indices: list[int], mode: str) -> list[Evidence]:
-    return [
-        Evidence(source=f"nvmlDeviceGetComputeMode, GPU {index}", value=mode) for index in indices
-    ]
+    return [Evidence(f"nvmlDeviceGetComputeMode, GPU {index}", mode) for index in indices]

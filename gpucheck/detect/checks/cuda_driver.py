@@ -51,15 +51,8 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "In a container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
     ),
     "stub-library": ("Remove the directory .../lib64/stubs from LD_LIBRARY_PATH.",),
-    "insufficient-driver": (
-        UPGRADE,
-        "Or use a build for an older CUDA.",
-        COMPAT,
-    ),
-    "newer-driver-needed": (
-        UPGRADE,
-        "Or use a build for an older CUDA.",
-    ),
+    "insufficient-driver": (UPGRADE, "Or use a build for an older CUDA.", COMPAT),
+    "newer-driver-needed": (UPGRADE, "Or use a build for an older CUDA."),
     "out-of-memory": ("See which programs use the memory: gpucheck list --processes",),
     "devices-unavailable": (
         "See which program holds it, then wait or ask: gpucheck list --processes",
@@ -168,13 +161,11 @@ def check(machine: Machine) -> Finding:
 def _works(reading: CudaReading, where: str = "") -> Finding:
     version = "?" if reading.driver_version is None else cuda_version(reading.driver_version)
     count = reading.device_count or 0
-    evidence = [Evidence(source="cuDeviceGetCount", value=str(count))]
+    evidence = [Evidence("cuDeviceGetCount", str(count))]
     if reading.library_path is not None:
-        evidence.append(Evidence(source=LIBRARY, value=reading.library_path))
+        evidence.append(Evidence(LIBRARY, reading.library_path))
     return _finding(
-        CheckStatus.OK,
-        f"CUDA {version} starts and sees {count_of(count)}{where}",
-        *evidence,
+        CheckStatus.OK, f"CUDA {version} starts and sees {count_of(count)}{where}", *evidence
     )
 
 
@@ -211,8 +202,8 @@ def _left_out(machine: Machine) -> Finding | None:
         f" {'it' if len(gpus) == 1 else 'them'}",
         evidence=(
             *works.evidence,
-            Evidence(source="nvmlDeviceGetCount", value=str(total)),
-            *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in gpus),
+            Evidence("nvmlDeviceGetCount", str(total)),
+            *(Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in gpus),
         ),
         remedy=(
             f"Check it alone: {VISIBLE}={gpus[0].uuid} gpucheck detect",
@@ -225,9 +216,9 @@ def _left_out(machine: Machine) -> Finding | None:
 
 def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
     code = "" if failure.library_code is None else f"CUDA {failure.library_code}"
-    evidence = [Evidence(source=failure.function or "libcuda", value=code or failure.code)]
+    evidence = [Evidence(failure.function or "libcuda", code or failure.code)]
     if machine.cuda.library_path is not None:
-        evidence.append(Evidence(source=LIBRARY, value=machine.cuda.library_path))
+        evidence.append(Evidence(LIBRARY, machine.cuda.library_path))
     found = EXPLAIN.get(failure.code, _plain)(machine, failure)
     return found._replace(
         status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
@@ -243,14 +234,14 @@ def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
     if failure.library_code in MPS_CODES:
         remedy = REMEDIES.get(failure.code, MPS)
         name = "CUDA_MPS_PIPE_DIRECTORY"
-        variable = _variable(machine, name) or (Evidence(source=name, value="unset"),)
+        variable = _variable(machine, name) or (Evidence(name, "unset"),)
         return _fail(failure.message, *variable, remedy=remedy, cause=failure.code)
     return _fail(failure.message, remedy=remedy, cause=failure.code)
 
 
 def _variable(machine: Machine, name: str) -> tuple[Evidence, ...]:
     text = machine.environment.get(name)
-    return () if text is None else (Evidence(source=name, value=repr(text)),)
+    return () if text is None else (Evidence(name, repr(text)),)
 
 
 def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
@@ -306,7 +297,7 @@ def _no_device(machine: Machine, failure: ProbeFailure) -> Finding:
 def _mig_denied(closed: Sequence[NodeReading]) -> Finding:
     return _fail(
         "this user may not use the MIG instances: no permission for their access files",
-        *(Evidence(source=cap.path, value=f"mode {cap.mode}, owner {cap.owner}") for cap in closed),
+        *(Evidence(cap.path, f"mode {cap.mode}, owner {cap.owner}") for cap in closed),
         remedy=(
             "Ask the administrator for access: /proc/driver/nvidia-caps/mig-minors lists the files"
             " of each instance",
@@ -318,7 +309,7 @@ def _mig_denied(closed: Sequence[NodeReading]) -> Finding:
 
 def _refused(machine: Machine) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(source=f"open {opening.path}", value=opening.error)
+        Evidence(f"open {opening.path}", opening.error)
         for opening in machine.openings
         if opening.error is not None
     )
@@ -328,7 +319,7 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain error 35, which means a driver that is too old, or none at all."""
     plain = _plain(machine, failure)
     version = machine.cuda.driver_version
-    said = Evidence(source="cuDriverGetVersion", value="?" if version is None else str(version))
+    said = Evidence("cuDriverGetVersion", "?" if version is None else str(version))
     if version != 0:
         without = tuple(step for step in plain.remedy if step != COMPAT)
         possible = not machine.is_wsl and not any(
@@ -348,7 +339,7 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Finding:
     plain = _plain(machine, failure)
     modes = [gpu for gpu in machine.nvml.gpus if gpu.compute_mode not in (None, "default")]
     evidence = tuple(
-        Evidence(source=f"nvmlDeviceGetComputeMode, GPU {gpu.index}", value=str(gpu.compute_mode))
+        Evidence(f"nvmlDeviceGetComputeMode, GPU {gpu.index}", str(gpu.compute_mode))
         for gpu in modes
     )
     known = [gpu.compute_mode for gpu in machine.nvml.gpus]
@@ -356,7 +347,7 @@ def _unavailable(machine: Machine, failure: ProbeFailure) -> Finding:
         return plain._replace(evidence=evidence)
     # The modes are not the reason.
     return plain._replace(
-        evidence=(Evidence(source="nvmlDeviceGetComputeMode", value="default on every GPU"),),
+        evidence=(Evidence("nvmlDeviceGetComputeMode", "default on every GPU"),),
         remedy=tuple(step for step in plain.remedy if "compute mode" not in step),
     )
 
@@ -375,10 +366,10 @@ def _wrong_library(machine: Machine, failure: ProbeFailure) -> Finding:
     )
     evidence = list(_variable(machine, "LD_LIBRARY_PATH"))
     if machine.kernel.module_version is not None:
-        loaded = Evidence(source="/sys/module/nvidia/version", value=machine.kernel.module_version)
+        loaded = Evidence("/sys/module/nvidia/version", machine.kernel.module_version)
         evidence.append(loaded)
     if own is not None:
-        evidence.append(Evidence(source="the driver's own", value=own.path))
+        evidence.append(Evidence("the driver's own", own.path))
     remedy = REMEDIES[failure.code]
     # The system's own folders hold the driver's library: there the module is old.
     if folder and not folder.startswith(SYSTEM_FOLDERS):
@@ -418,7 +409,7 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
         return _fabric(machine, switches, waiting)
     return _fail(
         "the system is not ready: confidential computing or a fabric manager is not set up",
-        Evidence(source=ON_THE_BUS, value="no NVSwitch"),
+        Evidence(ON_THE_BUS, "no NVSwitch"),
         remedy=(
             f"{IN_A_VM}with confidential computing, sudo nvidia-smi conf-compute -srs 1",
             "On NVSwitch machines: start nvidia-fabricmanager, in exactly the driver's version.",
@@ -431,10 +422,10 @@ def _not_ready(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _fabric(machine: Machine, switches: int, waiting: Sequence[GpuReading]) -> Finding:
     version = machine.nvml.driver_version or machine.kernel.module_version
-    evidence = [Evidence(source=ON_THE_BUS, value=f"{switches} NVSwitches")]
+    evidence = [Evidence(ON_THE_BUS, f"{switches} NVSwitches")]
     if waiting:
         names = ", ".join(str(gpu.index) for gpu in waiting)
-        evidence.append(Evidence(source="nvmlDeviceGetGpuFabricInfoV: not completed", value=names))
+        evidence.append(Evidence("nvmlDeviceGetGpuFabricInfoV: not completed", names))
     remedy = [
         "Start it: sudo systemctl start nvidia-fabricmanager",
         f"Its version must be exactly the driver's{f', {version}' if version else ''}.",
@@ -462,7 +453,7 @@ def _hmm_bug(machine: Machine) -> Finding | None:
         return None
     return _fail(
         "nvidia-uvm met a known conflict with the kernel's address randomisation",
-        Evidence(source=machine.system.log.source, value=line),
+        Evidence(machine.system.log.source, line),
         remedy=(*_HMM, "Or boot with `nokaslr`."),
         cause="hmm-and-address-randomisation",
     )

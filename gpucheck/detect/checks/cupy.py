@@ -66,7 +66,7 @@ def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
     return finding._replace(
         status=CheckStatus.WARN,
         summary=summary,
-        evidence=(*finding.evidence, Evidence(source="CuPy", value=failure.message)),
+        evidence=(*finding.evidence, Evidence("CuPy", failure.message)),
         remedy=remedy,
         cause=failure.code,
     )

@@ -40,12 +40,7 @@ ABOUT = About(
         "NVIDIA driver README, chapter on device files and nvidia-modprobe",
         "NVIDIA Container Toolkit, environment variables",
     ),
-    causes=(
-        "no-dxg",
-        *MISSING,
-        "nodes-not-permitted",
-        "nodes-not-readable",
-    ),
+    causes=("no-dxg", *MISSING, "nodes-not-permitted", "nodes-not-readable"),
 )
 _GPU = re.compile(r"/dev/nvidia[0-9]+")
 
@@ -65,7 +60,7 @@ def check(machine: Machine) -> Finding:
         return _finding(
             CheckStatus.UNKNOWN,
             "the device files could not be read",
-            Evidence(source="/dev", value=unreadable),
+            Evidence("/dev", unreadable),
             remedy=("Run gpucheck where /dev can be read.",),
             cause="nodes-not-readable",
         )
@@ -79,7 +74,7 @@ def check(machine: Machine) -> Finding:
     return _some_missing(machine, nodes, gpus) or _finding(
         CheckStatus.OK,
         f"{CONTROL} and the nodes of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} exist",
-        *(Evidence(source=node.path, value=f"mode {node.mode}") for node in (control, *gpus)),
+        *(Evidence(node.path, f"mode {node.mode}") for node in (control, *gpus)),
     )
 
 
@@ -92,11 +87,11 @@ def _wsl(machine: Machine) -> Finding:
     if machine.system.platform.dxg or machine.system.unavailable is not None:
         return _finding(CheckStatus.OK, "/dev/dxg leads to the Windows driver")
     if machine.is_container:
-        return _without_gpus(machine, [Evidence(source="/dev/dxg", value="absent")])
+        return _without_gpus(machine, [Evidence("/dev/dxg", "absent")])
     return _finding(
         CheckStatus.FAIL,
         "WSL2 has no /dev/dxg: Windows offers no GPU to this system",
-        Evidence(source="/dev/dxg", value="absent"),
+        Evidence("/dev/dxg", "absent"),
         remedy=(
             "In Windows: update the NVIDIA driver, then: wsl --update; wsl --shutdown",
             "Check in .wslconfig that gpuSupport is not false.",
@@ -110,7 +105,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
     absent = [path for path in nodes.expected if path not in present and path != "/dev/nvidia-uvm"]
     if not any(_GPU.fullmatch(path) for path in (*present, *absent)):
         absent.append(f"{GPU_NODE}<minor>")
-    evidence = [Evidence(source=path, value="absent") for path in absent]
+    evidence = [Evidence(path, "absent") for path in absent]
     if machine.is_container:
         return _without_gpus(machine, evidence)
     if "SLURM_JOB_ID" in machine.environment:
@@ -129,10 +124,7 @@ def _missing(machine: Machine, nodes: NodesReading) -> Finding:
 
 def _variables(machine: Machine, *names: str) -> list[Evidence]:
     known = machine.environment
-    return [
-        Evidence(source=name, value=repr(known[name]) if name in known else "unset")
-        for name in names
-    ]
+    return [Evidence(name, repr(known[name]) if name in known else "unset") for name in names]
 
 
 def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
@@ -155,9 +147,7 @@ def _without_gpus(machine: Machine, evidence: list[Evidence]) -> Finding:
 def _denied(machine: Machine, denied: list[NodeReading], count: int) -> Finding:
     slurm = "SLURM_JOB_ID" in machine.environment
     evidence = [
-        Evidence(
-            source=node.path, value=f"mode {node.mode}, owner {node.owner}, group {node.group}"
-        )
+        Evidence(node.path, f"mode {node.mode}, owner {node.owner}, group {node.group}")
         for node in denied
     ]
     remedy = [
@@ -189,7 +179,7 @@ def _some_missing(machine: Machine, nodes: NodesReading, gpus: list[NodeReading]
     return _finding(
         CheckStatus.WARN,
         f"device files are missing: {', '.join(absent)}",
-        *(Evidence(source=path, value="absent") for path in absent),
+        *(Evidence(path, "absent") for path in absent),
         remedy=(f"Create them: sudo nvidia-modprobe {_minors(absent)}",),
         cause="nodes-missing",
     )

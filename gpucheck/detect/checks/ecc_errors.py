@@ -26,11 +26,7 @@ ABOUT = About(
         "DCGM diagnostics and Meta GCM fail from 1 uncorrected volatile error on",
         "NVIDIA GPU memory error management",
     ),
-    causes=(
-        "ecc-uncorrected",
-        "sram-threshold",
-        "ecc-change-pending",
-    ),
+    causes=("ecc-uncorrected", "sram-threshold", "ecc-change-pending"),
 )
 
 

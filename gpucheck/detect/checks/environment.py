@@ -43,7 +43,7 @@ def check(machine: Machine) -> Finding:
         return _finding(
             CheckStatus.UNKNOWN,
             "the kind of machine is unknown",
-            Evidence(source="snapshot", value=machine.system.unavailable),
+            Evidence("snapshot", machine.system.unavailable),
             remedy=("Record the machine again: gpucheck snapshot FILE",),
             cause="not-recorded",
         )
@@ -53,7 +53,7 @@ def check(machine: Machine) -> Finding:
         CheckStatus.OK,
         f"{machine.host.os or 'Linux'}, kernel {machine.host.kernel or '?'}: {words}",
         *(
-            Evidence(source=name, value=repr(machine.environment[name]))
+            Evidence(name, repr(machine.environment[name]))
             for name in VARIABLES
             if name in machine.environment
         ),

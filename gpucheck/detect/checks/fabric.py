@@ -25,10 +25,7 @@ ABOUT = About(
         "warn: unhealthy or limited",
     ),
     sources=("NVIDIA Fabric Manager User Guide", "DCGM fails unless it is completed"),
-    causes=(
-        "fabric-not-ready",
-        "fabric-unhealthy",
-    ),
+    causes=("fabric-not-ready", "fabric-unhealthy"),
 )
 
 
@@ -59,8 +56,8 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         return Unread("not supported by this GPU")
     evidence = (
         Evidence(
-            source="nvmlDeviceGetGpuFabricInfoV",
-            value=f"state {state}, status {status}, health {health.fabric_health or 0}",
+            "nvmlDeviceGetGpuFabricInfoV",
+            f"state {state}, status {status}, health {health.fabric_health or 0}",
         ),
     )
     if state != COMPLETED or status != 0:

@@ -42,7 +42,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return Trouble(
         CheckStatus.WARN,
         f"its fans are stopped at {gpu.temperature_c} C",
-        (Evidence(source="nvmlDeviceGetFanSpeed", value="0 %"),),
+        (Evidence("nvmlDeviceGetFanSpeed", "0 %"),),
         ("Check that the fans can turn, and their settings (nvidia-settings).",),
         cause="fans-stand-still",
     )

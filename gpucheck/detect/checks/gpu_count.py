@@ -39,15 +39,15 @@ def check(machine: Machine) -> Finding:
         return _finding(CheckStatus.SKIP, "no number of GPUs was given (--expect-gpus)")
     answering = _answering(machine)
     cuda, nvml = machine.cuda, machine.nvml
-    evidence = [Evidence(source="NVML: GPUs that answer", value=str(len(answering)))]
+    evidence = [Evidence("NVML: GPUs that answer", str(len(answering)))]
     recorded = cuda.failure is None or cuda.failure.code != "not-recorded"
     if recorded and not any(is_mig(gpu) for gpu in answering):
         if cuda.failure is not None and cuda.failure.code in UNDECIDED:
             return _not_counted(cuda.failure)
         count, what = _usable(machine, answering), "can be used"
-        evidence.append(Evidence(source="cuDeviceGetCount", value=str(cuda.device_count or 0)))
+        evidence.append(Evidence("cuDeviceGetCount", str(cuda.device_count or 0)))
         if VISIBLE in machine.environment:
-            evidence.append(Evidence(source=VISIBLE, value=repr(machine.environment[VISIBLE])))
+            evidence.append(Evidence(VISIBLE, repr(machine.environment[VISIBLE])))
     elif nvml.failure is not None:
         return _not_counted(nvml.failure)
     else:
@@ -56,7 +56,7 @@ def check(machine: Machine) -> Finding:
         return _finding(CheckStatus.OK, f"{count_of(count)}, as expected")
     on_bus = machine.kernel.pci_devices
     if on_bus is not None:
-        evidence.append(Evidence(source="/sys/bus/pci/devices", value=str(len(on_bus))))
+        evidence.append(Evidence("/sys/bus/pci/devices", str(len(on_bus))))
     return _finding(
         CheckStatus.FAIL,
         f"{count_of(expected)} expected, {count} {what}",

@@ -77,7 +77,7 @@ def _by_nvml(machine: Machine) -> Iterator[LostGpu]:
         yield LostGpu(
             name=f"GPU {index} ({bus_id})" if bus_id else f"GPU {index}",
             code=failure.code,
-            sign=Evidence(source=f"NVML, GPU {index}", value=f"{failure.message}{code}"),
+            sign=Evidence(f"NVML, GPU {index}", f"{failure.message}{code}"),
             number=index,
             uuid=row.uuid if row else None,
         )
@@ -99,7 +99,7 @@ def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
     listed = {gpu.pci_bus_id for gpu in rows}
     for bus_id in gone_gpus(machine):
         if bus_id not in listed:
-            sign = Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
+            sign = Evidence(f"/sys/bus/pci/devices/{bus_id}/config", "ff ff ff ff")
             yield LostGpu(name=bus_id, code="gpu-is-lost", sign=sign)
 
 
@@ -107,7 +107,7 @@ def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
     codes = dict.fromkeys(gpu.code for gpu in lost)
     said = [f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes]
     steps = [step for gpu in lost for step in for_gpu(gpu.number or 0, REMEDIES[gpu.code])]
-    left = Evidence(source=LEFT, value=f"{count - len(lost)} of {count}")
+    left = Evidence(LEFT, f"{count - len(lost)} of {count}")
     return _finding(
         CheckStatus.FAIL,
         "; ".join(said),

@@ -109,7 +109,7 @@ def check(machine: Machine) -> Finding:
         return _finding(
             CheckStatus.UNKNOWN,
             "the list of kernel modules could not be read",
-            Evidence(source="/sys/module", value=kernel.pci_unavailable or "unreadable"),
+            Evidence("/sys/module", kernel.pci_unavailable or "unreadable"),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
             cause="modules-not-readable",
         )
@@ -133,9 +133,7 @@ def _held(machine: Machine, held: list[PciDeviceReading], count: int) -> Finding
         CheckStatus.FAIL if len(held) == count else CheckStatus.WARN,
         summary,
         *(
-            Evidence(
-                source=f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", value=device.driver or ""
-            )
+            Evidence(f"/sys/bus/pci/devices/{device.pci_bus_id}/driver", device.driver or "")
             for device in held
         ),
         remedy=_free_it(machine, driver),
@@ -166,11 +164,9 @@ def _loaded(machine: Machine) -> Finding:
         if left:
             return _left_out(machine, left, len(devices))
     version = machine.kernel.module_version or "unknown version"
-    evidence = [Evidence(source=f"{SOURCE}/version", value=version)]
+    evidence = [Evidence(f"{SOURCE}/version", version)]
     if machine.system.module.flavour is not None:
-        flavour = Evidence(
-            source="/proc/driver/nvidia/version", value=machine.system.module.flavour
-        )
+        flavour = Evidence("/proc/driver/nvidia/version", machine.system.module.flavour)
         evidence.append(flavour)
     return _finding(CheckStatus.OK, f"the nvidia module is loaded ({version})", *evidence)
 
@@ -181,9 +177,7 @@ def _excluded(excluded: tuple[str, ...], count: int) -> Finding:
         CheckStatus.FAIL if every else CheckStatus.WARN,
         f"the driver is configured to leave out {len(excluded)} of {count_of(count)}",
         *(
-            Evidence(
-                source=f"/proc/driver/nvidia/gpus/{gpu}/information", value="GPU Excluded: Yes"
-            )
+            Evidence(f"/proc/driver/nvidia/gpus/{gpu}/information", "GPU Excluded: Yes")
             for gpu in excluded
         ),
         remedy=("Remove NVreg_ExcludedGpus from modprobe.d or the kernel's command line; reboot.",),
@@ -204,8 +198,8 @@ def _left_out(machine: Machine, left: list[PciDeviceReading], count: int) -> Fin
         f"{what}: {problem.summary}" if problem else what,
         *(
             Evidence(
-                source="/proc/driver/nvidia/gpus",
-                value=f"{device.pci_bus_id} (device {device.device_id or '?'}) is not listed",
+                "/proc/driver/nvidia/gpus",
+                f"{device.pci_bus_id} (device {device.device_id or '?'}) is not listed",
             )
             for device in left
         ),
@@ -227,7 +221,7 @@ def _not_loaded(machine: Machine) -> Finding:
     return _missing(
         "module-not-loaded",
         "the nvidia kernel module is not loaded",
-        Evidence(source=SOURCE, value="absent"),
+        Evidence(SOURCE, "absent"),
         remedy=(
             "Load it: sudo modprobe nvidia",
             "If that fails: install the driver for this kernel, and reboot.",
@@ -245,7 +239,7 @@ def _of_the_host(machine: Machine) -> Finding | None:
     return _missing(
         OF_THE_HOST,
         "the nvidia kernel module is not loaded on the container's host",
-        Evidence(source=SOURCE, value="absent"),
+        Evidence(SOURCE, "absent"),
         remedy=("On the host: install the driver and load it (sudo modprobe nvidia).",),
     )
 
@@ -259,7 +253,7 @@ def _refused(machine: Machine) -> Finding | None:
     return _missing(
         "secure-boot",
         "the kernel rejects the nvidia module, whose signature it does not know (Secure Boot)",
-        Evidence(source=log.source, value=line),
+        Evidence(log.source, line),
         _secure_boot(machine),
         remedy=sign_module(machine),
     )
@@ -274,7 +268,7 @@ def _suspected(machine: Machine) -> Finding | None:
         "secure-boot",
         "the nvidia module is installed, but not loaded: Secure Boot is on and may reject it",
         _secure_boot(machine),
-        Evidence(source="modules.dep", value=installed[0]),
+        Evidence("modules.dep", installed[0]),
         remedy=(
             "Try to load it: sudo modprobe nvidia (`Key was rejected` means Secure Boot)",
             *sign_module(machine),
@@ -284,9 +278,7 @@ def _suspected(machine: Machine) -> Finding | None:
 
 def _secure_boot(machine: Machine) -> Evidence:
     on = machine.system.platform.secure_boot
-    return Evidence(
-        source="firmware variable SecureBoot", value="unreadable" if on is None else str(int(on))
-    )
+    return Evidence("firmware variable SecureBoot", "unreadable" if on is None else str(int(on)))
 
 
 def _blocked(machine: Machine) -> Finding | None:
@@ -295,9 +287,9 @@ def _blocked(machine: Machine) -> Finding | None:
     words = [word for word in words if "nvidia" in word]
     if not blocked and not words:
         return None
-    evidence = [Evidence(source=line.partition(": ")[0], value=line.partition(": ")[2])
+    evidence = [Evidence(line.partition(": ")[0], line.partition(": ")[2])
                 for line in blocked]  # fmt: skip
-    evidence += [Evidence(source="/proc/cmdline", value=word) for word in words]
+    evidence += [Evidence("/proc/cmdline", word) for word in words]
     profile = machine.system.platform.prime_profile
     return _missing(
         "module-blocked",
@@ -315,10 +307,10 @@ def _not_built(machine: Machine) -> Finding | None:
     if module.installed != () or not (module.other_kernels or module.dkms_versions):
         return None
     running = machine.host.kernel or "this one"
-    evidence = [Evidence(source=f"/lib/modules/{running}", value="no nvidia.ko")]
-    evidence += [Evidence(source=f"/lib/modules/{name}", value="nvidia.ko")
+    evidence = [Evidence(f"/lib/modules/{running}", "no nvidia.ko")]
+    evidence += [Evidence(f"/lib/modules/{name}", "nvidia.ko")
                  for name in module.other_kernels]  # fmt: skip
-    evidence += [Evidence(source="/var/lib/dkms", value=name) for name in module.dkms_versions]
+    evidence += [Evidence("/var/lib/dkms", name) for name in module.dkms_versions]
     return _missing(
         "module-not-built",
         f"the driver is installed, but its module is not built for the running kernel {running}",
@@ -336,7 +328,7 @@ def _does_not_fit(machine: Machine) -> Finding | None:
     return _missing(
         "module-does-not-fit",
         "the kernel rejects the nvidia module on disk, which was built for another kernel",
-        Evidence(source=log.source, value=line),
+        Evidence(log.source, line),
         remedy=build_module(machine),
     )
 
@@ -348,8 +340,8 @@ def _not_installed(machine: Machine) -> Finding | None:
     return _missing(
         "driver-not-installed",
         "the NVIDIA driver is not installed: there is no nvidia module on disk",
-        Evidence(source=f"/lib/modules/{running}/modules.dep", value="no nvidia.ko"),
-        Evidence(source=SOURCE, value="absent"),
+        Evidence(f"/lib/modules/{running}/modules.dep", "no nvidia.ko"),
+        Evidence(SOURCE, "absent"),
         remedy=(install_driver(machine),),
     )
 
@@ -361,8 +353,8 @@ def _loadable(machine: Machine) -> Finding | None:
     return _missing(
         "module-not-loaded",
         "the nvidia kernel module is installed for this kernel, but not loaded",
-        Evidence(source="modules.dep", value=installed[0]),
-        Evidence(source=SOURCE, value="absent"),
+        Evidence("modules.dep", installed[0]),
+        Evidence(SOURCE, "absent"),
         remedy=("Load it: sudo modprobe nvidia", KERNEL_LOG),
     )
 

@@ -99,7 +99,7 @@ def check(machine: Machine) -> Finding:
     return _finding(
         CheckStatus.WARN,
         f"a kernel runs only through CuPy; through libcuda: {alone.message}",
-        Evidence(source=alone.function or "libcuda", value=alone.code),
+        Evidence(alone.function or "libcuda", alone.code),
         *_evidence(reading),
         remedy=REMEDIES.get(alone.code, (KERNEL_LOG,)),
         cause=alone.code,
@@ -118,7 +118,7 @@ def _time(seconds: float | None) -> str:
 def _evidence(reading: LaunchReading) -> list[Evidence]:
     found = []
     if reading.cupy_failure is not None:
-        found.append(Evidence(source="CuPy", value=reading.cupy_failure.message))
+        found.append(Evidence("CuPy", reading.cupy_failure.message))
     for launch in reading.launches:
         if launch.failure is not None:
             value = f"{launch.failure.function}: {launch.failure.message}"
@@ -126,9 +126,9 @@ def _evidence(reading: LaunchReading) -> list[Evidence]:
             value = "the result is wrong"
         else:
             value = f"{_time(launch.first_launch_s)}, then {_time(launch.second_launch_s)}"
-        found.append(Evidence(source=f"launch on CUDA device {launch.ordinal}", value=value))
+        found.append(Evidence(f"launch on CUDA device {launch.ordinal}", value))
     if reading.launches and reading.through is not None:
-        found.append(Evidence(source=THROUGH, value=reading.through))
+        found.append(Evidence(THROUGH, reading.through))
     return found
 
 
@@ -139,7 +139,7 @@ def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
     return _finding(
         CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
         f"no kernel could be run: {failure.message}",
-        Evidence(source=failure.function or "launch", value=code or failure.code),
+        Evidence(failure.function or "launch", code or failure.code),
         *_evidence(reading),
         remedy=REMEDIES.get(failure.code, (KERNEL_LOG,)),
         cause=failure.code,

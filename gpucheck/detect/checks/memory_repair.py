@@ -18,10 +18,7 @@ ABOUT = About(
     why="The driver itself reports that the GPU needs a repair, or is beyond repair.",
     rules=("fail: unrepairable; warn: a repair is pending",),
     sources=("NVML API Reference", "DCGM diagnostics fail on the flag"),
-    causes=(
-        "memory-unrepairable",
-        "repair-pending",
-    ),
+    causes=("memory-unrepairable", "repair-pending"),
 )
 
 

@@ -28,10 +28,7 @@ ABOUT = About(
         "warn: a GPU is split and has no instance, or the next reset changes the mode",
     ),
     sources=("NVIDIA MIG User Guide",),
-    causes=(
-        "mig-without-instance",
-        "mig-change-pending",
-    ),
+    causes=("mig-without-instance", "mig-change-pending"),
 )
 
 
@@ -66,9 +63,7 @@ def _changing(machine: Machine) -> Finding | None:
     return _finding(
         CheckStatus.WARN,
         f"the next reset of GPU {gpu.index} turns MIG {'on' if wanted else 'off'}",
-        Evidence(
-            source="nvmlDeviceGetMigMode", value=f"current {gpu.mig_enabled}, pending {wanted}"
-        ),
+        Evidence("nvmlDeviceGetMigMode", f"current {gpu.mig_enabled}, pending {wanted}"),
         remedy=(f"Stop what runs on it, then: sudo nvidia-smi -i {gpu.index} --gpu-reset",),
         cause="mig-change-pending",
     )
@@ -84,7 +79,7 @@ def _empty(empty: list[GpuReading], count: int) -> Finding:
         CheckStatus.FAIL if len(empty) == count else CheckStatus.WARN,
         f"MIG is enabled on GPU {names}, but there is no instance: CUDA sees nothing there",
         *(
-            Evidence(source=f"nvmlDeviceGetMigMode, GPU {gpu.index}", value="enabled, 0 instances")
+            Evidence(f"nvmlDeviceGetMigMode, GPU {gpu.index}", "enabled, 0 instances")
             for gpu in empty
         ),
         remedy=(

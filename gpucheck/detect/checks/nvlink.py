@@ -47,7 +47,7 @@ def check(machine: Machine) -> list[Finding]:
         return Trouble(
             CheckStatus.WARN,
             f"{links - active} of {links} NVLinks are down",
-            (Evidence(source="nvmlDeviceGetNvLinkState", value=f"{active} of {links} active"),),
+            (Evidence("nvmlDeviceGetNvLinkState", f"{active} of {links} active"),),
             (
                 "Show the links: nvidia-smi nvlink --status",
                 "On NVSwitch machines: restart nvidia-fabricmanager; then ask the vendor.",

@@ -56,7 +56,7 @@ def judge(gpu: Card, health: GpuHealthReading) -> Judgement:
         CheckStatus.FAIL if grave else CheckStatus.WARN,
         f"its NVLinks have new errors: {words} in {seconds * 1000:.0f} ms",
         tuple(
-            Evidence(source=f"NVLink {kind} errors a second", value=f"{count / seconds:.0f}")
+            Evidence(f"NVLink {kind} errors a second", f"{count / seconds:.0f}")
             for kind, count in grown.items()
         ),
         (

@@ -9,18 +9,8 @@ from gpucheck.detect.cuda_versions import parse_version
 from gpucheck.detect.findings import make_finding
 from gpucheck.detect.machine import KERNEL_LOG, REBOOT, Machine, count_of
 from gpucheck.detect.model import About, Finding, Layer
-from gpucheck.detect.module_problems import (
-    COLD_START,
-    LOG_CAUSES,
-    problem_in_log,
-    wrong_flavour,
-)
-from gpucheck.detect.remedies import (
-    IN_A_CONTAINER,
-    for_gpu,
-    install_libraries,
-    start_with_gpus,
-)
+from gpucheck.detect.module_problems import COLD_START, LOG_CAUSES, problem_in_log, wrong_flavour
+from gpucheck.detect.remedies import IN_A_CONTAINER, for_gpu, install_libraries, start_with_gpus
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
 from gpucheck.inventory.inventory import UNDECIDED
 from gpucheck.report.envelope import CheckStatus, Evidence
@@ -142,10 +132,10 @@ def check(machine: Machine) -> Finding:
 
 def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     code = "" if failure.library_code is None else f"NVML {failure.library_code}"
-    said = Evidence(source=failure.function or "NVML", value=code or failure.code)
+    said = Evidence(failure.function or "NVML", code or failure.code)
     found = EXPLAIN.get(failure.code, _plain)(machine, failure)
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
-    others = Evidence(source="GPUs that answer", value=", ".join(answering))
+    others = Evidence("GPUs that answer", ", ".join(answering))
     return found._replace(
         status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
         evidence=(said, *found.evidence, *(others,) * bool(answering)),
@@ -159,7 +149,7 @@ def _plain(machine: Machine, failure: ProbeFailure) -> Finding:
 
 def _no_library(machine: Machine, failure: ProbeFailure) -> Finding:
     found = [lib for lib in machine.system.libraries.found if lib.name == LIBRARY]
-    evidence = tuple(Evidence(source=lib.path, value="present, not loaded") for lib in found)
+    evidence = tuple(Evidence(lib.path, "present, not loaded") for lib in found)
     if machine.is_container:
         return _no_library_in_container(machine, evidence)
     if machine.is_wsl:
@@ -195,7 +185,7 @@ def _no_library_in_container(machine: Machine, evidence: tuple[Evidence, ...]) -
         return _fail(
             f"{LIBRARY} is missing: the container was started without the `utility` capability",
             *evidence,
-            Evidence(source=name, value=repr(capabilities)),
+            Evidence(name, repr(capabilities)),
             remedy=(f"Start the container with {name}=compute,utility",),
             cause="container-without-utility",
         )
@@ -236,9 +226,9 @@ def _two_versions(machine: Machine, failure: ProbeFailure) -> Finding:
             "NVML reports that the driver's library and the loaded kernel module differ in version,"
             f" but both read as {loaded}"
         )
-    evidence = [Evidence(source="/sys/module/nvidia/version", value=loaded or "unreadable")]
+    evidence = [Evidence("/sys/module/nvidia/version", loaded or "unreadable")]
     if path is not None:
-        evidence.append(Evidence(source=LIBRARY, value=path))
+        evidence.append(Evidence(LIBRARY, path))
     remedy = REMEDIES[failure.code]
     if machine.is_container and _is_older(version[1] if version else None, loaded):
         remedy = OLD_CONTAINER
@@ -287,9 +277,7 @@ def _no_gpu(machine: Machine, failure: ProbeFailure) -> Finding:
 def _perhaps_refused(machine: Machine, failure: ProbeFailure) -> Finding:
     """Open the device files: only that shows a refusing cgroup."""
     refused = [opening for opening in machine.openings if opening.error is not None]
-    evidence = tuple(
-        Evidence(source=f"open {opening.path}", value=opening.error or "") for opening in refused
-    )
+    evidence = tuple(Evidence(f"open {opening.path}", opening.error or "") for opening in refused)
     plain = _plain(machine, failure)._replace(evidence=evidence)
     if failure.code == "no-permission":
         plain = plain._replace(summary="NVML refuses this user (no permission)")
@@ -336,7 +324,7 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
             CheckStatus.FAIL if len(silent) == count else CheckStatus.WARN,
             f"{len(silent)} of {count_of(count)} {_do(silent)} not answer: {first.message}",
             *(
-                Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.failure.message)
+                Evidence(f"NVML, GPU {gpu.index}", gpu.failure.message)
                 for gpu in silent
                 if gpu.failure is not None
             ),
@@ -352,13 +340,12 @@ def _answered(machine: Machine, reading: NvmlReading) -> Finding:
         return _finding(
             CheckStatus.WARN,
             f"GPUs {names} report the same UUID: no program can name one of them",
-            *(Evidence(source=f"NVML, GPU {gpu.index}", value=gpu.uuid or "") for gpu in same),
+            *(Evidence(f"NVML, GPU {gpu.index}", gpu.uuid or "") for gpu in same),
             remedy=("Ask the vendor: a UUID is made from the serial number.",),
             cause="same-uuid",
         )
     return _finding(
-        CheckStatus.OK,
-        f"driver {reading.driver_version or '?'} answers for {count_of(count)}",
+        CheckStatus.OK, f"driver {reading.driver_version or '?'} answers for {count_of(count)}"
     )
 
 
@@ -372,8 +359,8 @@ def _fewer(machine: Machine, count: int, on_bus: int) -> Finding:
         CheckStatus.WARN,
         f"NVML lists {count_of(count)}, but {on_bus} are on the PCI bus"
         + (f": {trouble.summary}" if trouble else ""),
-        Evidence(source="nvmlDeviceGetCount", value=str(count)),
-        Evidence(source="/sys/bus/pci/devices", value=str(on_bus)),
+        Evidence("nvmlDeviceGetCount", str(count)),
+        Evidence("/sys/bus/pci/devices", str(on_bus)),
         *(trouble.evidence if trouble else ()),
         remedy=trouble.remedy if trouble else (KERNEL_LOG, "Power the machine off and on again."),
         cause=trouble.cause if trouble else "gpus-missing",

@@ -47,12 +47,7 @@ ABOUT = About(
         "a suspended GPU is not judged: its registers may read as all ones while it sleeps",
     ),
     sources=("Linux: Documentation/PCI/sysfs-pci.rst", "lspci prints such devices as `rev ff`"),
-    causes=(
-        NO_GPU,
-        "gpu-switched-off",
-        FELL_OFF,
-        "bus-not-readable",
-    ),
+    causes=(NO_GPU, "gpu-switched-off", FELL_OFF, "bus-not-readable"),
 )
 
 
@@ -68,7 +63,7 @@ def check(machine: Machine) -> Finding:
         return _finding(
             CheckStatus.UNKNOWN,
             "the PCI bus could not be read",
-            Evidence(source=SOURCE, value=reason),
+            Evidence(SOURCE, reason),
             remedy=("Run gpucheck where /sys can be read: a sandbox may hide it.",),
             cause="bus-not-readable",
         )
@@ -80,10 +75,10 @@ def _skip(summary: str) -> Finding:
 
 
 def _none(machine: Machine) -> Finding:
-    evidence = [Evidence(source=SOURCE, value="no 0x10de display controller")]
+    evidence = [Evidence(SOURCE, "no 0x10de display controller")]
     profile = machine.system.platform.prime_profile
     if profile in OFF:
-        evidence.append(Evidence(source="/etc/prime-discrete", value=profile))
+        evidence.append(Evidence("/etc/prime-discrete", profile))
         summary = f"{NONE}: the laptop's graphics switch has turned it off"
         return _absent("gpu-switched-off", summary, evidence, SWITCH_ON)
     steps = {True: VIRTUAL, False: REAL, None: (*VIRTUAL, *REAL)}
@@ -114,8 +109,8 @@ def _found(machine: Machine, devices: tuple[PciDeviceReading, ...]) -> Finding:
         f"{count_of(len(devices), 'NVIDIA GPU')} on the PCI bus",
         *(
             Evidence(
-                source=f"/sys/bus/pci/devices/{device.pci_bus_id}",
-                value=f"device {device.device_id or 'of unknown id'}"
+                f"/sys/bus/pci/devices/{device.pci_bus_id}",
+                f"device {device.device_id or 'of unknown id'}"
                 + f", {SUSPENDED}" * _sleeps(details.get(device.pci_bus_id)),
             )
             for device in devices
@@ -133,10 +128,7 @@ def _gone(gone: list[str], count: int) -> Finding:
     return _finding(
         CheckStatus.FAIL if every else CheckStatus.WARN,
         f"{words} ({len(gone)} of {count_of(count)}) fell off the bus",
-        *(
-            Evidence(source=f"/sys/bus/pci/devices/{bus_id}/config", value="ff ff ff ff")
-            for bus_id in gone
-        ),
+        *(Evidence(f"/sys/bus/pci/devices/{bus_id}/config", "ff ff ff ff") for bus_id in gone),
         remedy=COLD_START,
         cause=FELL_OFF,
     )

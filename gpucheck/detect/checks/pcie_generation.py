@@ -43,7 +43,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     if missing is not None:
         return missing
     now, most = gpu.pcie_generation or 0, gpu.pcie_generation_max or 0
-    evidence = (Evidence(source="PCIe generation now, maximum", value=f"{now}, {most}"),)
+    evidence = (Evidence("PCIe generation now, maximum", f"{now}, {most}"),)
     if now < most and (gpu.utilization_gpu_percent or 0) >= BUSY_PERCENT:
         return Trouble(
             CheckStatus.WARN,

@@ -49,8 +49,8 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         CheckStatus.WARN,
         f"PCIe transfers are repeated: {grown} in {seconds * 1000:.0f} ms",
         (
-            Evidence(source="replays a minute", value=f"{rate:.0f}, limit {limit:.0f}"),
-            Evidence(source="replays since the driver started", value=str(health.pcie_replays)),
+            Evidence("replays a minute", f"{rate:.0f}, limit {limit:.0f}"),
+            Evidence("replays since the driver started", str(health.pcie_replays)),
         ),
         ("Reseat the GPU or its riser, and clean the contacts.",),
         cause="pcie-replays",

@@ -43,8 +43,8 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         CheckStatus.WARN,
         f"PCIe x{now} of x{most}",
         (
-            Evidence(source="nvmlDeviceGetCurrPcieLinkWidth", value=str(now)),
-            Evidence(source="nvmlDeviceGetMaxPcieLinkWidth", value=str(most)),
+            Evidence("nvmlDeviceGetCurrPcieLinkWidth", str(now)),
+            Evidence("nvmlDeviceGetMaxPcieLinkWidth", str(most)),
         ),
         (
             "Reseat the GPU or its riser, and clean the contacts.",

@@ -37,5 +37,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return Trouble(
         CheckStatus.OK,
         "persistence mode is off: the first program waits while the GPU wakes",
-        (Evidence(source="nvmlDeviceGetPersistenceMode", value="0"),),
+        (Evidence("nvmlDeviceGetPersistenceMode", "0"),),
     )

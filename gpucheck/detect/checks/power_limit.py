@@ -42,7 +42,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         return Trouble(
             CheckStatus.WARN,
             supply,
-            (Evidence(source="nvmlDeviceGetPowerSource", value=str(health.power_source)),),
+            (Evidence("nvmlDeviceGetPowerSource", str(health.power_source)),),
             ("Connect the power supply that the machine came with.",),
             cause="power-supply",
         )
@@ -55,5 +55,5 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
     return Trouble(
         CheckStatus.OK,
         f"its power limit is lowered to {now:.0f} W of {default:.0f} W",
-        (Evidence(source="nvmlDeviceGetEnforcedPowerLimit", value=f"{now:.0f} W"),),
+        (Evidence("nvmlDeviceGetEnforcedPowerLimit", f"{now:.0f} W"),),
     )

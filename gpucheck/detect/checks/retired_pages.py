@@ -19,10 +19,7 @@ ABOUT = About(
         "NVIDIA Dynamic Page Retirement",
         "DCGM diagnostics: fail from 63 on, warn on pending",
     ),
-    causes=(
-        "pages-retired",
-        "page-pending",
-    ),
+    causes=("pages-retired", "page-pending"),
 )
 
 

@@ -22,11 +22,7 @@ ABOUT = About(
         "NVIDIA GPU memory error management: row remapping",
         "DCGM, gpud, Meta GCM and AzNHC fail on a failed remapping; DCGM on 512 rows",
     ),
-    causes=(
-        "row-not-replaced",
-        "rows-replaced",
-        "row-pending",
-    ),
+    causes=("row-not-replaced", "rows-replaced", "row-pending"),
 )
 
 

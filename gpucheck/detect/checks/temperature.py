@@ -28,10 +28,7 @@ ABOUT = About(
         "the card's own limits, from NVML",
         "gpud: above GPU_MAX or MEM_MAX is degraded; gpumedic: 5 C below slowdown, else 83 and 90",
     ),
-    causes=(
-        "gpu-hot",
-        "memory-hot",
-    ),
+    causes=("gpu-hot", "memory-hot"),
 )
 
 

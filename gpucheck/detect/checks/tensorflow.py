@@ -15,10 +15,7 @@ ABOUT = frameworks.about(
     "the libraries that TensorFlow opens by name when it looks for GPUs, with the dynamic loader"
     " in list mode",
     why="TensorFlow warns `Cannot dlopen some GPU libraries`, names none, and uses the CPU.",
-    sources=(
-        "TensorFlow, tested build configurations",
-        "TensorFlow issues 66987, 89272",
-    ),
+    sources=("TensorFlow, tested build configurations", "TensorFlow issues 66987, 89272"),
 )
 
 GUIDE = frameworks.Guide(

@@ -44,7 +44,7 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
         CheckStatus.WARN,
         f"clocks were lowered by {' and '.join(bad)} during the check",
         tuple(
-            Evidence(source=f"{name} counter", value=f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
+            Evidence(f"{name} counter", f"+{ns / 1e6:.1f} ms in {window_ms:.0f} ms")
             for name, ns in bad.items()
         ),
         ("Check airflow, fans, dust and the power supply.",),

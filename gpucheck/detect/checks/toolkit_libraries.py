@@ -101,7 +101,7 @@ def _foreign_libcuda(machine: Machine) -> Iterator[Trouble]:
             yield Trouble(
                 CheckStatus.WARN,
                 f"the first libcuda in the loader's path is {what}",
-                (Evidence(source=library.name, value=library.path),),
+                (Evidence(library.name, library.path),),
                 (f"Remove {folder} from LD_LIBRARY_PATH.",),
                 cause=cause,
             )
@@ -124,7 +124,7 @@ def _linux_driver(machine: Machine) -> Iterator[Trouble]:
         yield Trouble(
             CheckStatus.WARN,
             "a Linux NVIDIA driver is installed in WSL2, which uses the Windows driver",
-            tuple(Evidence(source=library.name, value=library.path) for library in found),
+            tuple(Evidence(library.name, library.path) for library in found),
             (
                 "Remove it: sudo apt purge 'libnvidia-*' 'nvidia-driver-*' (or as it was"
                 " installed); then, in Windows: wsl --shutdown",
@@ -144,7 +144,7 @@ def _used_by(machine: Machine, toolkit: ToolkitReading) -> Evidence | None:
             if any(
                 folder == path or folder.startswith(f"{path}/") for path in (toolkit.path, LINK)
             ):
-                return Evidence(source=name, value=repr(text))
+                return Evidence(name, repr(text))
     return None
 
 
@@ -159,7 +159,7 @@ def _toolkits(machine: Machine) -> Iterator[Trouble]:
         used_by = _used_by(machine, toolkit)
         if used_by is None:
             continue
-        evidence = (Evidence(source=toolkit.path, value=toolkit.version or "?"), used_by)
+        evidence = (Evidence(toolkit.path, toolkit.version or "?"), used_by)
         if is_driver_too_old(toolkit.version, driver, windows=machine.is_wsl):
             least = show_version(minimum_driver(toolkit.version, windows=machine.is_wsl) or ())
             yield Trouble(
@@ -194,7 +194,7 @@ def _image(machine: Machine) -> Iterator[Trouble]:
             CheckStatus.WARN,
             f"the container's image is made for CUDA {asked[1]}.{asked[2]},"
             f" but the driver offers {cuda_version(offered)}",
-            (Evidence(source=REQUIRE, value=repr(machine.environment[REQUIRE])),),
+            (Evidence(REQUIRE, repr(machine.environment[REQUIRE])),),
             ("Upgrade the host's driver, or use an image for an older CUDA.",),
             cause="image-newer-than-driver",
         )
@@ -225,6 +225,6 @@ def _toolkit_note(machine: Machine, toolkit: ToolkitReading) -> str:
 def _notes(machine: Machine) -> Iterator[Evidence]:
     first = next(iter(machine.system.libraries.found), None)
     if first is not None and first.kind == "compat":
-        yield Evidence(source=first.path, value="a compatibility library with which CUDA works")
+        yield Evidence(first.path, "a compatibility library with which CUDA works")
     for toolkit in machine.system.libraries.toolkits:
-        yield Evidence(source=toolkit.path, value=_toolkit_note(machine, toolkit))
+        yield Evidence(toolkit.path, _toolkit_note(machine, toolkit))

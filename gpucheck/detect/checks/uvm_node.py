@@ -29,12 +29,7 @@ ABOUT = About(
         "NVIDIA driver README, chapter on device files",
         "open-gpu-kernel-modules issue 689, pytorch issue 49081",
     ),
-    causes=(
-        "uvm-module-missing",
-        "uvm-node-missing",
-        "uvm-not-permitted",
-        "nodes-not-readable",
-    ),
+    causes=("uvm-module-missing", "uvm-node-missing", "uvm-not-permitted", "nodes-not-readable"),
 )
 
 
@@ -45,35 +40,27 @@ def check(machine: Machine) -> Finding:
     nodes = machine.system.nodes
     unreadable = machine.system.unavailable or nodes.unavailable
     if unreadable is not None:
-        evidence = Evidence(source=NODE, value=unreadable)
+        evidence = Evidence(NODE, unreadable)
         return _finding(
-            CheckStatus.UNKNOWN,
-            f"{NODE} could not be read",
-            evidence,
-            cause="nodes-not-readable",
+            CheckStatus.UNKNOWN, f"{NODE} could not be read", evidence, cause="nodes-not-readable"
         )
     node = next((node for node in nodes.nodes if node.path == NODE), None)
     if node is not None and node.accessible is False:
         return _finding(
             CheckStatus.FAIL,
             f"this user may not open {NODE}",
-            Evidence(source=NODE, value=f"mode {node.mode}, owner {node.owner}"),
+            Evidence(NODE, f"mode {node.mode}, owner {node.owner}"),
             remedy=("Join the group that owns it, then log in again.",),
             cause="uvm-not-permitted",
         )
     if node is not None:
-        return _finding(
-            CheckStatus.OK, f"{NODE} exists", Evidence(source=NODE, value=f"mode {node.mode}")
-        )
+        return _finding(CheckStatus.OK, f"{NODE} exists", Evidence(NODE, f"mode {node.mode}"))
     return _missing(machine)
 
 
 def _missing(machine: Machine) -> Finding:
     loaded = machine.kernel.uvm_loaded
-    evidence = (
-        Evidence(source=NODE, value="absent"),
-        Evidence(source=MODULE, value="loaded" if loaded else "absent"),
-    )
+    evidence = (Evidence(NODE, "absent"), Evidence(MODULE, "loaded" if loaded else "absent"))
     if machine.is_container:
         remedy: tuple[str, ...] = (
             "Start the container through the NVIDIA runtime (docker run --gpus all …), or pass the"

@@ -62,7 +62,7 @@ def check(machine: Machine) -> Finding:
     return _finding(
         CheckStatus.WARN,
         "; ".join(f"{name} is set: {meaning}" for name, meaning in found),
-        *(Evidence(source=name, value=repr(machine.environment[name])) for name, _ in found),
+        *(Evidence(name, repr(machine.environment[name])) for name, _ in found),
         remedy=(f"If you do not need it: unset {' '.join(name for name, _ in found)}",),
         cause="variables-set",
     )

@@ -36,7 +36,7 @@ def check(machine: Machine) -> Finding:
     if not mixed:
         return _finding(CheckStatus.OK, "GPUs of one model have the same firmware")
     evidence = [
-        Evidence(source=f"{name}: {version}", value="GPU " + ", ".join(map(str, indices)))
+        Evidence(f"{name}: {version}", "GPU " + ", ".join(map(str, indices)))
         for name, versions in mixed.items()
         for version, indices in versions.items()
     ]

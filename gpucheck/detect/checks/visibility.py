@@ -35,10 +35,7 @@ ABOUT = About(
         "CUDA Programming Guide, CUDA Environment Variables",
         "MIG User Guide, CUDA Device Enumeration",
     ),
-    causes=(
-        "hidden-by-variable",
-        "entries-dropped",
-    ),
+    causes=("hidden-by-variable", "entries-dropped"),
 )
 
 
@@ -50,7 +47,7 @@ def check(machine: Machine) -> Finding:
         summary = f"{VISIBLE} is not set: programs see {_of(machine, seen)}"
         return _finding(CheckStatus.OK, summary, *_order(machine))
     visibility = machine.visibility
-    value = Evidence(source=VISIBLE, value=repr(text))
+    value = Evidence(VISIBLE, repr(text))
     evidence = (value, *_entries(visibility), *_order(machine))
     if not seen:
         return _finding(
@@ -83,7 +80,7 @@ def _of(machine: Machine, seen: int) -> str:
 
 def _entries(visibility: Visibility) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(source=f"{VISIBLE} entry {entry.text!r}", value=f"{entry.status}: {entry.reason}")
+        Evidence(f"{VISIBLE} entry {entry.text!r}", f"{entry.status}: {entry.reason}")
         for entry in visibility.entries
     )
 
@@ -91,7 +88,7 @@ def _entries(visibility: Visibility) -> tuple[Evidence, ...]:
 def _order(machine: Machine) -> tuple[Evidence, ...]:
     if ORDER not in machine.environment:
         return ()
-    return (Evidence(source=ORDER, value=repr(machine.environment[ORDER])),)
+    return (Evidence(ORDER, repr(machine.environment[ORDER])),)
 
 
 def _show_one(machine: Machine, visibility: Visibility, text: str) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def _judge(machine: Machine, xid: Xid, source: str) -> Finding:
     return _finding(
         CheckStatus.WARN if severe is None else CheckStatus.FAIL,
         f"{name}: Xid {xid.number} in the kernel log" + (f": {meaning}" if meaning else ""),
-        Evidence(source=source, value=xid.line),
+        Evidence(source, xid.line),
         remedy=steps if gpu is None else for_gpu(gpu.index, steps),
         gpu=gpu.uuid if gpu else None,
         cause=f"xid-{xid.number}",
