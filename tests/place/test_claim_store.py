@@ -321,7 +321,8 @@ class TestLocks:
         assert not victim.exists()
         with store.mutex() as locked:
             (found,) = locked.held()
-        assert found.problem
+        problem = "it is a link, not a lock file" if kind == "link" else "it is not a regular file"
+        assert found.problem == problem
         assert found.holder.user == lock_files.user_name(os.geteuid())
         assert str(path) in found.obstacle
 
@@ -628,6 +629,76 @@ def test_a_holder_that_proc_hides_lives_where_it_may_not_be_signalled(
     found = lock_files.holder_of(record, os.getuid())
 
     assert found.process is (ProcessState.RUNNING if alive else ProcessState.ENDED)
+
+
+def test_a_lock_file_that_cannot_be_opened_has_its_reason(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_really = os.open
+
+    def refuse(path: object, *arguments: object, **options: object) -> int:
+        if path == f"{SLOT.name}.lock":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_really(path, *arguments, **options)  # type: ignore[call-overload, no-any-return]
+
+    with store.mutex() as locked:
+        lock = locked.take(SLOT, ALICE)
+        monkeypatch.setattr(os, "open", refuse)
+        (found,) = locked.held()
+
+    assert found.problem == "Permission denied"
+    assert lock is not None
+    lock.close()
+
+
+def test_one_lock_file_holds_one_lock(store: ClaimStore) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with store.mutex() as locked:
+        lock = locked.take(SLOT, ALICE)
+        assert locked.take(SLOT, ALICE) is None
+        place = locked.enqueue(ALICE)
+        place.close()
+    assert lock is not None
+    lock.close()
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "is_root"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0       1000          1\n", False),
+        ("         0          0          1\n", False),
+        ("nonsense\n", True),
+    ],
+)
+def test_root_of_a_user_namespace_is_not_the_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid_map: str, is_root: bool
+) -> None:
+    (tmp_path / "uid_map").write_text(uid_map)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(lock_files, "Path", lambda _: tmp_path / "uid_map")
+
+    assert lock_files._is_root() is is_root
+
+
+@pytest.mark.parametrize(
+    ("changes", "credibility"),
+    [
+        ({}, 2),
+        ({"namespace": 1}, 1),
+        ({"started": 1}, 0),
+        ({"namespace": None}, 0),
+        ({"pid": None}, 0),
+        ({"pid": 2**31}, 0),
+    ],
+)
+def test_the_credibility_of_a_record(changes: dict[str, object], credibility: int) -> None:
+    record = json.loads(lock_files.record_of(Holder(pid=os.getpid()))) | changes
+
+    assert lock_files.credibility(record, os.geteuid()) == credibility
+    assert lock_files.credibility(record, os.geteuid() + 1) == min(credibility, 1)
 
 
 # ---------------------------------------------------------------------------------- names of slots

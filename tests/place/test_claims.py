@@ -178,6 +178,20 @@ class TestAcquisition:
         inner.close()
         take(store, Any(CARD)).close()
 
+    def test_a_lost_race_gives_back_what_was_taken(
+        self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        take_really = LockedStore.take
+
+        def lose(self: LockedStore, slot: Slot, *record: object) -> object:
+            return None if slot.target == OTHER else take_really(self, slot, *record)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LockedStore, "take", lose)
+        with pytest.raises(BadAnswerError, match="just taken"):
+            take(store, Any(CARD, OTHER, count=2))
+
+        assert list_claims(store).claims == ()
+
     def test_a_lost_race_takes_the_next_best(
         self, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -295,9 +309,12 @@ class TestWaiting:
     ) -> None:
         chooser = Any(CARD)
         chooser.busy.add("GPU-1")
-        mine = wait_for(store, chooser, Scripted(int, chooser.busy.clear))
+        script, heard = Scripted(int, chooser.busy.clear), list[Waiting]()
+        mine = wait_for(store, chooser, script, heard)
 
         assert chooser.surveys == 3
+        assert [(waiting.ahead, waiting.waited_s) for waiting in heard] == [(0, 0.0), (0, 2.0)]
+        assert mine.claims[0].waited_s == script.time_s == 4.0
         mine.close()
 
     def test_waiting_without_claims(self) -> None:

@@ -83,6 +83,18 @@ class TestTutorials:
         assert run_graph(placed, describe(placed), lambda _: open_cpu(), Clock()).value == value
 
 
+@pytest.mark.parametrize(("count", "kinds"), [(1, "MatMul"), (2, "AddV2"), (3, "AddN")])
+def test_towers_have_the_names_and_types_of_tensorflow(count: int, kinds: str) -> None:
+    ops = towers(["/gpu:2"] * count).ops
+
+    inside = [f"tower_{number}/" for number in range(count)] if count > 1 else [""]
+    names = [f"{tower}{name}" for tower in inside for name in ("a", "b", "MatMul")]
+    assert [op.name for op in ops] == names + (["sum"] if count > 1 else [])
+    assert [op.tensorflow_type for op in ops[:3]] == ["Const", "Const", "MatMul"]
+    assert ops[-1].tensorflow_type == kinds
+    assert [op.shape for op in ops[:3]] == [(2, 3), (3, 2), (2, 2)]
+
+
 class TestTransfers:
     def test_constants_by_hand_on_the_cpu(self) -> None:
         placement = run("manual-cpu.toml", GPUS)
