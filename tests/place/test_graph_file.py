@@ -116,7 +116,11 @@ X = "[x]\nop = 'constant'\nshape = [2, 3]\nvalue = 1\n"
         ("[a]\nop = 7", 2, "there is no operation 7"),
         ("a = 1", 1, "write a table"),
         ('["a b"]\nop="relu"', 1, "letters, digits"),
-        (X + "[b]\nop = 'relu'\n\ninput = ['x']", 8, "relu has no key input"),
+        (
+            X + "[b]\nop = 'relu'\n\ninput = ['x']",
+            8,
+            "relu has no key input; it takes device, inputs, op",
+        ),
         (X + "[b]\nop = 'relu'", 5, "inputs is a list of names"),
         (X + "[b]\nop = 'relu'\ninputs = ['x', 'x']", 7, "takes 1 input, not 2"),
         (X + "[b]\nop = 'matmul'\ninputs = ['x']", 7, "takes 2 inputs, not 1"),

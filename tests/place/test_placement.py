@@ -72,6 +72,22 @@ class TestAnyText:
             assert placed.resolved.startswith(LOCAL)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("/cpu:0", "the CPU, which every process has"),
+        ("", "no type was given, and CUDA device 0 is the best device"),
+        ("/gpu:*", "CUDA device 0, the lowest of 2 visible ones"),
+        ("/gpu:0", "CUDA device 0, one of 2 visible ones"),
+        ("GPU-0000", "CUDA device 1, one of 2 visible ones"),
+    ],
+)
+def test_each_device_has_its_reason(text: str, reason: str) -> None:
+    gpus = tuple(gpu._replace(uuid=f"GPU-{gpu.index:04}-1") for gpu in SWAPPED)
+
+    assert at(text, gpus).reason == reason
+
+
 class TestVisibleDevices:
     def test_they_come_by_cuda_ordinal(self) -> None:
         assert [device.index for device in visible_devices(SWAPPED)] == [2, 0]
@@ -301,6 +317,15 @@ class TestVariables:
             gpus = (*SWAPPED, other)
             with pytest.raises(InconclusiveError, match=reason):
                 environment_by_index(placed, gpus, sees(*gpus))
+
+    def test_the_index_of_an_only_gpu_is_certain(self) -> None:
+        def unasked() -> CudaReading:
+            raise AssertionError
+
+        placed = place_devices(["/gpu:0"], (card(0, 0),), soft=False)
+        found = environment_by_index(placed, (card(0, 0, pci_bus_id=None),), unasked)
+
+        assert found["CUDA_VISIBLE_DEVICES"] == "0"
 
     def test_indices_follow_the_bus_and_not_nvmls_order(self) -> None:
         buses = ("0000:31:00.0", "0000:b1:00.0", "0000:18:00.0", "10000:01:00.0")
