@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         ProfileUse,
         Severity,
     )
-    from gpucheck.bench.corruption_model import Corruption
     from gpucheck.bench.model import (
         BenchEnvironment,
         BenchMode,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         Comparison,
         ComparisonSide,
         Conclusion,
+        Corruption,
         Doubt,
         DtypeSpec,
         Extent,
@@ -139,10 +139,9 @@ _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
         "BenchEnvironment BenchMode BenchResult Comparison ComparisonSide "
-        "Conclusion Doubt DtypeSpec Extent GpuTelemetry Measurement Roofline SampleSummary Scope "
-        "Telemetry Throughput Verified"
+        "Conclusion Corruption Doubt DtypeSpec Extent GpuTelemetry Measurement Roofline "
+        "SampleSummary Scope Telemetry Throughput Verified"
     ),
-    "gpucheck.bench.corruption_model": "Corruption",
     "gpucheck.inventory.model": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.report.errors": (

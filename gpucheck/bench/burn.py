@@ -22,9 +22,8 @@ from gpucheck.bench.burn_model import (
     BurnRequest,
     BurnResult,
 )
-from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.environment import memory_holders, variables_of
-from gpucheck.bench.model import BenchRequest, Telemetry
+from gpucheck.bench.model import BenchRequest, Corruption, Telemetry
 from gpucheck.bench.plan import check_numbers
 from gpucheck.bench.session import hold_gpus
 from gpucheck.bench.telemetry import Observer, held_down

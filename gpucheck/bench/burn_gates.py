@@ -8,8 +8,8 @@ from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
 from gpucheck.bench.ci.diagnosis import class_of_failure
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.bench.ci.gates import GATES, exit_status
-from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.model import GpuTelemetry
+from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Answer, Evidence, Failure, Host

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpucheck.bench.ci.gate_model import Gate
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import BenchRequest, GpuTelemetry
+from gpucheck.bench.model import BenchRequest, Corruption, GpuTelemetry
 from gpucheck.report.envelope import Failure
 
 

@@ -17,7 +17,7 @@ from gpucheck.report.codec import to_plain
 from gpucheck.report.errors import GpucheckError
 
 if TYPE_CHECKING:
-    from gpucheck.bench.corruption import Repetition
+    from gpucheck.bench.sdc import StressProduct
     from gpucheck.drivers.gpu import GpuDevice
 
 #: Seconds of load between two lines.
@@ -36,8 +36,8 @@ def main() -> int:
 
     try:
         order = json.loads(sys.argv[1])
-        repetition, name = _open(order)
-        _load(repetition, name, say)
+        product, name = _open(order)
+        _load(product, name, say)
     except GpucheckError as error:
         failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
         say({"part": "failure", "exit_code": int(error.exit_code), **failure})
@@ -46,17 +46,17 @@ def main() -> int:
     return 0
 
 
-def _load(repetition: Repetition, name: str, say: Any) -> None:
+def _load(product: StressProduct, name: str, say: Any) -> None:
     from gpucheck.bench.workers import wait_for_start
 
-    repetition.begin()
-    ready = {"name": name, "notes": repetition.notes, "check": to_plain(repetition.check)}
+    product.begin()
+    ready = {"name": name, "notes": product.notes, "check": to_plain(product.check)}
     say({"part": "ready", **ready})
     with wait_for_start(os.environ):
-        while repetition.check.failure is None and not _asked_to_stop():
-            repetition.run_for(_SLICE_S)
-            say({"part": "progress", "check": to_plain(repetition.check)})
-    say({"part": "end", "check": to_plain(repetition.end())})
+        while product.check.failure is None and not _asked_to_stop():
+            product.run_for(_SLICE_S)
+            say({"part": "progress", "check": to_plain(product.check)})
+    say({"part": "end", "check": to_plain(product.end())})
 
 
 def _asked_to_stop() -> bool:
@@ -64,8 +64,8 @@ def _asked_to_stop() -> bool:
     return bool(select.select([0], [], [], 0)[0])
 
 
-def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
-    from gpucheck.bench.corruption import repetition_on
+def _open(order: dict[str, Any]) -> tuple[StressProduct, str]:
+    from gpucheck.bench.sdc import stress_product
     from gpucheck.drivers.host.blas import ThreadpoolBlas
     from gpucheck.drivers.host.clock import MonotonicClock
     from gpucheck.drivers.host.cpu import LinuxCpu
@@ -73,7 +73,7 @@ def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
     request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
     cpu = LinuxCpu().facts()
     gpu = None if order["device"] == "cpu" else _gpu(order["device"])
-    repetition = repetition_on(
+    product = stress_product(
         gpu,
         request,
         clock=MonotonicClock(),
@@ -81,7 +81,7 @@ def _open(order: dict[str, Any]) -> tuple[Repetition, str]:
         blas=ThreadpoolBlas(),
         held=order["held"],
     )
-    return repetition, (cpu.model or "cpu") if gpu is None else gpu.facts.name
+    return product, (cpu.model or "cpu") if gpu is None else gpu.facts.name
 
 
 def _gpu(device: str) -> GpuDevice:

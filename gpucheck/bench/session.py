@@ -15,19 +15,19 @@ from enum import StrEnum
 from numbers import Integral, Real
 from typing import TypeVar
 
-from gpucheck.bench.corruption import (
-    Repetition,
-    corruption_sentence,
-    is_corrupt,
-    repeat_on_each,
-    repetitions_on,
-)
 from gpucheck.bench.environment import RunEnvironment, run_environment_of
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Fill, Measurement
 from gpucheck.bench.plan import MEMORY_TAKEN, check_device_names
 from gpucheck.bench.run import run_bench
 from gpucheck.bench.sampler import CLOCK_STUCK
 from gpucheck.bench.scheduler import NO_TIME, Progress
+from gpucheck.bench.sdc import (
+    StressProduct,
+    corruption_sentence,
+    is_corrupt,
+    repeat_on_each,
+    stress_products,
+)
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import OpenedGpus
@@ -215,7 +215,7 @@ class Session:
             InconclusiveError: the host has too little memory.
         """
         check_corruption(corruption_s)
-        repetitions = self._repetitions() if corruption_s else ()
+        products = self._stress_products() if corruption_s else ()
         result = run_bench(
             self._request,
             clock=self._clock,
@@ -227,10 +227,10 @@ class Session:
             offer=offer,
             announce=announce,
         )
-        if not repetitions or result.interrupted:
+        if not products or result.interrupted:
             return result
-        corruption, interrupted = repeat_on_each(repetitions, corruption_s)
-        notes = (note for repetition in repetitions for note in repetition.notes)
+        corruption, interrupted = repeat_on_each(products, corruption_s)
+        notes = (note for product in products for note in product.notes)
         return replace(
             result,
             corruption=corruption,
@@ -238,9 +238,9 @@ class Session:
             notes=tuple(dict.fromkeys((*result.notes, *notes))),
         )
 
-    def _repetitions(self) -> Sequence[Repetition]:
-        """Plan the repetitions before measuring, so that a mistake costs no time."""
-        return repetitions_on(
+    def _stress_products(self) -> Sequence[StressProduct]:
+        """Plan the products before measuring, so that a mistake costs no time."""
+        return stress_products(
             self._gpus.devices,
             self._request,
             with_cpu=bool({"cpu", "all"} & set(self._request.devices)),

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.corruption_model import Corruption
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchResult,
     Comparison,
     Conclusion,
+    Corruption,
     GpuTelemetry,
     Measurement,
     Roofline,

@@ -15,8 +15,7 @@ from gpucheck.bench.burn import BurnPlan, burn_here, check_burn, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnRequest, BurnResult
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.model import BenchRequest, Corruption
 from gpucheck.bench.session import Claims
 from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, WorkerPool, worker_devices
 from gpucheck.drivers.nvml.sensors import NoSensors, Sample, SensorBatch

@@ -12,7 +12,7 @@ from rich.console import Console
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.burn_model import BurnGlance, BurnMoment, BurnResult
 from gpucheck.bench.burn_view import live_table
-from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import Corruption
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View

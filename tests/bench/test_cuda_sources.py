@@ -23,7 +23,7 @@ from tests.bench.nvrtc import Compiled, Nvrtc, find_disassembler, find_nvrtc
 
 PACKAGE = Path(gpucheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.cu"))
-SOFTMAX = PACKAGE / "core" / "bench" / "kernels" / "softmax.cu"
+SOFTMAX = PACKAGE / "bench" / "kernels" / "softmax.cu"
 
 #: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
 #: begins at sm_75.
@@ -35,7 +35,7 @@ FIRST_DISASSEMBLED, DISASSEMBLED_ALWAYS = 75, (90,)
 
 #: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
 DEFINES = {
-    "corruption.cu": tuple((f"-DELEMENT={element}",) for element in range(5)),
+    "sdc.cu": tuple((f"-DELEMENT={element}",) for element in range(5)),
     "softmax.cu": (),
     "stream.cu": (tuple(f"-D{name}={value}" for name, value in TILE.items()),),
 }
@@ -210,7 +210,7 @@ def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
 def test_copy_and_triad_move_16_bytes_at_once(
     nvrtc: Nvrtc, disassembler: str, tmp_path: Path, architecture: int
 ) -> None:
-    source = PACKAGE / "core" / "bench" / "kernels" / "stream.cu"
+    source = PACKAGE / "bench" / "kernels" / "stream.cu"
 
     found = compiled(nvrtc, source, DEFINES["stream.cu"][0], architecture).instructions(
         disassembler, tmp_path
@@ -238,7 +238,7 @@ def test_names_of_other_kernels_are_in_the_compiled_code(nvrtc: Nvrtc) -> None:
         "stream.cu": {"copy", "triad"},
         "train.cu": {"forward", "gradient", "merge", "project"},
         "timing.cu": {"hold", "step", "tick"},
-        "corruption.cu": {"differ", "digest"},
+        "sdc.cu": {"differ", "digest"},
     }
     for source in SOURCES:
         if source.name in expected:

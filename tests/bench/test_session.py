@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import session
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Measurement, Verified
+from gpucheck.bench.model import (
+    BenchMode,
+    BenchRequest,
+    BenchResult,
+    Corruption,
+    Measurement,
+    Verified,
+)
 from gpucheck.bench.sampler import Sampler, off_by
 from gpucheck.bench.session import Claims, conclude, hold_gpus, open_session, target_of
 from gpucheck.drivers.gpu import OpenedGpus

@@ -185,7 +185,7 @@ WORDS = {0: np.float32, 1: np.float16, 3: np.float64, 4: np.int32}
 def test_differing_words_are_counted_and_the_digest_tells_them(
     emulator: Emulators, element: int, count: int, grid: int, wrong: set[int], order: int
 ) -> None:
-    program = emulator("corruption", f"-DELEMENT={element}", *SANITIZERS)
+    program = emulator("sdc", f"-DELEMENT={element}", *SANITIZERS)
     one = np.random.default_rng(count).standard_normal(count).astype(WORDS[element])
     other = one.copy()
     places = sorted(place for place in wrong if place < count)
@@ -246,7 +246,7 @@ def _all_sources(emulator: Emulators) -> None:
         emulator.begin(name, *SANITIZERS)
     emulator.begin("timing", *SANITIZERS, text=timing_without_special_registers())
     for element in (0, 1, 3):
-        emulator.begin("corruption", f"-DELEMENT={element}", *SANITIZERS)
+        emulator.begin("sdc", f"-DELEMENT={element}", *SANITIZERS)
     for mistake in MISTAKES:
         words, text = broken(mistake)
         emulator.begin(*words, text=text)

@@ -14,8 +14,7 @@ from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Per, Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import Facts
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import Measurement, Telemetry, Throughput
+from gpucheck.bench.model import Corruption, Measurement, Telemetry, Throughput
 from gpucheck.bench.roofline import board_from, load_table
 from gpucheck.drivers.gpu import Board
 from tests.fakes.bench_results import (

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
-from gpucheck.bench.corruption_model import Corruption as Corruption
 from gpucheck.bench.model import BenchResult, Doubt
 from gpucheck.report.envelope import Failure, Host
 

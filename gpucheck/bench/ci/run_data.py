@@ -11,8 +11,7 @@ from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
 from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import Doubt, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu

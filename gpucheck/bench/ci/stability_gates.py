@@ -11,9 +11,9 @@ from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.bench.ci.run_data import Facts, Otherwise, at_most, undecided
-from gpucheck.bench.corruption import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.model import GpuTelemetry, Measurement
 from gpucheck.bench.sampler import off_by
+from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.telemetry import is_clock_change, why_unread
 from gpucheck.bench.workers import WORKER_NO_DOCUMENT
 from gpucheck.report.envelope import Evidence, Failure

@@ -16,8 +16,7 @@ import pytest
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run import Benchmark, request_for, run_benchmark
 from gpucheck.bench.ci.run_data import Node, NodeGpu
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import DtypeSpec, Extent, Measurement, Throughput, Verified
+from gpucheck.bench.model import Corruption, DtypeSpec, Extent, Measurement, Throughput, Verified
 from gpucheck.bench.workers import worker_devices
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.envelope import Answer, Failure

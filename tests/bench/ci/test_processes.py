@@ -10,8 +10,7 @@ import pytest
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.processes import collect, merged, run_of, was_interrupted, worker_arguments
 from gpucheck.bench.ci.profile_model import RunPlan
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import BenchMode, BenchRequest, Extent, Fill
+from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Extent, Fill
 from gpucheck.bench.workers import (
     WORKER_DIED,
     WORKER_INTERRUPTED,

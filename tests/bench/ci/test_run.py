@@ -27,8 +27,7 @@ from gpucheck.bench.ci.run import (
     wanted_devices,
 )
 from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Verified
+from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Corruption, Verified
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.workers import (
     WORKER_DIED,

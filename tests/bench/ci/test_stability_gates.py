@@ -12,8 +12,7 @@ from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run_data import Facts
-from gpucheck.bench.corruption_model import Corruption
-from gpucheck.bench.model import Verified
+from gpucheck.bench.model import Corruption, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors, uuid_of

@@ -9,7 +9,7 @@ import pytest
 
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.corruption_model import Corruption
+from gpucheck.bench.model import Corruption
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.verdicts import Kind, verdicts_of

@@ -323,7 +323,7 @@ def _merge(launch: Launch) -> Effect:
     return Effect(out=weights, inputs=(weights, steps), key=(towers, count, reached), make=make)
 
 
-#: corruption.cu: by ELEMENT the type of a word, and the bits of infinity (None: no such thing).
+#: sdc.cu: by ELEMENT the type of a word, and the bits of infinity (None: no such thing).
 _WORDS: Mapping[int, tuple[type[np.unsignedinteger[Any]], int | None]] = {
     0: (np.uint32, 0x7F800000),
     1: (np.uint16, 0x7C00),

@@ -7,10 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpucheck.bench.bits import ELEMENTS, differences, digest, read_found
-from gpucheck.bench.corruption import repetition_on
 from gpucheck.bench.model import BenchRequest
-from gpucheck.bench.repeaters import SOURCE
+from gpucheck.bench.sdc import (
+    ELEMENTS,
+    SOURCE,
+    compare_bits,
+    differences_found,
+    digest,
+    stress_product,
+)
 from gpucheck.drivers.cupy.device import GpuDevice, open_gpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.clock import MonotonicClock
@@ -59,7 +64,7 @@ def test_the_kernel_counts_as_its_twin(gpu: GpuDevice, form: str, flips: int) ->
     arguments = (gpu.upload(bits(one)), gpu.upload(bits(other)), np.int64(COUNT), found)
     launched(gpu, "differ", form, arguments)
 
-    assert read_found(gpu.download(found)) == differences(one, other, form)
+    assert differences_found(gpu.download(found)) == compare_bits(one, other, form)
 
 
 @pytest.mark.parametrize("form", STORED)
@@ -74,7 +79,7 @@ def test_the_kernels_digest_is_its_twins(gpu: GpuDevice, form: str) -> None:
 
 @pytest.mark.parametrize("size", [1024, 4096])
 def test_a_sound_card_repeats_every_bit(gpu: GpuDevice, size: int) -> None:
-    repetition = repetition_on(
+    repetition = stress_product(
         gpu,
         BenchRequest(size=size),
         clock=MonotonicClock(),

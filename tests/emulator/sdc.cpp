@@ -1,4 +1,4 @@
-// corruption.cu on the emulator, in one format (ELEMENT). Scalars: how many words.
+// sdc.cu on the emulator, in one format (ELEMENT). Scalars: how many words.
 #include "driver.hpp"
 #include "twins.hpp"
 

@@ -1,4 +1,4 @@
-"""corruption.cu on the emulator against its NumPy twin, for any bits of every format."""
+"""sdc.cu on the emulator against its NumPy twin, for any bits of every format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucheck.bench.bits import ELEMENTS, differences, digest, read_found
+from gpucheck.bench.sdc import ELEMENTS, compare_bits, differences_found, digest
 from tests.emulator.conftest import Emulators
 from tests.emulator.emulated import SANITIZERS, Memory
 
@@ -35,7 +35,7 @@ def pairs(form: str, data: st.DataObject) -> tuple[Any, Any]:
 @pytest.fixture(autouse=True, scope="module")
 def _all_formats(emulator: Emulators) -> None:
     for form in STORED:
-        emulator.begin("corruption", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
+        emulator.begin("sdc", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
 
 
 @pytest.mark.parametrize("form", STORED)
@@ -44,7 +44,7 @@ def _all_formats(emulator: Emulators) -> None:
 def test_the_kernels_are_their_twins(
     emulator: Emulators, form: str, data: st.DataObject, grid: int
 ) -> None:
-    program = emulator("corruption", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
+    program = emulator("sdc", f"-DELEMENT={ELEMENTS[form]}", *SANITIZERS)
     one, other = pairs(form, data)
     counters = np.array([0, 2**64 - 1, 0, 0], dtype=np.uint64)
 
@@ -63,5 +63,5 @@ def test_the_kernels_are_their_twins(
         block=32,
     )
 
-    assert read_found(found) == differences(one, other, form)
+    assert differences_found(found) == compare_bits(one, other, form)
     assert f"{int(total[0]):016x}" == digest(one, form)

@@ -1,0 +1,639 @@
+"""Silent data corruption (SDC): identical matrix products must give identical bits.
+
+cuBLAS gives the same bits for the same problem on GPUs of one architecture and SM count, if only
+one stream is active (cuBLAS documentation, "Results Reproducibility"). The first product is
+compared with float64, and every later one with the first, number by number. A tolerance would pass
+most defects: few wrong results are NaN, and many differ only in the last digits. The digest of the
+first product tells identical GPUs apart if one always computes the same wrong result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.data import HostData
+from gpucheck.bench.formats import FORMATS, STORAGES
+from gpucheck.bench.kernels.matmul import Matmul, missing_format
+from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Verified
+from gpucheck.bench.plan import Resources, make_plan
+from gpucheck.bench.product_check import draw_inputs, verify_product
+from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
+from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.clock import Clock
+from gpucheck.drivers.host.cpu import CpuFacts
+from gpucheck.report.envelope import Failure
+from gpucheck.report.errors import GpucheckError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    HostArray = NDArray[Any]
+
+#: Most products between two reads of the counters, and most reads (if the clock stands still).
+_MOST_BATCH, _MOST_BATCHES = 256, 100_000
+
+
+def stress_products(
+    gpus: Sequence[GpuDevice],
+    request: BenchRequest,
+    *,
+    with_cpu: bool,
+    clock: Clock,
+    cpu: CpuFacts,
+    blas: BlasDoor,
+    holders: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[StressProduct, ...]:
+    """Plan the product of each device; nothing is allocated yet.
+
+    `holders` names the holders of a GPU's memory, by UUID.
+
+    Raises:
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
+        InconclusiveError: the host has no memory left.
+    """
+    found = [stress_product(None, request, clock=clock, cpu=cpu, blas=blas)] if with_cpu else []
+    for gpu in gpus:
+        held = holders.get(gpu.facts.uuid or "")
+        found.append(stress_product(gpu, request, clock=clock, cpu=cpu, blas=blas, held=held))
+    return tuple(found)
+
+
+def stress_product(
+    gpu: GpuDevice | None,
+    request: BenchRequest,
+    *,
+    clock: Clock,
+    cpu: CpuFacts,
+    blas: BlasDoor,
+    held: str | None = None,
+) -> StressProduct:
+    """Plan the heaviest product on a GPU, or on the CPU for None.
+
+    `held` names the holders of the GPU's memory, if known.
+
+    Raises:
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
+        InconclusiveError: the host has no memory left.
+    """
+    planned = plan_product(None if gpu is None else gpu.facts, request, cpu, held=held)
+    order = CaseOrder(
+        request=request,
+        shape=planned.shape,
+        dtype=planned.dtype,
+        data=HostData(request.seed, request.fill),
+        cpu=cpu,
+        clock=clock,
+        blas=blas,
+        gpus=() if gpu is None else (gpu,),
+    )
+    if gpu is None:
+        return StressProduct(CpuProduct(order), planned, clock, device="cpu")
+    device = f"gpu:{gpu.facts.cuda_index}"
+    product = GpuProduct(gpu, order)
+    return StressProduct(product, planned, clock, device=device, gpu_uuid=gpu.facts.uuid)
+
+
+def repeat_on_each(
+    products: Sequence[StressProduct], seconds: float
+) -> tuple[tuple[Corruption, ...], bool]:
+    """Repeat on one device after the other, for `seconds` each.
+
+    Return the checks of the devices that began, and whether the user interrupted them.
+    """
+    begun: list[StressProduct] = []
+    interrupted = False
+    try:
+        for product in products:
+            begun.append(product)
+            product.begin()
+            product.run_for(seconds)
+            product.end()
+    except KeyboardInterrupt:
+        interrupted = True
+        begun[-1].end()
+    return tuple(product.check for product in begun), interrupted
+
+
+class StressProduct:
+    """Repeated products on one device, for a given time or until the end of a burn.
+
+    `notes` tell the user about the choice of the product.
+    """
+
+    def __init__(
+        self,
+        product: RepeatedProduct,
+        planned: PlannedProduct,
+        clock: Clock,
+        *,
+        device: str,
+        gpu_uuid: str | None = None,
+    ) -> None:
+        self._product = product
+        self._clock = clock
+        self._check = Corruption(
+            device=device,
+            gpu_uuid=gpu_uuid,
+            dtype=planned.dtype,
+            shape=planned.shape,
+            words=planned.shape[0] * planned.shape[2],
+            failure=planned.taken,
+        )
+        self._batch = 1
+        self.notes = planned.notes
+
+    @property
+    def check(self) -> Corruption:
+        """Return the check so far."""
+        return self._check
+
+    def begin(self) -> None:
+        """Multiply for the first time; an error goes into the check's `failure`."""
+        if self._check.failure is not None:
+            return
+        try:
+            digest, verified = self._product.prepare()
+        except (GpucheckError, MemoryError) as error:
+            self._fail(error)
+        else:
+            self._check = replace(
+                self._check,
+                digest=digest,
+                reference_ok=verified.ok,
+                reference_error=verified.error,
+                reference_bound=verified.bound,
+            )
+
+    def run_for(self, seconds: float) -> float:
+        """Repeat for `seconds`, at least once, and return the seconds taken.
+
+        An error ends the product.
+        """
+        start_s = self._clock.now_s()
+        try:
+            for _ in range(_MOST_BATCHES):
+                if self._check.failure is not None:
+                    break
+                before_s = self._clock.now_s()
+                self._product.repeat(self._batch)
+                self._count(self._batch)
+                # Few reads, and yet the time is not exceeded by much.
+                if self._clock.now_s() - before_s < seconds / 8:
+                    self._batch = min(2 * self._batch, _MOST_BATCH)
+                if self._clock.now_s() - start_s >= seconds:
+                    break
+        except (GpucheckError, MemoryError) as error:
+            self._fail(error)
+        taken_s = self._clock.now_s() - start_s
+        self._check = replace(self._check, seconds=self._check.seconds + taken_s)
+        return taken_s
+
+    def end(self) -> Corruption:
+        """Release the memory and return the check."""
+        try:
+            self._product.release()
+        except GpucheckError as error:
+            self._fail(error)
+        return self._check
+
+    def _count(self, repeats: int) -> None:
+        found = self._product.differences()
+        self._check = replace(
+            self._check,
+            products=self._check.products + repeats,
+            mismatches=found.count,
+            first_index=found.first,
+            largest_ulp=found.largest_ulp,
+            not_finite=found.nan_count,
+        )
+
+    def _fail(self, error: GpucheckError | MemoryError) -> None:
+        if self._check.failure is None:
+            memory = Failure(
+                code="out-of-memory", message="the host does not have enough free memory"
+            )
+            failure = Failure.of(error) if isinstance(error, GpucheckError) else memory
+            self._check = replace(self._check, failure=failure)
+
+
+def is_corrupt(check: Corruption) -> bool:
+    """Return whether a device computed wrong: changed bits, or a first result off float64."""
+    return check.mismatches > 0 or check.reference_ok is False
+
+
+def deviating_digests(checks: Sequence[Corruption], model_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the devices whose first result differs from identical ones, each with a sentence.
+
+    `model_of` gives the model of each device. Of two identical devices both are named, since one of
+    them is wrong. With three or more, the majority is taken to be right. A device may have several
+    checks, from separate processes.
+    """
+    groups: dict[tuple[object, ...], list[Corruption]] = {}
+    for check in checks:
+        if check.digest is not None and check.device in model_of:
+            key = (model_of[check.device], check.dtype, check.shape)
+            groups.setdefault(key, []).append(check)
+    found: dict[str, str] = {}
+    for group in groups.values():
+        counts = Counter(check.digest for check in group)
+        if len(counts) < 2:
+            continue
+        (usual, most), (_, second) = counts.most_common(2)
+        for check in group:
+            if most == second:
+                found[check.device] = (
+                    f"its digest is {check.digest}; no digest has a majority, so the wrong one is "
+                    "unknown"
+                )
+            elif check.digest != usual:
+                others = {one.device for one in group if one.digest == usual} - {check.device}
+                whose = f"{len(others)} identical GPUs have" if others else "other processes have"
+                found[check.device] = f"its digest is {check.digest}, {whose} {usual}"
+    return found
+
+
+def corruption_sentence(check: Corruption) -> str:
+    """Return one sentence on a device's products: the error, or that all bits match."""
+    total = check.products * check.words
+    if check.mismatches:
+        ulp = "by a NaN" if check.largest_ulp is None else f"by up to {check.largest_ulp} ULP"
+        return (
+            f"{check.mismatches} of {total} numbers changed between identical products, "
+            f"{ulp}, the first at index {check.first_index}"
+        )
+    if check.reference_ok is False:
+        if check.reference_error is None:
+            return "the product holds NaN or infinity"
+        return (
+            f"the product differs from float64 by {check.reference_error:.2g}; "
+            f"the bound is {check.reference_bound or 0:.2g}"
+        )
+    return f"{check.products} identical products of {check.words} numbers: all bits match"
+
+
+#: Formats, those that load a GPU most first.
+HEAVIEST = ("bfloat16", "float16", "float32")
+#: Edges of the matrices: large enough to load the whole device, small enough for most.
+_GPU_EDGE, _CPU_EDGE = 8192, 1024
+
+
+# ------------------------------------------------------------------------------ planning
+
+
+class _ProductKernel(KernelBase):
+    """Product as `make_plan` sees it: one format, one size for every mode, no rows."""
+
+    id = "product"
+
+    def __init__(self, dtype: str, edge: int) -> None:
+        self.dtypes: Mapping[BenchMode, Sequence[str]] = MappingProxyType(
+            dict.fromkeys(BenchMode, (dtype,))
+        )
+        self.sizes: Mapping[BenchMode, int] = MappingProxyType(dict.fromkeys(BenchMode, edge))
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Return (m, k, n) for square matrices of edge `size`."""
+        return Matmul().shape(size)
+
+    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
+        """Return the work of one product."""
+        return Matmul().work(shape, dtype)
+
+    def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
+        """Return the bytes for drawing, keeping and checking, as for the timed product."""
+        return Matmul().host_bytes(shape, dtype, gpu_count)
+
+    def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        """Return the bytes of both factors, the first product, and the one compared with it."""
+        m, k, n = shape
+        factors = FORMATS[dtype].itemsize * (m * k + k * n)
+        return 2 * self.work(shape, dtype).bytes_moved - factors
+
+    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
+        """Return no case: this product is not timed."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProduct:
+    """Product to repeat on one device; `taken` is set if others hold the memory for it.
+
+    `notes` tell the user about the choice.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    taken: Failure | None = None
+
+
+def plan_product(
+    gpu: BenchGpu | None,
+    request: BenchRequest,
+    cpu: CpuFacts,
+    *,
+    held: str | None = None,
+) -> PlannedProduct:
+    """Choose the product for a GPU, or for the CPU if `gpu` is None.
+
+    `held` names the holders of the GPU's memory, if known.
+
+    Raises:
+        WrongUseError: the size or seed is invalid, or the size does not fit into memory.
+        InconclusiveError: the host has no memory left.
+    """
+    dtype = "float32" if gpu is None else heaviest_format(gpu)
+    product = _ProductKernel(dtype, _CPU_EDGE if gpu is None else _GPU_EDGE)
+    resources = Resources(
+        with_cpu=gpu is None,
+        gpus=() if gpu is None else (gpu,),
+        host_bytes=cpu.memory_available_bytes,
+        holders={} if gpu is None or held is None else {gpu.uuid or "": held},
+    )
+    asked = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
+    plan = make_plan(asked, {product.id: product}, resources)
+    (group,) = plan.groups
+    return PlannedProduct(
+        dtype=dtype,
+        shape=group.shape,
+        notes=() if group.taken else plan.notes,
+        taken=next(iter(group.taken.values()), None),
+    )
+
+
+def heaviest_format(gpu: BenchGpu) -> str:
+    """Return the format that loads this GPU most."""
+    fitting = (name for name in HEAVIEST if missing_format(FORMATS[name], gpu) is None)
+    return next(fitting, "float32")
+
+
+# ------------------------------------------------------------------------------ products
+
+SOURCE = Path(__file__).with_name("sdc.cu")
+_THREADS = 256
+_BLOCKS_PER_SM = 8
+#: No index yet: any mismatch has a smaller one.
+_NOWHERE = 2**64 - 1
+
+
+class RepeatedProduct(Protocol):
+    """Repeated product on one device, each result compared with the first."""
+
+    def prepare(self) -> tuple[str, Verified]:
+        """Multiply for the first time; return the digest and the comparison with float64."""
+        ...
+
+    def repeat(self, count: int) -> None:
+        """Multiply and compare `count` times, and wait for the last one."""
+        ...
+
+    def differences(self) -> BitDifferences:
+        """Return the differences so far."""
+        ...
+
+    def release(self) -> None:
+        """Release the memory."""
+        ...
+
+
+class GpuProduct:
+    """Products by cuBLAS, compared on the GPU."""
+
+    def __init__(self, gpu: GpuDevice, order: CaseOrder) -> None:
+        self._gpu = gpu
+        self._order = order
+        self._form = FORMATS[order.dtype]
+        self._product = Product(math_mode=self._form.math_mode)
+        self._arrays: tuple[GpuArray, ...] = ()
+        self._differ: GpuFunction | None = None
+
+    def prepare(self) -> tuple[str, Verified]:
+        """Put the factors into GPU memory and multiply for the first time."""
+        import numpy as np
+
+        m, _, n = self._order.shape
+        storage = STORAGES[self._form.output]
+        left, right = (self._gpu.upload(side) for side in draw_inputs(self._order))
+        first, again = (self._gpu.allocate((m, n), storage) for _ in range(2))
+        found = self._gpu.upload(np.array([0, _NOWHERE, 0, 0], dtype=np.uint64))
+        self._arrays = (left, right, first, again, found)
+        self._differ = self._compiled("differ")
+        self._gpu.poison(first)
+        self._gpu.multiply(left, right, first, self._product)
+        digest = self._digest(first)
+        return digest, verify_product(self._order, self._gpu.download(first), form=self._form)
+
+    def _digest(self, array: GpuArray) -> str:
+        import numpy as np
+
+        total = self._gpu.upload(np.zeros(1, dtype=np.uint64))
+        self._launch(self._compiled("digest"), (array, self._count(), total))
+        return f"{int(self._gpu.download(total)[0]):016x}"
+
+    def repeat(self, count: int) -> None:
+        """Multiply and compare `count` times."""
+        left, right, first, again, found = self._arrays
+        assert self._differ is not None
+        for _ in range(count):
+            # Without this, a product that was not computed would pass as the one before it.
+            self._gpu.poison(again)
+            self._gpu.multiply(left, right, again, self._product)
+            self._launch(self._differ, (first, again, self._count(), found))
+        self._gpu.synchronize()
+
+    def differences(self) -> BitDifferences:
+        """Return the differences so far."""
+        return differences_found(self._gpu.download(self._arrays[4]))
+
+    def release(self) -> None:
+        """Release the GPU memory."""
+        self._arrays = ()
+        self._differ = None
+        self._gpu.release()
+
+    def _compiled(self, name: str) -> GpuFunction:
+        source = SOURCE.read_text(encoding="utf-8")
+        return self._gpu.compile(source, name, {"ELEMENT": ELEMENTS[self._form.output]})
+
+    def _launch(self, function: GpuFunction, arguments: tuple[object, ...]) -> None:
+        function(_BLOCKS_PER_SM * self._gpu.facts.sm_count, _THREADS, arguments)
+
+    def _count(self) -> object:
+        import numpy as np
+
+        m, _, n = self._order.shape
+        return np.int64(m * n)
+
+
+class CpuProduct:
+    """Products by NumPy's BLAS, compared in NumPy as the GPU kernels do."""
+
+    def __init__(self, order: CaseOrder) -> None:
+        self._order = order
+        self._form = FORMATS[order.dtype]
+        self._found = BitDifferences()
+        self._arrays: tuple[HostArray, ...] = ()
+
+    def prepare(self) -> tuple[str, Verified]:
+        """Multiply for the first time."""
+        import numpy as np
+
+        m, _, n = self._order.shape
+        left, right = draw_inputs(self._order)
+        first, again = (np.full((m, n), np.nan, dtype=self._order.dtype) for _ in range(2))
+        self._arrays = (left, right, first, again)
+        np.matmul(left, right, out=first)
+        return digest(first, self._form.output), verify_product(self._order, first, form=self._form)
+
+    def repeat(self, count: int) -> None:
+        """Multiply and compare `count` times."""
+        import numpy as np
+
+        left, right, first, again = self._arrays
+        for _ in range(count):
+            again.fill(np.nan)
+            np.matmul(left, right, out=again)
+            self._found = combined(self._found, compare_bits(first, again, self._form.output))
+
+    def differences(self) -> BitDifferences:
+        """Return the differences so far."""
+        return self._found
+
+    def release(self) -> None:
+        """Drop the arrays."""
+        self._arrays = ()
+
+
+# ---------------------------------------------------------------------------------- bits
+
+#: Formats of sdc.cu, with its number for each.
+ELEMENTS = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3, "int32": 4}
+#: splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+#: Numbers handled at once, to bound the memory.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitDifferences:
+    """BitDifferences between two arrays of one shape; `first` is None if they are equal."""
+
+    count: int = 0
+    first: int | None = None
+    largest_ulp: int | None = None
+    nan_count: int = 0
+
+
+def compare_bits(one: HostArray, other: HostArray, format_name: str) -> BitDifferences:
+    """Return how two arrays of stored numbers differ, as the kernel `differ` counts it."""
+    import numpy as np
+
+    first_words, second_words = _words(one), _words(other)
+    found = BitDifferences()
+    for low in range(0, len(first_words), _BLOCK):
+        here = slice(low, low + _BLOCK)
+        places = np.flatnonzero(first_words[here] != second_words[here])
+        if not len(places):
+            continue
+        pair = (first_words[here][places], second_words[here][places])
+        nan = _is_nan(pair[0], format_name) | _is_nan(pair[1], format_name)
+        distances = _ulps_between(pair[0][~nan], pair[1][~nan], format_name)
+        part = BitDifferences(
+            count=len(places),
+            first=low + int(places[0]),
+            largest_ulp=int(distances.max()) if len(distances) else None,
+            nan_count=int(nan.sum()),
+        )
+        found = combined(found, part)
+    return found
+
+
+def combined(one: BitDifferences, other: BitDifferences) -> BitDifferences:
+    """Return the sum of two counts."""
+    firsts = [part.first for part in (one, other) if part.first is not None]
+    ulps = [part.largest_ulp for part in (one, other) if part.largest_ulp is not None]
+    return BitDifferences(
+        count=one.count + other.count,
+        first=min(firsts, default=None),
+        largest_ulp=max(ulps, default=None),
+        nan_count=one.nan_count + other.nan_count,
+    )
+
+
+def digest(values: HostArray, format_name: str) -> str:
+    """Return the digest of stored numbers in sixteen hexadecimal digits, as the kernel sums it."""
+    import numpy as np
+
+    assert format_name in ELEMENTS
+    words, total = _words(values), 0
+    for low in range(0, len(words), _BLOCK):
+        part = words[low : low + _BLOCK].astype(np.uint64)
+        places = np.arange(low + 1, low + 1 + len(part), dtype=np.uint64)
+        # NumPy's unsigned arrays wrap around silently, as intended.
+        mixed = part + places * np.uint64(_GOLDEN)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
+        total += int(np.sum(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64))
+    return f"{total % 2**64:016x}"
+
+
+def _words(values: HostArray) -> HostArray:
+    """Return the numbers' bits as unsigned integers, in one row."""
+    import numpy as np
+
+    return np.ascontiguousarray(values).reshape(-1).view(f"u{values.dtype.itemsize}")
+
+
+#: Sign bit and infinity, by format; larger magnitudes are NaN.
+_LAYOUTS = {
+    "float32": (0x8000_0000, 0x7F80_0000),
+    "float16": (0x8000, 0x7C00),
+    "bfloat16": (0x8000, 0x7F80),
+    "float64": (0x8000_0000_0000_0000, 0x7FF0_0000_0000_0000),
+}
+
+
+def _is_nan(words: HostArray, format_name: str) -> HostArray:
+    import numpy as np
+
+    if format_name == "int32":
+        return np.zeros(len(words), dtype=bool)
+    sign, infinite = _LAYOUTS[format_name]
+    nan: HostArray = (words.astype(np.uint64) & np.uint64(sign - 1)) > np.uint64(infinite)
+    return nan
+
+
+def _ulps_between(one: HostArray, other: HostArray, format_name: str) -> HostArray:
+    """Return the distance of each pair in numbers of the format; both zeros are one number."""
+    import numpy as np
+
+    if format_name == "int32":
+        signed = [side.view(np.int32).astype(np.int64) for side in (one, other)]
+        distance: HostArray = np.abs(signed[0] - signed[1]).astype(np.uint64)
+        return distance
+    sign, _ = _LAYOUTS[format_name]
+    wide = [side.astype(np.uint64) for side in (one, other)]
+    low, high = (side & np.uint64(sign - 1) for side in wide)
+    same_sign = ((wide[0] ^ wide[1]) & np.uint64(sign)) == 0
+    apart = np.where(low < high, high - low, low - high)
+    return np.where(same_sign, apart, low + high)
+
+
+def differences_found(found: HostArray) -> BitDifferences:
+    """Return the four results of the kernel `differ`."""
+    count, first, largest, nans = (int(number) for number in found)
+    if not count:
+        return BitDifferences()
+    return BitDifferences(
+        count=count,
+        first=first,
+        # If every differing pair holds a NaN, there is no distance.
+        largest_ulp=largest if nans < count else None,
+        nan_count=nans,
+    )

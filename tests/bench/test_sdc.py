@@ -1,0 +1,585 @@
+"""Silent data corruption: a planted flip is found and placed, nothing else is called corrupt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.bench.model import BenchRequest, Corruption
+from gpucheck.bench.sdc import (
+    ELEMENTS,
+    BitDifferences,
+    PlannedProduct,
+    StressProduct,
+    combined,
+    compare_bits,
+    corruption_sentence,
+    deviating_digests,
+    differences_found,
+    digest,
+    heaviest_format,
+    is_corrupt,
+    plan_product,
+    repeat_on_each,
+    stress_product,
+    stress_products,
+)
+from gpucheck.drivers.gpu import BenchGpu
+from gpucheck.report.errors import InconclusiveError, WrongUseError
+from tests.fakes.bench import FakeArray, FakeBlas, FakeClock, FakeCpu, FakeGpu
+
+EDGE = 64
+NAMES = {number: name for name, number in ELEMENTS.items()}
+LOST = InconclusiveError(code="gpu-lost", message="the GPU stopped answering")
+
+
+class BitGpu(FakeGpu):
+    """A GPU that runs sdc.cu's kernels in NumPy; `flips` are (product, index, bits)."""
+
+    def __init__(
+        self, clock: FakeClock, flips: list[tuple[int, int, int]] | None = None, **kw: Any
+    ):
+        super().__init__(clock, **kw)
+        self.flips = flips or []
+        self.products = 0
+
+    def multiply(self, left: Any, right: Any, out: Any, product: Any = None) -> None:
+        self.synchronize_cost(1)
+        super().multiply(left, right, out, product)
+        words = out.values.reshape(-1).view(f"u{out.values.itemsize}")
+        for number, index, bits in self.flips:
+            if number == self.products:
+                words[index] ^= bits
+        self.products += 1
+
+    def compile(self, source: str, name: str, defines: Any = None) -> Any:
+        self._may_fail("compile")
+        assert f"void {name}(" in source
+        form = NAMES[(defines or {}).get("ELEMENT", 0)]
+
+        def launch(grid: int, block: int, args: tuple[Any, ...]) -> None:
+            if name == "digest":
+                values, count, total = args
+                assert count == values.values.size
+                total.values[0] = int(digest(values.values, form), 16)
+                return
+            one, other, count, found = args
+            assert count == one.values.size
+            now = compare_bits(one.values, other.values, form)
+            left = found.values
+            left[0] += np.uint64(now.count)
+            left[1] = min(int(left[1]), 2**64 - 1 if now.first is None else now.first)
+            left[2] = max(int(left[2]), now.largest_ulp or 0)
+            left[3] += np.uint64(now.nan_count)
+
+        return launch
+
+
+def product(gpu: BitGpu | None, clock: FakeClock, size: int = EDGE) -> StressProduct:
+    return stress_product(
+        gpu, BenchRequest(size=size), clock=clock, cpu=FakeCpu().facts(), blas=FakeBlas()
+    )
+
+
+def burned(gpu: BitGpu, clock: FakeClock, seconds: float = 0.01) -> Corruption:
+    found = product(gpu, clock)
+    found.begin()
+    found.run_for(seconds)
+    return found.end()
+
+
+def test_a_healthy_gpu_repeats_every_bit() -> None:
+    clock = FakeClock()
+    check = burned(BitGpu(clock), clock)
+
+    assert check.products > 2
+    assert (check.mismatches, check.first_index, check.largest_ulp) == (0, None, None)
+    assert check.reference_ok is True
+    assert not is_corrupt(check)
+    assert "all bits match" in corruption_sentence(check)
+    assert (check.device, check.gpu_uuid, check.words) == ("gpu:0", "GPU-00000000", EDGE * EDGE)
+
+
+def test_one_flipped_bit_is_found_and_placed() -> None:
+    clock = FakeClock()
+    check = burned(BitGpu(clock, flips=[(3, 1234, 1)]), clock)
+
+    assert is_corrupt(check)
+    assert (check.mismatches, check.first_index, check.largest_ulp) == (1, 1234, 1)
+    assert "1 of" in corruption_sentence(check)
+    assert "first at index 1234" in corruption_sentence(check)
+
+
+def test_flips_of_several_products_are_counted_together() -> None:
+    clock = FakeClock()
+    check = burned(BitGpu(clock, flips=[(2, 700, 0x80), (4, 9, 2)]), clock)
+
+    assert (check.mismatches, check.first_index, check.largest_ulp) == (2, 9, 128)
+
+
+def test_a_nan_that_comes_once_is_a_mismatch_without_distance() -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock)
+    original = gpu.multiply
+
+    def multiply(left: Any, right: Any, out: Any, product: Any = None) -> None:
+        original(left, right, out, product)
+        if gpu.products == 3:
+            out.values.reshape(-1)[5] = 0x7FC0
+
+    gpu.multiply = multiply  # type: ignore[method-assign]
+    check = burned(gpu, clock)
+
+    assert (check.mismatches, check.not_finite, check.largest_ulp) == (1, 1, None)
+    assert "by a NaN" in corruption_sentence(check)
+
+
+def test_a_product_that_is_not_computed_does_not_pass_as_the_last_one() -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock)
+    original = gpu.multiply
+
+    def multiply(left: Any, right: Any, out: Any, product: Any = None) -> None:
+        if gpu.products == 2:
+            gpu.products += 1
+            gpu.synchronize_cost(1)
+            return
+        original(left, right, out, product)
+
+    gpu.multiply = multiply  # type: ignore[method-assign]
+
+    assert burned(gpu, clock).mismatches == EDGE * EDGE
+
+
+def test_a_fault_in_the_first_product_shows_against_float64() -> None:
+    clock = FakeClock()
+    # The exponent's highest bit of a bfloat16: the same wrong number each time.
+    flips = [(number, 77, 0x4000) for number in range(100_000)]
+    check = burned(BitGpu(clock, flips=flips), clock)
+
+    assert check.mismatches == 0
+    assert check.reference_ok is False
+    assert is_corrupt(check)
+    assert "float64" in corruption_sentence(check)
+
+
+def test_a_lone_gpu_that_is_wrong_the_same_way_every_time_is_found() -> None:
+    clock = FakeClock()
+    # A quarter of the typical entry, in one entry of each product, in bfloat16.
+    gpu = BitGpu(clock, wrong_by=0.25 * EDGE**0.5)
+    one = product(gpu, clock)
+    one.begin()
+    one.run_for(0.01)
+    found = one.end()
+
+    assert found.dtype == "bfloat16"
+    assert found.products > 0
+    assert found.mismatches == 0
+    assert found.reference_ok is False
+    assert is_corrupt(found)
+
+
+def test_a_gpu_lost_in_mid_run_keeps_what_was_compared() -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock, failures={"multiply": []})
+    found = product(gpu, clock)
+    found.begin()
+    found.run_for(0.001)
+    before = found.check.products
+    gpu._failures["multiply"] = [LOST]
+    found.run_for(0.001)
+    check = found.end()
+
+    assert check.failure is not None
+    assert check.failure.code == "gpu-lost"
+    assert check.products >= before > 0
+
+
+def test_a_gpu_that_cannot_begin_says_so_and_is_not_corrupt() -> None:
+    clock = FakeClock()
+    gpu = BitGpu(clock, failures={"upload": [LOST]})
+    found = product(gpu, clock)
+    found.begin()
+    check = found.end()
+
+    assert (check.products, check.digest) == (0, None)
+    assert check.failure is not None
+    assert not is_corrupt(check)
+    assert gpu.released == 1
+
+
+def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
+    class Standing(FakeClock):
+        def now_s(self) -> float:
+            return 0.0
+
+    planned = PlannedProduct(dtype="float32", shape=(8, 8, 8))
+    found = StressProduct(_Silent(), planned, Standing(), device="cpu")
+    found.run_for(1.0)
+
+    assert found.check.products > 0
+
+
+class _Silent:
+    """A product of which nothing takes any time."""
+
+    def prepare(self) -> Any:
+        raise AssertionError
+
+    def repeat(self, count: int) -> None:
+        pass
+
+    def differences(self) -> Any:
+        from gpucheck.bench.sdc import BitDifferences
+
+        return BitDifferences()
+
+    def release(self) -> None:
+        pass
+
+
+def products(*gpus: BitGpu, with_cpu: bool = False, **more: Any) -> tuple[StressProduct, ...]:
+    return stress_products(
+        gpus,
+        BenchRequest(size=EDGE),
+        with_cpu=with_cpu,
+        clock=FakeClock(),
+        cpu=FakeCpu().facts(),
+        blas=FakeBlas(),
+        **more,
+    )
+
+
+def test_the_processor_is_checked_by_the_same_rule() -> None:
+    (check,), interrupted = repeat_on_each(products(with_cpu=True), 0.0)
+
+    assert (check.device, check.dtype, check.products) == ("cpu", "float32", 1)
+    assert check.reference_ok is True
+    assert check.mismatches == 0
+    assert not interrupted
+
+
+def test_a_full_gpu_is_not_repeated_on_and_says_who_fills_it() -> None:
+    full = BitGpu(FakeClock(), memory_free_bytes=0)
+    other = BitGpu(FakeClock(), cuda_index=1)
+    holders = {full.facts.uuid or "": "process 7 (py) holds 9.0 GiB"}
+
+    (first, second), _ = repeat_on_each(products(full, other, holders=holders), 0.0)
+
+    assert first.failure is not None
+    assert first.failure.code == "gpu-memory-taken"
+    assert "process 7 (py)" in first.failure.message
+    assert (first.products, second.products) == (0, 1)
+    assert full.products == 0
+
+
+def test_an_interrupt_keeps_the_devices_before_it() -> None:
+    first, second = BitGpu(FakeClock()), BitGpu(FakeClock(), cuda_index=1)
+    third = BitGpu(FakeClock(), cuda_index=2)
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    planned = products(first, second, third)
+    second.multiply = interrupted  # type: ignore[method-assign]
+    checks, ended = repeat_on_each(planned, 0.0)
+
+    assert ended
+    assert [check.device for check in checks] == ["gpu:0", "gpu:1"]
+    assert [check.products for check in checks] == [1, 0]
+    assert second.released == 1
+
+
+def test_both_sides_give_one_digest_for_the_same_bits() -> None:
+    clock = FakeClock()
+    first, second = BitGpu(clock), BitGpu(clock, cuda_index=1)
+
+    assert burned(first, clock).digest == burned(second, clock).digest
+
+
+# ------------------------------------------------------------------------------------- twins
+
+
+def digests(*texts: str | None) -> list[Corruption]:
+    return [
+        Corruption(device=f"gpu:{place}", gpu_uuid=None, digest=text, dtype="float16")
+        for place, text in enumerate(texts)
+    ]
+
+
+ONE_MODEL = {f"gpu:{place}": "H100" for place in range(8)}
+
+
+def test_twins_that_agree_are_fine() -> None:
+    assert deviating_digests(digests("a", "a", "a"), ONE_MODEL) == {}
+
+
+def test_the_odd_one_of_eight_is_named() -> None:
+    found = deviating_digests(digests(*"aaaaabaa"), ONE_MODEL)
+
+    assert set(found) == {"gpu:5"}
+    assert "7 identical GPUs have a" in found["gpu:5"]
+
+
+def test_of_two_that_differ_both_are_named() -> None:
+    found = deviating_digests(digests("a", "b"), ONE_MODEL)
+
+    assert set(found) == {"gpu:0", "gpu:1"}
+    assert "no digest has a majority" in found["gpu:0"]
+
+
+def test_different_models_and_formats_are_not_compared() -> None:
+    checks = digests("a", "b")
+    other_format = [checks[0], replace(checks[1], dtype="float32")]
+
+    assert deviating_digests(checks, {"gpu:0": "H100", "gpu:1": "A100"}) == {}
+    assert deviating_digests(other_format, ONE_MODEL) == {}
+
+
+def test_one_without_a_digest_says_nothing() -> None:
+    assert deviating_digests(digests("a", None, "a"), ONE_MODEL) == {}
+
+
+def test_the_fake_is_not_kinder_than_the_array() -> None:
+    """The planted flips above go through the same arrays that are compared."""
+    array = FakeArray(np.zeros(4, dtype=np.uint16))
+    array.values.view("u2")[1] ^= 1
+
+    assert compare_bits(array.values, np.zeros(4, dtype=np.uint16), "bfloat16").count == 1
+
+
+CPU = FakeCpu(memory_available_bytes=2**40).facts()
+
+
+def card(free_bytes: int = 2**36, capability: str = "9.0") -> BenchGpu:
+    return FakeGpu(FakeClock(), memory_free_bytes=free_bytes, compute_capability=capability).facts
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [("9.0", "bfloat16"), ("7.5", "float16"), ("6.1", "float32")]
+)
+def test_the_heaviest_format_that_the_card_has(capability: str, name: str) -> None:
+    assert heaviest_format(card(capability=capability)) == name
+
+
+def test_an_empty_card_is_loaded_with_large_matrices() -> None:
+    planned = plan_product(card(), BenchRequest(), CPU)
+
+    assert (planned.dtype, planned.shape) == ("bfloat16", (8192, 8192, 8192))
+    assert planned.notes == ()
+    assert planned.taken is None
+
+
+def test_a_smaller_edge_for_a_nearly_full_card_is_said() -> None:
+    planned = plan_product(card(2**26), BenchRequest(), CPU)
+
+    assert planned.shape == (2048, 2048, 2048)
+    assert planned.notes == (
+        "product: size 8192 does not fit into the free memory; measured at 2048",
+    )
+
+
+def test_the_four_matrices_fit_into_what_is_planned_for_them() -> None:
+    (edge, *_) = plan_product(card(2**28), BenchRequest(), CPU).shape
+
+    assert 4 * 2 * edge**2 <= 0.8 * 2**28 < 4 * 2 * (2 * edge) ** 2
+
+
+def test_a_full_card_is_named_with_who_fills_it() -> None:
+    planned = plan_product(card(0), BenchRequest(), CPU, held="process 7 holds 70.0 GiB")
+
+    assert planned.taken is not None
+    assert planned.taken.code == "gpu-memory-taken"
+    assert planned.taken.message.endswith("process 7 holds 70.0 GiB")
+
+
+def test_a_size_that_does_not_fit_is_refused_with_who_is_in_the_way() -> None:
+    with pytest.raises(WrongUseError) as caught:
+        plan_product(card(2**28), BenchRequest(size=10**5), CPU, held="process 7 holds 9.0 GiB")
+
+    assert caught.value.code == "size-does-not-fit"
+    assert caught.value.remedy[1] == "gpu:0: process 7 holds 9.0 GiB."
+
+
+@pytest.mark.parametrize("request_", [BenchRequest(size=0), BenchRequest(seed=-1)])
+def test_numbers_that_make_no_sense_are_refused(request_: BenchRequest) -> None:
+    with pytest.raises(WrongUseError):
+        plan_product(None, request_, CPU)
+
+
+def test_a_host_without_memory_cannot_check_anything() -> None:
+    with pytest.raises(InconclusiveError, match="hardly any memory"):
+        plan_product(None, BenchRequest(), FakeCpu(memory_available_bytes=0).facts())
+
+
+def test_the_processors_product_is_small_and_asked_for_ones_are_taken() -> None:
+    assert plan_product(None, BenchRequest(), CPU).shape == (1024, 1024, 1024)
+    assert plan_product(None, BenchRequest(size=96), CPU).shape == (96, 96, 96)
+
+
+FLOATS = {"float16": "f2", "float32": "f4", "float64": "f8"}
+
+
+def pair(one: float, other: float, form: str = "float32") -> BitDifferences:
+    return compare_bits(
+        np.array([one], dtype=FLOATS[form]), np.array([other], dtype=FLOATS[form]), form
+    )
+
+
+def words(form: str, *bits: int) -> Any:
+    unsigned = {"bfloat16": "u2", "float16": "u2", "float32": "u4", "float64": "u8", "int32": "u4"}
+    stored = {"bfloat16": "u2", "float16": "f2", "float32": "f4", "float64": "f8", "int32": "i4"}
+    return np.array(bits, dtype=unsigned[form]).view(stored[form])
+
+
+def test_equal_arrays_do_not_differ() -> None:
+    values = np.array([0.0, -0.0, math.nan, math.inf, 1e-45], dtype=np.float32)
+
+    assert compare_bits(values, values.copy(), "float32") == BitDifferences()
+
+
+@pytest.mark.parametrize("form", FLOATS)
+def test_neighbours_are_one_apart(form: str) -> None:
+    one = np.array([1.0], dtype=FLOATS[form])
+
+    assert compare_bits(one, np.nextafter(one, one * 2), form).largest_ulp == 1
+
+
+@pytest.mark.parametrize("form", FLOATS)
+def test_the_smallest_numbers_of_both_signs_are_two_apart(form: str) -> None:
+    tiny = float(np.finfo(FLOATS[form]).smallest_subnormal)
+
+    assert pair(tiny, -tiny, form).largest_ulp == 2
+
+
+def test_both_zeros_are_one_number_but_not_the_same_bits() -> None:
+    found = pair(0.0, -0.0)
+
+    assert (found.count, found.largest_ulp, found.nan_count) == (1, 0, 0)
+
+
+def test_the_largest_numbers_are_as_far_apart_as_there_are_numbers() -> None:
+    found = pair(-math.inf, math.inf, "float64")
+
+    assert found.largest_ulp == 2 * 0x7FF0_0000_0000_0000
+
+
+@pytest.mark.parametrize("other", [1.0, math.inf, -math.nan])
+def test_a_nan_has_no_distance(other: float) -> None:
+    found = pair(math.nan, other)
+
+    assert found == BitDifferences(count=1, first=0, largest_ulp=None, nan_count=1)
+
+
+def test_two_different_nans_differ() -> None:
+    found = compare_bits(words("float32", 0x7FC0_0000), words("float32", 0x7FC0_0001), "float32")
+
+    assert (found.count, found.nan_count) == (1, 1)
+
+
+def test_bfloat16_is_judged_by_its_own_layout() -> None:
+    # 0x7F81 is a NaN in bfloat16, and a number in float16.
+    one, other = words("bfloat16", 0x3F80, 0x7F81), words("bfloat16", 0x3F82, 0x7F80)
+
+    found = compare_bits(one, other, "bfloat16")
+
+    assert found == BitDifferences(count=2, first=0, largest_ulp=2, nan_count=1)
+
+
+def test_whole_numbers_differ_by_their_difference() -> None:
+    one, other = words("int32", 0, 0x8000_0000), words("int32", 5, 0x7FFF_FFFF)
+
+    assert compare_bits(one, other, "int32").largest_ulp == 2**32 - 1
+
+
+@pytest.mark.parametrize("place", [0, 5, 2**20, 2**20 + 7])
+def test_the_first_place_is_that_of_the_whole_array(place: int) -> None:
+    one = np.zeros(2**20 + 8, dtype=np.float32)
+    other = one.copy()
+    other[place] = 1.0
+    other[-1] = 1.0
+
+    found = compare_bits(one, other, "float32")
+
+    assert found.first == place
+    assert found.count == (1 if place == 2**20 + 7 else 2)
+
+
+@given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
+def test_the_distance_is_symmetric_and_counts_the_numbers_between(one: float, other: float) -> None:
+    def rank(value: float) -> int:
+        bits = int(np.float32(value).view(np.uint32))
+        return -(bits & 0x7FFF_FFFF) if bits >> 31 else bits
+
+    found, back = pair(one, other), pair(other, one)
+
+    assert found == back
+    if found.count:
+        assert found.largest_ulp == abs(rank(one) - rank(other))
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40),
+    st.data(),
+)
+def test_any_flipped_bit_changes_the_digest(values: list[int], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(values) - 1))
+    bit = data.draw(st.integers(0, 31))
+    changed = list(values)
+    changed[place] ^= 1 << bit
+
+    before = digest(words("float32", *values), "float32")
+
+    assert digest(words("float32", *changed), "float32") != before
+    assert len(before) == 16
+
+
+def test_the_digest_is_what_the_kernel_sums() -> None:
+    """Computed once more, word by word, from the published constants of splitmix64."""
+
+    def mixed(word: int, place: int) -> int:
+        state = (word + place * 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        return state ^ (state >> 31)
+
+    values = [0, 1, 0xFFFF, 0x3F80]
+    expected = sum(mixed(word, place) for place, word in enumerate(values, 1)) % 2**64
+
+    assert digest(words("bfloat16", *values), "bfloat16") == f"{expected:016x}"
+
+
+def test_swapped_numbers_change_the_digest() -> None:
+    assert digest(words("float32", 1, 2), "float32") != digest(words("float32", 2, 1), "float32")
+
+
+def test_joined_counts_are_those_of_both() -> None:
+    one = BitDifferences(count=2, first=9, largest_ulp=None, nan_count=2)
+    other = BitDifferences(count=1, first=3, largest_ulp=7)
+
+    assert combined(one, other) == BitDifferences(count=3, first=3, largest_ulp=7, nan_count=2)
+    assert combined(BitDifferences(), BitDifferences()) == BitDifferences()
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([0, 2**64 - 1, 0, 0], BitDifferences()),
+        ([3, 17, 9, 1], BitDifferences(count=3, first=17, largest_ulp=9, nan_count=1)),
+        ([2, 5, 0, 2], BitDifferences(count=2, first=5, largest_ulp=None, nan_count=2)),
+    ],
+)
+def test_what_the_kernel_leaves_is_read(left: list[int], expected: BitDifferences) -> None:
+    assert differences_found(np.array(left, dtype=np.uint64)) == expected
+
+
+def test_every_output_format_has_a_number() -> None:
+    from gpucheck.bench.formats import FORMATS
+
+    assert {form.output for form in FORMATS.values()} == set(ELEMENTS)
