@@ -36,7 +36,7 @@ class TestPlan:
         assert result["gpus"][0]["allocator_limit_bytes"] == result["gpus"][0]["limit_bytes"]
         assert result["overhead"]["included"] is False
 
-    def test_the_overhead_is_taken_off_where_asked(
+    def test_the_overhead_is_subtracted_on_request(
         self, program: Program, machine: dict[str, str]
     ) -> None:
         ended = limited(program, machine, "--json", "--include-overhead")
@@ -109,7 +109,9 @@ class TestPlan:
         (fraction,) = [event[2] for event in events(machine) if event[1].startswith("set_per")]
         assert fraction == pytest.approx(0.3)
 
-    def test_folklore_is_warned_of(self, program: Program, machine: dict[str, str]) -> None:
+    def test_ineffective_variables_cause_a_warning(
+        self, program: Program, machine: dict[str, str]
+    ) -> None:
         env = machine | {"TF_GPU_MEMORY_LIMIT": "1024", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
         document = limited(program, env, "--json").document("memlimit")

@@ -180,7 +180,7 @@ class TestPretendedCupy:
 
         assert self.verify(program, env, "10%").code == 0
 
-    def test_a_busy_card_proves_nothing_and_says_what_to_do(
+    def test_a_busy_card_proves_nothing_and_has_a_remedy(
         self, program: Program, pretend: Pretend, call_log: Path
     ) -> None:
         env = pretend("h100x8", gpus=1) | cupy_environment()  # a training job is on it

@@ -97,7 +97,7 @@ class TestWatch:
         assert run["culprits"][0]["name"].startswith("python")
         assert run["peak_bytes"] == 14 * GIB
 
-    def test_a_command_above_it_is_stopped_and_nobody_else(
+    def test_only_a_command_above_the_limit_is_stopped(
         self, program: Program, watched: dict[str, str], tmp_path: Path
     ) -> None:
         with subprocess.Popen(["sleep", "60"]) as stranger:

@@ -134,7 +134,7 @@ print(cupy.get_default_memory_pool().get_limit())
     assert stdout == "0\n"
 
 
-def test_a_tighter_limit_of_the_programs_own_stays(run: Any) -> None:
+def test_a_tighter_limit_of_the_program_is_kept(run: Any) -> None:
     text = f"""
 {ON_GPU_0}
 import cupy

@@ -63,7 +63,7 @@ def test_both_sides_agree_on_the_variable() -> None:
     assert HOOK_VARIABLE == gpucheck_limit_hook.VARIABLE
 
 
-def test_the_hook_is_told_the_bytes_of_every_gpu() -> None:
+def test_the_hook_gets_the_bytes_of_every_gpu() -> None:
     variables = hook_environment(plan("50%", card(0), card(1, 8 * GIB)), {})
 
     assert document(variables)["gpus"] == [
@@ -85,7 +85,7 @@ def test_an_unknown_limit_has_no_hook() -> None:
     assert hook_environment(plan("50%", card(0, None)), {}) == {}
 
 
-def test_what_was_put_into_pytorchs_variable_is_told() -> None:
+def test_the_hook_gets_what_was_set_for_pytorch() -> None:
     inherited = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
 
     variables = hook_environment(plan("50%", torch="2.10.0", env=inherited), inherited)
@@ -97,7 +97,7 @@ def test_what_was_put_into_pytorchs_variable_is_told() -> None:
     }
 
 
-def test_what_was_put_into_the_other_variables_is_told() -> None:
+def test_the_hook_gets_what_was_set_for_the_others() -> None:
     told = document(hook_environment(plan("50%"), {}))
 
     assert told["jax"] == {"variable": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}
@@ -105,7 +105,7 @@ def test_what_was_put_into_the_other_variables_is_told() -> None:
     assert told["torch"] is None  # no Python is known to have one that knows the key
 
 
-def test_variables_that_were_not_set_are_told_too() -> None:
+def test_the_hook_gets_variables_that_were_not_set() -> None:
     inherited = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 
     told = document(hook_environment(plan("8GiB", env=inherited), inherited))
@@ -123,7 +123,7 @@ def test_an_outer_limit_is_not_widened(outer: int, after: int) -> None:
 
 
 @pytest.mark.parametrize(("outer", "told"), [("GPU-0", GIB), ("GPU-0", None), ("GPU-9", None)])
-def test_an_outer_limit_is_told_where_it_is_the_tighter_one(outer: str, told: int | None) -> None:
+def test_a_tighter_outer_limit_is_reported(outer: str, told: int | None) -> None:
     size = GIB if told else 99 * GIB
     inherited = {HOOK_VARIABLE: json.dumps({"gpus": [{"uuid": outer, "bytes": size}]})}
 

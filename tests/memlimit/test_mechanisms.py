@@ -117,7 +117,7 @@ class TestPytorch:
         ],
     )
     @pytest.mark.parametrize("name", [CONF, CONF_OLD])
-    def test_settings_that_are_there_are_merged(self, name: str, theirs: str, after: str) -> None:
+    def test_existing_settings_are_merged(self, name: str, theirs: str, after: str) -> None:
         limit = plan("30%", env={name: theirs}, found={"torch": "2.12.0"})
 
         assert limit.environment == {**limit.environment, name: after}
@@ -136,7 +136,7 @@ class TestPytorch:
         assert limit.environment[CONF_OLD] == "per_process_memory_fraction:0.3"
 
     @pytest.mark.parametrize("hook", [True, False])
-    def test_the_asynchronous_backend_is_held_by_code_alone(self, hook: bool) -> None:
+    def test_the_asynchronous_backend_is_limited_by_code_only(self, hook: bool) -> None:
         env = {CONF: "backend: cudaMallocAsync"}
         limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=hook)
 
@@ -145,7 +145,7 @@ class TestPytorch:
         assert by_name(limit, "set_per_process_memory_fraction").applies is hook
 
     @pytest.mark.parametrize("value", ["1", "0", ""])
-    def test_without_its_allocator_nothing_holds_it(self, value: str) -> None:
+    def test_without_its_allocator_nothing_limits_it(self, value: str) -> None:
         env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": value}
         limit = plan("30%", env=env, found={"torch": "2.12.0"}, hook=True)
 
@@ -191,7 +191,7 @@ class TestTensorflow:
         assert TF_FREE not in limit.environment
         assert "no single number" in by_name(limit, TF_FREE).reason
 
-    def test_the_other_allocator_holds_softly(self) -> None:
+    def test_the_other_allocator_has_a_soft_limit(self) -> None:
         limit = plan("30%", env={"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, hook=True)
 
         for name in (TF_FREE, "set_logical_device_configuration"):
@@ -217,7 +217,7 @@ class TestTensorflow:
             ("99999", "57344"),
         ],
     )
-    def test_a_setting_that_leaves_more_stays(self, theirs: str, after: str) -> None:
+    def test_a_setting_that_leaves_more_is_kept(self, theirs: str, after: str) -> None:
         assert plan("30%", env={TF_FREE: theirs}).environment[TF_FREE] == after
 
 
@@ -239,7 +239,7 @@ class TestHook:
         assert "one is unknown" in found.reason
         assert plan("8GiB", card(1, memory_total_bytes=None), hook=True).mechanisms[-3].by_hook
 
-    def test_a_framework_that_is_not_there_is_said(self) -> None:
+    def test_a_missing_framework_is_reported(self) -> None:
         limit = plan("30%", found={"jax": "0.10.2"}, hook=True)
 
         assert not by_name(limit, "gpu_mem_limit").applies
@@ -249,7 +249,7 @@ class TestHook:
 
 
 class TestWhatARowTells:
-    def test_who_says_it_and_whether_it_is_there(self) -> None:
+    def test_the_way_and_whether_it_is_installed(self) -> None:
         limit = plan("30%", found={"torch": "2.12.0"}, env={CONF: "a:b"}, mps=RUNNING)
 
         assert by_name(limit, CONF).by is Way.ENVIRONMENT
@@ -259,7 +259,7 @@ class TestWhatARowTells:
         assert by_name(limit, MPS_LIMIT).by is Way.DRIVER
         assert by_name(limit, "none").by is Way.NOBODY
 
-    def test_nobody_knows_what_an_unknown_python_has(self) -> None:
+    def test_frameworks_of_an_unknown_python_are_unknown(self) -> None:
         assert {each.installed for each in plan("30%").mechanisms} == {None}
 
     def test_the_reason_begins_with_the_missing_framework(self) -> None:
@@ -325,7 +325,7 @@ class TestMps:
             ("0=1G", "0=1G,GPU-0=8192M"),
         ],
     )
-    def test_entries_that_are_there_are_only_tightened(self, theirs: str, after: str) -> None:
+    def test_existing_entries_are_only_tightened(self, theirs: str, after: str) -> None:
         limit = plan("8GiB", env={MPS_LIMIT: theirs}, mps=RUNNING)
 
         assert limit.environment[MPS_LIMIT] == after
@@ -351,7 +351,7 @@ class TestMig:
         found = by_name(limit, "MIG instance")
         assert (found.applies, found.strength) == (applies, Strength.HARD)
 
-    def test_nothing_else_is_said_to_apply(self) -> None:
+    def test_other_programs_have_no_mechanism(self) -> None:
         rows = plan("30%", found={"numba": "0.61"}).mechanisms
 
         numba, other = (row for row in rows if row.strength is Strength.NONE)
@@ -415,7 +415,7 @@ class TestIneffectiveVariables:
             {"CUDA_MEMORY_LIMIT": "4G"},
         ],
     )
-    def test_what_caps_nothing_is_said_once(self, environment: dict[str, str]) -> None:
+    def test_an_uncapped_framework_is_reported_once(self, environment: dict[str, str]) -> None:
         (notice,) = warn_of_ineffective(environment)
 
         assert notice.code == "no-memory-limit"

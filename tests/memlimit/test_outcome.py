@@ -66,7 +66,7 @@ def test_both_ways_hold_together() -> None:
     assert only(BY_VARIABLE, replace(BY_CODE, by_hook=False)).by == "VARIABLE"
 
 
-def test_what_nothing_holds_has_its_own_reason_where_it_is_there() -> None:
+def test_an_installed_framework_without_a_limit_has_its_own_reason() -> None:
     variable = replace(BY_VARIABLE, applies=False, reason="the key is fatal")
     code = replace(BY_CODE, by_hook=False)
 
@@ -88,7 +88,7 @@ def test_what_nothing_holds_has_its_own_reason_where_it_is_there() -> None:
         ({"strength": Strength.SOFT}, "as usual"),
     ],
 )
-def test_what_has_to_be_read_is_told(changes: dict[str, object], note: str) -> None:
+def test_what_the_user_must_know_is_noted(changes: dict[str, object], note: str) -> None:
     found = only(replace(BY_VARIABLE, **changes))  # type: ignore[arg-type]
 
     assert found.note == note
@@ -97,14 +97,14 @@ def test_what_has_to_be_read_is_told(changes: dict[str, object], note: str) -> N
 
 
 @pytest.mark.parametrize(("gpus", "is_told"), [(1, False), (8, True)])
-def test_the_contexts_that_an_older_pytorch_makes_are_told(gpus: int, is_told: bool) -> None:
+def test_contexts_made_by_an_older_pytorch_are_noted(gpus: int, is_told: bool) -> None:
     found = only(replace(BY_CODE, framework="pytorch"), gpus=gpus)
 
     assert ("a CUDA context on each of the 8 GPUs" in found.note) is is_told
     assert found.is_warning is is_told
 
 
-def test_the_driver_leaves_nothing_to_nobody() -> None:
+def test_a_limit_by_the_driver_leaves_none_unlimited() -> None:
     assert [each.framework for each in framework_outcomes(plan(MPS, NOBODY))] == ["any program"]
     assert [
         each.framework for each in framework_outcomes(plan(replace(MPS, applies=False), NOBODY))
@@ -128,7 +128,7 @@ def test_frameworks_that_are_not_there_count_only_where_none_is() -> None:
     assert [each.framework for each in framework_outcomes(plan(absent))] == ["jax"]
 
 
-def test_two_groups_where_nobody_knows_what_is_there() -> None:
+def test_two_groups_for_an_unknown_python() -> None:
     unknown = [
         replace(BY_VARIABLE, framework=name, mechanism=name.upper(), installed=None)
         for name in ("cupy", "jax")

@@ -179,7 +179,7 @@ class TestEnvironment:
         assert inherited == {JAX: "0.9", "PATH": "/bin"}
 
     @pytest.mark.parametrize("theirs", ["20%", "30%", "29.99%", str(24 * GIB), "1"])
-    def test_a_tighter_cupy_limit_stays(self, theirs: str) -> None:
+    def test_a_tighter_cupy_limit_is_kept(self, theirs: str) -> None:
         limit = plan("30%", environment={CUPY: theirs})
 
         assert limit.environment[CUPY] == theirs
@@ -213,7 +213,7 @@ class TestEnvironment:
 
         assert limit.environment[CUPY] == "30%"
 
-    def test_a_tighter_percentage_stays_where_the_total_is_unknown(self) -> None:
+    def test_a_tighter_percentage_is_kept_without_a_total(self) -> None:
         limit = plan("30%", card(0, None), environment={CUPY: "20%"})
 
         assert limit.environment[CUPY] == "20%"
@@ -242,7 +242,7 @@ class TestEnvironment:
 
         assert limit.environment[JAX_OLD] == "0.3"
 
-    def test_jax_with_both_names_is_left_alone_and_said(self) -> None:
+    def test_jax_with_both_names_is_not_set(self) -> None:
         limit = plan("30%", environment={JAX: "0.2", JAX_OLD: "0.2"})
 
         assert not mechanism(limit, "jax").applies
@@ -352,7 +352,7 @@ def test_none_named_are_all() -> None:
     assert select_gpus((), CARDS) is None
 
 
-def test_none_visible_is_for_the_plan_to_tell() -> None:
+def test_none_visible_is_left_to_the_plan() -> None:
     assert select_gpus(("0",), (card(0, visible=False, cuda_index=None),)) is None
     assert select_gpus(("0",), ()) is None
 
@@ -388,7 +388,7 @@ def test_what_names_no_single_gpu_is_wrong_use(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["/gpu:3", "99", "GPU-9999", "MIG-1111"])
-def test_what_is_not_there_is_said_without_the_options_of_place(spec: str) -> None:
+def test_a_missing_gpu_is_refused_without_options_of_place(spec: str) -> None:
     with pytest.raises(BadAnswerError) as caught:
         select_gpus((spec,), CARDS)
 

@@ -103,7 +103,7 @@ def test_a_cap_that_holds() -> None:
     assert (found.nvml_bytes, found.overhead_bytes) == (2100 * MIB, 500 * MIB)
 
 
-def test_where_the_real_limit_lies_is_told() -> None:
+def test_the_distance_from_the_limit_is_reported() -> None:
     _, below = tried(START, took(LIMIT - 24 * MIB), REFUSED, END)
     _, above = tried(START, took(LIMIT + 1), REFUSED, END)
 
@@ -114,7 +114,7 @@ def test_where_the_real_limit_lies_is_told() -> None:
     )
 
 
-def test_what_nvml_counts_is_held_against_the_limit_too() -> None:
+def test_what_nvml_counts_is_compared_with_the_limit() -> None:
     # CuPy kept its word, and something else in the process did not.
     plenty, little = LIMIT + 2 * 576 * MIB + 65 * MIB, LIMIT + 2 * 576 * MIB
     answer, broken = tried(*HELD, nvml_bytes=plenty)
@@ -187,7 +187,7 @@ def test_both_sides_take_the_same_steps() -> None:
     assert STEPS == limit_proof_child.STEPS
 
 
-class TestRoom:
+class TestMemoryFit:
     def tried(
         self, *free: int | None, shared: SharedMemory = NOTHING_SHARED
     ) -> tuple[list[Any], tuple[Verification, ...]]:
@@ -220,7 +220,7 @@ class TestRoom:
         assert answer.exit_code == 3
         return asked, answer.result.verifications
 
-    def test_a_gpu_without_room_is_left_alone(self) -> None:
+    def test_a_gpu_without_free_memory_is_not_tried(self) -> None:
         asked, found = self.tried(10 * LIMIT, LIMIT, None)
 
         assert asked == [[(LIMIT, 2 * LIMIT), (0, 0), (LIMIT, 2 * LIMIT)]]
@@ -275,7 +275,7 @@ class TestRoom:
         assert found == SharedMemory(cuda_indices=frozenset({1}), spare_bytes=80 << 30)
         assert shared_memory(CudaReading(), None).spare_bytes is None
 
-    def test_without_any_room_nothing_is_started(self) -> None:
+    def test_without_any_free_memory_nothing_is_started(self) -> None:
         asked, found = self.tried(LIMIT, 0)
 
         assert asked == []
@@ -339,7 +339,7 @@ class TestSeveralGpus:
         assert answer.error is not None
         assert "(CUPY_GPU_MEMORY_LIMIT) does not hold on GPU 1: " in answer.error.message
 
-    def test_a_failure_on_one_says_nothing_of_the_other(self) -> None:
+    def test_a_failure_on_one_gpu_leaves_the_other_open(self) -> None:
         failed = {"step": "failed", "gpu": 0, "error": "E", "message": "lost"}
         answer, found = self.tried(failed, *self.on(1, *HELD))
 
@@ -408,7 +408,7 @@ def test_a_framework_that_is_not_installed_is_missing() -> None:
     assert answer.error.remedy == ("Try what this Python has: --verify-with cupy",)
 
 
-def test_where_nothing_is_installed_another_python_is_asked_for() -> None:
+def test_without_any_framework_another_python_is_the_remedy() -> None:
     frameworks = FrameworksReading(interpreter=Interpreter(path="python"), frameworks={"numba": ""})
     answer, _ = tried(framework="cupy", frameworks=frameworks)
 

@@ -189,7 +189,7 @@ class TestLinesToCopy:
         assert self.CODE not in text
         assert "export" not in text
 
-    def test_the_trap_is_told_where_tensorflow_is(self) -> None:
+    def test_the_trap_is_shown_with_tensorflow(self) -> None:
         assert "0.3 there means 0 bytes" in shown(self.limit(installed=True))
         assert "0.3 there means 0 bytes" not in shown(self.limit(installed=None))
         in_bytes = replace(self.limit(installed=True), request=MemoryRequest(text="8GiB", bytes=8))
@@ -222,7 +222,7 @@ class TestAtAGlance:
         found = replace(LIMIT, software=self.SOFTWARE, mechanisms=mechanisms, **changes)  # type: ignore[arg-type]
         return shown(found, width=100)
 
-    def test_each_framework_that_is_there_has_a_line(self) -> None:
+    def test_each_installed_framework_has_a_line(self) -> None:
         here = replace(CUPY, installed=True)
         by_hook = replace(
             here, framework="pytorch", by=Way.CODE, applies=False, by_hook=True, setting="x"
@@ -237,7 +237,7 @@ class TestAtAGlance:
         assert "makes a CUDA context on each of the 2 GPUs" in text
         assert "jax" not in text
 
-    def test_a_build_for_cpus_is_not_held(self) -> None:
+    def test_a_cpu_only_build_is_not_limited(self) -> None:
         here = replace(CUPY, installed=True)
         software = replace(
             self.SOFTWARE, frameworks={"torch": "2.9.1+cpu", "cupy": "14"}, for_cpus=("torch",)
@@ -249,7 +249,7 @@ class TestAtAGlance:
         assert "  ✗ pytorch 2.9.1+cpu  a CPU-only build: uses no GPU\n" in text
         assert "  ✓ cupy 14" in text
 
-    def test_where_none_is_there_all_are_told_together(self) -> None:
+    def test_without_a_framework_all_are_grouped(self) -> None:
         cupy = replace(CUPY, applies=False, installed=False)
         jax = replace(cupy, framework="jax")
 
@@ -289,7 +289,7 @@ class TestAtAGlance:
             assert ("more than the limit itself" in " ".join(text.split())) is less
 
 
-def test_a_run_is_told_in_the_place_of_what_to_do() -> None:
+def test_a_run_is_shown_instead_of_the_hints() -> None:
     gpu = RunGpu(
         uuid="GPU-1",
         index=1,
@@ -410,7 +410,7 @@ def test_budget_and_software() -> None:
     ]
 
 
-def test_proofs_are_told_in_the_place_of_the_plan() -> None:
+def test_proofs_are_shown_instead_of_the_plan() -> None:
     text = shown(whole(), width=200)
 
     assert text.endswith(
@@ -428,7 +428,7 @@ def test_proofs_are_told_in_the_place_of_the_plan() -> None:
     assert "export" in shown(whole(), width=200, verbosity=1)
 
 
-def test_the_same_on_several_gpus_is_told_once() -> None:
+def test_gpus_with_the_same_outcome_share_a_block() -> None:
     first, *_ = whole().verifications
     found = [
         replace(first, cuda_index=n, uuid=f"GPU-{n}", overhead_bytes=n << 20) for n in (0, 1, 2)
@@ -477,7 +477,7 @@ def test_another_result_is_refused() -> None:
         (3 << 30, "3.0 GiB above the limit, to within 16.0 MiB"),
     ],
 )
-def test_where_the_refusal_was_is_said(deviation: int, said: str) -> None:
+def test_the_distance_of_the_refusal_is_shown(deviation: int, said: str) -> None:
     first = replace(whole().verifications[0], deviation_bytes=deviation, refused_bytes=16 << 20)
 
     text = shown(replace(whole(), verifications=(first,)), width=200)

@@ -247,7 +247,7 @@ class TestUnknown:
 
         assert scene.finish().peak_bytes == GIB
 
-    def test_memory_that_the_driver_does_not_tell(self) -> None:
+    def test_memory_that_the_driver_does_not_report(self) -> None:
         scene = Scene()
         scene.tick({CHILD: None})
 
@@ -274,7 +274,7 @@ class TestUnknown:
         assert "no answer" in run.unavailable["peak_bytes"]
         assert scene.tree.sent == []
 
-    def test_what_was_seen_before_a_failure_stays(self) -> None:
+    def test_readings_before_a_failure_count(self) -> None:
         scene = Scene()
         scene.tick({CHILD: GIB})
         scene.failure = ProbeFailure(code="gone", message="the process was ended by SIGTERM")
@@ -312,7 +312,7 @@ class TestAllowance:
 
 
 class TestActions:
-    def test_a_warning_is_said_once_and_names_the_culprit(self) -> None:
+    def test_one_warning_names_the_culprit(self) -> None:
         scene = Scene()
         for _ in range(3):
             scene.tick({CHILD: GIB, WORKER: 20 * GIB})
@@ -363,7 +363,7 @@ class TestActions:
         assert tree.sent == [(signal.SIGTERM, [CHILD])]
         assert scene.said[-1].endswith(f"another user: {WORKER}")
 
-    def test_who_left_the_tree_is_counted_and_stopped_too(self) -> None:
+    def test_a_process_that_left_the_tree_is_counted_and_stopped(self) -> None:
         tree = FakeTree(marked={STRANGER: stat()})
         scene = Scene(action=WatchAction.STOP, tree=tree)
         scene.tick({STRANGER: 20 * GIB})

@@ -158,7 +158,7 @@ class TestOnATerminal:
         assert screen.job_event() == "ended 0"
         assert "True True True" in screen.rest()
 
-    def test_a_new_size_of_the_window_is_told_once(
+    def test_a_new_size_of_the_window_arrives_once(
         self, way: str, terminal: Callable[[list[str]], Terminal]
     ) -> None:
         screen = terminal(driver(way, python(COUNTING_CHILD)))

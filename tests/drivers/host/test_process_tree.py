@@ -82,7 +82,7 @@ def test_children_of_children_belong_to_it_and_others_do_not(tmp_path: Path) -> 
     assert found[11].name == "a) S 1 (b"
 
 
-def test_who_has_lost_its_parent_stays(tmp_path: Path) -> None:
+def test_a_process_without_its_parent_stays_a_member(tmp_path: Path) -> None:
     put(tmp_path, 10, 1)
     put(tmp_path, 11, 10)
     tree = ProcessTree(10, tmp_path)
@@ -105,7 +105,7 @@ def test_an_id_that_was_given_to_another_process_is_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "11", "11 (x", "11 (x) S", "11 (x) S 10 0"])
-def test_a_stat_that_cannot_be_read_is_nobody(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_stat_is_no_process(tmp_path: Path, text: str) -> None:
     put(tmp_path, 10, 1)
     put(tmp_path, 11, 10)
     (tmp_path / "proc" / "11" / "stat").write_text(text)
@@ -113,7 +113,7 @@ def test_a_stat_that_cannot_be_read_is_nobody(tmp_path: Path, text: str) -> None
     assert set(ProcessTree(10, tmp_path).refresh()) == {10}
 
 
-def test_the_dead_that_nobody_has_buried_are_no_members(tmp_path: Path) -> None:
+def test_zombies_are_no_members(tmp_path: Path) -> None:
     put(tmp_path, 10, 1)
     put(tmp_path, 11, 10, state="Z")
 
@@ -159,7 +159,7 @@ def test_without_process_descriptors_it_works_too(
     assert process.wait(timeout=30) == -signal.SIGTERM
 
 
-def test_nobody_outside_the_tree_is_signalled(
+def test_only_the_tree_is_signalled(
     running: tuple[subprocess.Popen[str], int],
 ) -> None:
     process, grandchild = running
@@ -216,7 +216,9 @@ class TestWhoLeftTheTree:
         assert set(tree.refresh()) == {pid, left}
 
     @pytest.mark.parametrize("mark", [None, "fedcba9876543210"])
-    def test_is_nobody_without_that_mark(self, daemon: tuple[int, int], mark: str | None) -> None:
+    def test_is_no_member_without_that_mark(
+        self, daemon: tuple[int, int], mark: str | None
+    ) -> None:
         pid, left = daemon
 
         assert left not in ProcessTree(pid, mark=mark).refresh([left])
@@ -232,7 +234,7 @@ class TestWhoLeftTheTree:
     ("link", "contained"),
     [("pid:[4026531836]", False), ("pid:[4026532000]", True), (None, False)],
 )
-def test_a_namespace_of_its_own_is_told_by_its_number(
+def test_a_separate_namespace_is_known_by_its_number(
     tmp_path: Path, link: str | None, contained: bool
 ) -> None:
     folder = tmp_path / "proc/self/ns"

@@ -104,7 +104,7 @@ def test_users(root: Path, uid: str, user: str | None) -> None:
     assert identify([7], root)[7].user == user
 
 
-def test_a_process_that_is_gone(root: Path) -> None:
+def test_a_process_that_has_ended(root: Path) -> None:
     in_namespace(root, INITIAL_PID_NAMESPACE)
 
     found = identify([7], root)[7]

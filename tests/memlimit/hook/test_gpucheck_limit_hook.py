@@ -182,7 +182,7 @@ torch.cuda.set_device(2)
 
     @pytest.mark.parametrize("version", ["2.9.1", "1.8.0", "odd"])
     @pytest.mark.parametrize("before", [None, "expandable_segments:True"])
-    def test_an_older_pytorch_is_spared_the_fatal_key(
+    def test_the_fatal_key_is_removed_for_an_older_pytorch(
         self, tmp_path: Path, version: str, before: str | None
     ) -> None:
         value = ",".join(filter(None, [before, "per_process_memory_fraction:0.25"]))
@@ -289,7 +289,7 @@ tf.zeros([1])
         assert ran.stderr.count("tensorflow is not held to the limit") == bool(said)
         assert said in ran.stderr
 
-    def test_less_than_a_mebibyte_is_said_and_not_set(self, tmp_path: Path) -> None:
+    def test_less_than_a_mebibyte_is_not_set(self, tmp_path: Path) -> None:
         program = "import tensorflow as tf; tf.zeros([1])"
 
         ran = run_limited(program, tmp_path, limit=payload(1000))
@@ -313,7 +313,7 @@ class TestCupy:
             (str(4 * GIB + 1), "30%"),
         ],
     )
-    def test_a_wider_variable_is_narrowed_and_a_tighter_one_stays(
+    def test_a_wider_variable_is_narrowed_and_a_tighter_one_kept(
         self, tmp_path: Path, theirs: str, after: str
     ) -> None:
         program = f"""
