@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from gpucheck.cli import main as run_gpucheck
 from gpucheck.drivers import live
 from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading, NodeOpening
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.memlimit import request as memlimit_request
 from tests.conftest import scrubbed_environment
@@ -217,7 +217,7 @@ class Forked(live.LiveProbes):
             self._known[key] = ask()
         return self._known[key]
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+    def nvml(self, question: NvmlRequest) -> NvmlReading:
         """Ask a fork."""
         return self._asked(question, lambda: self._server.nvml(self._now, question))
 

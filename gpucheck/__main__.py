@@ -32,7 +32,7 @@ def main() -> None:
     sys.path[:] = _without_current_directory(sys.path, os.environ.get("PYTHONPATH", ""))
     from gpucheck.drivers.interrupts import REQUESTS
 
-    REQUESTS.heed()
+    REQUESTS.listen()
     try:
         if words[:1] == [ASKS_NVML] and not _is_answered_elsewhere(words):
             # The driver answers while the rest is imported, which takes about as long.
@@ -46,7 +46,7 @@ def main() -> None:
         code = _interrupted(words)
     finally:
         _end_what_was_started()
-    REQUESTS.let_go()
+    REQUESTS.release()
     if code == INTERRUPTED:
         # An interrupt in the middle of exec() (every dataclass is made by one) makes Python end
         # by SIGINT at its very end, although it was caught and handled.

@@ -27,7 +27,7 @@ from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.ci.profile_model import ProfileResult
 from gpucheck.bench.model import BenchResult
 from gpucheck.detect.model import Catalogue, Detection
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.model import Inventory
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.place.model import ClaimList, Placement

@@ -36,7 +36,7 @@ from gpucheck.bench.workers import (
     select_worker_devices,
 )
 from gpucheck.drivers.host.clock import Clock, MonotonicClock
-from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, SensorBatch, SensorReader
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, take_inventory
@@ -177,7 +177,7 @@ def burn_here(
     gpus = answer.result.gpus if isinstance(answer.result, Inventory) and on_gpus else ()
     targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
     uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]
-    reading = probes.nvml(NvmlQuestion()) if uuids else NvmlReading()
+    reading = probes.nvml(NvmlRequest()) if uuids else NvmlReading()
     plan = BurnPlan(
         devices=targets,
         request=request.product,

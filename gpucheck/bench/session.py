@@ -34,7 +34,7 @@ from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import ThreadpoolBlas, load_numpy
 from gpucheck.drivers.host.clock import MonotonicClock
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
@@ -172,7 +172,7 @@ def open_session(
     """
     check_device_names(request.devices)
     load_numpy()
-    reading = probes.nvml(NvmlQuestion())
+    reading = probes.nvml(NvmlRequest())
     cuda = None if set(request.devices) <= {"cpu"} else probes.cuda()
     gpus = _opened(request.devices, cuda, reading)
     allowed = frozenset(os.sched_getaffinity(0))

@@ -29,7 +29,7 @@ from typing import Any
 from gpucheck.bench.plan import check_device_names
 from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.host.cpu import parse_cpu_list, running_on
-from gpucheck.drivers.interrupts import HeldBack
+from gpucheck.drivers.interrupts import DeferredStops
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import MissingError
@@ -203,7 +203,7 @@ class WorkerPool:
         """
         self._barrier = StartBarrier(sequential=sequential)
         environment = {**worker_environment(os.environ), **self._barrier.variables}
-        with HeldBack():
+        with DeferredStops():
             for order in orders:
                 with running_on(order.cpus):
                     try:
@@ -278,7 +278,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End what is left, and give those that have finished a moment to exit."""
-        with HeldBack():
+        with DeferredStops():
             for device in list(self._children):
                 self.drop(device)
             end = time.monotonic() + _LEAVE_S

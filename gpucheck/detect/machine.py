@@ -16,7 +16,7 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     TrialReading,
 )
-from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     CudaReading,
     GpuReading,
@@ -101,7 +101,7 @@ class Machine:
     def nvml(self) -> NvmlReading:
         """The GPUs, as NVML reports them."""
         self.tell("asking NVML")
-        return self._probes.nvml(NvmlQuestion())
+        return self._probes.nvml(NvmlRequest())
 
     @cached_property
     def health(self) -> HealthReading:
@@ -193,7 +193,7 @@ class Machine:
             return NvmlReading()
         self.tell("checking that every GPU is still present")
         # The processes on each of them: that takes few calls, and a lost GPU answers none.
-        return self._probes.nvml(NvmlQuestion(processes_of=answered))
+        return self._probes.nvml(NvmlRequest(processes_of=answered))
 
     @property
     def lost(self) -> Mapping[int, ProbeFailure]:

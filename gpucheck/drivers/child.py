@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from gpucheck.drivers.interrupts import HeldBack
+from gpucheck.drivers.interrupts import DeferredStops
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Child:
         self._buffer = b""
         command = [*_starter(program, interpreter, str(self._owner)), program, *arguments]
         try:
-            with HeldBack():
+            with DeferredStops():
                 self._start(command, dict(os.environ if environment is None else environment))
         except (OSError, ValueError) as error:
             self._close_pipes()

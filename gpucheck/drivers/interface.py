@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a listing does not load what only detect needs
     )
 
 
-class NvmlQuestion(NamedTuple):
+class NvmlRequest(NamedTuple):
     """What to read through NVML beyond the usual reading of every GPU.
 
     With `processes_of`, only the processes of these GPUs (by index) are read.
@@ -49,7 +49,7 @@ class Probes(Protocol):
         """Read the PCI bus and the kernel modules without waking any driver."""
         ...
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+    def nvml(self, request: NvmlRequest) -> NvmlReading:
         """Read every GPU through NVML, within a deadline."""
         ...
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
-class HeldBack:
+class DeferredStops:
     """A block in which no handler of such a signal runs; pending ones run right after it.
 
     Handlers that are not Python's own need no deferral: the process ends at once, and its children
@@ -46,16 +46,16 @@ class HeldBack:
         except ValueError:  # not the main thread
             self._handlers.clear()
         except BaseException:  # one came before its handler was replaced
-            self._put_back()
+            self._restore()
             raise
 
     def __exit__(self, *_: object) -> None:
         """Restore the handlers, and pass them the pending signals."""
-        self._put_back()
+        self._restore()
         for number in dict.fromkeys(self._came):
             self._handlers[number](number, None)
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         self._holds = False
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -67,13 +67,13 @@ class HeldBack:
             self._handlers[number](number, frame)
 
 
-class Requests:
+class StopRequests:
     """The stop requests that reach a command between its start and its answer."""
 
     def __init__(self) -> None:
         self._heard = self._lost = self._settled = False
 
-    def heed(self) -> None:
+    def listen(self) -> None:
         """Raise KeyboardInterrupt for each from now on, except for ignored signals."""
         self._heard = self._lost = self._settled = False
         ours = (signal.SIG_DFL, signal.default_int_handler)
@@ -104,7 +104,7 @@ class Requests:
         if not self._settled:
             self._heard, self._settled = False, True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Restore the default actions: unloading CUDA may hang where no handler ever runs."""
         if "cupy" in sys.modules:
             for number in STOPPING:
@@ -122,4 +122,4 @@ class Requests:
 
 
 #: The requests to this process; only the command line activates them.
-REQUESTS = Requests()
+REQUESTS = StopRequests()

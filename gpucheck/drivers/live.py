@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpucheck.drivers.child import SHARE_AFTER_A_HANG
 from gpucheck.drivers.host.environment import gpu_variables, read_host
 from gpucheck.drivers.host.sysfs import count_gpus, read_kernel
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.client import NOT_ANSWERING, NvmlSession
 from gpucheck.drivers.readings import (
     CudaReading,
@@ -44,7 +44,7 @@ LEAST_S = 1.0
 
 
 class LiveProbes:
-    """Probes of the running system; one NVML child serves all questions until `close`."""
+    """Probes of the running system; one NVML child serves all requests until `close`."""
 
     def __init__(self, *, root: Path | None = None, deadline_s: float | None = None) -> None:
         self._root = root or Path(os.environ.get(ROOT_VARIABLE) or "/")
@@ -84,12 +84,12 @@ class LiveProbes:
         if failure is not None and failure.code == NOT_ANSWERING:
             self._hung = True
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
-        """Ask the NVML child; after a failure the next question starts a new one."""
+    def nvml(self, request: NvmlRequest) -> NvmlReading:
+        """Ask the NVML child; after a failure the next request starts a new one."""
         if self._session is None:
             self._session = NvmlSession()
         sysfs = str(self._root / "sys/bus/pci/devices")
-        reading = self._session.read(question, deadline_s=self.patience_s(), sysfs=sysfs)
+        reading = self._session.read(request, deadline_s=self.patience_s(), sysfs=sysfs)
         if reading.failure is not None:
             self.close()
         # With --watch, a driver that recovers gets its whole deadline back.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpucheck.drivers.evidence import (
     BuildsReading,
@@ -16,7 +16,7 @@ from gpucheck.drivers.evidence import (
     TrialReading,
 )
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     KernelReading,
@@ -24,13 +24,32 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.drivers.recording import Snapshot
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
 
 SCHEMA = "gpucheck/snapshot/1"
 NOT_RECORDED = ProbeFailure(code="not-recorded", message="the snapshot did not record it")
+
+
+class Snapshot(NamedTuple):
+    """A machine as the probes saw it (contract: snapshot/1); null parts were not recorded.
+
+    `cuda_unrestricted` is libcuda's answer without CUDA_VISIBLE_DEVICES, if that is set.
+    """
+
+    time: str
+    host: Host
+    environment: Mapping[str, str]
+    kernel: KernelReading | None = None
+    nvml: NvmlReading | None = None
+    cuda: CudaReading | None = None
+    processes: tuple[ProcessIdentity, ...] = ()
+    redacted: bool = False
+    system: SystemReading | None = None
+    cuda_unrestricted: CudaReading | None = None
+    health: HealthReading | None = None
+    builds: BuildsReading | None = None
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -93,12 +112,12 @@ class RecordedProbes:
         unknown = KernelReading(pci_unavailable=NOT_RECORDED.message)
         return self._snapshot.kernel or unknown
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+    def nvml(self, request: NvmlRequest) -> NvmlReading:
         """Return the recorded reading, without the parts that were not requested."""
         recorded = self._snapshot.nvml
         if recorded is None:
             return NvmlReading(failure=NOT_RECORDED)
-        return recorded if question.topology else recorded._replace(topology=None)
+        return recorded if request.topology else recorded._replace(topology=None)
 
     def cuda(self) -> CudaReading:
         """Return libcuda's recorded answer."""

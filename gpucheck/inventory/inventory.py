@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
     GpuReading,
     KernelReading,
@@ -72,7 +72,7 @@ class ListRequest(NamedTuple):
 
 def take_inventory(request: ListRequest, probes: Probes) -> Answer:
     """List the GPUs; without any the answer has exit code 4, with a hung driver 3."""
-    question = NvmlQuestion(
+    question = NvmlRequest(
         topology=request.topology, process_utilization=request.process_utilization
     )
     reading = probes.nvml(question)

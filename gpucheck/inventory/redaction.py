@@ -17,7 +17,7 @@ from gpucheck.drivers.readings import (
     NvmlReading,
     ProcessIdentity,
 )
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
 
 #: Variables whose values name devices.

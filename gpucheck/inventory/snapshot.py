@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.drivers.interface import NvmlQuestion, Probes
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.inventory import HUNG, complete_host, nvml_failure
 from gpucheck.inventory.redaction import redact
 from gpucheck.report.envelope import Answer, Notice
@@ -17,7 +17,7 @@ def record(probes: Probes) -> Snapshot:
     # What the kernel shows comes first: NVML may load modules and create device nodes.
     kernel = probes.kernel()
     system = probes.system()
-    nvml = probes.nvml(NvmlQuestion(topology=True, process_utilization=True))
+    nvml = probes.nvml(NvmlRequest(topology=True, process_utilization=True))
     # A driver that hangs NVML hangs libcuda too: one deadline is enough.
     hung = nvml.failure is not None and nvml.failure.code == HUNG
     cuda = None if hung else probes.cuda()

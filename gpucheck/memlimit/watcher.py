@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpucheck.drivers.host.process_tree import ProcessTree, Stat, is_contained
 from gpucheck.drivers.host.processes import identify, memory_by_process
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S, DEADLINE_PER_GPU_S
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.readings import NvmlReading, ProcessIdentity
@@ -277,7 +277,7 @@ def open_watch(
     indices = [gpu.index for gpu in plan.gpus if gpu.index is not None]
     # A GPU without an index can be any: then all are read.
     asked = tuple(sorted(set(indices))) if len(indices) == len(plan.gpus) else None
-    question = NvmlQuestion(processes_of=asked)
+    question = NvmlRequest(processes_of=asked)
     try:
         first = deadline_s or DEADLINE_BASE_S + DEADLINE_PER_GPU_S * len(plan.gpus)
         reading = session.read(question, deadline_s=first)

@@ -16,11 +16,11 @@ from tests.conftest import scrubbed_environment
 PROGRAM = """
 import json, time
 from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
-from gpucheck.drivers.interrupts import REQUESTS, HeldBack
-REQUESTS.heed()
+from gpucheck.drivers.interrupts import REQUESTS, DeferredStops
+REQUESTS.listen()
 def report(result):
     print(json.dumps({"reported": result}))
-with end_on_second_ctrl_c(report) as offer, HeldBack():
+with end_on_second_ctrl_c(report) as offer, DeferredStops():
     offer(lambda: "so far")
     print("begun", flush=True)
     while True:

@@ -80,7 +80,7 @@ class Finder:
             with contextlib.redirect_stdout(io.StringIO()):
                 # Later text that runs would make Python forget what it remembers.
                 output.interrupted(output.Context(command="detect", json=True))
-            REQUESTS.heed()
+            REQUESTS.listen()
             exec("os.kill(os.getpid(), signal.SIGTERM)\\nfor _ in range(10_000): pass", globals())
 sys.meta_path.insert(0, Finder())
 from gpucheck.__main__ import main

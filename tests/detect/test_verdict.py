@@ -28,8 +28,7 @@ from gpucheck.drivers.readings import (
     PciDeviceReading,
     ProbeFailure,
 )
-from gpucheck.drivers.recorded import RecordedProbes
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import RecordedProbes, Snapshot
 from gpucheck.report.envelope import Answer, CheckStatus, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of

@@ -12,7 +12,7 @@ from tests.conftest import scrubbed_environment
 
 BEGIN = """
 import os, signal, sys
-from gpucheck.drivers.interrupts import REQUESTS, HeldBack
+from gpucheck.drivers.interrupts import REQUESTS, DeferredStops
 def send(number):
     os.kill(os.getpid(), number)
     for _ in range(10_000):  # time enough to run a handler
@@ -37,7 +37,7 @@ def said(text: str) -> tuple[str, int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_is_an_interrupt(number: signal.Signals) -> None:
     text = f"""
-REQUESTS.heed()
+REQUESTS.listen()
 try:
     send({int(number)})
 except KeyboardInterrupt:
@@ -50,9 +50,9 @@ except KeyboardInterrupt:
 def test_one_that_somebody_decided_to_ignore_stays_ignored() -> None:
     text = """
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-REQUESTS.heed()
+REQUESTS.listen()
 send(signal.SIGHUP)
-with HeldBack():
+with DeferredStops():
     send(signal.SIGHUP)
 print(signal.getsignal(signal.SIGHUP).name)
 """
@@ -65,12 +65,12 @@ def test_a_program_that_uses_the_package_keeps_its_handlers() -> None:
 heard = []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 before = [signal.getsignal(number) for number in (1, 2, 15)]
-with HeldBack():
+with DeferredStops():
     send(signal.SIGTERM)
     assert heard == []
 assert heard == [signal.SIGTERM]
 assert [signal.getsignal(number) for number in (1, 2, 15)] == before
-with HeldBack():
+with DeferredStops():
     send(signal.SIGHUP)  # what nobody answers ends the program, now as ever
 """
 
@@ -79,10 +79,10 @@ with HeldBack():
 
 def test_one_held_back_comes_behind_the_block_also_of_blocks_in_blocks() -> None:
     text = """
-REQUESTS.heed()
+REQUESTS.listen()
 try:
-    with HeldBack():
-        with HeldBack():
+    with DeferredStops():
+        with DeferredStops():
             send(signal.SIGTERM)
         print("inner", end=" ")
     print("never")
@@ -97,7 +97,7 @@ def test_a_thread_has_nothing_to_hold_back() -> None:
     text = """
 import threading
 def work():
-    with HeldBack():
+    with DeferredStops():
         print("worked")
 thread = threading.Thread(target=work)
 thread.start()
@@ -110,9 +110,9 @@ thread.join()
 def test_only_a_person_asks_twice() -> None:
     # A closing terminal and its session send one of each: the clean-up is not interrupted.
     text = """
-REQUESTS.heed()
+REQUESTS.listen()
 for numbers in ((signal.SIGTERM, signal.SIGHUP), (signal.SIGTERM, signal.SIGINT)):
-    REQUESTS.heed()
+    REQUESTS.listen()
     try:
         send(numbers[0])
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ for numbers in ((signal.SIGTERM, signal.SIGHUP), (signal.SIGTERM, signal.SIGINT)
 
 def test_one_that_python_swallowed_is_raised_later_and_not_shown() -> None:
     text = """
-REQUESTS.heed()
+REQUESTS.listen()
 class Finalized:
     def __del__(self):
         send(signal.SIGINT)
@@ -145,7 +145,7 @@ REQUESTS.raise_lost()
 
 def test_an_answer_is_given_whole_but_not_for_ever() -> None:
     text = """
-REQUESTS.heed()
+REQUESTS.listen()
 REQUESTS.settle()
 send(signal.SIGTERM)
 print("whole", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.drivers import live, open_probes
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import LiveProbes
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProbeFailure
 from tests.fakes.machine import load_machine
@@ -27,7 +27,7 @@ class FakeSession:
         self.closed = False
         self.made.append(self)
 
-    def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str) -> NvmlReading:
+    def read(self, question: NvmlRequest, *, deadline_s: float, sysfs: str) -> NvmlReading:
         self.deadlines.append(deadline_s)
         return next(self.readings)
 
@@ -59,11 +59,11 @@ def test_a_driver_that_hung_gets_less_time_until_nvml_answers(
     sessions.readings = iter([GOOD, BAD, GOOD, GOOD])
     probes = LiveProbes(root=tmp_path, deadline_s=20)
 
-    probes.nvml(NvmlQuestion())
+    probes.nvml(NvmlRequest())
     probes.cuda()
     probes.cuda_unrestricted()
     for _ in range(3):
-        probes.nvml(NvmlQuestion())
+        probes.nvml(NvmlRequest())
 
     assert asked == [20, 5]
     assert [each for session in sessions.made for each in session.deadlines] == [20, 5, 5, 20]
@@ -77,7 +77,7 @@ def test_the_time_after_a_hang(
     probes = LiveProbes(root=tmp_path, deadline_s=deadline_s)
 
     before_s = probes.patience_s()
-    probes.nvml(NvmlQuestion())
+    probes.nvml(NvmlRequest())
 
     assert (before_s, probes.patience_s()) == (deadline_s, after_s)
     assert probes.deadline_s() == deadline_s
@@ -87,8 +87,8 @@ def test_one_session_serves_every_question(sessions: type[FakeSession], tmp_path
     sessions.readings = iter([GOOD, GOOD])
     probes = LiveProbes(root=tmp_path, deadline_s=2)
 
-    probes.nvml(NvmlQuestion())
-    probes.nvml(NvmlQuestion(topology=True))
+    probes.nvml(NvmlRequest())
+    probes.nvml(NvmlRequest(topology=True))
 
     (session,) = sessions.made
     assert session.deadlines == [2, 2]
@@ -104,8 +104,8 @@ def test_after_a_failure_the_next_question_begins_anew(
     sessions.readings = iter([BAD, GOOD])
     probes = LiveProbes(root=tmp_path, deadline_s=2)
 
-    assert probes.nvml(NvmlQuestion()) == BAD
-    assert probes.nvml(NvmlQuestion()) == GOOD
+    assert probes.nvml(NvmlRequest()) == BAD
+    assert probes.nvml(NvmlRequest()) == GOOD
 
     first, second = sessions.made
     assert (first.closed, second.closed) == (True, False)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers import open_probes, recorded
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     KernelReading,
@@ -21,8 +21,7 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
     TopologyReading,
 )
-from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import RecordedProbes, Snapshot, read_snapshot
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Host
 from gpucheck.report.errors import WrongUseError
@@ -66,8 +65,8 @@ def test_answers_are_those_of_the_snapshot(tmp_path: Path) -> None:
     assert probes.environment() == {"CUDA_VISIBLE_DEVICES": ""}
     assert probes.kernel() == SNAPSHOT.kernel
     assert probes.cuda() == SNAPSHOT.cuda
-    assert probes.nvml(NvmlQuestion(topology=True)) == SNAPSHOT.nvml
-    assert probes.nvml(NvmlQuestion()).topology is None
+    assert probes.nvml(NvmlRequest(topology=True)) == SNAPSHOT.nvml
+    assert probes.nvml(NvmlRequest()).topology is None
     people = probes.identify([7, 8])
     assert people[7].user == "alice"
     assert (people[8].namespace, people[8].user) == ("unknown", None)
@@ -77,7 +76,7 @@ def test_answers_are_those_of_the_snapshot(tmp_path: Path) -> None:
 def test_what_was_not_recorded_says_so() -> None:
     probes = RecordedProbes(Snapshot(time="", host=Host(), environment={}))
 
-    reading = probes.nvml(NvmlQuestion())
+    reading = probes.nvml(NvmlRequest())
     cuda = probes.cuda()
     kernel = probes.kernel()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpucheck.drivers.evidence import HealthReading, LaunchReading
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.client import assemble, assemble_health, take_failure
 from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.report.codec import from_plain
@@ -21,7 +21,7 @@ from tests.fakes.machine import Machine
 #: Every code that NVML's header knows, and the one for "unknown".
 NVML_CODES = (*range(1, 31), 999)
 
-EVERYTHING = NvmlQuestion(topology=True, process_utilization=True)
+EVERYTHING = NvmlRequest(topology=True, process_utilization=True)
 
 
 class Forks:
@@ -47,7 +47,7 @@ class Forks:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def nvml(self, machine: Machine, question: NvmlQuestion = EVERYTHING) -> NvmlReading:
+    def nvml(self, machine: Machine, question: NvmlRequest = EVERYTHING) -> NvmlReading:
         """Return what NVML says on a machine."""
         request = {"child": "nvml", "question": question._asdict()}
         parts = self._ask(machine, request, {})

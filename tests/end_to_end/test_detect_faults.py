@@ -11,7 +11,7 @@ import pytest
 from gpucheck.detect.model import Detection, Finding, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import HealthReading, LaunchReading
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import CudaReading, KernelReading, NvmlReading, PciDeviceReading
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import CheckStatus
@@ -23,7 +23,7 @@ from tests.fakes.machine import Machine, load_machine
 from tests.fakes.probes import FakeProbes
 from tests.sampling import sampled
 
-PLAIN = NvmlQuestion()
+PLAIN = NvmlRequest()
 GPUS = 2
 
 #: What each health function is asked for: the check that must not be "ok" without it.

@@ -17,7 +17,7 @@ from gpucheck.drivers.evidence import (
     SystemReading,
     TrialReading,
 )
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     GpuReading,
@@ -79,7 +79,7 @@ class FakeProbes:
         self.asked.append("kernel")
         return self.kernel_reading
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+    def nvml(self, request: NvmlRequest) -> NvmlReading:
         """Return the given NVML reading."""
         self.asked.append("nvml")
         return self.readings

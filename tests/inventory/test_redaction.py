@@ -27,7 +27,7 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessIdentity,
 )
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.redaction import redact
 from gpucheck.inventory.visibility import apply_rules, digits_of, join_driver
 from gpucheck.report.codec import to_plain

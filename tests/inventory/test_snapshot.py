@@ -10,8 +10,7 @@ from gpucheck.drivers.readings import (
     ProcessIdentity,
     ProcessReading,
 )
-from gpucheck.drivers.recorded import RecordedProbes
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import RecordedProbes, Snapshot
 from gpucheck.inventory.snapshot import record, take_snapshot
 from gpucheck.report.codec import from_plain, to_plain
 from gpucheck.report.errors import ExitCode

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from gpucheck.drivers.host.process_tree import Stat
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     GpuReading,
     MigReading,
@@ -122,7 +122,7 @@ class FakeSession:
     deadlines_s: list[float] = field(default_factory=list)
     closed: bool = False
 
-    def read(self, question: NvmlQuestion, *, deadline_s: float) -> NvmlReading:
+    def read(self, question: NvmlRequest, *, deadline_s: float) -> NvmlReading:
         self.asked.append(question.processes_of)
         self.deadlines_s.append(deadline_s)
         return reading_of(failure=self.failure)

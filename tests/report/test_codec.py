@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.drivers.readings import PairReading
-from gpucheck.drivers.recording import Snapshot
+from gpucheck.drivers.recorded import Snapshot
 from gpucheck.report.codec import DecodeError, from_plain, is_record, to_plain
 
 

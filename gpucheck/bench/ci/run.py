@@ -37,7 +37,7 @@ from gpucheck.bench.model import BenchEnvironment, BenchRequest, BenchResult
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
 from gpucheck.drivers.host.cpu import LinuxCpu
-from gpucheck.drivers.interface import NvmlQuestion, Probes
+from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, complete_host, take_inventory
 from gpucheck.inventory.model import Inventory
@@ -188,7 +188,7 @@ def run_profile(
 ) -> tuple[Answer, SavedRun | None]:
     """Measure and judge by a profile; return the answer and the run to save, if there is one."""
     topology = profile.inventory.nvlink_links is not None
-    reading = probes.nvml(NvmlQuestion(topology=topology))
+    reading = probes.nvml(NvmlRequest(topology=topology))
     host = complete_host(probes.host(), reading)
     found: Inventory | None = None
     if profile.match.target is not Target.CPU:

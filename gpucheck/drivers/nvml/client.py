@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.start import take
 from gpucheck.drivers.readings import (
     GpuReading,
@@ -39,25 +39,25 @@ class NvmlSession:
     def __init__(self, child: Child | None = None) -> None:
         self._child = child
 
-    def read(self, question: NvmlQuestion, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
+    def read(self, request: NvmlRequest, *, deadline_s: float, sysfs: str = "") -> NvmlReading:
         """Read every GPU. A failure says why there are no more answers; those before it are kept.
 
         A GPU that takes half of the remaining time, while others wait behind it, is given up: a
         new child reads those in the time that is left. With `sysfs`, the kernel's folder of PCI
         devices, facts that it lacks are read from the driver.
         """
-        request = {**question._asdict(), "sysfs": sysfs}
+        message = {**request._asdict(), "sysfs": sysfs}
         end = time.monotonic() + deadline_s
-        parts, failure = self._ask(request, end, deadline_s)
+        parts, failure = self._ask(message, end, deadline_s)
         hung: list[int] = []
         while failure is not None and failure.code == NOT_ANSWERING and len(hung) < MOST_GIVEN_UP:
             index = _first_without(parts, hung)
             if index is None:
                 break
             hung.append(index)
-            if _first_without(parts, hung) is None and not question.topology:
+            if _first_without(parts, hung) is None and not request.topology:
                 break
-            rest = {**request, "first": index + 1, "silent": hung}
+            rest = {**message, "first": index + 1, "silent": hung}
             more, failure = self._ask(rest, end, deadline_s)
             parts += more
             if not more:  # now the driver itself does not answer

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucheck.drivers.cupy.errors import cache_variables
 from gpucheck.drivers.host.processes import memory_by_process
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.live import DEADLINE_BASE_S
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.python.interpreters import Interpreter, run_script
@@ -65,12 +65,12 @@ def open_memory_reader() -> Iterator[Measure]:
     session = NvmlSession()
 
     def measure(pid: int, uuid: str | None, index: int | None) -> int | None:
-        question = NvmlQuestion(processes_of=None if index is None else (index,))
+        question = NvmlRequest(processes_of=None if index is None else (index,))
         reading = session.read(question, deadline_s=READING_DEADLINE_S)
         return memory_by_process(reading.gpus).get(uuid, {}).get(pid)
 
     try:
-        session.read(NvmlQuestion(processes_of=()), deadline_s=DEADLINE_BASE_S)
+        session.read(NvmlRequest(processes_of=()), deadline_s=DEADLINE_BASE_S)
         yield measure
     finally:
         session.close()

@@ -11,7 +11,7 @@ from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.drivers.evidence import HealthReading, PciDetailReading, SystemReading
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaDeviceReading,
     CudaReading,
@@ -45,7 +45,7 @@ class Fading(FakeProbes):
 
     after: NvmlReading = NvmlReading()
 
-    def nvml(self, question: NvmlQuestion) -> NvmlReading:
+    def nvml(self, question: NvmlRequest) -> NvmlReading:
         """Return the first reading, and to the later, short question the second one."""
         first = super().nvml(question)
         return first if question.processes_of is None else self.after

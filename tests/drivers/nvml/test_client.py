@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.child import Child, ChildDiedError
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml import start as nvml_start
 from gpucheck.drivers.nvml.client import MOST_GIVEN_UP, NvmlSession, assemble
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
 
-EVERYTHING = NvmlQuestion(topology=True, process_utilization=True)
+EVERYTHING = NvmlRequest(topology=True, process_utilization=True)
 
 
 @pytest.mark.parametrize("form", ["pynvml.py", "pynvml"])
@@ -114,7 +114,7 @@ def test_a_session_asks_as_often_as_it_is_asked() -> None:
     opened, child = session(SYSTEM, GPU, END, SYSTEM, GPU, {"part": "end", "nvml_calls": 18})
 
     first = opened.read(EVERYTHING, deadline_s=1)
-    second = opened.read(NvmlQuestion(), deadline_s=1)
+    second = opened.read(NvmlRequest(), deadline_s=1)
 
     assert (first.nvml_calls, second.nvml_calls) == (9, 18)
     assert first.gpus == second.gpus == (GpuReading(index=0, uuid="GPU-0", unavailable={}),)
@@ -137,7 +137,7 @@ def test_what_came_before_the_trouble_is_kept(
 ) -> None:
     opened, child = session(SYSTEM, GPU, trouble)
 
-    reading = opened.read(NvmlQuestion(), deadline_s=1.5)
+    reading = opened.read(NvmlRequest(), deadline_s=1.5)
 
     assert (reading.gpu_count, reading.gpus[0].uuid) == (2, "GPU-0")
     assert reading.failure is not None
@@ -203,7 +203,7 @@ def test_the_gpus_behind_one_that_hangs_are_asked_by_another_child(
 def test_one_gpu_has_all_the_time_and_needs_no_other_child() -> None:
     opened, child = session(SYSTEM | {"gpu_count": 1}, None)
 
-    reading = opened.read(NvmlQuestion(), deadline_s=10)
+    reading = opened.read(NvmlRequest(), deadline_s=10)
 
     assert child.waits[1] == pytest.approx(10, abs=1)
     assert reading.failure is not None
@@ -226,7 +226,7 @@ def test_the_driver_may_stop_answering_after_a_gpu(
 ) -> None:
     sessions(monkeypatch, [FOUR, gpu(0), None], second)
 
-    reading = NvmlSession().read(NvmlQuestion(), deadline_s=10)
+    reading = NvmlSession().read(NvmlRequest(), deadline_s=10)
 
     assert reading.failure is not None
     assert reading.failure.code == "driver-not-answering"
@@ -240,7 +240,7 @@ def test_only_so_many_gpus_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     eight = SYSTEM | {"gpu_count": 8}
     children = sessions(monkeypatch, *([eight, None] for _ in range(8)))
 
-    reading = NvmlSession().read(NvmlQuestion(), deadline_s=1)
+    reading = NvmlSession().read(NvmlRequest(), deadline_s=1)
 
     assert sum(bool(child.asked) for child in children) == 1 + MOST_GIVEN_UP
     assert [row.index for row in reading.gpus] == [0, 1, 2]
@@ -252,7 +252,7 @@ def test_only_so_many_gpus_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_is_on_a_gpu_is_not_asked_of_another_child() -> None:
     opened, _ = session(None)
 
-    reading = opened.read(NvmlQuestion(processes_of=(3,)), deadline_s=1)
+    reading = opened.read(NvmlRequest(processes_of=(3,)), deadline_s=1)
 
     assert reading.failure is not None
     assert reading.failure.code == "driver-not-answering"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers import open_probes
-from gpucheck.drivers.interface import NvmlQuestion
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.nvml.binding import Binding
 from gpucheck.drivers.nvml.sensor_worker import Watch
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorBatch
@@ -226,7 +226,7 @@ def test_the_real_binding_on_a_pretended_driver(
     for name, value in build_libraries(load_machine("h100x8"), tmp_path).items():
         monkeypatch.setenv(name, value)
     machine = open_probes()
-    uuid = machine.nvml(NvmlQuestion()).gpus[0].uuid
+    uuid = machine.nvml(NvmlRequest()).gpus[0].uuid
     machine.close()
     assert uuid is not None
     sensors = NvmlSensors(deadline_s=30.0)
