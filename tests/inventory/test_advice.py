@@ -167,50 +167,6 @@ def test_a_driver_that_disagrees_is_a_finding() -> None:
     assert notice.message.endswith(f"sees 2 devices; the driver leaves out {ALIKE[0].uuid}.")
 
 
-@pytest.mark.parametrize("text", ["0,1", "0,"])
-def test_no_finding_where_they_agree_or_the_rules_are_silent(text: str) -> None:
-    joined = join_driver(apply_rules(text, None, ALIKE), enumerated(ALIKE[0], ALIKE[1]), ALIKE)
-
-    assert joined is not None
-    assert joined.disagreement is None
-
-
-class TestMigByDriver:
-    @pytest.mark.parametrize(
-        ("text", "before_570"),
-        [
-            (None, None),  # which one is taken when none is named, only the driver knows
-            ("MIG-0,MIG-1", ("MIG-0",)),
-            ("MIG-1,MIG-2", ("MIG-1",)),
-            ("MIG-1", ("MIG-1",)),
-            ("MIG-0,MIG-1,none", ("MIG-0",)),
-            ("MIG-0,MIG-0", ()),
-            ("MIG-2,MIG-1", None),  # "the first one available": of the list or of the card?
-            ("0", None),
-            ("0,1", None),
-        ],
-    )
-    def test_one_instance_before_r570(self, text: str | None, before_570: object) -> None:
-        for version in ("525.147.05", "565.57.01"):
-            assert apply_rules(text, None, SPLIT, driver_version=version).visible == before_570
-
-    @pytest.mark.parametrize("version", [None, "", "570.86.10", "580.95.05", "x", "418.226.00"])
-    @pytest.mark.parametrize("text", [None, "MIG-0,MIG-1"])
-    def test_later_the_sources_contradict_each_other(
-        self, version: str | None, text: str | None
-    ) -> None:
-        found = apply_rules(text, None, SPLIT, driver_version=version)
-
-        assert found.visible is None
-        assert found.open_question
-
-    def test_the_second_instance_is_told_why(self) -> None:
-        found = apply_rules("MIG-0,MIG-1", None, SPLIT, driver_version="525.1")
-
-        assert [entry.status for entry in found.entries] == ["kept", "dropped"]
-        assert "before driver 570" in found.entries[1].reason
-
-
 @given(
     st.none() | st.text(),
     st.none() | st.text(),

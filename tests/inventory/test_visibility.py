@@ -579,3 +579,89 @@ def test_joining_never_raises_and_keeps_every_entry(
         # The driver gives digits alone: a device that NVML does not name is called a GPU.
         assert [uuid[4:] for uuid in found.visible or ()] == [uuid[4:] for uuid in answer]
         assert [entry.text for entry in found.entries] == [entry.text for entry in rules.entries]
+
+
+# -------------------------------------------------------------------- MIG by driver, disagreement
+
+THREE_INSTANCES = [
+    gpu_reading(
+        0,
+        mig_enabled=True,
+        mig_instances=tuple(
+            MigReading(uuid=f"MIG-{n}", gpu_instance_id=n, compute_instance_id=0) for n in range(3)
+        ),
+    ),
+    gpu_reading(1),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "before_570"),
+    [
+        (None, OPEN),  # which one is taken when none is named, only the driver knows
+        ("MIG-0,MIG-1", ("MIG-0",)),
+        ("MIG-1,MIG-2", ("MIG-1",)),
+        ("MIG-1", ("MIG-1",)),
+        ("MIG-0,MIG-1,none", ("MIG-0",)),
+        ("MIG-0,MIG-0", ()),
+        ("MIG-2,MIG-1", OPEN),  # "the first one available": of the list or of the card?
+        ("0", OPEN),
+        ("0,1", OPEN),
+    ],
+)
+def test_a_program_sees_one_instance_before_driver_570(
+    text: str | None, before_570: object
+) -> None:
+    for version in ("450.0", "525.147.05", "569.99"):
+        found = apply_rules(text, None, THREE_INSTANCES, driver_version=version)
+        assert found.visible == before_570
+
+
+@pytest.mark.parametrize("version", [None, "", "570.0", "580.95.05", "x", "449.99", "9" * 50])
+@pytest.mark.parametrize("text", [None, "MIG-0,MIG-1"])
+def test_for_other_drivers_the_number_of_instances_is_open(
+    version: str | None, text: str | None
+) -> None:
+    found = apply_rules(text, None, THREE_INSTANCES, driver_version=version)
+
+    assert found.visible is None
+    assert found.open_question
+
+
+def test_the_second_instance_is_dropped_with_the_reason() -> None:
+    found = apply_rules("MIG-0,MIG-1,none", None, THREE_INSTANCES, driver_version="525.1")
+
+    assert [entry.status for entry in found.entries] == ["kept", "dropped", "dropped"]
+    assert [entry.reason for entry in found.entries] == [
+        "valid",
+        "before driver 570 a program sees only one MIG instance",
+        "not a UUID in a list that begins with one",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "enumerated", "disagreement"),
+    [
+        ("0,1", (A, B), None),
+        ("0,", (B,), None),  # the rules were open
+        ("0,1,2", (A, C), f"sees 3 devices; the driver leaves out {B}."),
+        ("0,1", (B, A), f"sees {A}, {B}; the driver enumerates {B}, {A}."),
+        ("0", (B,), f"sees {A}; the driver enumerates {B}."),
+        ("0", (), f"sees {A}; the driver enumerates no device."),
+        ("-1", (A,), f"sees no device; the driver enumerates {A}."),
+    ],
+)
+def test_a_driver_that_differs_from_the_rules(
+    text: str, enumerated: tuple[str, ...], disagreement: str | None
+) -> None:
+    devices = tuple(
+        CudaDeviceReading(ordinal=at, uuid_hex=uuid[4:].replace("-", ""))
+        for at, uuid in enumerate(enumerated)
+    )
+    reading = CudaReading(device_count=len(devices), devices=devices)
+
+    joined = join_driver(apply_rules(text, None, THREE), reading, THREE)
+
+    assert joined is not None
+    expected = disagreement and f"By NVIDIA's documented rules CUDA {disagreement}"
+    assert joined.disagreement == expected
