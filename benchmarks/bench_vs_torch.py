@@ -20,10 +20,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gpucheck.bench.case import CaseOrder
-from gpucheck.bench.data import HostData
 from gpucheck.bench.kernels.matmul import CpuMatmul
 from gpucheck.bench.kernels.softmax import BlockedSoftmax
 from gpucheck.bench.model import BenchRequest
+from gpucheck.bench.numerics import HostData
 from gpucheck.drivers.host.blas import ThreadpoolBlas
 from gpucheck.drivers.host.clock import MonotonicClock
 from gpucheck.drivers.host.cpu import LinuxCpu

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.card.bench import Bench, ready, rivals_of
 from benchmarks.card.figures import Bar, Figure, Timed, compete
-from gpucheck.bench.data import HostData
-from gpucheck.bench.formats import FORMATS, STORAGES, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.matmul import GpuMatmul, product_of
+from gpucheck.bench.numerics import FORMATS, STORAGES, HostData, encode
 from gpucheck.drivers.gpu import GpuDevice
 
 if TYPE_CHECKING:

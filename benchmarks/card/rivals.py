@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.card.figures import Timed
-from gpucheck.bench.formats import FORMATS
+from gpucheck.bench.numerics import FORMATS
 
 #: GPU cycles for which a sample's work is held, so that all of it is queued first.
 _HELD_CYCLES = 400_000

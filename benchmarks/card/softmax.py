@@ -13,8 +13,6 @@ from benchmarks.card.bench import Bench, ready, rivals_of
 from benchmarks.card.figures import NO_TIME, Bar, Figure, Timed, compete
 from benchmarks.card.rivals import Torch
 from gpucheck.bench.case import CaseOrder
-from gpucheck.bench.data import HostData
-from gpucheck.bench.formats import FORMATS, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
 from gpucheck.bench.kernels.softmax import (
@@ -26,6 +24,7 @@ from gpucheck.bench.kernels.softmax import (
     verify_softmax,
 )
 from gpucheck.bench.model import Verified
+from gpucheck.bench.numerics import FORMATS, HostData, encode
 from gpucheck.drivers.gpu import GpuDevice
 
 if TYPE_CHECKING:

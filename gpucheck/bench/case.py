@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from gpucheck.bench.data import HostData
 from gpucheck.bench.model import (
     BenchMode,
     BenchRequest,
@@ -19,6 +18,7 @@ from gpucheck.bench.model import (
     Scope,
     Verified,
 )
+from gpucheck.bench.numerics import HostData
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import BlasDoor

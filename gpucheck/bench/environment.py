@@ -257,7 +257,7 @@ def environment_of(
     """Return the run environment of the figures, with reasons for missing parts."""
     import numpy as np
 
-    from gpucheck.bench.data import DESCRIPTIONS
+    from gpucheck.bench.numerics import DESCRIPTIONS
 
     library = blas.read()
     found = BenchEnvironment(

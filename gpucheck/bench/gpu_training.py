@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gpucheck.bench.case import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import GpuTimer, gpu_label
 from gpucheck.bench.model import Fact, Scope, Verified
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.training import (
     CLASSES,
     INPUTS,

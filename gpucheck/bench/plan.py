@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from gpucheck.bench.case import Kernel
-from gpucheck.bench.formats import FORMATS, canonical
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.numerics import FORMATS, canonical
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.inventory.condition import RESERVED_BYTES, spare_bytes

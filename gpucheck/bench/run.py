@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from gpucheck.bench import data, stats
+from gpucheck.bench import stats
 from gpucheck.bench.blas_kernels import older_than_cpu
 from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.compare import compare, headline
@@ -30,6 +30,7 @@ from gpucheck.bench.model import (
     SampleDetail,
     Throughput,
 )
+from gpucheck.bench.numerics import HostData
 from gpucheck.bench.plan import (
     ENERGY_S,
     PRECISIONS,
@@ -111,7 +112,7 @@ class _Measured:
     """Group with its inputs, its states, and the host's other load during its slices."""
 
     group: Group
-    inputs: data.HostData
+    inputs: HostData
     states: Sequence[CaseState]
     host: HostShare
 
@@ -259,7 +260,7 @@ class _Bench:
         return free_bytes is not None and needed_bytes < _ROOMY_SHARE * free_bytes
 
     def _prepared(self, group: Group) -> _Measured:
-        inputs = data.HostData(
+        inputs = HostData(
             self._request.seed,
             self._request.fill,
             kept_from_bytes=self._kept_from(group),
@@ -285,7 +286,7 @@ class _Bench:
             group=group, inputs=inputs, states=states, host=HostShare(facts=self._facts)
         )
 
-    def _cases(self, group: Group, inputs: data.HostData) -> list[Case]:
+    def _cases(self, group: Group, inputs: HostData) -> list[Case]:
         gpus = [gpu for gpu in self._gpus if gpu.facts.cuda_index in group.gpus]
         order = self._order(group, inputs, gpus)
         cases: list[Case] = []
@@ -295,13 +296,13 @@ class _Bench:
             cases.extend(group.kernel.gpu_cases(order, gpu))
         return cases
 
-    def _cases_of(self, group: Group, inputs: data.HostData, gpu: GpuDevice) -> Sequence[Case]:
+    def _cases_of(self, group: Group, inputs: HostData, gpu: GpuDevice) -> Sequence[Case]:
         """Return the cases that a GPU would run if its memory were free."""
         requested = group.gpus | group.taken.keys()
         gpus = [one for one in self._gpus if one.facts.cuda_index in requested]
         return group.kernel.gpu_cases(self._order(group, inputs, gpus), gpu)
 
-    def _order(self, group: Group, inputs: data.HostData, gpus: Sequence[GpuDevice]) -> CaseOrder:
+    def _order(self, group: Group, inputs: HostData, gpus: Sequence[GpuDevice]) -> CaseOrder:
         return CaseOrder(
             request=group.request,
             shape=group.shape,

@@ -17,12 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.data import HostData
-from gpucheck.bench.formats import FORMATS, STORAGES
-from gpucheck.bench.kernels.matmul import Matmul, missing_format
+from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
 from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Verified
+from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
 from gpucheck.bench.plan import Resources, make_plan
-from gpucheck.bench.product_check import draw_inputs, verify_product
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
 from gpucheck.drivers.host.blas import BlasDoor
 from gpucheck.drivers.host.clock import Clock

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import CaseLabel, CaseOrder, CpuCase, Work, cpu_label
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.mnist import Mnist, read_mnist
 from gpucheck.bench.model import BenchMode, BenchRequest, Fact, Fill, Verified
+from gpucheck.bench.numerics import FORMATS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.cli.commands import COMMANDS
 from gpucheck.report.errors import ExitCode
 from tests.architecture.commands import COMMAND_NAMES, built_command

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.kernels import KERNELS
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
 from tests.architecture.commands import COMMAND_NAMES, built_command
 

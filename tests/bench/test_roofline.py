@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.model import Doubt, Measurement, Scope, Throughput
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
     Cell,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import TENSOR_FORMATS, board_from, load_table
 from gpucheck.bench.roofline_doubts import (
     doubts_about_roofline,

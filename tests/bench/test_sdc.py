@@ -580,6 +580,6 @@ def test_what_the_kernel_leaves_is_read(left: list[int], expected: BitDifference
 
 
 def test_every_output_format_has_a_number() -> None:
-    from gpucheck.bench.formats import FORMATS
+    from gpucheck.bench.numerics import FORMATS
 
     assert {form.output for form in FORMATS.values()} == set(ELEMENTS)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.card.rivals import Torch, torch_or_none
-from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.numerics import FORMATS, decode, encode
 
 STAND_IN = Path(__file__).parents[1] / "fakes" / "torch"
 calls: list[Any] = []

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.kernels.softmax import SoftmaxLaunch, SoftmaxRows, choose_softmax
+from gpucheck.bench.numerics import FORMATS, decode, encode
 from tests.emulator.conftest import SOURCES, Emulators
 from tests.emulator.emulated import ORDERS, SANITIZERS, Emulator, KernelFault, Memory
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucheck.bench.case import CacheFit, CaseLabel, CaseOrder, Work
-from gpucheck.bench.data import HostData
-from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
+from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
 from gpucheck.drivers.host.blas import BlasFacts
 from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad

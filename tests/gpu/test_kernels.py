@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from gpucheck.bench.case import Case, CaseOrder
-from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.bench.kernels.copy import DriverCopy, KernelCopy
@@ -28,6 +27,7 @@ from gpucheck.bench.kernels.softmax import (
 from gpucheck.bench.kernels.transfer import TransferCase
 from gpucheck.bench.kernels.triad import GpuTriad
 from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.numerics import FORMATS, decode, encode
 from gpucheck.bench.training import TrainingPlan
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import GpuDevice

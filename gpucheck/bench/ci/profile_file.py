@@ -34,8 +34,8 @@ from gpucheck.bench.ci.profile_model import (
     Stability,
     Target,
 )
-from gpucheck.bench.formats import canonical
 from gpucheck.bench.model import Fact
+from gpucheck.bench.numerics import canonical
 from gpucheck.drivers.host.toml_file import Source, find_lines, parse_toml, read_text, shown
 
 #: The format of the file; one that is newer is refused.

@@ -38,8 +38,8 @@ from gpucheck.bench.ci.profile_model import (
     Statistic,
     Target,
 )
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.model import BenchMode, Fill, Scope
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import Entry, load_table
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board

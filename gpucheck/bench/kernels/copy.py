@@ -21,10 +21,9 @@ from gpucheck.bench.case import (
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.data import fresh_array
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import ResidentCase, gpu_label
 from gpucheck.bench.model import BenchMode, Verified
+from gpucheck.bench.numerics import FORMATS, fresh_array
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from gpucheck.bench.case import HOST_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import gpu_label
 from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuDevice
 
 #: Launches in one graph: so many that the cost of replaying it is negligible.

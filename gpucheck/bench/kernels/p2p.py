@@ -10,10 +10,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpucheck.bench.case import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import GpuTimer, gpu_label
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.model import BenchMode, Fact, Verified
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 

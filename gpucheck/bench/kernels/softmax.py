@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpucheck.bench.block_sums import block_count, block_weights, block_width, sums_over_columns
 from gpucheck.bench.case import (
     Case,
     CaseOrder,
@@ -26,10 +25,18 @@ from gpucheck.bench.case import (
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.data import fresh_array
-from gpucheck.bench.formats import FORMATS, decode, encode
 from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
+from gpucheck.bench.numerics import (
+    FORMATS,
+    block_count,
+    block_weights,
+    block_width,
+    decode,
+    encode,
+    fresh_array,
+    sums_over_columns,
+)
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction
 from gpucheck.drivers.host.clock import Clock

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import GpuTimer, gpu_label, pinned_bytes
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpucheck.bench import kernels
-from gpucheck.bench.formats import FORMATS
 from gpucheck.bench.gpu_case import pinned_bytes
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
+from gpucheck.bench.numerics import FORMATS
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gpucheck.bench.case import row_parts
-from gpucheck.bench.formats import FORMATS, encode
 from gpucheck.bench.gpu_case import ResidentCase
 from gpucheck.bench.kernels.softmax import (
     HELD_NUMBERS,
@@ -33,6 +32,7 @@ from gpucheck.bench.kernels.softmax import (
     softmax_rows,
     verify_softmax,
 )
+from gpucheck.bench.numerics import FORMATS, encode
 from gpucheck.drivers.gpu import GpuFunction
 from gpucheck.drivers.host.clock import MonotonicClock
 from gpucheck.report.errors import MissingError

@@ -22,7 +22,7 @@ from tests.fakes.cupy_child import run_lines
 
 HEAD = """
 import numpy as np
-from gpucheck.bench.formats import FORMATS, decode, encode
+from gpucheck.bench.numerics import FORMATS, decode, encode
 from gpucheck.report.errors import GpucheckError
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import Product

@@ -1,18 +1,29 @@
+"""Numbers of the benchmarks: formats, drawn inputs, and sums over blocks."""
+
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.formats import (
+from gpucheck.bench.model import Fill
+from gpucheck.bench.numerics import (
     ALIASES,
     FORMATS,
     STORAGES,
+    HostData,
+    block_count,
+    block_weights,
+    block_width,
     canonical,
     decode,
     encode,
+    fresh_array,
     output_bytes,
+    sums_over_columns,
+    sums_over_rows,
 )
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e4, max_value=1e4)
@@ -144,3 +155,94 @@ def test_names_lead_to_a_format() -> None:
         assert name in FORMATS
     assert canonical(" BF16 ") == "bfloat16"
     assert canonical("complex64") == "complex64"
+
+
+def test_a_seed_gives_the_same_numbers_in_other_memory_after_each_renewal() -> None:
+    data = HostData(3)
+    first = data.normal("left", (50, 40))
+    assert data.normal("left", (50, 40)) is first
+
+    data.renew()
+    second = data.normal("left", (50, 40))
+
+    assert second is not first
+    np.testing.assert_array_equal(first, second)
+
+
+def test_names_and_shapes_tell_arrays_apart() -> None:
+    data = HostData(3)
+
+    assert not np.array_equal(data.normal("left", (9, 9)), data.normal("right", (9, 9)))
+    assert data.normal("left", (9, 9)).shape != data.normal("left", (9, 8)).shape
+    assert data.normal("left", (9, 9), "float64").dtype == np.float64
+
+
+def test_what_is_kept_and_what_is_large_survives_a_renewal() -> None:
+    data = HostData(3, kept_from_bytes=4 * 100)
+    large, small = data.normal("large", (10, 10)), data.normal("small", (10, 9))
+    reference = data.keep("reference", lambda: [1.0])
+
+    data.renew()
+
+    assert data.normal("large", (10, 10)) is large
+    assert data.normal("small", (10, 9)) is not small
+    assert data.keep("reference", lambda: [2.0]) is reference
+
+
+def test_groups_share_what_is_kept_and_nothing_else() -> None:
+    kept: dict[str, object] = {}
+    one, other = HostData(3, kept=kept), HostData(3, kept=kept)
+
+    assert one.keep("images", lambda: [1.0]) is other.keep("images", lambda: [2.0])
+    assert one.normal("left", (4, 4)) is not other.normal("left", (4, 4))
+
+
+def test_zeros_are_zeros() -> None:
+    assert not HostData(3, Fill.ZEROS).normal("left", (4, 4)).any()
+
+
+@pytest.mark.parametrize("edge", [3, 600, 1200])
+def test_fresh_arrays_are_written_like_others_and_lie_elsewhere(edge: int) -> None:
+    one, other = (fresh_array((edge, edge), "float64") for _ in range(2))
+
+    one.fill(1.0)
+    other.fill(2.0)
+
+    assert one.shape == (edge, edge)
+    assert one.dtype == np.float64
+    assert one.flags.c_contiguous
+    assert one.sum() == edge * edge
+    assert not np.shares_memory(one, other)
+
+
+def test_memory_that_is_not_there_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        fresh_array((2**55,), "float64")
+
+
+@given(st.integers(1, 5000), st.integers(1, 4), st.integers(0, 100))
+def test_both_ways_of_summing_agree_and_one_wrong_number_moves_one_sum(
+    columns: int, rows: int, seed: int
+) -> None:
+    source = np.random.default_rng(seed)
+    values = source.standard_normal((rows, columns))
+    weights = block_weights(columns)
+
+    sums = sums_over_columns(values, weights, block_width(columns))
+
+    assert sums.shape == (rows, block_count(columns))
+    transposed = sums_over_rows(values.T, weights, block_width(columns))
+    np.testing.assert_allclose(transposed.T, sums, rtol=0, atol=1e-12)
+    row, column = int(source.integers(rows)), int(source.integers(columns))
+    values[row, column] += 1.0
+    moved = np.abs(sums_over_columns(values, weights, block_width(columns)) - sums)
+    assert 0.75 - 1e-9 <= moved[row, column // block_width(columns)] <= 1.25 + 1e-9
+    assert np.count_nonzero(moved > 1e-9) == 1
+
+
+@pytest.mark.parametrize(("columns", "width"), [(1, 8), (1024, 8), (1025, 16), (4096, 32)])
+def test_blocks_stay_short_so_that_rounding_does_not_drown_a_wrong_number(
+    columns: int, width: int
+) -> None:
+    assert block_width(columns) == width
+    assert block_width(2**20) == 32
