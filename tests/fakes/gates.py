@@ -11,7 +11,7 @@ from gpucheck.bench.ci.gates import exit_status, judge, series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Profile
-from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
+from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.inventory.model import Gpu, MigState, PcieLink
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of
@@ -101,20 +101,20 @@ def node(count: int = 1, **gpu: Any) -> Node:
     return Node(gpus=gpus, driver_version="580.95.05")
 
 
-def facts(runs: Sequence[ProcessRun], extra: str = "", **changes: Any) -> Facts:
+def run_data(runs: Sequence[ProcessRun], extra: str = "", **changes: Any) -> RunData:
     """Return what a run on GPUs brought."""
     count = len({run.device for run in runs})
-    found = Facts(profile=profile_of(NODE + extra), node=node(count), runs=runs)
+    found = RunData(profile=profile_of(NODE + extra), node=node(count), runs=runs)
     return replace(found, **changes)
 
 
-def gate(found: Facts, name: str, device: str = "gpu:0") -> Gate:
+def gate(found: RunData, name: str, device: str = "gpu:0") -> Gate:
     """Return the one gate of this name on a device."""
     (only,) = [one for one in judge(found) if (one.id, one.device) == (name, device)]
     return only
 
 
-def code(found: Facts) -> ExitCode:
+def code(found: RunData) -> ExitCode:
     """Return what the gates come to."""
     return exit_status(judge(found))[0]
 
@@ -127,9 +127,9 @@ def cpu_runs(values: Sequence[float], **row: Any) -> list[ProcessRun]:
     ]
 
 
-def cpu_facts(values: Sequence[float], baseline: Baseline | None, **row: Any) -> Facts:
+def cpu_run_data(values: Sequence[float], baseline: Baseline | None, **row: Any) -> RunData:
     """Return what a run on the processor brought."""
-    return Facts(profile=profile_of(CPU), runs=cpu_runs(values, **row), baseline=baseline)
+    return RunData(profile=profile_of(CPU), runs=cpu_runs(values, **row), baseline=baseline)
 
 
 def saved(
@@ -139,6 +139,6 @@ def saved(
     return Baseline(
         path="a.json",
         time="",
-        series=series_of(cpu_facts(values, None)),
+        series=series_of(cpu_run_data(values, None)),
         differences=differences or {},
     )

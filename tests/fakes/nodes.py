@@ -11,9 +11,9 @@ from gpucheck.bench.ci.gate_model import Gate
 from gpucheck.bench.ci.gates import exit_status, judge, settled
 from gpucheck.bench.ci.limits import expected_of, scale_of
 from gpucheck.bench.ci.model import ProcessRun
-from gpucheck.bench.ci.profile_model import Check, Per, Profile
+from gpucheck.bench.ci.profile_model import Aggregate, Check, Profile
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.run_data import Facts
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import Corruption, Measurement, Telemetry, Throughput
 from gpucheck.bench.roofline import board_from, load_table
 from gpucheck.drivers.gpu import Board
@@ -74,7 +74,7 @@ class AcceptanceNode:
         self, dice: random.Random, spread: float, slower_percent: float, *, common: bool
     ) -> None:
         self._dice = dice
-        self._checks = [one for one in _profile().checks if one.per is Per.DEVICE]
+        self._checks = [one for one in _profile().checks if one.per is Aggregate.DEVICE]
         self._own: dict[tuple[str, str], float] = {}
         for at in range(GPUS):
             slower = math.log(1 - slower_percent / 100) if at == 0 else 0.0
@@ -90,7 +90,7 @@ class AcceptanceNode:
             runs += self._repeat(number)
             if number + 1 < plan.processes:
                 continue
-            gates = judge(Facts(profile=_profile(), node=node(GPUS), runs=runs))
+            gates = judge(RunData(profile=_profile(), node=node(GPUS), runs=runs))
             if settled(gates):
                 break
         return int(exit_status(gates)[0]), gates

@@ -27,7 +27,7 @@ from gpucheck.bench.ci.model import (
     SavedRun,
     Series,
 )
-from gpucheck.bench.ci.run_data import Figures, needs_host
+from gpucheck.bench.ci.run_data import MetricValues, needs_host
 from gpucheck.bench.model import Doubt, Scope
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
@@ -243,21 +243,21 @@ def _judged(row: ComparedRow, pair: _Pair, found: _Decided) -> ComparedRow:
     limit = limit_of(decision.expected, row.tolerance_percent, row.direction)
     said = ruling(decision.status, _figures(second, pair.device), limit)
     # A pair left open by noise says so in its reason already.
-    silent = said.cause.class_ is GateClass.NOISE
-    steps = (_MORE,) if silent else said.cause.next
+    silent = said.diagnosis.class_ is GateClass.NOISE
+    steps = (_MORE,) if silent else said.diagnosis.next
     if said.status is GateStatus.FAIL and pair.first is not None and len(pair.first.sessions) < 2:
         steps = (*steps, FURTHER_SESSIONS)
     return replace(
         row,
         status=said.status,
-        reason=reason if silent else f"{reason}; {said.cause.sentence}",
-        class_=said.cause.class_,
+        reason=reason if silent else f"{reason}; {said.diagnosis.sentence}",
+        class_=said.diagnosis.class_,
         next=steps,
         repeat_helps=said.repeat_helps,
     )
 
 
-def _figures(series: Series, device: SavedDevice | None) -> Figures:
+def _figures(series: Series, device: SavedDevice | None) -> MetricValues:
     """Return a saved figure in the form that `ruling` takes."""
     doubts = series.doubts
     if doubts is None:
@@ -275,7 +275,7 @@ def _figures(series: Series, device: SavedDevice | None) -> Figures:
             for code in (device.doubts if device is not None else ())
             if on_host or code != "host-busy"
         )
-    return Figures(
+    return MetricValues(
         device=series.device, gpu_uuid=series.gpu_uuid, values=series.values, doubts=doubts
     )
 

@@ -1,4 +1,4 @@
-"""Diagnosis of a bad figure, from what the run itself saw: doubts of rows, sensors, failures.
+"""Diagnosis of a bad figure from what the run itself saw, and gates that carry a diagnosis.
 
 Causes outside the device come first: a GPU is called defective only if nothing else explains the
 figure. A slow processor is never called defective, because its neighbours, heat and clock cannot
@@ -8,11 +8,11 @@ be seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.ci.run_data import Figures
+from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
+from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Doubt
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
@@ -59,8 +59,8 @@ _FAILURES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """Where to look: the class, a sentence, what was seen, and what to do."""
+class Diagnosis:
+    """Where to look for the cause: its class, a sentence, what was seen, and what to do."""
 
     class_: GateClass
     sentence: str
@@ -70,18 +70,18 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """Decision on a figure that did not simply pass: its status and its cause.
+    """Decision on a figure that did not simply pass: its status and its diagnosis.
 
     `repeat_helps` says that further processes may decide an undecided figure.
     """
 
     status: GateStatus
-    cause: Cause
+    diagnosis: Diagnosis
     repeat_helps: bool = False
 
 
 def ruling(
-    status: GateStatus, figures: Figures, limit: float, peers: Sequence[Figures] = ()
+    status: GateStatus, figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()
 ) -> Ruling:
     """Return what a failing or undecided figure decides, the one rule for every comparison.
 
@@ -91,19 +91,19 @@ def ruling(
     if status is GateStatus.FAIL:
         disturbed = _environment(figures)
         if disturbed is None:
-            return Ruling(status=status, cause=cause_of(figures, limit, peers))
-        cause = disturbed
+            return Ruling(status=status, diagnosis=diagnose(figures, limit, peers))
+        found = disturbed
     else:
-        cause = doubt_of(figures)
-    helps = bool(figures.values) and cause.class_ in _BY_REPETITION
+        found = _of_doubts(figures)
+    helps = bool(figures.values) and found.class_ in _BY_REPETITION
     return Ruling(
         status=GateStatus.INCONCLUSIVE,
-        cause=cause,
+        diagnosis=found,
         repeat_helps=helps and not _always_disturbed(figures),
     )
 
 
-def _always_disturbed(figures: Figures) -> bool:
+def _always_disturbed(figures: MetricValues) -> bool:
     """Return whether the same doubt blames others in every process."""
     return any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
@@ -121,16 +121,16 @@ def leaves_open(failure: Failure) -> bool:
     return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
 
 
-def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> Cause:
+def diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()) -> Diagnosis:
     """Return why a figure is worse than its limit; `peers` are the same check on other GPUs."""
     for find in (_environment, _errors, _throttled, _config):
-        cause = find(figures)
-        if cause is not None:
-            return cause
-    if (cause := _power_cap(figures, limit, peers)) is not None:
-        return cause
+        found = find(figures)
+        if found is not None:
+            return found
+    if (found := _power_cap(figures, limit, peers)) is not None:
+        return found
     if figures.device == "cpu":
-        return Cause(
+        return Diagnosis(
             class_=GateClass.ENVIRONMENT,
             sentence="nothing seen explains it; other users of the processor cannot be seen",
             evidence=_seen(figures),
@@ -139,7 +139,7 @@ def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> C
                 "check the host's clocks and temperature",
             ),
         )
-    return Cause(
+    return Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="no load, no throttling and no limit explains it",
         evidence=_seen(figures),
@@ -147,18 +147,18 @@ def cause_of(figures: Figures, limit: float, peers: Sequence[Figures] = ()) -> C
     )
 
 
-def doubt_of(figures: Figures) -> Cause:
+def _of_doubts(figures: MetricValues) -> Diagnosis:
     """Return why a figure is too uncertain to decide."""
     disturbed = _with_codes(figures, ENVIRONMENT, share=0.0)
     if disturbed is not None:
         return _blamed(GateClass.ENVIRONMENT, disturbed, figures)
     for find in (_throttled, _config):
-        cause = find(figures)
-        if cause is not None:
-            return cause
+        found = find(figures)
+        if found is not None:
+            return found
     noisy = _with_codes(figures, NOISE, share=0.0)
     sentence = "the results vary too much between processes"
-    return Cause(
+    return Diagnosis(
         class_=GateClass.NOISE,
         sentence=f"{sentence}; {noisy.message}" if noisy is not None else sentence,
         evidence=_seen(figures),
@@ -169,17 +169,17 @@ def doubt_of(figures: Figures) -> Cause:
     )
 
 
-def _environment(figures: Figures) -> Cause | None:
+def _environment(figures: MetricValues) -> Diagnosis | None:
     doubt = _with_codes(figures, ENVIRONMENT)
     return None if doubt is None else _blamed(GateClass.ENVIRONMENT, doubt, figures)
 
 
-def _errors(figures: Figures) -> Cause | None:
+def _errors(figures: MetricValues) -> Diagnosis | None:
     doubt = _with_codes(figures, {"new-errors"}, share=0.0)
     return None if doubt is None else _blamed(GateClass.HARDWARE, doubt, figures)
 
 
-def _throttled(figures: Figures) -> Cause | None:
+def _throttled(figures: MetricValues) -> Diagnosis | None:
     doubt = _with_codes(figures, {"throttled"})
     if doubt is None:
         return None
@@ -188,12 +188,14 @@ def _throttled(figures: Figures) -> Cause | None:
     return _blamed(GateClass.THERMAL if by_heat else GateClass.POWER_CAP, doubt, figures)
 
 
-def _config(figures: Figures) -> Cause | None:
+def _config(figures: MetricValues) -> Diagnosis | None:
     doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
     return None if doubt is None else _blamed(GateClass.CONFIG, doubt, figures)
 
 
-def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Cause | None:
+def _power_cap(
+    figures: MetricValues, limit: float, peers: Sequence[MetricValues]
+) -> Diagnosis | None:
     """Blame the power limit if it was lowered, or if the GPU would pass at its peers' clock.
 
     A product of random numbers takes every GPU to its power limit, so that alone means nothing.
@@ -204,12 +206,9 @@ def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Caus
     for gpu in figures.telemetry:
         now, default = gpu.power_limit_w, gpu.power_limit_default_w
         if now is not None and default is not None and now < _LOWERED * default:
-            cause = _blamed(GateClass.POWER_CAP, doubt, figures)
-            text = f"its power limit is {now:.0f} W; the board's default is {default:.0f} W"
-            return Cause(
-                class_=cause.class_,
-                sentence=text,
-                evidence=cause.evidence,
+            return replace(
+                _blamed(GateClass.POWER_CAP, doubt, figures),
+                sentence=f"its power limit is {now:.0f} W; the board's default is {default:.0f} W",
                 next=(f"nvidia-smi -pl {default:.0f} restores it (as root)",),
             )
     reference, own = _reference_clock(figures, peers), figures.clock_mhz
@@ -219,11 +218,10 @@ def _power_cap(figures: Figures, limit: float, peers: Sequence[Figures]) -> Caus
     if measured * reference / own < limit:
         return None
     text = f"its clock was {own:.0f} MHz at the power limit; {reference:.0f} MHz is usual"
-    cause = _blamed(GateClass.POWER_CAP, doubt, figures)
-    return Cause(class_=cause.class_, sentence=text, evidence=cause.evidence, next=cause.next)
+    return replace(_blamed(GateClass.POWER_CAP, doubt, figures), sentence=text)
 
 
-def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None:
+def _reference_clock(figures: MetricValues, peers: Sequence[MetricValues]) -> float | None:
     """Return a good GPU's clock in this check: that of at least two peers, else the board's."""
     clocks = [peer.clock_mhz for peer in peers if peer.clock_mhz is not None]
     if len(clocks) >= 2:
@@ -233,7 +231,7 @@ def _reference_clock(figures: Figures, peers: Sequence[Figures]) -> float | None
 
 
 def _with_codes(
-    figures: Figures, codes: frozenset[str] | set[str], *, share: float = _MOST
+    figures: MetricValues, codes: frozenset[str] | set[str], *, share: float = _MOST
 ) -> Doubt | None:
     """Return the most common of these doubts, if at least a share of the processes have it."""
     found = next((one for one in figures.doubts if one.doubt.code in codes), None)
@@ -242,11 +240,13 @@ def _with_codes(
     return found.doubt
 
 
-def _blamed(class_: GateClass, doubt: Doubt, figures: Figures) -> Cause:
-    return Cause(class_=class_, sentence=doubt.message, evidence=_seen(figures), next=(doubt.next,))
+def _blamed(class_: GateClass, doubt: Doubt, figures: MetricValues) -> Diagnosis:
+    return Diagnosis(
+        class_=class_, sentence=doubt.message, evidence=_seen(figures), next=(doubt.next,)
+    )
 
 
-def _seen(figures: Figures) -> tuple[Evidence, ...]:
+def _seen(figures: MetricValues) -> tuple[Evidence, ...]:
     """Return what the run saw: doubts with the number of processes that have them, and sensors."""
     found = [
         Evidence(f"doubt {one.doubt.code}", f"{one.processes} of {len(figures.values)} processes")
@@ -258,10 +258,106 @@ def _seen(figures: Figures) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _sensors(figures: Figures) -> Iterator[Evidence]:
+def _sensors(figures: MetricValues) -> Iterator[Evidence]:
     hot = [gpu.temperature_c.high for gpu in figures.telemetry if gpu.temperature_c is not None]
     drawn = [gpu.power_w.median for gpu in figures.telemetry if gpu.power_w is not None]
     if hot:
         yield Evidence("temperature", f"{max(hot):.0f} C at most")
     if drawn:
         yield Evidence("power", f"{stats.median(drawn):.0f} W")
+
+
+def explained(gate: Gate, reason: str, diagnosis: Diagnosis) -> Gate:
+    """Return a gate with a reason, and the rest of its diagnosis."""
+    return replace(
+        gate,
+        class_=diagnosis.class_,
+        reason=reason,
+        evidence=diagnosis.evidence,
+        next=diagnosis.next,
+    )
+
+
+def at_least(
+    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
+) -> Gate:
+    """Return the gate of a number that may not be below its limit."""
+    return _held(data, name, device, (measured, limit, unit), Direction.HIGHER, bad)
+
+
+def at_most(
+    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
+) -> Gate:
+    """Return the gate of a number that may not be above its limit."""
+    return _held(data, name, device, (measured, limit, unit), Direction.LOWER, bad)
+
+
+def exactly(
+    data: RunData,
+    name: str,
+    device: str,
+    measured: float,
+    wanted: float,
+    unit: str,
+    bad: Diagnosis,
+) -> Gate:
+    """Return the gate of a number that must be another."""
+    hold = at_least if measured < wanted else at_most
+    return hold(data, name, device, measured, wanted, unit, bad)
+
+
+def holds(data: RunData, name: str, device: str, good: bool, bad: Diagnosis) -> Gate:
+    """Return the gate of a demand that is met or not."""
+    return at_least(data, name, device, float(good), 1.0, "match", bad)
+
+
+def _held(
+    data: RunData,
+    name: str,
+    device: str,
+    numbers: tuple[float, float, str],
+    direction: Direction,
+    bad: Diagnosis,
+) -> Gate:
+    measured, limit, unit = numbers
+    higher = direction is Direction.HIGHER
+    good = measured >= limit if higher else measured <= limit
+    gate = Gate(
+        id=name,
+        device=device,
+        gpu_uuid=data.uuid_of(device),
+        status=GateStatus.PASS if good else GateStatus.FAIL,
+        direction=direction,
+        unit=unit,
+        measured=float(measured),
+        limit=float(limit),
+    )
+    if good:
+        return gate
+    return replace(
+        gate, class_=bad.class_, reason=bad.sentence, evidence=bad.evidence, next=bad.next
+    )
+
+
+def undecided(
+    data: RunData,
+    name: str,
+    device: str,
+    reason: str,
+    unit: str = "",
+    *,
+    class_: GateClass = GateClass.SOFTWARE,
+    steps: tuple[str, ...] = (),
+) -> Gate:
+    """Return the gate of a demand for which nothing was read: never a pass."""
+    return Gate(
+        id=name,
+        device=device,
+        gpu_uuid=data.uuid_of(device),
+        status=GateStatus.INCONCLUSIVE,
+        direction=Direction.LOWER,
+        unit=unit,
+        reason=reason,
+        class_=class_,
+        next=steps or ("gpucheck detect",),
+    )

@@ -14,8 +14,10 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import Decision, corrected, decide, limit_of
 from gpucheck.bench.ci.diagnosis import (
     FURTHER_SESSIONS,
-    Cause,
+    Diagnosis,
+    Ruling,
     class_of_failure,
+    explained,
     leaves_open,
     ruling,
 )
@@ -23,28 +25,28 @@ from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus,
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
 from gpucheck.bench.ci.machine_gates import inventory_gates, match_gates
 from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
-from gpucheck.bench.ci.peers import company_gates
-from gpucheck.bench.ci.profile_model import Check, Lacking, Per
-from gpucheck.bench.ci.run_data import Facts, Figures, why_missing
+from gpucheck.bench.ci.peers import peer_gates
+from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
+from gpucheck.bench.ci.run_data import MetricValues, RunData, why_missing
 from gpucheck.bench.ci.stability_gates import result_gates, stability_gates
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
 
 
-def judge_machine(facts: Facts) -> tuple[Gate, ...]:
+def judge_machine(data: RunData) -> tuple[Gate, ...]:
     """Return the gates that need no measurement: whether the profile is for this machine."""
-    return tuple(match_gates(facts))
+    return tuple(match_gates(data))
 
 
-def judge(facts: Facts) -> tuple[Gate, ...]:
+def judge(data: RunData) -> tuple[Gate, ...]:
     """Return all gates of a run, in the order of the profile."""
     return (
-        *match_gates(facts),
-        *result_gates(facts),
-        *check_gates(facts),
-        *company_gates(facts),
-        *inventory_gates(facts),
-        *stability_gates(facts),
+        *match_gates(data),
+        *result_gates(data),
+        *check_gates(data),
+        *peer_gates(data),
+        *inventory_gates(data),
+        *stability_gates(data),
     )
 
 
@@ -118,32 +120,32 @@ def _reason(one: Gate | ComparedRow) -> str:
     return (one.reason or one.status).rstrip(".")
 
 
-def series_of(facts: Facts) -> tuple[Series, ...]:
+def series_of(data: RunData) -> tuple[Series, ...]:
     """Return every check's figures, as they are saved for the next run."""
     return tuple(
         Series(
             id=check.id,
             device=device,
-            gpu_uuid=figures.gpu_uuid or facts.uuid_of(device),
+            gpu_uuid=figures.gpu_uuid or data.uuid_of(device),
             unit=check.unit,
             direction=check.direction,
             values=figures.values,
             tolerance_percent=check.tolerance_percent,
             doubts=figures.doubts,
         )
-        for check in facts.profile.checks
-        for device, figures in facts.figures(check).items()
+        for check in data.profile.checks
+        for device, figures in data.figures(check).items()
         if figures.values
     )
 
 
 _OF_LACKING = {
-    Lacking.FAIL: GateStatus.FAIL,
-    Lacking.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
-    Lacking.SKIP: GateStatus.SKIP,
+    MissingPolicy.FAIL: GateStatus.FAIL,
+    MissingPolicy.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
+    MissingPolicy.SKIP: GateStatus.SKIP,
 }
 #: Why a share of a computed peak fails no board.
-_UNKNOWN = Cause(
+_UNKNOWN = Diagnosis(
     class_=GateClass.CONFIG,
     sentence="its peak is only computed from SM count and clock, and a cut-down board has less, "
     "so this fails no board",
@@ -156,14 +158,14 @@ _UNKNOWN = Cause(
 _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateStatus.SKIP)
 
 
-def check_gates(facts: Facts) -> Iterator[Gate]:
+def check_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
     asked = []
-    for check in facts.profile.checks:
-        found = facts.figures(check)
+    for check in data.profile.checks:
+        found = data.figures(check)
         for device, figures in found.items():
             peers = [other for name, other in found.items() if name != device]
-            asked.append(_Judging(check, figures, facts, peers))
+            asked.append(_Judging(check, figures, data, peers))
     outcomes = [one.outcome() for one in asked]
     # Checks that only warn take no share of the risk.
     family = {
@@ -175,9 +177,9 @@ def check_gates(facts: Facts) -> Iterator[Gate]:
     by_check: dict[str, list[Gate]] = {}
     for at, (one, outcome) in enumerate(zip(asked, outcomes, strict=True)):
         by_check.setdefault(one.check.id, []).append(one.gate(held.get(at, outcome)))
-    for check in facts.profile.checks:
+    for check in data.profile.checks:
         gates = by_check.get(check.id, [])
-        yield from [_slowest(gates)] if check.per is Per.NODE and gates else gates
+        yield from [_slowest(gates)] if check.per is Aggregate.NODE and gates else gates
 
 
 def _slowest(gates: Sequence[Gate]) -> Gate:
@@ -199,11 +201,11 @@ class _Judging:
     """One check on one device."""
 
     def __init__(
-        self, check: Check, figures: Figures, facts: Facts, peers: Sequence[Figures]
+        self, check: Check, figures: MetricValues, data: RunData, peers: Sequence[MetricValues]
     ) -> None:
         self.check = check
         self._figures = figures
-        self._facts = facts
+        self._data = data
         self._peers = peers
 
     def outcome(self) -> Decision | Gate:
@@ -213,7 +215,7 @@ class _Judging:
         if not figures.values:
             return self._missing()
         if check.expectation.baseline:
-            found = self._from_baseline(self._facts.baseline)
+            found = self._from_baseline(self._data.baseline)
             if isinstance(found, Gate):
                 return found
             expected, sessions = found.values, found.sessions
@@ -254,9 +256,9 @@ class _Judging:
         found = ruling(status, self._figures, limit, self._peers)
         board = self._figures.gpu.board if self._figures.gpu is not None else None
         if found.status is GateStatus.FAIL and is_computed(check, board):
-            return _explained(replace(gate, status=GateStatus.INCONCLUSIVE), shortfall, _UNKNOWN)
+            found = Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=_UNKNOWN)
         gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
-        gate = _explained(gate, shortfall, found.cause)
+        gate = explained(gate, f"{shortfall}: {found.diagnosis.sentence}", found.diagnosis)
         if gate.status is GateStatus.FAIL and self._is_of_one_session():
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
         return gate
@@ -265,7 +267,7 @@ class _Judging:
         """Return whether the figure is compared with a run of one session."""
         if not self.check.expectation.baseline:
             return False
-        found = self._from_baseline(self._facts.baseline)
+        found = self._from_baseline(self._data.baseline)
         return isinstance(found, Series) and len(found.sessions) < 2
 
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
@@ -292,7 +294,7 @@ class _Judging:
         return gate
 
     def _lacking(
-        self, lacking: Lacking, reason: str, class_: GateClass, steps: tuple[str, ...]
+        self, lacking: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
         """Return the gate of a missing figure; a skipped one has no cause."""
         gate = self._plain(_OF_LACKING[lacking], reason)
@@ -328,7 +330,7 @@ class _Judging:
         return Gate(
             id=check.id,
             device=figures.device,
-            gpu_uuid=figures.gpu_uuid or self._facts.uuid_of(figures.device),
+            gpu_uuid=figures.gpu_uuid or self._data.uuid_of(figures.device),
             status=status,
             direction=check.direction,
             unit=check.unit,
@@ -336,16 +338,6 @@ class _Judging:
             values=figures.values,
             reason=reason,
         )
-
-
-def _explained(gate: Gate, shortfall: str, cause: Cause) -> Gate:
-    return replace(
-        gate,
-        class_=cause.class_,
-        reason=f"{shortfall}: {cause.sentence}",
-        evidence=cause.evidence,
-        next=cause.next,
-    )
 
 
 def _worse_percent(decision: Decision, direction: Direction) -> float:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import Decision, decide, holm, limit_of, student_tail, typical
-from gpucheck.bench.ci.diagnosis import Ruling, ruling
+from gpucheck.bench.ci.diagnosis import Ruling, explained, ruling
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, Severity
-from gpucheck.bench.ci.profile_model import Check, Per, Target
-from gpucheck.bench.ci.run_data import Facts, Figures
+from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
+from gpucheck.bench.ci.run_data import MetricValues, RunData
 
 #: Chance that any GPU of a healthy node is taken for a straggler that fails.
 _RISK = 0.005
@@ -29,7 +29,7 @@ _LEAST_SCATTER = 0.005
 #: No healthy GPU was ever seen so far below the others, in percent.
 _NEVER_HEALTHY_PERCENT = 25.0
 
-_Company = Mapping[str, Figures]
+_Peers = Mapping[str, MetricValues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class _Held:
     """
 
     check: Check
-    own: Figures
-    others: Sequence[Figures]
+    own: MetricValues
+    others: Sequence[MetricValues]
     decision: Decision
     chance: float
 
@@ -52,31 +52,31 @@ class _Held:
         return -change if self.check.direction is Direction.HIGHER else change
 
 
-def company_gates(facts: Facts) -> Iterator[Gate]:
+def peer_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates that compare GPUs: one for each GPU, and the spread of each check."""
-    demands = facts.profile.stability
-    companies = _companies(facts)
+    demands = data.profile.stability
+    companies = _compared_checks(data)
     if demands.straggler_percent is not None:
-        yield from _stragglers(facts, companies, demands.straggler_percent)
+        yield from _stragglers(data, companies, demands.straggler_percent)
     if demands.spread_percent is not None:
         for check, found in companies:
-            yield _spread(facts, check, found, demands.spread_percent)
+            yield _spread(data, check, found, demands.spread_percent)
 
 
-def _companies(facts: Facts) -> list[tuple[Check, _Company]]:
+def _compared_checks(data: RunData) -> list[tuple[Check, _Peers]]:
     """Return the checks that several GPUs have figures for, except repeats of another check."""
-    found: list[tuple[Check, _Company]] = []
-    for check in facts.profile.checks:
-        if check.target is Target.CPU or check.per is Per.NODE:
+    found: list[tuple[Check, _Peers]] = []
+    for check in data.profile.checks:
+        if check.target is Target.CPU or check.per is Aggregate.NODE:
             continue
-        company = {name: one for name, one in facts.figures(check).items() if one.values}
+        company = {name: one for name, one in data.figures(check).items() if one.values}
         if len(company) > 1:
             found.append((check, company))
     return found
 
 
 def _stragglers(
-    facts: Facts, companies: Sequence[tuple[Check, _Company]], tolerance: float
+    data: RunData, companies: Sequence[tuple[Check, _Peers]], tolerance: float
 ) -> Iterator[Gate]:
     """Yield for each GPU whether it lags behind the others in any check."""
     held: dict[str, list[_Held]] = {}
@@ -90,10 +90,10 @@ def _stragglers(
         most = max(min(one.chance for one in ones), _RISK / len(held) / len(ones))
         failing = [one for one in ones if _fails(one, outside=outside and one.chance <= most)]
         worst = max(failing or ones, key=lambda one: one.below_percent)
-        yield _straggler(facts, device, worst, ones, tolerance, fails=bool(failing))
+        yield _straggler(data, device, worst, ones, tolerance, fails=bool(failing))
 
 
-def _held(check: Check, device: str, company: _Company, tolerance: float) -> _Held:
+def _held(check: Check, device: str, company: _Peers, tolerance: float) -> _Held:
     own = company[device]
     others = [one for name, one in company.items() if name != device]
     decision = decide(own.values, medians_of(others), tolerance, check.direction)
@@ -115,13 +115,13 @@ def _fails(held: _Held, *, outside: bool) -> bool:
     return held.decision.status is GateStatus.FAIL and far.status is GateStatus.FAIL
 
 
-def medians_of(others: Sequence[Figures]) -> tuple[float, ...]:
+def medians_of(others: Sequence[MetricValues]) -> tuple[float, ...]:
     """Return the median of the others in each repeat, as far as all of them have one."""
     least = min(len(one.values) for one in others)
     return tuple(stats.median([one.values[at] for one in others]) for at in range(least))
 
 
-def _chance(own: Figures, others: Sequence[Figures], direction: Direction) -> float:
+def _chance(own: MetricValues, others: Sequence[MetricValues], direction: Direction) -> float:
     """Return how likely one more GPU like the others is so far on the bad side of their median.
 
     It takes two others to know how much GPUs differ. The variance of a median is pi / 2 times that
@@ -142,7 +142,7 @@ def _chance(own: Figures, others: Sequence[Figures], direction: Direction) -> fl
 
 
 def _straggler(
-    facts: Facts,
+    data: RunData,
     device: str,
     worst: _Held,
     ones: Sequence[_Held],
@@ -157,7 +157,7 @@ def _straggler(
     gate = Gate(
         id="straggler",
         device=device,
-        gpu_uuid=worst.own.gpu_uuid or facts.uuid_of(device),
+        gpu_uuid=worst.own.gpu_uuid or data.uuid_of(device),
         status=GateStatus.PASS,
         direction=Direction.LOWER,
         unit="%",
@@ -203,7 +203,7 @@ def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     return text
 
 
-def _spread(facts: Facts, check: Check, found: _Company, tolerance: float) -> Gate:
+def _spread(data: RunData, check: Check, found: _Peers, tolerance: float) -> Gate:
     """Return how far the slowest lies from the fastest, as a warning.
 
     Who work together wait for the slowest; yet no single GPU need be at fault.
@@ -236,12 +236,5 @@ def _spread(facts: Facts, check: Check, found: _Company, tolerance: float) -> Ga
 
 
 def _ruled(gate: Gate, text: str, found: Ruling) -> Gate:
-    return replace(
-        gate,
-        status=found.status,
-        class_=found.cause.class_,
-        reason=f"{text}; {found.cause.sentence}",
-        evidence=found.cause.evidence,
-        next=found.cause.next,
-        repeat_helps=found.repeat_helps,
-    )
+    gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
+    return explained(gate, f"{text}; {found.diagnosis.sentence}", found.diagnosis)

@@ -25,12 +25,12 @@ from gpucheck.bench.ci.limits import (
 )
 from gpucheck.bench.ci.profile_file import Problems, Reading, nearest, parse_profile, read_profile
 from gpucheck.bench.ci.profile_model import (
+    Aggregate,
     Check,
     InventoryDemands,
     Limit,
     Match,
     Metric,
-    Per,
     Phase,
     Problem,
     Profile,
@@ -422,7 +422,7 @@ class _Check:
             message = "GPUs are not measured alone in this profile"
             mend = "write together = true, or alone = true in [run]"
             self._add("together", "never-measured", message, mend)
-        if check.per is Per.NODE and check.target is Target.CPU:
+        if check.per is Aggregate.NODE and check.target is Target.CPU:
             self._add("per", "contradiction", "a node has one processor", "remove it")
 
     def _figure(self) -> None:

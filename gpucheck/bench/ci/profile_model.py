@@ -76,14 +76,14 @@ class Phase(StrEnum):
     STEADY = "steady"
 
 
-class Per(StrEnum):
+class Aggregate(StrEnum):
     """Unit of judgement: each device, or the slowest for the whole node."""
 
     DEVICE = "device"
     NODE = "node"
 
 
-class Lacking(StrEnum):
+class MissingPolicy(StrEnum):
     """Outcome of a check without a figure."""
 
     FAIL = "fail"
@@ -201,11 +201,11 @@ class Check:
     fact: str | None = None
     statistic: Statistic = Statistic.MEDIAN
     phase: Phase = Phase.WHOLE
-    per: Per = Per.DEVICE
+    per: Aggregate = Aggregate.DEVICE
     together: bool = False
     warn_percent: Annotated[float | None, Bounds(0, 100)] = None
-    on_unsupported: Lacking = Lacking.SKIP
-    on_missing: Lacking = Lacking.FAIL
+    on_unsupported: MissingPolicy = MissingPolicy.SKIP
+    on_missing: MissingPolicy = MissingPolicy.FAIL
     severity: Severity = Severity.ERROR
     reason: str | None = None
     source: str | None = None

@@ -31,7 +31,7 @@ from gpucheck.bench.ci.profile_model import (
     Stability,
     Target,
 )
-from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
+from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.bench.ci.stability_gates import corruption_gates
 from gpucheck.bench.model import BenchEnvironment, BenchRequest, BenchResult
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
@@ -96,9 +96,9 @@ class Benchmark:
         """Return the identity of the profile in a saved run."""
         return profile_key(self.profile) if self.has_profile else None
 
-    def facts(self, runs: Sequence[ProcessRun]) -> Facts:
+    def data(self, runs: Sequence[ProcessRun]) -> RunData:
         """Return the inputs of the gates."""
-        return Facts(
+        return RunData(
             profile=self.profile, node=self.node, runs=tuple(runs), baseline=self._baseline(runs)
         )
 
@@ -111,7 +111,7 @@ class Benchmark:
 
     def series(self, runs: Sequence[ProcessRun]) -> Sequence[Series]:
         """Return what a saved run has of these processes: checks, or rows without a profile."""
-        return series_of(self.facts(runs)) if self.has_profile else row_series(runs)
+        return series_of(self.data(runs)) if self.has_profile else row_series(runs)
 
     def saved(self, runs: Sequence[ProcessRun]) -> SavedRun | None:
         """Return the run as it is saved, None if it has no figures."""
@@ -122,11 +122,11 @@ class Benchmark:
 
     def gates(self, runs: Sequence[ProcessRun]) -> tuple[Gate, ...]:
         """Return all gates of the processes so far."""
-        facts = self.facts(runs)
+        data = self.data(runs)
         if self.has_profile:
-            return judge(facts)
+            return judge(data)
         changes = (_gate_of(row, runs) for row in self._compared(runs))
-        return (*judge(facts), *corruption_gates(facts), *changes)
+        return (*judge(data), *corruption_gates(data), *changes)
 
     def _compared(self, runs: Sequence[ProcessRun]) -> Sequence[ComparedRow]:
         against, now = self.reference, self.saved(runs)
@@ -322,7 +322,7 @@ def run_benchmark(benchmark: Benchmark, workers: Workers) -> tuple[Answer, Saved
         GpucheckError: without a profile, no process measured anything.
     """
     runs: tuple[ProcessRun, ...] = ()
-    gates = judge_machine(benchmark.facts(()))
+    gates = judge_machine(benchmark.data(()))
     if not any(gate.status is GateStatus.FAIL for gate in gates):
         runs = collect(
             *(benchmark.profile.run, benchmark.devices, benchmark.request, workers),

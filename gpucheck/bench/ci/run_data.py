@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
 from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
@@ -15,7 +14,7 @@ from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, S
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
-from gpucheck.report.envelope import Evidence, Failure
+from gpucheck.report.envelope import Failure
 
 _Key = tuple[object, ...]
 #: Kernels that a GPU times by itself once they are queued: a busy host does not slow them. If the
@@ -24,7 +23,7 @@ _WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class MetricValues:
     """A check on one device: the rows of its processes, and their values in the check's unit.
 
     `failures` are those of processes and rows that gave none; `gpu` is the device as the first
@@ -48,7 +47,7 @@ class Figures:
         return stats.median(clocks) if clocks else None
 
 
-def figures_of(check: Check, device: str, runs: Sequence[ProcessRun]) -> Figures:
+def metric_values(check: Check, device: str, runs: Sequence[ProcessRun]) -> MetricValues:
     """Return a check's figures on one device.
 
     All processes give the same row, so that they can be compared: of the rows that fit in most of
@@ -63,7 +62,7 @@ def figures_of(check: Check, device: str, runs: Sequence[ProcessRun]) -> Figures
     valued = [(row, value) for row in picked if (value := value_of(check, row)) is not None]
     results = [run.result for run in own if run.result is not None]
     gpus = [gpu for result in results for gpu in result.environment.gpus]
-    return Figures(
+    return MetricValues(
         device=device,
         gpu_uuid=next((run.gpu_uuid for run in own if run.gpu_uuid is not None), None),
         rows=tuple(row for row, _ in valued),
@@ -193,7 +192,7 @@ class NotMeasured:
     next: tuple[str, ...] = field(default_factory=tuple)
 
 
-def why_missing(check: Check, figures: Figures) -> NotMeasured:
+def why_missing(check: Check, figures: MetricValues) -> NotMeasured:
     """Return why a check has no figure on a device."""
     from gpucheck.bench.kernels import KERNELS
 
@@ -239,7 +238,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RunData:
     """One run of a profile so far."""
 
     profile: Profile
@@ -284,99 +283,12 @@ class Facts:
         told = (run.gpu_uuid for run in self.runs if run.device == device)
         return next((uuid for uuid in (*known, *told) if uuid is not None), None)
 
-    def figures(self, check: Check) -> dict[str, Figures]:
+    def figures(self, check: Check) -> dict[str, MetricValues]:
         """Return a check's figures on every device."""
-        return {device: figures_of(check, device, self.runs) for device in self.devices}
+        return {device: metric_values(check, device, self.runs) for device in self.devices}
 
     @property
     def corruption(self) -> tuple[Corruption, ...]:
         """Return the corruption checks of every process."""
         results = (run.result for run in self.runs if run.result is not None)
         return tuple(one for result in results for one in result.corruption)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Otherwise:
-    """Diagnosis for a gate that fails: where to look, why, what was seen, and what to do."""
-
-    class_: GateClass
-    reason: str
-    evidence: tuple[Evidence, ...] = ()
-    next: tuple[str, ...] = ()
-
-
-def at_least(
-    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
-) -> Gate:
-    """Return the gate of a number that may not be below its limit."""
-    return _held(facts, name, device, (measured, limit, unit), Direction.HIGHER, bad)
-
-
-def at_most(
-    facts: Facts, name: str, device: str, measured: float, limit: float, unit: str, bad: Otherwise
-) -> Gate:
-    """Return the gate of a number that may not be above its limit."""
-    return _held(facts, name, device, (measured, limit, unit), Direction.LOWER, bad)
-
-
-def exactly(
-    facts: Facts, name: str, device: str, measured: float, wanted: float, unit: str, bad: Otherwise
-) -> Gate:
-    """Return the gate of a number that must be another."""
-    hold = at_least if measured < wanted else at_most
-    return hold(facts, name, device, measured, wanted, unit, bad)
-
-
-def holds(facts: Facts, name: str, device: str, good: bool, bad: Otherwise) -> Gate:
-    """Return the gate of a demand that is met or not."""
-    return at_least(facts, name, device, float(good), 1.0, "match", bad)
-
-
-def _held(
-    facts: Facts,
-    name: str,
-    device: str,
-    numbers: tuple[float, float, str],
-    direction: Direction,
-    bad: Otherwise,
-) -> Gate:
-    measured, limit, unit = numbers
-    higher = direction is Direction.HIGHER
-    good = measured >= limit if higher else measured <= limit
-    gate = Gate(
-        id=name,
-        device=device,
-        gpu_uuid=facts.uuid_of(device),
-        status=GateStatus.PASS if good else GateStatus.FAIL,
-        direction=direction,
-        unit=unit,
-        measured=float(measured),
-        limit=float(limit),
-    )
-    if good:
-        return gate
-    return replace(gate, class_=bad.class_, reason=bad.reason, evidence=bad.evidence, next=bad.next)
-
-
-def undecided(
-    facts: Facts,
-    name: str,
-    device: str,
-    reason: str,
-    unit: str = "",
-    *,
-    class_: GateClass = GateClass.SOFTWARE,
-    steps: tuple[str, ...] = (),
-) -> Gate:
-    """Return the gate of a demand for which nothing was read: never a pass."""
-    return Gate(
-        id=name,
-        device=device,
-        gpu_uuid=facts.uuid_of(device),
-        status=GateStatus.INCONCLUSIVE,
-        direction=Direction.LOWER,
-        unit=unit,
-        reason=reason,
-        class_=class_,
-        next=steps or ("gpucheck detect",),
-    )

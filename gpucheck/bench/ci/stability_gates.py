@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.ci.diagnosis import class_of_failure, leaves_open
+from gpucheck.bench.ci.diagnosis import Diagnosis, at_most, class_of_failure, leaves_open, undecided
 from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
-from gpucheck.bench.ci.run_data import Facts, Otherwise, at_most, undecided
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import GpuTelemetry, Measurement
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
@@ -43,52 +43,52 @@ _NOT_SUPPORTED = "(NVML 3)"
 _SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
-def result_gates(facts: Facts) -> Iterator[Gate]:
+def result_gates(data: RunData) -> Iterator[Gate]:
     """Yield whether each device's processes answered, and whether their results were correct."""
-    for device in facts.devices:
-        runs = facts.runs_of(device)
+    for device in data.devices:
+        runs = data.runs_of(device)
         if runs:
-            yield _processes(facts, device, runs)
-            yield from _results(facts, device, runs)
+            yield _processes(data, device, runs)
+            yield from _results(data, device, runs)
 
 
-def stability_gates(facts: Facts) -> Iterator[Gate]:
+def stability_gates(data: RunData) -> Iterator[Gate]:
     """Yield how steady each GPU was, for each demand of the profile."""
-    if facts.profile.match.target is Target.CPU:
+    if data.profile.match.target is Target.CPU:
         return
-    for device in facts.devices:
-        if not facts.runs_of(device):
+    for device in data.devices:
+        if not data.runs_of(device):
             continue
-        yield from _throttling(facts, device)
-        yield from _sensors(facts, device)
-        yield from _new_errors(facts, device)
-        if facts.profile.stability.corruption is not None:
-            yield _corruption(facts, device)
+        yield from _throttling(data, device)
+        yield from _sensors(data, device)
+        yield from _new_errors(data, device)
+        if data.profile.stability.corruption is not None:
+            yield _corruption(data, device)
 
 
-def corruption_gates(facts: Facts) -> Iterator[Gate]:
+def corruption_gates(data: RunData) -> Iterator[Gate]:
     """Yield whether repeated products had the same bits, for each device that repeated any."""
-    repeated = {one.device for one in facts.corruption}
-    yield from (_corruption(facts, device) for device in facts.devices if device in repeated)
+    repeated = {one.device for one in data.corruption}
+    yield from (_corruption(data, device) for device in data.devices if device in repeated)
 
 
 # ---------------------------------------------------------------------------------- results
 
 
-def _processes(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
+def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return whether every process returned a document, and none lost its GPU."""
     failures = [failure for run in runs if (failure := _fatal(run)) is not None]
     first = failures[0] if failures else Failure(code="", message="")
     counts = Counter(failure.code for failure in failures)
-    bad = Otherwise(
+    bad = Diagnosis(
         class_=class_of_failure(first),
-        reason=first.message,
+        sentence=first.message,
         evidence=tuple(
             Evidence(code, f"{count} of {len(runs)} processes") for code, count in counts.items()
         ),
         next=first.remedy or ("gpucheck detect",),
     )
-    gate = at_most(facts, "processes", device, len(failures), 0, "failed", bad)
+    gate = at_most(data, "processes", device, len(failures), 0, "failed", bad)
     if failures and leaves_open(first):
         return replace(gate, status=GateStatus.INCONCLUSIVE)
     return gate
@@ -102,7 +102,7 @@ def _fatal(run: ProcessRun) -> Failure | None:
     return next((error for error in errors if error.code == "gpu-lost"), None)
 
 
-def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[Gate]:
+def _results(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Iterator[Gate]:
     rows = [
         row
         for run in runs
@@ -111,41 +111,41 @@ def _results(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Iterator[
         if row.device == device and row.verified is not None
     ]
     if not rows:
-        yield _unchecked(facts, device, runs)
+        yield _unchecked(data, device, runs)
         return
     wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
     broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
-    yield _wrong(facts, device, "results", [row for row in wrong if row not in broken], len(rows))
-    if facts.profile.stability.not_finite is not None:
-        yield _wrong(facts, device, "not-finite", broken, len(rows))
+    yield _wrong(data, device, "results", [row for row in wrong if row not in broken], len(rows))
+    if data.profile.stability.not_finite is not None:
+        yield _wrong(data, device, "not-finite", broken, len(rows))
 
 
-def _unchecked(facts: Facts, device: str, runs: Sequence[ProcessRun]) -> Gate:
+def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
     """Return the gate of a device without checked results, with the rows' reason."""
     reason = "no result was checked"
     results = [run.result for run in runs if run.result is not None]
     errors = [row.error for one in results for row in one.measurements if row.error is not None]
     if not errors:
-        return undecided(facts, "results", device, reason, "wrong")
+        return undecided(data, "results", device, reason, "wrong")
     first = errors[0]
     return undecided(
-        *(facts, "results", device, f"{reason}: {first.message}", "wrong"),
+        *(data, "results", device, f"{reason}: {first.message}", "wrong"),
         class_=class_of_failure(first),
         steps=first.remedy,
     )
 
 
-def _wrong(facts: Facts, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
-    bad = Otherwise(
+def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
+    bad = Diagnosis(
         class_=GateClass.HARDWARE,
-        reason=_first_wrong(wrong[0], count) if wrong else "",
+        sentence=_first_wrong(wrong[0], count) if wrong else "",
         evidence=tuple(
             Evidence(f"{row.kernel} {row.variant}", row.error.message if row.error else "wrong")
             for row in wrong[:5]
         ),
         next=_SWAP,
     )
-    return at_most(facts, name, device, len(wrong), 0, "wrong", bad)
+    return at_most(data, name, device, len(wrong), 0, "wrong", bad)
 
 
 def _first_wrong(row: Measurement, count: int) -> str:
@@ -158,18 +158,18 @@ def _first_wrong(row: Measurement, count: int) -> str:
 # ---------------------------------------------------------------------------------- sensors
 
 
-def _throttling(facts: Facts, device: str) -> Iterator[Gate]:
+def _throttling(data: RunData, device: str) -> Iterator[Gate]:
     """Yield the seconds of the worst process for each reason that the profile names."""
-    telemetry = facts.telemetry_of(device)
-    for reason, most_s in facts.profile.stability.throttle_s.items():
+    telemetry = data.telemetry_of(device)
+    for reason, most_s in data.profile.stability.throttle_s.items():
         name = f"throttle-{reason}"
         if not telemetry:
-            yield undecided(facts, name, device, facts.why_no_telemetry(device), "s")
+            yield undecided(data, name, device, data.why_no_telemetry(device), "s")
             continue
         class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
         seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
         bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
-        gate = at_most(facts, name, device, seconds, most_s, "s", bad)
+        gate = at_most(data, name, device, seconds, most_s, "s", bad)
         yield _if_read(gate, [why_unread(gpu, reason) for gpu in telemetry])
 
 
@@ -190,9 +190,9 @@ def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
     )
 
 
-def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Otherwise:
+def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Diagnosis:
     evidence = tuple(_heat_and_power(telemetry))
-    return Otherwise(class_=class_, reason=reason, evidence=evidence, next=_STEPS[class_])
+    return Diagnosis(class_=class_, sentence=reason, evidence=evidence, next=_STEPS[class_])
 
 
 def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
@@ -217,8 +217,8 @@ def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
         yield Evidence("power", f"{drawn:.0f} W at most{of}")
 
 
-def _sensors(facts: Facts, device: str) -> Iterator[Gate]:
-    demands, telemetry = facts.profile.stability, facts.telemetry_of(device)
+def _sensors(data: RunData, device: str) -> Iterator[Gate]:
+    demands, telemetry = data.profile.stability, data.telemetry_of(device)
     heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
     clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
     drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
@@ -232,9 +232,9 @@ def _sensors(facts: Facts, device: str) -> Iterator[Gate]:
         if limit is None:
             continue
         if values:
-            yield at_most(facts, name, device, max(values), limit, unit, bad)
+            yield at_most(data, name, device, max(values), limit, unit, bad)
         else:
-            yield undecided(facts, name, device, facts.why_no_telemetry(device), unit)
+            yield undecided(data, name, device, data.why_no_telemetry(device), unit)
 
 
 def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
@@ -245,8 +245,8 @@ def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
     return _OF_REASON[shares.most_common(1)[0][0]] if shares else GateClass.HARDWARE
 
 
-def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
-    demands, telemetry = facts.profile.stability, facts.telemetry_of(device)
+def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
+    demands, telemetry = data.profile.stability, data.telemetry_of(device)
     grown: Counter[str] = Counter()
     for gpu in telemetry:
         grown.update(gpu.new_errors)
@@ -259,14 +259,14 @@ def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
         if most is None:
             continue
         if not telemetry:
-            yield undecided(facts, name, device, facts.why_no_telemetry(device), "errors")
+            yield undecided(data, name, device, data.why_no_telemetry(device), "errors")
             continue
-        bad = Otherwise(
+        bad = Diagnosis(
             class_=GateClass.HARDWARE,
-            reason=f"the counter {counter.replace('_', ' ')} grew during the run",
+            sentence=f"the counter {counter.replace('_', ' ')} grew during the run",
             next=("gpucheck detect --only health", "dmesg | grep -i xid"),
         )
-        gate = at_most(facts, name, device, grown[counter], most, "errors", bad)
+        gate = at_most(data, name, device, grown[counter], most, "errors", bad)
         key = f"new_errors.{counter}"
         yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
 
@@ -274,40 +274,40 @@ def _new_errors(facts: Facts, device: str) -> Iterator[Gate]:
 # ---------------------------------------------------------------------------------- corruption
 
 
-def _corruption(facts: Facts, device: str) -> Gate:
+def _corruption(data: RunData, device: str) -> Gate:
     """Return whether repeated products were the same bits, here and on identical GPUs."""
-    own = [one for one in facts.corruption if one.device == device]
+    own = [one for one in data.corruption if one.device == device]
     compared = [one for one in own if one.products]
     # The first product is checked against float64 even if nothing was repeated after it.
     wrong = [one for one in own if is_corrupt(one)]
-    odd = deviating_digests(facts.corruption, _boards(facts)).get(device)
+    odd = deviating_digests(data.corruption, _boards(data)).get(device)
     if not wrong and odd is None and all(one.failure is not None for one in compared):
         none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")
         why = next((one.failure for one in own if one.failure is not None), none)
         return undecided(
-            *(facts, "corruption", device, why.message, "wrong numbers"),
+            *(data, "corruption", device, why.message, "wrong numbers"),
             class_=class_of_failure(why),
             steps=why.remedy,
         )
     count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
-    bad = Otherwise(
+    bad = Diagnosis(
         class_=GateClass.HARDWARE,
-        reason=corruption_sentence(wrong[0]) if wrong else odd or "",
+        sentence=corruption_sentence(wrong[0]) if wrong else odd or "",
         evidence=tuple(
             Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
             for one in (wrong or compared)[:5]
         ),
         next=_SWAP,
     )
-    most = facts.profile.stability.corruption or 0
-    return at_most(facts, "corruption", device, count, most, "wrong numbers", bad)
+    most = data.profile.stability.corruption or 0
+    return at_most(data, "corruption", device, count, most, "wrong numbers", bad)
 
 
-def _boards(facts: Facts) -> dict[str, str]:
+def _boards(data: RunData) -> dict[str, str]:
     """Return which devices are identical: the same board with as many SMs."""
     return {
         run.device: f"{gpu.name}/{gpu.sm_count}"
-        for run in facts.runs
+        for run in data.runs
         if run.result is not None
         for gpu in run.result.environment.gpus
     }

@@ -14,7 +14,7 @@ from gpucheck.bench.ci.gates import exit_status, judge, series_of, settled, warn
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.run_data import Facts
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import Scope, Verified
 from gpucheck.bench.roofline import board_of
 from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
@@ -38,18 +38,18 @@ from tests.fakes.gates import (
     NODE,
     SLOW,
     code,
-    cpu_facts,
-    facts,
+    cpu_run_data,
     gate,
     node,
     profile_of,
+    run_data,
     saved,
 )
 
 
 def test_zero_samples_never_pass() -> None:
     runs = [run_of(result_of(telemetry=sensors()), at, "gpu:0") for at in range(5)]
-    found = facts(runs)
+    found = run_data(runs)
 
     assert gate(found, "matmul").status is GateStatus.FAIL
     assert gate(found, "results").status is GateStatus.INCONCLUSIVE
@@ -61,7 +61,7 @@ def test_no_gate_at_all_is_inconclusive() -> None:
 
 
 def test_only_skipped_gates_are_inconclusive() -> None:
-    skipped = replace(gate(facts(product_runs(GOOD)), "matmul"), status=GateStatus.SKIP)
+    skipped = replace(gate(run_data(product_runs(GOOD)), "matmul"), status=GateStatus.SKIP)
 
     assert exit_status((skipped,))[0] is ExitCode.INCONCLUSIVE
 
@@ -83,7 +83,7 @@ def test_only_skipped_gates_are_inconclusive() -> None:
 def test_a_process_that_failed_is_a_verdict(
     failure: Failure, status: GateStatus, class_: GateClass
 ) -> None:
-    found = facts([run_of(None, at, "gpu:0", failure=failure) for at in range(5)])
+    found = run_data([run_of(None, at, "gpu:0", failure=failure) for at in range(5)])
 
     processes = gate(found, "processes")
     assert (processes.status, processes.class_) == (status, class_)
@@ -94,7 +94,7 @@ def test_a_process_that_failed_is_a_verdict(
 def test_a_gpu_lost_in_mid_run_is_hardware_though_others_gave_figures() -> None:
     lost = product(700, median_s=None, error=Failure("gpu-lost", "it fell off the bus"))
     runs = [*product_runs(GOOD), run_of(result_of(lost, telemetry=sensors()), 5, "gpu:0")]
-    found = facts(runs)
+    found = run_data(runs)
 
     assert gate(found, "processes").class_ is GateClass.HARDWARE
     assert code(found) is ExitCode.BAD
@@ -110,7 +110,7 @@ def test_a_format_that_the_gpu_has_not_is_skipped() -> None:
             gpus=(replace(old.environment.gpus[0], compute_capability="7.0"),),
         ),
     )
-    found = facts([run_of(old, at, "gpu:0") for at in range(5)])
+    found = run_data([run_of(old, at, "gpu:0") for at in range(5)])
 
     assert gate(found, "matmul").status is GateStatus.SKIP
     assert "bfloat16" in (gate(found, "matmul").reason or "")
@@ -118,7 +118,7 @@ def test_a_format_that_the_gpu_has_not_is_skipped() -> None:
 
 def test_gates_are_named_once() -> None:
     runs = [run for at in range(8) for run in product_runs(GOOD, f"gpu:{at}")]
-    gates = judge(facts(runs, COMPANY + HAVE))
+    gates = judge(run_data(runs, COMPANY + HAVE))
 
     names = [(one.id, one.device) for one in gates]
     assert len(names) == len(set(names))
@@ -169,7 +169,7 @@ def test_whatever_processes_bring_each_gate_is_explained_and_nothing_good_is_inv
         row = replace(what, device=device, gpu_uuid=uuid_of(device))
         found = result_of(row, telemetry=sensors(device) if with_sensors else None)
         runs.append(run_of(found, number, device))
-    judged = Facts(profile=profile_of(NODE + COMPANY), node=node(3), runs=runs)
+    judged = RunData(profile=profile_of(NODE + COMPANY), node=node(3), runs=runs)
 
     gates = judge(judged)
 
@@ -188,7 +188,7 @@ def test_whatever_processes_bring_each_gate_is_explained_and_nothing_good_is_inv
 
 
 def test_a_good_gpu_passes() -> None:
-    found = facts(product_runs(GOOD))
+    found = run_data(product_runs(GOOD))
 
     assert {one.status for one in judge(found)} == {GateStatus.PASS}
     assert code(found) is ExitCode.OK
@@ -197,7 +197,7 @@ def test_a_good_gpu_passes() -> None:
 
 
 def test_a_slow_gpu_without_any_excuse_is_hardware() -> None:
-    found = facts(product_runs(SLOW))
+    found = run_data(product_runs(SLOW))
 
     slow = gate(found, "matmul")
     assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
@@ -222,7 +222,7 @@ def test_a_slow_gpu_without_any_excuse_is_hardware() -> None:
 def test_what_was_seen_decides_whose_fault_it_is(
     seen: Any, class_: GateClass, status: GateStatus
 ) -> None:
-    found = facts(product_runs(SLOW, doubts=(seen,)))
+    found = run_data(product_runs(SLOW, doubts=(seen,)))
 
     slow = gate(found, "matmul")
     assert (slow.status, slow.class_) == (status, class_)
@@ -233,9 +233,9 @@ def test_a_busy_host_excuses_no_product_in_place_but_one_with_transfers() -> Non
     busy = (doubt("host-busy", others_percent=60.0),)
     moved = NODE + 'scope = "end-to-end"\n'
     runs = product_runs(SLOW, doubts=busy, scope=Scope.END_TO_END)
-    with_transfers = Facts(profile=profile_of(moved), node=node(), runs=runs)
+    with_transfers = RunData(profile=profile_of(moved), node=node(), runs=runs)
 
-    assert gate(facts(product_runs(SLOW, doubts=busy)), "matmul").class_ is GateClass.HARDWARE
+    assert gate(run_data(product_runs(SLOW, doubts=busy)), "matmul").class_ is GateClass.HARDWARE
     assert gate(with_transfers, "matmul").class_ is GateClass.ENVIRONMENT
 
 
@@ -244,7 +244,7 @@ def test_a_load_during_one_process_of_five_excuses_nothing() -> None:
     busy = product(SLOW[0], doubts=(doubt("gpu-shared"),))
     runs[0] = run_of(result_of(busy, telemetry=sensors()), 0, "gpu:0")
 
-    assert gate(facts(runs), "matmul").class_ is GateClass.HARDWARE
+    assert gate(run_data(runs), "matmul").class_ is GateClass.HARDWARE
 
 
 def test_a_lowered_power_limit_is_named() -> None:
@@ -252,7 +252,7 @@ def test_a_lowered_power_limit_is_named() -> None:
     low = sensors(power_limit_w=500.0)
     runs = [run_of(result_of(capped, telemetry=low), at, "gpu:0") for at in range(5)]
 
-    slow = gate(facts(runs), "matmul")
+    slow = gate(run_data(runs), "matmul")
 
     assert slow.class_ is GateClass.POWER_CAP
     assert "500 W" in (slow.reason or "")
@@ -266,7 +266,7 @@ def test_a_power_cap_that_all_have_excuses_nothing() -> None:
         for run in product_runs(SLOW if at == 0 else GOOD, f"gpu:{at}", doubts=capped)
     ]
 
-    assert gate(facts(runs), "matmul").class_ is GateClass.HARDWARE
+    assert gate(run_data(runs), "matmul").class_ is GateClass.HARDWARE
 
 
 def test_a_low_clock_at_the_power_limit_is_the_power_limits() -> None:
@@ -275,11 +275,11 @@ def test_a_low_clock_at_the_power_limit_is_the_power_limits() -> None:
     for at in (1, 2, 3):
         runs += product_runs(GOOD, f"gpu:{at}", doubts=capped, sm_clock_mhz=1700.0)
 
-    assert gate(facts(runs), "matmul").class_ is GateClass.POWER_CAP
+    assert gate(run_data(runs), "matmul").class_ is GateClass.POWER_CAP
 
 
 def test_noise_that_reaches_over_the_limit_is_undecided() -> None:
-    found = facts(product_runs((700.0, 600.0, 750.0, 640.0, 660.0)))
+    found = run_data(product_runs((700.0, 600.0, 750.0, 640.0, 660.0)))
 
     noisy = gate(found, "matmul")
     assert (noisy.status, noisy.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
@@ -288,7 +288,7 @@ def test_noise_that_reaches_over_the_limit_is_undecided() -> None:
 
 
 def test_a_pass_beyond_the_warn_level_warns() -> None:
-    found = facts(product_runs([0.97 * value for value in GOOD]))
+    found = run_data(product_runs([0.97 * value for value in GOOD]))
 
     assert gate(found, "matmul").warning
     assert code(found) is ExitCode.OK
@@ -296,12 +296,12 @@ def test_a_pass_beyond_the_warn_level_warns() -> None:
 
 
 def test_two_processes_decide_nothing() -> None:
-    assert gate(facts(product_runs(GOOD[:2])), "matmul").status is GateStatus.INCONCLUSIVE
+    assert gate(run_data(product_runs(GOOD[:2])), "matmul").status is GateStatus.INCONCLUSIVE
 
 
 def test_a_severity_of_warn_does_not_end_in_failure() -> None:
     text = NODE + 'severity = "warn"\n'
-    found = Facts(profile=profile_of(text), node=node(), runs=product_runs(SLOW))
+    found = RunData(profile=profile_of(text), node=node(), runs=product_runs(SLOW))
 
     assert gate(found, "matmul").status is GateStatus.FAIL
     assert code(found) is ExitCode.OK
@@ -312,7 +312,7 @@ def test_a_severity_of_warn_does_not_end_in_failure() -> None:
 
 
 def test_without_a_baseline_the_speed_is_skipped_and_the_results_count() -> None:
-    found = cpu_facts(GOOD, None)
+    found = cpu_run_data(GOOD, None)
 
     assert gate(found, "copy", "cpu").status is GateStatus.SKIP
     assert gate(found, "copy", "cpu").measured == 700
@@ -320,18 +320,18 @@ def test_without_a_baseline_the_speed_is_skipped_and_the_results_count() -> None
 
 
 def test_the_same_again_passes() -> None:
-    assert gate(cpu_facts(GOOD, saved()), "copy", "cpu").status is GateStatus.PASS
+    assert gate(cpu_run_data(GOOD, saved()), "copy", "cpu").status is GateStatus.PASS
 
 
 def test_better_than_the_baseline_is_a_pass_that_says_so() -> None:
-    better = gate(cpu_facts([1.2 * value for value in GOOD], saved()), "copy", "cpu")
+    better = gate(cpu_run_data([1.2 * value for value in GOOD], saved()), "copy", "cpu")
 
     assert better.status is GateStatus.PASS
     assert "save a new one" in (better.reason or "")
 
 
 def test_a_load_on_the_same_cores_is_the_environments() -> None:
-    found = cpu_facts(SLOW, saved(), doubts=(doubt("host-busy", others_percent=50.0),))
+    found = cpu_run_data(SLOW, saved(), doubts=(doubt("host-busy", others_percent=50.0),))
 
     slow = gate(found, "copy", "cpu")
     assert (slow.status, slow.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
@@ -339,13 +339,13 @@ def test_a_load_on_the_same_cores_is_the_environments() -> None:
 
 
 def test_a_slow_processor_is_never_called_defective() -> None:
-    slow = gate(cpu_facts(SLOW, saved()), "copy", "cpu")
+    slow = gate(cpu_run_data(SLOW, saved()), "copy", "cpu")
 
     assert (slow.status, slow.class_) == (GateStatus.FAIL, GateClass.ENVIRONMENT)
 
 
 def test_another_fingerprint_decides_nothing_and_names_the_keys() -> None:
-    found = cpu_facts(GOOD, saved(differences={"cpu": ("blas: a -> b",)}))
+    found = cpu_run_data(GOOD, saved(differences={"cpu": ("blas: a -> b",)}))
 
     other = gate(found, "copy", "cpu")
     assert (other.status, other.class_) == (GateStatus.INCONCLUSIVE, GateClass.CONFIG)
@@ -354,7 +354,7 @@ def test_another_fingerprint_decides_nothing_and_names_the_keys() -> None:
 
 
 def test_a_fingerprint_that_differs_elsewhere_does_not_matter() -> None:
-    found = cpu_facts(GOOD, saved(differences={"gpu:3": ("vbios: 1 -> 2",)}))
+    found = cpu_run_data(GOOD, saved(differences={"gpu:3": ("vbios: 1 -> 2",)}))
 
     assert gate(found, "copy", "cpu").status is GateStatus.PASS
 
@@ -362,7 +362,7 @@ def test_a_fingerprint_that_differs_elsewhere_does_not_matter() -> None:
 def test_a_baseline_without_this_check_is_no_pass() -> None:
     empty = Baseline(path="a.json", time="", series=())
 
-    assert gate(cpu_facts(GOOD, empty), "copy", "cpu").status is GateStatus.FAIL
+    assert gate(cpu_run_data(GOOD, empty), "copy", "cpu").status is GateStatus.FAIL
 
 
 # ----------------------------------------------------------------------------- computed peaks
@@ -384,7 +384,9 @@ H20 = BenchGpu(
 )
 
 
-def on_a_computed_board(tflops: float, profile: Profile, baseline: Baseline | None = None) -> Facts:
+def on_a_computed_board(
+    tflops: float, profile: Profile, baseline: Baseline | None = None
+) -> RunData:
     """Return a run on a board that is in no table, whose SMs and clock promise 633 TFLOP/s."""
     gpu = replace(H20, board=board_of(H20))
     runs = [
@@ -394,7 +396,7 @@ def on_a_computed_board(tflops: float, profile: Profile, baseline: Baseline | No
     ]
     machine = node()
     gpus = (replace(machine.gpus[0], pci_device_id="ffff10de"),)
-    return Facts(profile=profile, node=replace(machine, gpus=gpus), runs=runs, baseline=baseline)
+    return RunData(profile=profile, node=replace(machine, gpus=gpus), runs=runs, baseline=baseline)
 
 
 @pytest.mark.parametrize("profile", ["default", "acceptance"])
@@ -432,7 +434,7 @@ def test_a_board_of_which_nothing_is_expected_is_skipped_by_its_name() -> None:
         '[check.percent_of_peak]\n"A100 SXM 40 GB" = 86\n'
     )
     profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
-    found = Facts(profile=profile, node=node(), runs=product_runs(GOOD))
+    found = RunData(profile=profile, node=node(), runs=product_runs(GOOD))
 
     skipped = gate(found, "matmul")
 
@@ -448,7 +450,7 @@ def test_of_many_figures_one_that_is_low_by_chance_does_not_fail() -> None:
     low = product_runs([700 * factor for factor in noisy])
     others = [run for at in range(1, 40) for run in product_runs(GOOD, f"gpu:{at}")]
 
-    alone, among_many = gate(facts(low), "matmul"), gate(facts([*low, *others]), "matmul")
+    alone, among_many = gate(run_data(low), "matmul"), gate(run_data([*low, *others]), "matmul")
 
     assert alone.status is GateStatus.FAIL
     assert among_many.status is GateStatus.INCONCLUSIVE
@@ -458,8 +460,8 @@ def test_of_many_figures_one_that_is_low_by_chance_does_not_fail() -> None:
 
 def test_a_load_in_every_process_ends_the_repeating() -> None:
     shared = doubt("gpu-shared")
-    always = facts(product_runs(SLOW, doubts=(shared,)))
+    always = run_data(product_runs(SLOW, doubts=(shared,)))
     mostly = [*product_runs(SLOW[:4], doubts=(shared,)), *product_runs(SLOW[4:])]
 
     assert settled(judge(always))
-    assert not settled(judge(facts(mostly)))
+    assert not settled(judge(run_data(mostly)))

@@ -9,11 +9,11 @@ import pytest
 
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine
-from gpucheck.bench.ci.run_data import Facts, Node
+from gpucheck.bench.ci.run_data import Node, RunData
 from gpucheck.inventory.model import MigState
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors
-from tests.fakes.gates import GOOD, HAVE, HEAD, facts, gate, node, profile_of
+from tests.fakes.gates import GOOD, HAVE, HEAD, gate, node, profile_of, run_data
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ from tests.fakes.gates import GOOD, HAVE, HEAD, facts, gate, node, profile_of
 def test_each_thing_that_is_lacking_fails_its_gate(
     gpu: dict[str, Any], name: str, class_: GateClass
 ) -> None:
-    found = facts(product_runs(GOOD), HAVE, node=node(1, **gpu))
+    found = run_data(product_runs(GOOD), HAVE, node=node(1, **gpu))
 
     assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, class_)
 
 
 def test_a_machine_that_has_everything_passes() -> None:
-    found = facts(product_runs(GOOD), HAVE)
+    found = run_data(product_runs(GOOD), HAVE)
 
     assert {one.status for one in judge(found)} == {GateStatus.PASS}
 
@@ -44,7 +44,7 @@ def test_pcie_x8_under_load_is_config() -> None:
     narrow = sensors(pcie_width=8)
     runs = [run_of(result_of(product(value), telemetry=narrow), at, "gpu:0")
             for at, value in enumerate(GOOD)]  # fmt: skip
-    found = facts(runs, HAVE)
+    found = run_data(runs, HAVE)
 
     failed = {one.id: one.class_ for one in judge(found) if one.status is GateStatus.FAIL}
     assert failed == {
@@ -58,7 +58,7 @@ def test_one_different_gpu_is_named() -> None:
     odd = node(3)
     gpus = (*odd.gpus[:2], replace(odd.gpus[2], gpu=odd.gpus[2].gpu._replace(name="H200")))
     runs = [run for at in range(3) for run in product_runs(GOOD, f"gpu:{at}")]
-    found = facts(runs, HAVE, node=replace(odd, gpus=gpus))
+    found = run_data(runs, HAVE, node=replace(odd, gpus=gpus))
 
     assert "gpu:2 differs" in (gate(found, "inventory-identical", "node").reason or "")
 
@@ -76,7 +76,7 @@ def test_one_different_gpu_is_named() -> None:
 )
 def test_a_machine_that_the_profile_is_not_for(match: str, machine: Node, name: str) -> None:
     text = HEAD + f"[match]\n{match}\n[stability]\nspread_percent = 5\n"
-    found = Facts(profile=profile_of(text), node=machine)
+    found = RunData(profile=profile_of(text), node=machine)
 
     gates = judge_machine(found)
 
@@ -95,7 +95,7 @@ def test_a_machine_that_the_profile_is_not_for(match: str, machine: Node, name: 
 def test_a_board_is_matched_by_its_id_or_by_its_name(match: str, status: GateStatus) -> None:
     text = HEAD + f"[match]\n{match}\n[stability]\nspread_percent = 5\n"
 
-    (found,) = judge_machine(Facts(profile=profile_of(text), node=node()))
+    (found,) = judge_machine(RunData(profile=profile_of(text), node=node()))
 
     assert (found.id, found.status) == ("match-board", status)
 
@@ -105,6 +105,6 @@ def test_a_board_that_nobody_knows_is_undecided() -> None:
     machine = node()
     unknown = replace(machine, gpus=(replace(machine.gpus[0], pci_device_id=None),))
 
-    (found,) = judge_machine(Facts(profile=profile_of(text), node=unknown))
+    (found,) = judge_machine(RunData(profile=profile_of(text), node=unknown))
 
     assert found.status is GateStatus.INCONCLUSIVE

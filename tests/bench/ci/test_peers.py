@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus, Severity
 from gpucheck.bench.ci.gates import judge
-from gpucheck.bench.ci.run_data import Facts
+from gpucheck.bench.ci.run_data import RunData
 from tests.fakes.bench_results import (
     measurement,
     product,
@@ -17,12 +17,12 @@ from tests.fakes.bench_results import (
     run_of,
     sensors,
 )
-from tests.fakes.gates import COMPANY, GOOD, NODE, SLOW, facts, gate, node, profile_of
+from tests.fakes.gates import COMPANY, GOOD, NODE, SLOW, gate, node, profile_of, run_data
 
 
-def company(values: Sequence[Sequence[float]]) -> Facts:
+def company(values: Sequence[Sequence[float]]) -> RunData:
     runs = [run for at, one in enumerate(values) for run in product_runs(one, f"gpu:{at}")]
-    return facts(runs, COMPANY)
+    return run_data(runs, COMPANY)
 
 
 def test_the_slow_one_among_eight_is_found_and_no_other() -> None:
@@ -69,7 +69,7 @@ def test_a_slow_gpu_counts_once_however_many_checks_it_is_slow_in() -> None:
     values = [GOOD] * 7 + [[0.93 * value for value in GOOD]]
     runs = [run for at, one in enumerate(values) for run in product_runs(one, f"gpu:{at}")]
 
-    found = [one for one in judge(facts(runs, text)) if one.id == "straggler"]
+    found = [one for one in judge(run_data(runs, text)) if one.id == "straggler"]
 
     assert len(found) == 8
     assert "7.0 % in " in (found[7].reason or "")
@@ -97,7 +97,7 @@ def test_the_spread_names_both_ends() -> None:
 def test_a_node_is_as_fast_as_its_slowest() -> None:
     text = NODE + 'per = "node"\n'
     runs = [*product_runs(GOOD, "gpu:0"), *product_runs(SLOW, "gpu:1")]
-    found = Facts(profile=profile_of(text), node=node(2), runs=runs)
+    found = RunData(profile=profile_of(text), node=node(2), runs=runs)
 
     slowest = gate(found, "matmul", "node")
     assert slowest.status is GateStatus.FAIL
@@ -118,7 +118,7 @@ def test_a_noisy_check_does_not_hide_one_that_surely_fails() -> None:
             result = result_of(product(slow, device), copy, telemetry=sensors(device))
             runs.append(run_of(result, number, device))
 
-    found = gate(facts(runs, COMPANY + noisy), "straggler", "gpu:7")
+    found = gate(run_data(runs, COMPANY + noisy), "straggler", "gpu:7")
 
     assert (found.status, found.severity) == (GateStatus.FAIL, Severity.ERROR)
     assert "in matmul" in (found.reason or "")

@@ -26,7 +26,7 @@ from gpucheck.bench.ci.run import (
     run_request,
     wanted_devices,
 )
-from gpucheck.bench.ci.run_data import Facts, Node, NodeGpu
+from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Corruption, Verified
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.workers import (
@@ -116,7 +116,7 @@ def run_cpu(
 
 def earlier(values: Sequence[float]) -> Reference:
     profile, runs = profile_of(CPU), cpu_runs(values)
-    series = series_of(Facts(profile=profile, runs=runs))
+    series = series_of(RunData(profile=profile, runs=runs))
     run = saved_run(runs, series, time=TIME, profile=profile_key(profile))
     return Reference(run=run, path=Path("a.json"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.profile_model import Check, Expectation, Metric, Phase, Statistic, Target
-from gpucheck.bench.ci.run_data import figures_of, value_of
+from gpucheck.bench.ci.run_data import metric_values, value_of
 from gpucheck.bench.model import Measurement, Scope
 from tests.fakes.bench_results import measurement, product, result_of, run_of
 
@@ -29,7 +29,7 @@ ROW = measurement("copy", 10e9)
 
 def chosen(*processes: Sequence[Measurement], **check: Any) -> tuple[float, ...]:
     runs = [run_of(result_of(*rows), number) for number, rows in enumerate(processes)]
-    return figures_of(replace(COPY, **check), "cpu", runs).values
+    return metric_values(replace(COPY, **check), "cpu", runs).values
 
 
 def test_every_process_gives_one_figure_in_the_checks_unit() -> None:
@@ -90,7 +90,7 @@ def test_tf32_is_no_float32() -> None:
     row = product(700, dtype=replace(ROW.dtype, math_mode="tf32"))
     check = replace(COPY, kernel="matmul", dtype="tf32", unit="TFLOP/s", target=Target.GPU)
 
-    assert figures_of(check, "gpu:0", [run_of(result_of(row), 0, "gpu:0")]).values == (700.0,)
+    assert metric_values(check, "gpu:0", [run_of(result_of(row), 0, "gpu:0")]).values == (700.0,)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_the_figure_under_the_load_of_all_is_kept_apart() -> None:
     alone = run_of(result_of(ROW), 0)
     together = run_of(result_of(measurement("copy", 8e9)), 0, together=True)
 
-    assert figures_of(COPY, "cpu", [alone, together]).values == (10.0,)
-    assert figures_of(replace(COPY, together=True), "cpu", [alone, together]).values == (8.0,)
+    assert metric_values(COPY, "cpu", [alone, together]).values == (10.0,)
+    assert metric_values(replace(COPY, together=True), "cpu", [alone, together]).values == (8.0,)
 
 
 def test_who_has_no_company_is_alone_and_together() -> None:
     alone = run_of(result_of(ROW), 0)
 
-    assert figures_of(replace(COPY, together=True), "cpu", [alone]).values == (10.0,)
+    assert metric_values(replace(COPY, together=True), "cpu", [alone]).values == (10.0,)
 
 
 def test_the_shipped_checks_have_units_that_their_kernels_count() -> None:

@@ -11,12 +11,12 @@ import pytest
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.model import ProcessRun
-from gpucheck.bench.ci.run_data import Facts
+from gpucheck.bench.ci.run_data import RunData
 from gpucheck.bench.model import Corruption, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors, uuid_of
-from tests.fakes.gates import GOOD, NODE, code, facts, gate, node, profile_of
+from tests.fakes.gates import GOOD, NODE, code, gate, node, profile_of, run_data
 
 
 @pytest.mark.parametrize(("error", "name"), [(0.5, "results"), (None, "not-finite")])
@@ -24,7 +24,7 @@ def test_wrong_results_and_nan_are_hardware(error: float | None, name: str) -> N
     bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
     wrong = product(700, median_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
     runs = [*product_runs(GOOD), run_of(result_of(wrong, telemetry=sensors()), 5, "gpu:0")]
-    found = facts(runs)
+    found = run_data(runs)
 
     assert (gate(found, name).status, gate(found, name).class_) == (
         GateStatus.FAIL,
@@ -46,10 +46,10 @@ def corrupt(device: str = "gpu:0", **changes: Any) -> ProcessRun:
     return run_of(found, 0, device)
 
 
-def corruption_facts(runs: Sequence[ProcessRun]) -> Facts:
+def corruption_facts(runs: Sequence[ProcessRun]) -> RunData:
     text = NODE.replace("seconds = 5", "seconds = 5\ncorruption_seconds = 5") + CORRUPTION
     count = len({run.device for run in runs})
-    return Facts(profile=profile_of(text), node=node(count), runs=runs)
+    return RunData(profile=profile_of(text), node=node(count), runs=runs)
 
 
 def test_equal_bits_pass() -> None:
@@ -151,7 +151,7 @@ def test_each_fault_of_the_sensors_fails_its_gate(
 ) -> None:
     good = product_runs(GOOD)
     bad = run_of(result_of(product(700), telemetry=sensors(**changes)), 5, "gpu:0")
-    found = facts([*good, bad], CALM)
+    found = run_data([*good, bad], CALM)
 
     assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, class_)
     assert {one.id for one in judge(found) if one.status is GateStatus.FAIL} == {name}
@@ -159,7 +159,7 @@ def test_each_fault_of_the_sensors_fails_its_gate(
 
 
 def test_calm_sensors_pass() -> None:
-    assert code(facts(product_runs(GOOD), CALM)) is ExitCode.OK
+    assert code(run_data(product_runs(GOOD), CALM)) is ExitCode.OK
 
 
 def test_heat_fails_even_if_the_speed_is_good() -> None:
@@ -168,12 +168,12 @@ def test_heat_fails_even_if_the_speed_is_good() -> None:
     hot = sensors(temperature_c=Extent(low=40, median=80, high=92))
     runs = [run_of(result_of(product(700), telemetry=hot), at, "gpu:0") for at in range(5)]
 
-    assert gate(facts(runs, CALM), "temperature").class_ is GateClass.THERMAL
+    assert gate(run_data(runs, CALM), "temperature").class_ is GateClass.THERMAL
 
 
 def test_sensors_that_said_nothing_are_no_pass() -> None:
     runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
-    found = facts(runs, CALM)
+    found = run_data(runs, CALM)
 
     assert gate(found, "temperature").status is GateStatus.INCONCLUSIVE
     assert code(found) is ExitCode.INCONCLUSIVE
@@ -181,7 +181,7 @@ def test_sensors_that_said_nothing_are_no_pass() -> None:
 
 def test_error_counters_that_nobody_read_are_no_pass() -> None:
     runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
-    found = facts(runs, CALM)
+    found = run_data(runs, CALM)
 
     for name in ("new-ecc-uncorrected", "new-pcie-replays"):
         assert gate(found, name).status is GateStatus.INCONCLUSIVE
@@ -198,7 +198,7 @@ def test_what_a_gpu_does_not_tell_is_no_pass(reason: str, status: GateStatus) ->
     names = ("reasons", "limited_s.hardware-thermal", "new_errors.ecc_uncorrected")
     silent = sensors(unavailable=dict.fromkeys(names, reason))
     runs = [run_of(result_of(product(700), telemetry=silent), at, "gpu:0") for at in range(5)]
-    found = facts(runs, CALM)
+    found = run_data(runs, CALM)
 
     for name in ("throttle-hardware-thermal", "new-ecc-uncorrected"):
         unread = gate(found, name)
@@ -209,7 +209,7 @@ def test_what_a_gpu_does_not_tell_is_no_pass(reason: str, status: GateStatus) ->
     # And what was seen counts.
     seen = replace(silent, new_errors={"ecc_uncorrected": 1})
     runs[0] = run_of(result_of(product(700), telemetry=seen), 0, "gpu:0")
-    assert gate(facts(runs, CALM), "new-ecc-uncorrected").status is GateStatus.FAIL
+    assert gate(run_data(runs, CALM), "new-ecc-uncorrected").status is GateStatus.FAIL
 
 
 SLOWDOWN = "\n[stability.throttle_s]\nhardware-slowdown = 0\n"
@@ -232,7 +232,7 @@ def test_a_slowdown_that_a_change_of_clocks_explains_fails_nothing(
         for at, value in enumerate(GOOD)
     ]
 
-    assert gate(facts(runs, SLOWDOWN), "throttle-hardware-slowdown").status is status
+    assert gate(run_data(runs, SLOWDOWN), "throttle-hardware-slowdown").status is status
 
 
 def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -> None:
@@ -240,7 +240,7 @@ def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -
     row = product(700, median_s=None, verified=None, throughput=None, error=why)
     runs = [run_of(result_of(row, telemetry=sensors()), at, "gpu:0") for at in range(5)]
 
-    unchecked = gate(facts(runs), "results")
+    unchecked = gate(run_data(runs), "results")
 
     assert (unchecked.status, unchecked.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
     assert unchecked.next == why.remedy
