@@ -86,12 +86,19 @@ def sites(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
             yield number, line, "change the number"
         elif isinstance(node, ast.If | ast.IfExp):
             yield number, line, "negate the condition"
-        elif isinstance(node, ast.Return) and node.value is not None:
+        elif isinstance(node, ast.Return) and not _is_nothing(node.value):
             yield number, line, "return nothing"
         elif isinstance(node, ast.Raise):
             yield number, line, "raise nothing"
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.Call):
             yield number, line, "drop the statement"
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    """Return whether a caller could not tell this from None: it is false, empty, or None."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return not value.elts
+    return value is None or (isinstance(value, ast.Constant) and not value.value)
 
 
 def mutant(path: Path, checkout: Path, site: tuple[int, int, str]) -> Mutant | None:
