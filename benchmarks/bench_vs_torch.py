@@ -24,8 +24,8 @@ from gpucheck.bench.kernels.matmul import CpuMatmul
 from gpucheck.bench.kernels.softmax import BlockedSoftmax
 from gpucheck.bench.model import BenchRequest
 from gpucheck.bench.numerics import HostData
-from gpucheck.drivers.host.blas import ThreadpoolBlas
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.blas import Blas
+from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 
 TEMPERATURE = 0.7
@@ -42,8 +42,8 @@ def order_of(shape: tuple[int, ...]) -> CaseOrder:
         dtype="float32",
         data=HostData(0),
         cpu=LinuxCpu().facts(),
-        clock=MonotonicClock(),
-        blas=ThreadpoolBlas(),
+        clock=monotonic_s,
+        blas=Blas(),
     )
 
 
@@ -148,12 +148,12 @@ def main() -> None:
     except ImportError:
         sys.exit("PyTorch is not installed here: this comparison needs it, gpucheck does not")
     torch.set_num_threads(chosen.threads)
-    facts, blas = LinuxCpu().facts(), ThreadpoolBlas().read()
+    facts, blas = LinuxCpu().facts(), Blas().read()
     print(
         f"{facts.model}, {chosen.threads} threads; NumPy {np.__version__} with "
         f"{blas.name if blas else 'no BLAS'}; torch {torch.__version__}"
     )
-    with torch.no_grad(), ThreadpoolBlas().limited(chosen.threads):
+    with torch.no_grad(), Blas().limited(chosen.threads):
         fine = compare_matmul(torch, chosen.size, chosen.threads, chosen.rounds)
         fine &= compare_softmax(torch, chosen.threads, chosen.rounds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,8 +14,8 @@ from gpucheck.bench.model import BenchRequest, Verified
 from gpucheck.bench.numerics import HostData
 from gpucheck.bench.roofline import board_of
 from gpucheck.drivers.gpu import GpuDevice
-from gpucheck.drivers.host.blas import ThreadpoolBlas
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.blas import Blas
+from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 
 #: Bytes per second of a PCIe lane of each generation, without its line coding.
@@ -48,8 +48,8 @@ class Bench:
             dtype=dtype,
             data=HostData(0),
             cpu=LinuxCpu().facts(),
-            clock=MonotonicClock(),
-            blas=ThreadpoolBlas(),
+            clock=monotonic_s,
+            blas=Blas(),
             gpus=self.gpus,
         )
 

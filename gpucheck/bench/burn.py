@@ -35,7 +35,7 @@ from gpucheck.bench.workers import (
     WorkerPool,
     select_worker_devices,
 )
-from gpucheck.drivers.host.clock import Clock, MonotonicClock
+from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, SensorBatch, SensorReader
 from gpucheck.drivers.readings import NvmlReading
@@ -190,7 +190,7 @@ def burn_here(
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
         for uuid, reason in claimed.others.items():
             raise _claimed(uuid, reason)
-        result = run_burn(plan, pool, telemeter, MonotonicClock(), tell)
+        result = run_burn(plan, pool, telemeter, monotonic_s, tell)
     return conclude_burn(result, answer.host)
 
 
@@ -240,7 +240,7 @@ class _Burn:
         self._clock = clock
         self._tell = tell
         self._devices = {worker.device: _new(worker) for worker in plan.devices}
-        self._start_s = self._looked_s = clock.now_s()
+        self._start_s = self._looked_s = clock()
         self._ended_s: float | None = None
         self._began = False
         self.ended_by = BurnEnd.TIME
@@ -258,15 +258,15 @@ class _Burn:
         uuids = [worker.gpu_uuid for worker in self._plan.devices if worker.gpu_uuid]
         if uuids:
             self._observer.start(uuids)
-        end_s = self._clock.now_s() + _START_S
-        while self._clock.now_s() < end_s and self._in_state("opening"):
+        end_s = self._clock() + _START_S
+        while self._clock() < end_s and self._in_state("opening"):
             self._hear()
         for device in self._in_state("opening"):
             self._give_up(device, f"was not ready within {_START_S:g} s")
 
     def load(self) -> None:
         """Start the load, and watch until something ends it."""
-        self._start_s = self._looked_s = self._clock.now_s()
+        self._start_s = self._looked_s = self._clock()
         for device in self._in_state("ready"):
             device.state, device.heard_s = "loaded", self._start_s
         self._pool.begin()
@@ -280,7 +280,7 @@ class _Burn:
                 self.ended_by = BurnEnd.TEMPERATURE
                 return
             for device in self._in_state("loaded"):
-                if self._clock.now_s() - device.heard_s > _SILENT_S:
+                if self._clock() - device.heard_s > _SILENT_S:
                     self._give_up(device, f"sent nothing for {_SILENT_S:g} s")
 
     def stop(self) -> None:
@@ -288,8 +288,8 @@ class _Burn:
         self._ended_s = self._elapsed_s()
         try:
             self._pool.stop()
-            end_s = self._clock.now_s() + _STOP_S
-            while self._clock.now_s() < end_s and any(
+            end_s = self._clock() + _STOP_S
+            while self._clock() < end_s and any(
                 device.is_running for device in self._devices.values()
             ):
                 self._hear()
@@ -350,7 +350,7 @@ class _Burn:
         """Take the messages and the sensor readings, and report progress."""
         for name, answer in self._pool.answers(_LOOK_S):
             self._take(name, answer)
-        now_s = self._clock.now_s()
+        now_s = self._clock()
         if self._sensors.facts:
             settled = self._began and self._looked_s - self._start_s >= _SETTLING_S
             group = _LOADED if settled and self._ended_s is None else _ELSE
@@ -360,7 +360,7 @@ class _Burn:
 
     def _take(self, name: str, answer: WorkerAnswer) -> None:
         device = self._devices[name]
-        device.heard_s = self._clock.now_s()
+        device.heard_s = self._clock()
         document = answer.document
         if document is None:
             device.state, device.failure = "failed", answer.failure
@@ -398,7 +398,7 @@ class _Burn:
     # ------------------------------------------------------------------------------- watching
 
     def _elapsed_s(self) -> float:
-        return self._clock.now_s() - self._start_s
+        return self._clock() - self._start_s
 
     def _in_state(self, state: str) -> list[_Device]:
         return [device for device in self._devices.values() if device.state == state]

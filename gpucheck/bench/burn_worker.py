@@ -66,8 +66,8 @@ def _asked_to_stop() -> bool:
 
 def _open(order: dict[str, Any]) -> tuple[StressProduct, str]:
     from gpucheck.bench.sdc import stress_product
-    from gpucheck.drivers.host.blas import ThreadpoolBlas
-    from gpucheck.drivers.host.clock import MonotonicClock
+    from gpucheck.drivers.host.blas import Blas
+    from gpucheck.drivers.host.clock import monotonic_s
     from gpucheck.drivers.host.cpu import LinuxCpu
 
     request = BenchRequest(size=order["size"], seed=order["seed"], fill=Fill(order["fill"]))
@@ -76,9 +76,9 @@ def _open(order: dict[str, Any]) -> tuple[StressProduct, str]:
     product = stress_product(
         gpu,
         request,
-        clock=MonotonicClock(),
+        clock=monotonic_s,
         cpu=cpu,
-        blas=ThreadpoolBlas(),
+        blas=Blas(),
         held=order["held"],
     )
     return product, (cpu.model or "cpu") if gpu is None else gpu.facts.name

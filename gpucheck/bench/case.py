@@ -21,7 +21,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.numerics import HostData
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
-from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts, cpu_shares, keep_on, running_on
 
@@ -178,7 +178,7 @@ class CaseOrder:
     data: HostData
     cpu: CpuFacts
     clock: Clock
-    blas: BlasDoor
+    blas: Blas
     gpus: Sequence[GpuDevice] = ()
 
 
@@ -327,12 +327,12 @@ class CpuCase:
 
     def run(self, loops: int) -> float:
         """Do the operation `loops` times with this case's threads; return the elapsed seconds."""
-        now_s, step = self._order.clock.now_s, self.step
+        clock, step = self._order.clock, self.step
         with self._order.blas.limited(self._threads):
-            start_s = now_s()
+            start_s = clock()
             for _ in range(loops):
                 step()
-            return now_s() - start_s
+            return clock() - start_s
 
 
 class Team:
@@ -402,11 +402,11 @@ class TeamCase(CpuCase):
     def run(self, loops: int) -> float:
         """Do the operation `loops` times; return the seconds until the last thread was done."""
         assert self._team is not None
-        now_s = self._order.clock.now_s
+        clock = self._order.clock
         with self._order.blas.limited(self._threads):
-            start_s = now_s()
+            start_s = clock()
             self._team.run(loops)
-            return now_s() - start_s
+            return clock() - start_s
 
     def release(self) -> None:
         """End the threads; a kernel drops its arrays too."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from gpucheck.bench.model import BenchEnvironment, BenchRequest, Roofline
 from gpucheck.drivers.gpu import BenchGpu, OpenedGpus
-from gpucheck.drivers.host.blas import BlasDoor
-from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, CpuProbe, parse_cpu_list
+from gpucheck.drivers.host.blas import Blas
+from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu, parse_cpu_list
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, SensorReader
 from gpucheck.drivers.readings import CudaReading, NvmlReading, ProcessIdentity, ProcessReading
@@ -246,9 +246,9 @@ class Span:
 def environment_of(
     request: BenchRequest,
     span: Span,
-    cpu: CpuProbe,
+    cpu: LinuxCpu,
     facts: CpuFacts,
-    blas: BlasDoor,
+    blas: Blas,
     opened: OpenedGpus,
     boards: tuple[BenchGpu, ...],
     rooflines: tuple[Roofline, ...],

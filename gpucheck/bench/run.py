@@ -56,9 +56,9 @@ from gpucheck.bench.scheduler import (
 )
 from gpucheck.bench.telemetry import GpuState, Observer
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
-from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
-from gpucheck.drivers.host.cpu import CpuLoad, CpuProbe
+from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 
 #: Share of the free memory that inputs may occupy between rounds.
 _ROOMY_SHARE = 0.25
@@ -72,8 +72,8 @@ def run_bench(
     request: BenchRequest,
     *,
     clock: Clock,
-    cpu: CpuProbe,
-    blas: BlasDoor,
+    cpu: LinuxCpu,
+    blas: Blas,
     gpus: OpenedGpus,
     progress: Progress,
     run_environment: RunEnvironment | None = None,
@@ -124,8 +124,8 @@ class _Bench:
         self,
         request: BenchRequest,
         clock: Clock,
-        cpu: CpuProbe,
-        blas: BlasDoor,
+        cpu: LinuxCpu,
+        blas: Blas,
         gpus: OpenedGpus,
         progress: Progress,
         run_environment: RunEnvironment,
@@ -158,7 +158,7 @@ class _Bench:
 
     def run(self, announce: Callable[[str], None] | None) -> BenchResult:
         """Measure every group and assemble the result."""
-        self._start_s, self._load = self._clock.now_s(), self._cpu.load()
+        self._start_s, self._load = self._clock(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
         self._measured = [self._prepared(group) for group in self._plan.groups]
         settings = self._settings(self._measured)
@@ -340,18 +340,18 @@ class _Bench:
     @contextmanager
     def _watched(self, one: _Measured) -> Iterator[None]:
         """Read the host's load and the sensors before and after a group's slices."""
-        start_s, load = self._clock.now_s(), self._cpu.load()
+        start_s, load = self._clock(), self._cpu.load()
         try:
             yield
         finally:
-            seconds = self._clock.now_s() - start_s
+            seconds = self._clock() - start_s
             one.host.add(load, self._cpu.load(), seconds)
             self._observer.end_slices(id(one), seconds)
             # The next group needs this memory, and the next round needs different memory.
             one.inputs.renew()
 
     def _span(self, start_s: float, load: CpuLoad) -> Span:
-        seconds = self._clock.now_s() - start_s
+        seconds = self._clock() - start_s
         host = HostShare(facts=self._facts)
         host.add(load, self._cpu.load(), seconds)
         return Span(

@@ -128,27 +128,27 @@ class Sampler:
     def take_slice(self, state: CaseState, wanted: Slice) -> None:
         """Give a case one slice on fresh memory; a failure becomes the row's error."""
         with self._prepared(state):
-            began_s, first = self._clock.now_s(), state.cold_s is None
+            began_s, first = self._clock(), state.cold_s is None
             state.case.prepare()
             state.case.poison()
-            begin_s = self._clock.now_s()
+            begin_s = self._clock()
             if first:
                 self._begin(state, wanted)
-                began_s += self._clock.now_s() - begin_s
+                began_s += self._clock() - begin_s
             elif state.rounds and state.rounds[-1][-1] * state.loops < wanted.samples_s:
                 self._run_for(state, state.warmup_s, _WARM_SHARE * wanted.samples_s, wanted)
             state.rounds.append([])
-            start_s, ran_s = self._clock.now_s(), self.ran_s
+            start_s, ran_s = self._clock(), self.ran_s
             try:
                 self._run_for(state, state.rounds[-1], wanted.samples_s, wanted)
             finally:
-                end_s = self._clock.now_s()
+                end_s = self._clock()
                 state.slices_s.append((start_s, end_s))
                 state.timed_s += max(end_s - start_s, self.ran_s - ran_s)
             if first or state.checked_s <= _CHECK_SHARE * state.timed_s:
                 self._verify(state)
             state.facts = dict(state.case.facts)
-            state.overhead_s = self._clock.now_s() - began_s - (end_s - start_s)
+            state.overhead_s = self._clock() - began_s - (end_s - start_s)
 
     def count_energy(self, state: CaseState, read_joules: ReadJoules, seconds: float) -> None:
         """Repeat a GPU operation without pause and divide the energy by the count."""
@@ -162,15 +162,15 @@ class Sampler:
             before = read_joules(uuid)
             if before is None:
                 return
-            start_s, ran_s, operations = self._clock.now_s(), 0.0, 0
-            while max(ran_s, self._clock.now_s() - start_s) < seconds:
+            start_s, ran_s, operations = self._clock(), 0.0, 0
+            while max(ran_s, self._clock() - start_s) < seconds:
                 # At least a little, so that the loop also ends if the clock stands still.
                 ran_s += max(state.case.run(state.loops), 1e-6)
                 operations += state.loops
             after = read_joules(uuid)
             if after is not None and after > before and operations:
                 state.joules_per_op = (after - before) / operations
-                state.energy_window_s = max(ran_s, self._clock.now_s() - start_s)
+                state.energy_window_s = max(ran_s, self._clock() - start_s)
 
     @contextmanager
     def _prepared(self, state: CaseState) -> Iterator[None]:
@@ -198,9 +198,9 @@ class Sampler:
 
     def _begin(self, state: CaseState, wanted: Slice) -> None:
         """Run a case for the first time, check its result, and find its number of repetitions."""
-        before_s = self._clock.now_s()
+        before_s = self._clock()
         first_s = state.case.run(1)
-        state.cold_s = self._clock.now_s() - before_s
+        state.cold_s = self._clock() - before_s
         self.ran_s += max(0.0, first_s)
         self._verify(state)
         # One operation may take minutes, which is warm-up enough. The first run of a short one may
@@ -215,9 +215,9 @@ class Sampler:
             state.single_s = min(singles)
 
     def _verify(self, state: CaseState) -> None:
-        start_s = self._clock.now_s()
+        start_s = self._clock()
         found = state.case.check()
-        state.checked_s += self._clock.now_s() - start_s
+        state.checked_s += self._clock() - start_s
         before = state.verified
         if before is None or not found.ok or (before.error or 0.0) <= (found.error or 0.0):
             state.verified = found
@@ -241,10 +241,10 @@ class Sampler:
 
     def _run_for(self, state: CaseState, into: list[float], seconds: float, wanted: Slice) -> None:
         """Run at least once, until the time is over by the clock or as the case reports it."""
-        start_s, reported_s = self._clock.now_s(), 0.0
+        start_s, reported_s = self._clock(), 0.0
         for _ in range(max(1, wanted.most_samples)):
             reported_s += self._sample(state, into)
-            if max(reported_s, self._clock.now_s() - start_s) >= seconds:
+            if max(reported_s, self._clock() - start_s) >= seconds:
                 return
 
     def _sample(self, state: CaseState, into: list[float]) -> float:

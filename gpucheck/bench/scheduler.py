@@ -26,7 +26,7 @@ from gpucheck.bench.roofline import format_of
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler, Slice
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
-from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.report.envelope import Failure
 
@@ -140,7 +140,7 @@ class _Run:
         self._clock = clock
         self._progress = progress
         self._sampler = Sampler(clock)
-        self._start_s = clock.now_s()
+        self._start_s = clock()
         self._number = 0
         self._slice_s = self._first_slice_s()
         self._reported = 0.0
@@ -275,7 +275,7 @@ class _Run:
 
     def _elapsed_s(self) -> float:
         """Return the time by the clock, or as the cases report it if the clock stands still."""
-        return max(self._clock.now_s() - self._start_s, self._sampler.ran_s)
+        return max(self._clock() - self._start_s, self._sampler.ran_s)
 
     def _left_s(self) -> float:
         return self._settings.budget_s - self._elapsed_s()
@@ -444,7 +444,7 @@ class HostRates:
     bytes_per_s: float
 
 
-def measure_host_rates(clock: Clock, blas: BlasDoor) -> HostRates | None:
+def measure_host_rates(clock: Clock, blas: Blas) -> HostRates | None:
     """Return the best rates of a small product and a small copy; None if the clock stands still.
 
     With one thread: on a busy machine several threads wait for each other for whole time slices.
@@ -457,12 +457,12 @@ def measure_host_rates(clock: Clock, blas: BlasDoor) -> HostRates | None:
     products, copies = [], []
     with blas.limited(1):
         for _ in range(_TIMES):
-            began_s = clock.now_s()
+            began_s = clock()
             np.matmul(factor, factor)
-            between_s = clock.now_s()
+            between_s = clock()
             np.copyto(target, source)
             products.append(between_s - began_s)
-            copies.append(clock.now_s() - between_s)
+            copies.append(clock() - between_s)
     if min(*products, *copies) <= 0:
         return None
     return HostRates(

@@ -22,7 +22,7 @@ from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
 from gpucheck.bench.plan import Resources, make_plan
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product
-from gpucheck.drivers.host.blas import BlasDoor
+from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuFacts
 from gpucheck.report.envelope import Failure
@@ -44,7 +44,7 @@ def stress_products(
     with_cpu: bool,
     clock: Clock,
     cpu: CpuFacts,
-    blas: BlasDoor,
+    blas: Blas,
     holders: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[StressProduct, ...]:
     """Plan the product of each device; nothing is allocated yet.
@@ -68,7 +68,7 @@ def stress_product(
     *,
     clock: Clock,
     cpu: CpuFacts,
-    blas: BlasDoor,
+    blas: Blas,
     held: str | None = None,
 ) -> StressProduct:
     """Plan the heaviest product on a GPU, or on the CPU for None.
@@ -173,22 +173,22 @@ class StressProduct:
 
         An error ends the product.
         """
-        start_s = self._clock.now_s()
+        start_s = self._clock()
         try:
             for _ in range(_MOST_BATCHES):
                 if self._check.failure is not None:
                     break
-                before_s = self._clock.now_s()
+                before_s = self._clock()
                 self._product.repeat(self._batch)
                 self._count(self._batch)
                 # Few reads, and yet the time is not exceeded by much.
-                if self._clock.now_s() - before_s < seconds / 8:
+                if self._clock() - before_s < seconds / 8:
                     self._batch = min(2 * self._batch, _MOST_BATCH)
-                if self._clock.now_s() - start_s >= seconds:
+                if self._clock() - start_s >= seconds:
                     break
         except (GpucheckError, MemoryError) as error:
             self._fail(error)
-        taken_s = self._clock.now_s() - start_s
+        taken_s = self._clock() - start_s
         self._check = replace(self._check, seconds=self._check.seconds + taken_s)
         return taken_s
 

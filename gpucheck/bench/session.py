@@ -31,8 +31,8 @@ from gpucheck.bench.sdc import (
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.cupy.errors import BUSY
 from gpucheck.drivers.gpu import OpenedGpus
-from gpucheck.drivers.host.blas import ThreadpoolBlas, load_numpy
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.blas import Blas, load_numpy
+from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import CudaReading, NvmlReading
@@ -193,9 +193,9 @@ class Session:
         self._request = request
         self._gpus = gpus
         self._run_environment = run_environment
-        self._clock = MonotonicClock()
+        self._clock = monotonic_s
         self._cpu = LinuxCpu()
-        self._blas = ThreadpoolBlas()
+        self._blas = Blas()
 
     def measure(
         self,

@@ -427,9 +427,9 @@ def _draw(graph: Graph, gpus: Sequence[Gpu], options: PlaceOptions, probes: Prob
     placement = describe(placed)
     if not options.run:
         return placement
-    from gpucheck.drivers.host.clock import MonotonicClock
+    from gpucheck.drivers.host.clock import monotonic_s
 
-    return run_graph(placed, placement, open_placed(probes), MonotonicClock())
+    return run_graph(placed, placement, open_placed(probes), monotonic_s)
 
 
 def _for_format(answer: Answer, shared: Shared, gpus: Sequence[Gpu], probes: Probes) -> Answer:

@@ -334,9 +334,9 @@ class _Run:
         if (name, device) not in self._results:
             home = self._placed.places[name].resolved
             self._devices[home].wait()
-            began_s = self._clock.now_s()
+            began_s = self._clock()
             copied = self._devices[device].receive(self._results[name, home])
-            self._seconds[name, device] = self._clock.now_s() - began_s
+            self._seconds[name, device] = self._clock() - began_s
             self._results[name, device] = copied
         return self._results[name, device]
 

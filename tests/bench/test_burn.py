@@ -127,7 +127,7 @@ class FakeTelemeter:
     def window(self) -> SensorBatch:
         """Return one reading of each GPU."""
         values = next(self._looks, {"temperature_c": 50.0})
-        now_s = self.clock.now_s()
+        now_s = self.clock()
         samples = [Sample(time_s=now_s, uuid=uuid, values=values) for uuid in self._uuids]
         return SensorBatch(
             samples=samples,
@@ -661,7 +661,7 @@ def two_gpus() -> FakeProbes:
 def _burn_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     clock = FakeClock()
     pool = FakePool(clock, healthy)
-    monkeypatch.setattr(burn, "MonotonicClock", lambda: clock)
+    monkeypatch.setattr(burn, "monotonic_s", clock)
     monkeypatch.setattr(burn, "NvmlSensors", lambda: NoSensors("none in this test"))
 
     def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:

@@ -25,7 +25,7 @@ from gpucheck.bench.model import (
 from gpucheck.bench.run import alternating, run_bench
 from gpucheck.bench.sampler import CaseState
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
-from gpucheck.drivers.host.blas import ThreadpoolBlas
+from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
 from gpucheck.report.errors import InconclusiveError, MissingError, WrongUseError
@@ -157,7 +157,7 @@ def test_what_the_budget_cannot_do_is_said_before_it_starts_and_in_the_notes() -
     class Ticking(FakeClock):
         """A clock on which everything takes a millisecond, so that there are rates to plan by."""
 
-        def now_s(self) -> float:
+        def __call__(self) -> float:
             self.seconds += 1e-3
             return self.seconds
 
@@ -342,7 +342,7 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
 class ProcessClock:
     """What this process had of the processor: as much fits in on a busy machine."""
 
-    def now_s(self) -> float:
+    def __call__(self) -> float:
         return time.process_time()
 
 
@@ -351,7 +351,7 @@ def test_a_real_small_run_on_this_processor() -> None:
         BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=1.0, devices=("cpu",)),
         clock=ProcessClock(),
         cpu=LinuxCpu(),
-        blas=ThreadpoolBlas(),
+        blas=Blas(),
         gpus=NO_GPU,
         progress=lambda label, fraction, seconds_left: None,
     )

@@ -706,7 +706,7 @@ def test_a_clock_that_stands_gives_no_rates_and_no_estimates() -> None:
 
 def test_the_rates_are_measured_with_one_thread() -> None:
     class Ticking(FakeClock):
-        def now_s(self) -> float:
+        def __call__(self) -> float:
             self.seconds += 0.01
             return self.seconds
 

@@ -216,7 +216,7 @@ def test_a_gpu_that_cannot_begin_says_so_and_is_not_corrupt() -> None:
 
 def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
     class Standing(FakeClock):
-        def now_s(self) -> float:
+        def __call__(self) -> float:
             return 0.0
 
     planned = PlannedProduct(dtype="float32", shape=(8, 8, 8))

@@ -14,8 +14,8 @@ from gpucheck.bench.case import CacheFit, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
 from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
-from gpucheck.drivers.host.blas import BlasFacts
-from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad
+from gpucheck.drivers.host.blas import Blas, BlasFacts
+from gpucheck.drivers.host.cpu import CpuFacts, CpuLoad, LinuxCpu
 from gpucheck.report.errors import GpucheckError
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class FakeClock:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def now_s(self) -> float:
+    def __call__(self) -> float:
         """Return the scripted time."""
         return self.seconds
 
 
 @dataclass
-class FakeCpu:
+class FakeCpu(LinuxCpu):
     """A processor with scripted facts and an idle or a busy host."""
 
     cores: int = 2
@@ -69,7 +69,7 @@ class FakeCpu:
         return 2**27
 
 
-class FakeBlas:
+class FakeBlas(Blas):
     """A BLAS that notes the limits it was given."""
 
     def __init__(self) -> None:

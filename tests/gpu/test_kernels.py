@@ -31,7 +31,7 @@ from gpucheck.bench.numerics import FORMATS, decode, encode
 from gpucheck.bench.training import TrainingPlan
 from gpucheck.drivers.cupy.device import open_gpus
 from gpucheck.drivers.gpu import GpuDevice
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.clock import monotonic_s
 from tests.fakes.bench import order
 
 pytestmark = pytest.mark.gpu
@@ -182,7 +182,7 @@ def test_the_clock_of_the_sms_is_read_where_the_timer_is_fine_enough(gpu: GpuDev
 
 
 def square(dtype: str) -> CaseOrder:
-    return order((1024, 1024, 1024), dtype=dtype, clock=MonotonicClock())
+    return order((1024, 1024, 1024), dtype=dtype, clock=monotonic_s)
 
 
 def cases(gpu: GpuDevice) -> dict[str, Case]:
@@ -200,7 +200,7 @@ def cases(gpu: GpuDevice) -> dict[str, Case]:
     for make in (DriverCopy, KernelCopy, GpuTriad):
         operation = make(order((4096, 4096)), gpu)
         found[operation.label.text] = ResidentCase(gpu, operation)
-    batches = order((100,), request=QUICK, clock=MonotonicClock())
+    batches = order((100,), request=QUICK, clock=monotonic_s)
     plan = TrainingPlan(kernel="train", batch=100)
     found["train fused"] = GpuTraining(batches, plan, gpu, "fused", fused=True)
     found["train cublas"] = GpuTraining(batches, plan, gpu, "cublas")

@@ -17,8 +17,8 @@ from gpucheck.bench.sdc import (
     stress_product,
 )
 from gpucheck.drivers.cupy.device import GpuDevice, open_gpus
-from gpucheck.drivers.host.blas import ThreadpoolBlas
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.blas import Blas
+from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.drivers.host.cpu import LinuxCpu
 
 pytestmark = pytest.mark.gpu
@@ -82,9 +82,9 @@ def test_a_sound_card_repeats_every_bit(gpu: GpuDevice, size: int) -> None:
     repetition = stress_product(
         gpu,
         BenchRequest(size=size),
-        clock=MonotonicClock(),
+        clock=monotonic_s,
         cpu=LinuxCpu().facts(),
-        blas=ThreadpoolBlas(),
+        blas=Blas(),
     )
     repetition.begin()
     repetition.run_for(1.0)

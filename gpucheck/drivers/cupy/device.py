@@ -34,7 +34,7 @@ from gpucheck.drivers.gpu import (
     Product,
     Span,
 )
-from gpucheck.drivers.host.clock import Clock, MonotonicClock
+from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.report.errors import GpucheckError, MissingError
 
 if TYPE_CHECKING:
@@ -489,7 +489,7 @@ class SpanTimer:
         self._cupy = cupy
         self._stream = stream
         self._sm_count = sm_count
-        self._clock = clock or MonotonicClock()
+        self._clock = clock or monotonic_s
         self._hold, self._tick, step = (
             compile_kernel(source, name) for name in ("hold", "tick", "step")
         )
@@ -526,12 +526,12 @@ class SpanTimer:
         if hold_s is not None:
             self._hold(1, 1, (np.uint64(hold_s * 1e9),))
         self._tick(self._sm_count, 1, (self._ticks[0],))
-        start_s = self._clock.now_s()
+        start_s = self._clock()
         self._begin.record(self._stream)
         enqueue()
         self._end.record(self._stream)
         starved = hold_s is not None and bool(self._begin.done)
-        enqueued_s = self._clock.now_s() - start_s
+        enqueued_s = self._clock() - start_s
         self._tick(self._sm_count, 1, (self._ticks[1],))
         self._stream.synchronize()
         elapsed_ms = self._cupy.cuda.get_elapsed_time(self._begin, self._end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 #: How long OpenBLAS' threads spin for further work after a product: two to this power, in cycles of
 #: the time-stamp counter. The library reads it when it is loaded (OpenBLAS issue 5171).
@@ -38,19 +38,7 @@ def load_numpy() -> None:
         del os.environ[_PATIENCE]
 
 
-class BlasDoor(Protocol):
-    """BLAS interface of the benchmark."""
-
-    def read(self) -> BlasFacts | None:
-        """Return the loaded BLAS, or None if none is known."""
-        ...
-
-    def limited(self, threads: int) -> AbstractContextManager[object]:
-        """Return a context in which the BLAS uses at most `threads` threads."""
-        ...
-
-
-class ThreadpoolBlas:
+class Blas:
     """BLAS of this process as threadpoolctl finds it.
 
     NOTE: the libraries are looked up only once: a lookup walks every loaded library (about a

@@ -1,22 +1,14 @@
-"""Monotonic clock of the host, behind a Protocol so that tests can script the time."""
+"""Monotonic clock of the host."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+
+#: A clock that never goes backwards: returns seconds since an arbitrary start.
+Clock = Callable[[], float]
 
 
-class Clock(Protocol):
-    """A clock that never goes backwards."""
-
-    def now_s(self) -> float:
-        """Return seconds since an arbitrary start."""
-        ...
-
-
-class MonotonicClock:
-    """The host's finest clock that is never adjusted by hand (CLOCK_MONOTONIC)."""
-
-    def now_s(self) -> float:
-        """Return seconds since an arbitrary start, at nanosecond resolution on Linux."""
-        return time.perf_counter()
+def monotonic_s() -> float:
+    """Return the host's finest clock that is never adjusted by hand (CLOCK_MONOTONIC)."""
+    return time.perf_counter()

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 _CPU_NUMBER = re.compile(r"\s*[0-9]{1,5}\s*", re.ASCII)
 
@@ -60,22 +59,6 @@ class CpuLoad:
     own_s: float
     quota_periods: int | None = None
     quota_reached: int | None = None
-
-
-class CpuProbe(Protocol):
-    """The host's CPU as a benchmark reads it."""
-
-    def facts(self) -> CpuFacts:
-        """Return the constant facts, and the memory that is free now."""
-        ...
-
-    def load(self) -> CpuLoad:
-        """Return the current load and the CPU time used so far."""
-        ...
-
-    def peak_memory_bytes(self) -> int | None:
-        """Return the most memory that this process has held."""
-        ...
 
 
 @contextmanager

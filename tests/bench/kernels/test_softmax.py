@@ -34,7 +34,7 @@ from gpucheck.bench.kernels.softmax import (
 )
 from gpucheck.bench.numerics import FORMATS, encode
 from gpucheck.drivers.gpu import GpuFunction
-from gpucheck.drivers.host.clock import MonotonicClock
+from gpucheck.drivers.host.clock import monotonic_s
 from gpucheck.report.errors import MissingError
 from tests.fakes.bench import FakeClock, FakeGpu, order
 
@@ -186,7 +186,7 @@ def test_blocks_fill_twice_the_l2_and_hold_at_least_one_row() -> None:
 
 
 def test_the_chosen_exponential_is_one_of_the_two() -> None:
-    scaling = choose_scaling(MonotonicClock(), 0.5)
+    scaling = choose_scaling(monotonic_s, 0.5)
 
     if scaling.raise_to is np.exp2:
         assert scaling.factor == pytest.approx(1.4426950408889634 / 0.5)

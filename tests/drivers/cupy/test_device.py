@@ -164,7 +164,7 @@ class FakeClock:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def now_s(self) -> float:
+    def __call__(self) -> float:
         return self.seconds
 
     def take(self, seconds: float) -> None:
@@ -509,7 +509,7 @@ def test_the_hold_is_as_long_as_the_host_needed(
     cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    monkeypatch.setattr("gpucheck.drivers.cupy.device.MonotonicClock", lambda: clock)
+    monkeypatch.setattr("gpucheck.drivers.cupy.device.monotonic_s", clock)
     device = CupyDevice(0)
 
     for seconds in (1e-3, 1e-3, 0.0, 0.0):

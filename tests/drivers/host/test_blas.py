@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.host.blas import BlasFacts, ThreadpoolBlas
+from gpucheck.drivers.host.blas import Blas, BlasFacts
 from tests.conftest import scrubbed_environment
 
 
 @pytest.fixture(name="facts")
 def _facts() -> BlasFacts:
-    facts = ThreadpoolBlas().read()
+    facts = Blas().read()
     if facts is None:
         pytest.skip("threadpoolctl knows no BLAS in this NumPy")
     return facts
@@ -24,7 +24,7 @@ def test_the_loaded_blas_is_named(facts: BlasFacts) -> None:
 
 
 def test_a_limit_holds_inside_and_ends_outside(facts: BlasFacts) -> None:
-    blas = ThreadpoolBlas()
+    blas = Blas()
 
     with blas.limited(1):
         inside = blas.read()
@@ -41,7 +41,7 @@ def test_without_a_blas_there_is_nothing_to_limit(monkeypatch: pytest.MonkeyPatc
         def info(self) -> list[dict[str, object]]:
             return []
 
-    blas = ThreadpoolBlas()
+    blas = Blas()
     monkeypatch.setattr(blas, "_controller", Empty())
 
     assert blas.read() is None
