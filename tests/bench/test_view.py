@@ -25,7 +25,6 @@ from gpucheck.bench.rows_view import row_name
 from gpucheck.bench.view import render_bench
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Failure
-from gpucheck.report.text import duration, rate
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
 from tests.fakes.verdicts import environment
 
@@ -295,29 +294,6 @@ def test_the_details_name_the_error_and_its_bound() -> None:
 def test_transfers_and_threads_are_in_the_name() -> None:
     assert row_name(MOVED) == "gpu:0 fused + transfers"
     assert row_name(ONE) == "cpu blocked, 1 thread"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (12.345, "12.3 s"),
-        (0.99999, "1.00 s"),
-        (0.0083, "8.30 ms"),
-        (1.5e-6, "1.50 µs"),
-        (3e-10, "0.30 ns"),
-        (0.0, "0.00 ns"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(2.067e11, "207 GFLOP/s"), (9.996e11, "1.00 TFLOP/s"), (12.0, "12.0 FLOP/s")],
-)
-def test_rates(value: float, text: str) -> None:
-    assert rate(value, "FLOP/s") == text
 
 
 def test_with_v_each_doubt_is_told_in_full_for_its_rows() -> None:

@@ -23,6 +23,7 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.inventory import (
     ListRequest,
+    judge_list,
     keep,
     list_gpus,
     of_user,
@@ -370,6 +371,23 @@ def test_utilization_of_a_process() -> None:
     assert [(p.pid, p.utilization_sm_percent) for p in gpu.processes] == [(8, None), (9, 40)]
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "not requested"),
+        ({"process_utilization": {"9": 40}}, "the driver has no sample of every process"),
+        ({"unavailable": {"process_utilization": "no permission"}}, "no permission"),
+    ],
+)
+def test_a_utilization_that_is_missing_has_its_reason(
+    changes: dict[str, object], reason: str
+) -> None:
+    [gpu] = gpus_of(gpu_reading(0, processes=(compute(9, 1), compute(8, 1)), **changes))
+
+    assert gpu.unavailable["processes.utilization_sm_percent"] == reason
+    assert "process_utilization" not in gpu.unavailable
+
+
 # ----------------------------------------------------------------------------------- the kernel
 
 
@@ -392,13 +410,52 @@ def test_numa_node_and_cores_are_found_by_bus_id() -> None:
     assert gpus[2].unavailable["numa_node"]
 
 
-def test_a_gpu_without_bus_id_takes_no_other_s_node() -> None:
-    device = PciDeviceReading(pci_bus_id="0000:10:00.0", vendor_id="0x10de", numa_node=1)
-    row = gpu_reading(0, pci_bus_id=None)
+@pytest.mark.parametrize(
+    ("bus", "kernel", "reason"),
+    [
+        (None, {}, "its PCI bus id is not known"),
+        ("0000:10:00.0", {}, "the kernel does not report it"),
+        ("0000:11:00.0", {}, "the kernel does not list the GPU"),
+        ("0000:10:00.0", {"pci_devices": None, "pci_unavailable": "no sysfs"}, "no sysfs"),
+    ],
+)
+def test_a_numa_node_that_is_missing_has_its_reason(
+    bus: str | None, kernel: dict[str, object], reason: str
+) -> None:
+    device = PciDeviceReading(pci_bus_id="0000:10:00.0", vendor_id="0x10de")
+    reading = KernelReading(**{"pci_devices": (device,), **kernel})  # type: ignore[arg-type]
 
-    [gpu] = gpus_of(row, kernel_reading=KernelReading(pci_devices=(device,)))
+    [gpu] = gpus_of(gpu_reading(0, pci_bus_id=bus), kernel_reading=reading)
 
-    assert gpu.numa_node is None
+    assert (gpu.numa_node, gpu.unavailable["numa_node"]) == (None, reason)
+
+
+def without_memory(reason: str) -> dict[str, object]:
+    return {"memory_total_bytes": None, "unavailable": {"memory_total_bytes": reason}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({}, "driver"),
+        ({"memory_total_bytes": None, "unavailable": {}}, "driver"),
+        (without_memory("no permission (NVML 4)"), "driver"),
+        (without_memory("not supported (NVML 3)"), "system"),
+        ({**without_memory("not supported (NVML 3)"), "failure": LOST}, "driver"),
+    ],
+)
+def test_memory_without_a_size_of_its_own_is_the_systems(
+    changes: dict[str, object], source: str
+) -> None:
+    kernel = KernelReading(memory_total_bytes=100, memory_available_bytes=30)
+
+    [gpu] = gpus_of(gpu_reading(0, **changes), kernel_reading=kernel)
+
+    assert gpu.memory_source == source
+    if source == "system":
+        memory = (gpu.memory_total_bytes, gpu.memory_used_bytes, gpu.memory_free_bytes)
+        assert memory == (100, 70, 30)
+        assert "memory_total_bytes" not in gpu.unavailable
 
 
 def test_topology_comes_on_request() -> None:
@@ -539,6 +596,41 @@ def test_programs_get_the_gpus_or_an_exception() -> None:
         list_gpus(FakeProbes(readings=reading_of()))
     with pytest.raises(InconclusiveError, match="did not answer"):
         list_gpus(FakeProbes(readings=NvmlReading(failure=HUNG)))
+
+
+# --------------------------------------------------------------------------- cards that hang
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ((), (ExitCode.OK, None)),
+        ((0,), (ExitCode.OK, None)),
+        ((0, 1), (ExitCode.BAD, "None of the 2 GPUs answers: it fell off the bus.")),
+    ],
+)
+def test_a_list_of_silent_gpus_is_a_bad_answer(
+    broken: tuple[int, ...], expected: tuple[ExitCode, str | None]
+) -> None:
+    rows = (gpu_reading(at, failure=LOST if at in broken else None) for at in range(2))
+    answer = judge_list(take_inventory(ListRequest(), FakeProbes(readings=reading_of(*rows))))
+
+    assert (answer.exit_code, answer.error and answer.error.message) == expected
+
+
+def test_one_silent_gpu_is_a_bad_answer_too() -> None:
+    readings = reading_of(gpu_reading(0, failure=LOST))
+    answer = judge_list(take_inventory(ListRequest(), FakeProbes(readings=readings)))
+
+    assert answer.error is not None
+    assert answer.error.message == "The GPU does not answer: it fell off the bus."
+    assert answer.error.code == "no-gpu-answers"
+
+
+def test_a_list_that_failed_keeps_its_failure() -> None:
+    failed = take_inventory(ListRequest(), FakeProbes(readings=NvmlReading(failure=HUNG)))
+
+    assert judge_list(failed) is failed
 
 
 # ----------------------------------------------------------------------- filters and order

@@ -1,4 +1,4 @@
-"""Text from outside is shown, never obeyed."""
+"""Text from outside is shown, never obeyed; amounts, durations and rates as people read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.report.text import View, binary_bytes, gibibytes, printable, ranges
+from gpucheck.report.text import (
+    View,
+    binary_bytes,
+    duration,
+    exports,
+    gibibytes,
+    printable,
+    ranges,
+    rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +128,41 @@ def test_nothing_is_lost_and_nothing_added(numbers: set[int]) -> None:
         found |= set(range(int(first), int(last or first) + 1))
 
     assert found == numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.345, "12.3 s"),
+        (0.99999, "1.00 s"),
+        (0.0083, "8.30 ms"),
+        (1.5e-6, "1.50 µs"),
+        (3e-10, "0.30 ns"),
+        (0.0, "0.00 ns"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.067e11, "207 GFLOP/s"),
+        (9.996e11, "1.00 TFLOP/s"),
+        (0.9995e3, "1.00 kFLOP/s"),
+        (99.95, "100 FLOP/s"),
+        (12.0, "12.0 FLOP/s"),
+        (0.5, "0.50 FLOP/s"),
+    ],
+)
+def test_rate(value: float, text: str) -> None:
+    assert rate(value, "FLOP/s") == text
+
+
+def test_images_are_short() -> None:
+    assert rate(5400.0, "image/s") == "5.40 kimg/s"
+
+
+def test_exports_are_one_line_each() -> None:
+    assert exports({"A": "1", "B": "x y"}) == "export A=1\nexport B='x y'\n"
