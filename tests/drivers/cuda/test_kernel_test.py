@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.cuda import kernel_test as launch
+from gpucheck.drivers.cuda import kernel_test
 from gpucheck.drivers.cuda.kernel_test import run_kernel
 from gpucheck.drivers.evidence import LaunchReading
 from gpucheck.drivers.live import LiveProbes
@@ -118,9 +118,9 @@ def test_a_cupy_that_is_late_or_wrong_leaves_the_drivers_word(
 ) -> None:
     # Only the part that must be late has little time.
     if text == SLEEP:
-        monkeypatch.setattr(launch, "IMPORT_S", 1.0)
+        monkeypatch.setattr(kernel_test, "IMPORT_S", 1.0)
     elif code == "compile-not-finished":
-        monkeypatch.setattr(launch, "COMPILE_S", 1.0)
+        monkeypatch.setattr(kernel_test, "COMPILE_S", 1.0)
 
     found = run(tmp_path, machine, text)
 
@@ -137,7 +137,7 @@ def test_an_interpreter_that_starts_late_is_no_hung_driver(
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(launch, "IMPORT_S", 0.5)
+    monkeypatch.setattr(kernel_test, "IMPORT_S", 0.5)
     libraries = build_libraries(machine, tmp_path / "libraries")
     for name, value in libraries.items():
         monkeypatch.setenv(name, value)

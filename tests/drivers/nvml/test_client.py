@@ -10,7 +10,7 @@ import pytest
 
 from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.interface import NvmlRequest
-from gpucheck.drivers.nvml import start as nvml_start
+from gpucheck.drivers.nvml import start
 from gpucheck.drivers.nvml.client import MOST_GIVEN_UP, NvmlSession, assemble
 from gpucheck.drivers.readings import GpuReading, NvmlReading, ProbeFailure
 
@@ -32,9 +32,9 @@ def test_the_binding_is_found_on_the_path(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", ["", str(tmp_path / "empty"), str(tmp_path / "full")])
 
-    assert nvml_start.binding_directory() == str(tmp_path / "full")
+    assert start.binding_directory() == str(tmp_path / "full")
     monkeypatch.setattr(sys, "path", ["", str(tmp_path / "empty")])
-    assert nvml_start.binding_directory() == ""
+    assert start.binding_directory() == ""
 
 
 def test_a_child_started_early_is_taken_once_or_discarded(
@@ -42,17 +42,17 @@ def test_a_child_started_early_is_taken_once_or_discarded(
 ) -> None:
     made: list[FakeChild] = []
 
-    def start() -> FakeChild:
+    def start_fake() -> FakeChild:
         made.append(FakeChild([]))
         return made[-1]
 
-    monkeypatch.setattr(nvml_start, "start", start)
-    nvml_start.start_early()
-    early = nvml_start.take()
-    later = nvml_start.take()
-    nvml_start.start_early()
-    nvml_start.discard()
-    nvml_start.discard()
+    monkeypatch.setattr(start, "start", start_fake)
+    start.start_early()
+    early = start.take()
+    later = start.take()
+    start.start_early()
+    start.discard()
+    start.discard()
 
     assert [early, later] == made[:2]
     assert [child.closed for child in made] == [False, False, True]
@@ -61,11 +61,11 @@ def test_a_child_started_early_is_taken_once_or_discarded(
 def test_an_early_start_that_fails_is_told_when_it_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def start() -> Child:
+    def fail() -> Child:
         raise ChildDiedError("could not be started: no memory")
 
-    monkeypatch.setattr(nvml_start, "start", start)
-    nvml_start.start_early()
+    monkeypatch.setattr(start, "start", fail)
+    start.start_early()
 
     reading = NvmlSession().read(EVERYTHING, deadline_s=1)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpucheck.drivers.child import START_WORKER
-from gpucheck.drivers.nvml import start as nvml_start
+from gpucheck.drivers.nvml import start
 from gpucheck.drivers.nvml.binding import Binding, NvmlError
 from gpucheck.drivers.nvml.worker import Session
 from tests.conftest import scrubbed_environment
@@ -65,7 +65,7 @@ def ask_script(directory: str, cwd: Path, **environment: str) -> dict[str, Any]:
             START_WORKER,
             str(ROOT),
             str(os.getpid()),
-            nvml_start.WORKER,
+            start.WORKER,
             directory,
         ],
         input="{}\n",

@@ -1,80 +1,16 @@
-"""Python of a command line, and its frameworks."""
+"""Installed frameworks of an interpreter."""
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from pathlib import Path
 
 import pytest
 
 from gpucheck.drivers.python.frameworks import read_frameworks
-from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter
+from gpucheck.drivers.python.interpreters import Interpreter
 
 STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return a PATH with pythons and scripts of several kinds."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "python3").symlink_to(sys.executable)
-    (folder / "pypy3.11").symlink_to(sys.executable)
-    long = "x" * 20
-    scripts = {
-        "direct": f"#!{folder}/python3 -IS\n",
-        "by-env": "#!/usr/bin/env python3\n",
-        "by-env-s": "#!/usr/bin/env -S FOO=1 python3 -u\n",
-        "long": f"#!/bin/sh\n'''exec' \"{folder}/python3\" \"$0\" \"$@\"\n' '''{long}\n",
-        "shell": "#!/bin/sh\n",
-        "binary": "\x7fELF\n",
-        "empty": "",
-        "bare": "#!\n",
-        "env-alone": "#!/usr/bin/env\n",
-    }
-    for name, text in scripts.items():
-        path = folder / name
-        path.write_text(text)
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return {"PATH": str(folder)}
-
-
-@pytest.mark.parametrize(
-    ("command", "isolated", "bare"),
-    [
-        (["python3", "train.py", "-S"], False, False),
-        (["python3", "-S", "train.py"], False, True),
-        (["python3", "-I", "train.py"], True, False),
-        (["python3", "-uE", "-m", "train"], True, False),
-        (["python3", "-W", "-I", "-X", "dev", "-BS", "-c", "pass"], False, True),
-        (["python3", "-Wignore", "-I", "x"], True, False),
-        (["python3", "-m", "-I"], False, False),
-        (["python3", "-c", "-I"], False, False),
-        (["python3"], False, False),
-        (["pypy3.11", "x"], False, False),
-        (["direct"], True, True),
-        (["by-env", "-S"], False, False),
-        (["by-env-s"], False, False),
-        (["long"], False, False),
-    ],
-)
-def test_a_python_is_recognised_with_its_options(
-    environment: dict[str, str], command: list[str], isolated: bool, bare: bool
-) -> None:
-    found = command_interpreter(command, environment)
-
-    assert found is not None
-    assert (found.isolated, found.bare) == (isolated, bare)
-    assert os.access(found.path, os.X_OK)
-
-
-@pytest.mark.parametrize(
-    "name", ["shell", "binary", "empty", "bare", "env-alone", "missing", "/", "", "/dev/null"]
-)
-def test_what_is_no_python_is_not_guessed(environment: dict[str, str], name: str) -> None:
-    assert command_interpreter([name, "x"], environment) is None
 
 
 def test_versions_are_read_without_an_import(tmp_path: Path) -> None:
