@@ -315,13 +315,13 @@ class TestLocks:
         else:
             path.mkdir()
 
-        with pytest.raises(MissingError), store.mutex() as locked:
+        problem = "it is a link, not a lock file" if kind == "link" else "it is not a regular file"
+        with pytest.raises(MissingError, match=problem), store.mutex() as locked:
             locked.take(SLOT, ALICE)
 
         assert not victim.exists()
         with store.mutex() as locked:
             (found,) = locked.held()
-        problem = "it is a link, not a lock file" if kind == "link" else "it is not a regular file"
         assert found.problem == problem
         assert found.holder.user == lock_files.user_name(os.geteuid())
         assert str(path) in found.obstacle
@@ -401,7 +401,7 @@ class TestRecords:
         lock.close()
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "[]", '{"pid": "x", "command": 7}', "[" * 100_000, "\0", '{"pid": -1}']
+        "text", ["", "{", "[]", '{"pid": "x", "command": 7}', "[" * 100_000, "\0", '{"pid": 0}']
     )
     def test_whatever_stands_in_a_record(self, store: ClaimStore, text: str) -> None:
         with store.mutex() as locked:
@@ -649,6 +649,61 @@ def test_a_lock_file_that_cannot_be_opened_has_its_reason(
     assert found.problem == "Permission denied"
     assert lock is not None
     lock.close()
+
+
+def test_a_rewrite_that_fails_keeps_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+
+    def full_disk(fd: int, content: bytes, offset: int) -> int:
+        count = pwrite(fd, content, offset)
+        return count - 1 if content.startswith(b"new") else count
+
+    path = tmp_path / "ticket"
+    path.write_bytes(b"old")
+    fd = os.open(path, os.O_RDWR)
+    monkeypatch.setattr(os, "pwrite", full_disk)
+    lock_files.rewrite_file(fd, b"new and longer")
+    assert path.read_bytes() == b"old"
+
+    monkeypatch.undo()
+    lock_files.rewrite_file(fd, b"n")
+    os.close(fd)
+    assert path.read_bytes() == b"n"
+
+
+def test_root_can_create_the_usual_directory_at_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_files, "PARENTS", (tmp_path / "lock",))
+    usual, other = tmp_path / "lock" / "claims", tmp_path / "claims"
+    for path in (usual, other):
+        path.mkdir(parents=True)
+
+    assert f"d {usual} 1777 root root" in lock_files.unusable_path(usual, "so").remedy[1]
+    assert not any("1777" in step for step in lock_files.unusable_path(other, "so").remedy)
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_live"), [(errno.EACCES, True), (errno.ELOOP, False), (errno.ENOENT, False)]
+)
+def test_a_ticket_that_cannot_be_opened_counts_as_live_unless_it_is_a_link(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch, problem: int, is_live: bool
+) -> None:
+    with store.mutex() as locked:
+        place = locked.enqueue(ALICE)
+    open_really = os.open
+
+    def refuse(path: object, *arguments: object, **options: object) -> int:
+        if path == place.ticket.name:
+            raise OSError(problem, os.strerror(problem))
+        return open_really(path, *arguments, **options)  # type: ignore[call-overload, no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert store.is_live(place.ticket) is is_live
+    place.close()
 
 
 def test_one_lock_file_holds_one_lock(store: ClaimStore) -> None:

@@ -111,6 +111,20 @@ def test_no_machine_no_choice(
         lease_best(SelectionRequest(), HOLD, broken, environment)
 
 
+def test_another_users_directory_is_a_warning(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClaimStore, "warning", lambda _: "it belongs to bob")
+
+    chosen = lease_best(SelectionRequest(), LOOK, machine(), environment)
+    named = lease_named(["/gpu:0"], HOLD, machine(), environment, soft=False)
+
+    for lease in (chosen, named):
+        (notice,) = [item for item in lease.answer.warnings if item.message == "it belongs to bob"]
+        assert notice.code == "claims-directory-owner"
+        lease.close()
+
+
 def test_a_scheduler_has_given_them_away(environment: dict[str, str]) -> None:
     environment["SLURM_JOB_ID"] = "7"
     lease = lease_best(SelectionRequest(), HOLD, machine(), environment)
