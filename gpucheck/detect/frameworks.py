@@ -191,17 +191,17 @@ def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
     if build is None:
         return _not_installed(machine, name, guide)
     shown = _title(guide, build)
-    trial = machine.trials.get(name)
-    if trial is not None and trial.computed:
+    test = machine.smoke_tests.get(name)
+    if test is not None and test.computed:
         return _finding(
             name,
             CheckStatus.OK,
-            f"{shown} sees {count_of(len(trial.devices))} and computes on it",
-            *_test_evidence(trial),
+            f"{shown} sees {count_of(len(test.devices))} and computes on it",
+            *_test_evidence(test),
         )
-    problems = list(_problems(machine, build, trial, guide))
-    if trial is not None:
-        return _failed_test(machine, name, shown, trial, problems)
+    problems = list(_problems(machine, build, test, guide))
+    if test is not None:
+        return _failed_test(machine, name, shown, test, problems)
     if problems:
         return _unusable(machine, name, shown, problems)
     return _not_tried(machine, name, shown, build)
@@ -274,12 +274,12 @@ def _files(build: BuildReading) -> tuple[Evidence, ...]:
     return (Evidence("installed", ", ".join(build.distributions)),)
 
 
-def _test_evidence(trial: TrialReading) -> tuple[Evidence, ...]:
+def _test_evidence(test: TrialReading) -> tuple[Evidence, ...]:
     found = []
-    if trial.devices:
-        found.append(Evidence("devices that it lists", ", ".join(trial.devices)))
-    if trial.import_s is not None:
-        found.append(Evidence("import", f"{trial.import_s:.1f} s"))
+    if test.devices:
+        found.append(Evidence("devices that it lists", ", ".join(test.devices)))
+    if test.import_s is not None:
+        found.append(Evidence("import", f"{test.import_s:.1f} s"))
     return tuple(found)
 
 
@@ -296,21 +296,21 @@ def _unusable(machine: Machine, name: str, shown: str, problems: list[Trouble]) 
 
 
 def _failed_test(
-    machine: Machine, name: str, shown: str, trial: TrialReading, problems: list[Trouble]
+    machine: Machine, name: str, shown: str, test: TrialReading, problems: list[Trouble]
 ) -> Finding:
     """Return the finding of a smoke test that failed."""
-    if trial.failure is not None:
+    if test.failure is not None:
         return _finding(
             name,
             CheckStatus.UNKNOWN,
-            f"{shown} could not be tried: {trial.failure.message}",
+            f"{shown} could not be tried: {test.failure.message}",
             *(evidence for problem in problems for evidence in problem.evidence),
             remedy=tuple(step for problem in problems for step in problem.remedy),
-            cause=trial.failure.code,
+            cause=test.failure.code,
         )
-    source, value = f"devices that {name} lists", ", ".join(trial.devices) or "none"
-    if trial.error is not None:
-        source, value = f"{name} itself", trial.error
+    source, value = f"devices that {name} lists", ", ".join(test.devices) or "none"
+    if test.error is not None:
+        source, value = f"{name} itself", test.error
     own = Evidence(source, value)
     driver = machine.cuda.failure
     if driver is not None:
@@ -323,8 +323,8 @@ def _failed_test(
             Trouble(CheckStatus.WARN, f"CUDA does not start: {said}", (), below, cause=driver.code),
         ]
     if not problems:
-        cause = "fails-on-the-gpu" if trial.sees_gpu else "lists-no-gpu"
-        summary = "it sees the GPU, but fails on it" if trial.sees_gpu else "it lists no GPU"
+        cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
+        summary = "it sees the GPU, but fails on it" if test.sees_gpu else "it lists no GPU"
         problems = [Trouble(CheckStatus.WARN, summary, (), _last_resort(name), cause=cause)]
     first, *rest = problems
     return _unusable(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
@@ -342,7 +342,7 @@ def _last_resort(name: str) -> tuple[str, ...]:
 
 
 def _problems(
-    machine: Machine, build: BuildReading, trial: TrialReading | None, guide: Guide
+    machine: Machine, build: BuildReading, test: TrialReading | None, guide: Guide
 ) -> Iterator[Trouble]:
     if build.broken:
         said = "; ".join(build.broken[:MOST_NAMED])
@@ -389,7 +389,7 @@ def _problems(
             steps = (f"Let the loader search it: export LD_LIBRARY_PATH={folder}", *steps)
         yield Trouble(CheckStatus.WARN, summary, evidence, steps, cause="libraries-missing")
     yield from _against_driver(machine, build, guide)
-    yield from _against_gpus(machine, build, trial, guide)
+    yield from _against_gpus(machine, build, test, guide)
 
 
 def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iterator[Trouble]:
@@ -406,10 +406,10 @@ def _against_driver(machine: Machine, build: BuildReading, guide: Guide) -> Iter
 
 
 def _against_gpus(
-    machine: Machine, build: BuildReading, trial: TrialReading | None, guide: Guide
+    machine: Machine, build: BuildReading, test: TrialReading | None, guide: Guide
 ) -> Iterator[Trouble]:
     """Compare with every kind of GPU of this machine: a build needs code for it."""
-    architectures = (trial.architectures if trial else ()) or build.architectures
+    architectures = (test.architectures if test else ()) or build.architectures
     capabilities = sorted({g.compute_capability for g in machine.nvml.gpus if g.compute_capability})
     for capability in capabilities:
         known = holds_code_for(architectures, capability)
@@ -499,17 +499,17 @@ def describe(machine: Machine, findings: Mapping[str, Finding]) -> tuple[Framewo
 
 
 def _document(machine: Machine, build: BuildReading, finding: Finding) -> Framework:
-    trial = machine.trials.get(build.name)
+    test = machine.smoke_tests.get(build.name)
     sees: bool | None = None
-    if trial is not None and trial.failure is None:
-        sees = bool(trial.computed)
+    if test is not None and test.failure is None:
+        sees = bool(test.computed)
     elif build.gpu_build is False:
         sees = False
     well = finding.status is CheckStatus.OK
     return Framework(
         name=build.name,
-        version=(trial.version if trial else None) or build.version,
-        cuda_build=(trial.cuda_build if trial else None) or build.cuda_build,
+        version=(test.version if test else None) or build.version,
+        cuda_build=(test.cuda_build if test else None) or build.cuda_build,
         sees_gpu=sees,
         reason=None if well else finding.summary,
     )

@@ -65,12 +65,12 @@ class Machine:
         probes: Probes,
         request: DetectRequest | None = None,
         tried: Sequence[str] = (),
-        tell: Callable[[str], None] = ignore_progress,
+        report_progress: Callable[[str], None] = ignore_progress,
     ) -> None:
         self._probes = probes
         self.request = request or DetectRequest()
         self.tried = tuple(tried)
-        self.tell = tell
+        self.report_progress = report_progress
 
     @cached_property
     def host(self) -> Host:
@@ -100,25 +100,25 @@ class Machine:
     @cached_property
     def nvml(self) -> NvmlReading:
         """The GPUs, as NVML reports them."""
-        self.tell("asking NVML")
+        self.report_progress("asking NVML")
         return self._probes.nvml(NvmlRequest())
 
     @cached_property
     def health(self) -> HealthReading:
         """The health of each GPU, as NVML reports it."""
-        self.tell("reading each GPU's health")
+        self.report_progress("reading each GPU's health")
         return self._probes.health()
 
     @cached_property
     def cuda(self) -> CudaReading:
         """The answer of libcuda in a fresh process with this environment."""
-        self.tell("starting CUDA")
+        self.report_progress("starting CUDA")
         return self._probes.cuda()
 
     @cached_property
     def cuda_unrestricted(self) -> CudaReading:
         """The answer of libcuda in a fresh process without CUDA_VISIBLE_DEVICES."""
-        self.tell(f"starting CUDA without {VISIBLE}")
+        self.report_progress(f"starting CUDA without {VISIBLE}")
         return self._probes.cuda_unrestricted()
 
     @cached_property
@@ -155,23 +155,23 @@ class Machine:
         return next((build for build in self.builds.builds or () if build.name == name), None)
 
     @cached_property
-    def trials(self) -> Mapping[str, TrialReading]:
+    def smoke_tests(self) -> Mapping[str, TrialReading]:
         """The results of the frameworks' smoke tests, by name."""
         present = [name for name in self.tried if self.build(name) is not None]
         if not present or self.is_hung:
             return {}
-        tried = self._probes.try_frameworks(present, self.builds.python, self.tell)
-        return {trial.name: trial for trial in tried}
+        tested = self._probes.try_frameworks(present, self.builds.python, self.report_progress)
+        return {test.name: test for test in tested}
 
     @cached_property
     def launch(self) -> LaunchReading:
         """The result of the CUDA kernel self-test."""
-        self.tell("running a kernel")
+        self.report_progress("running a kernel")
         return self._probes.launch(
             self.builds.python,
             through_cupy=self.build("cupy") is not None,
             every_gpu=self.request.deep,
-            tell=self.tell,
+            tell=self.report_progress,
         )
 
     @property
@@ -191,7 +191,7 @@ class Machine:
         failed = self.nvml.failure or self.health.failure
         if failed or not answered or not self.launch.launches:
             return NvmlReading()
-        self.tell("checking that every GPU is still present")
+        self.report_progress("checking that every GPU is still present")
         # The processes on each of them: that takes few calls, and a lost GPU answers none.
         return self._probes.nvml(NvmlRequest(processes_of=answered))
 

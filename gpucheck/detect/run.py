@@ -46,11 +46,11 @@ LEAST_SIMILARITY = 0.5
 def detect(
     probes: Probes,
     request: DetectRequest | None = None,
-    tell: Callable[[str], None] = ignore_progress,
+    report_progress: Callable[[str], None] = ignore_progress,
 ) -> Answer:
     """Run the checks and judge: 0 usable, 1 unusable or unhealthy, 3 unknown.
 
-    `tell` receives what is being waited for.
+    `report_progress` receives what is being waited for.
 
     Raises:
         WrongUseError: a requested check or framework does not exist.
@@ -58,7 +58,7 @@ def detect(
     wanted = request or DetectRequest()
     wanted = wanted._replace(framework=normal_framework(wanted.framework))
     checks = choose_checks(wanted)
-    machine = Machine(probes, wanted, _frameworks_to_try(wanted, checks), tell)
+    machine = Machine(probes, wanted, _frameworks_to_try(wanted, checks), report_progress)
     findings = tuple(
         finding._replace(remedy=adapt(machine, finding.remedy))
         for finding in _judge(machine, run_checks(machine, checks))

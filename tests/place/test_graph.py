@@ -20,12 +20,11 @@ from gpucheck.place.graph import (
 from gpucheck.place.graph_file import parse_graph, read_graph
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
+from tests.fakes.gpus import row
 from tests.fakes.probes import FakeProbes
 
 CASES = Path(__file__).parents[2] / "configs" / "place"
-GPUS = tuple(
-    Gpu(index=i, cuda_index=i, visible=True, uuid=f"GPU-{i}", name="H100") for i in range(4)
-)
+GPUS = tuple(row(index) for index in range(4))
 ONE = ((22.0, 28.0), (49.0, 64.0))
 TWO = ((44.0, 56.0), (98.0, 128.0))
 

@@ -20,7 +20,6 @@ from gpucheck.drivers.readings import (
     ProbeFailure,
     ProcessReading,
 )
-from gpucheck.inventory.model import Gpu
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import ClaimOptions, list_claims, open_store
@@ -36,6 +35,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from tests.fakes.gpus import row
 from tests.fakes.probes import FakeProbes, gpu_reading, healthy, reading_of
 
 HOLD = ClaimOptions(command="train")
@@ -161,13 +161,13 @@ class TestNamed:
             placed(2, uuid=None),
             placed(None, "CPU"),
         )
-        gpus = [Gpu(index=index, uuid=f"GPU-{index}") for index in range(3)]
+        gpus = [row(index) for index in range(3)]
 
         assert targets_of(devices, gpus) == (
             Target(card="GPU-0"),
             Target(card="GPU-1", instance="MIG-1"),
         )
-        assert targets_of(devices[:1], [Gpu(index=0, uuid=None)]) == ()
+        assert targets_of(devices[:1], [row(0, uuid=None)]) == ()
 
     def test_only_the_named_gpus_have_warnings(self, environment: dict[str, str]) -> None:
         rows = (gpu_reading(0), gpu_reading(1, compute_mode="prohibited"))

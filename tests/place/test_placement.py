@@ -30,21 +30,14 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from tests.fakes.gpus import row
 
 LOCAL = "/job:localhost/replica:0/task:0"
 
 
 def card(index: int, cuda_index: int | None = None, **changes: object) -> Gpu:
-    fields: dict[str, object] = {
-        "index": index,
-        "cuda_index": cuda_index,
-        "visible": cuda_index is not None,
-        "uuid": f"GPU-{index}",
-        "name": f"Card {index}",
-        "pci_bus_id": f"0000:0{index}:00.0",
-        "memory_total_bytes": 1024**3,
-    }
-    return Gpu(**{**fields, **changes})  # type: ignore[arg-type]
+    numbers = {"cuda_index": cuda_index, "visible": cuda_index is not None}
+    return row(index, **{**numbers, **changes})
 
 
 #: NVML's 2 is CUDA's 0, NVML's 1 is hidden, NVML's 0 is CUDA's 1.

@@ -38,28 +38,10 @@ from gpucheck.place.selection import (
 )
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.units import parse_amount
-
-GIB = 1024**3
-
-
-def card(index: int, **changes: object) -> Gpu:
-    values: dict[str, object] = {
-        "index": index,
-        "cuda_index": index,
-        "visible": True,
-        "uuid": f"GPU-{index}",
-        "name": "NVIDIA H100",
-        "pci_bus_id": f"0000:0{index}:00.0",
-        "compute_capability": "9.0",
-        "memory_total_bytes": 80 * GIB,
-        "memory_free_bytes": 70 * GIB,
-        "utilization_gpu_percent": 0,
-        "temperature_c": 40,
-    }
-    return Gpu(**(values | changes))  # type: ignore[arg-type]
+from tests.fakes.gpus import GIB, row
 
 
-def split_card(index: int, **changes: object) -> Gpu:
+def split_gpu(index: int, **changes: object) -> Gpu:
     instances = tuple(
         MigInstance(
             uuid=f"MIG-{index}-{number}",
@@ -70,7 +52,7 @@ def split_card(index: int, **changes: object) -> Gpu:
         for number in range(2)
     )
     mig = MigState(enabled=True, instances=instances)
-    return card(index, mig=mig, cuda_index=None, **changes)
+    return row(index, mig=mig, cuda_index=None, **changes)
 
 
 def seen(text: str | None = None, *uuids: str) -> Visibility:
@@ -108,32 +90,32 @@ class TestEligibility:
     @pytest.mark.parametrize(
         ("gpu", "request_", "why"),
         [
-            (card(0, state=GpuState.LOST), {}, "lost"),
-            (card(0, state=GpuState.ERROR), {}, "no answer to NVML"),
-            (card(0, state=GpuState.ERROR, error="it needs a reset"), {}, "it needs a reset"),
-            (card(0, uuid=None), {}, "UUID cannot be read"),
-            (card(0, mig=MigState(enabled=True)), {}, "no instance"),
-            (card(0, compute_mode="prohibited"), {}, "forbids"),
-            (card(0), {"exclude": ("0",)}, "excluded"),
-            (card(0), {"exclude": ("GPU-0",)}, "excluded"),
-            (card(0), {"exclude": ("00:00.0",)}, "excluded"),
-            (card(0), {"name": "A100"}, "its name is NVIDIA H100"),
-            (card(0), {"min_compute_capability": "10.0"}, "capability is 9.0"),
-            (card(0, compute_capability=None), {"min_compute_capability": "1.0"}, "cannot be read"),
-            (card(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB is free"),
-            (card(0), {"min_free": parse_amount("80GiB")}, "only 70.0 GiB is free"),
-            (card(0), {"min_free": parse_amount("100GiB")}, "it has only 80.0 GiB"),
-            (card(0, memory_free_bytes=None), {"min_free": parse_amount("1GiB")}, "cannot be read"),
-            (card(0, utilization_gpu_percent=7), {"max_utilization_percent": 5}, "load is 7 %"),
-            (card(0, utilization_gpu_percent=None), {"max_utilization_percent": 5}, "be read"),
-            (card(0, visible=False, hidden_reason="it is in another cgroup"), {}, "cgroup"),
+            (row(0, state=GpuState.LOST), {}, "lost"),
+            (row(0, state=GpuState.ERROR), {}, "no answer to NVML"),
+            (row(0, state=GpuState.ERROR, error="it needs a reset"), {}, "it needs a reset"),
+            (row(0, uuid=None), {}, "UUID cannot be read"),
+            (row(0, mig=MigState(enabled=True)), {}, "no instance"),
+            (row(0, compute_mode="prohibited"), {}, "forbids"),
+            (row(0), {"exclude": ("0",)}, "excluded"),
+            (row(0), {"exclude": ("GPU-0",)}, "excluded"),
+            (row(0), {"exclude": ("00:00.0",)}, "excluded"),
+            (row(0), {"name": "A100"}, "its name is NVIDIA H100"),
+            (row(0), {"min_compute_capability": "10.0"}, "capability is 9.0"),
+            (row(0, compute_capability=None), {"min_compute_capability": "1.0"}, "cannot be read"),
+            (row(0), {"min_free": parse_amount("75GiB")}, "only 70.0 GiB is free"),
+            (row(0), {"min_free": parse_amount("80GiB")}, "only 70.0 GiB is free"),
+            (row(0), {"min_free": parse_amount("100GiB")}, "it has only 80.0 GiB"),
+            (row(0, memory_free_bytes=None), {"min_free": parse_amount("1GiB")}, "cannot be read"),
+            (row(0, utilization_gpu_percent=7), {"max_utilization_percent": 5}, "load is 7 %"),
+            (row(0, utilization_gpu_percent=None), {"max_utilization_percent": 5}, "be read"),
+            (row(0, visible=False, hidden_reason="it is in another cgroup"), {}, "cgroup"),
         ],
     )
     def test_a_reason_for_each(self, gpu: Gpu, request_: dict[str, object], why: str) -> None:
         assert why in reason(gpu, **request_)
 
     def test_a_process_without_a_claim(self) -> None:
-        gpu = card(0, processes=(GpuProcess(pid=7, type="compute"),))
+        gpu = row(0, processes=(GpuProcess(pid=7, type="compute"),))
 
         assert "process 7 uses it without a claim" in reason(gpu)
         assert selector(gpu, share=2).choose({})
@@ -142,22 +124,22 @@ class TestEligibility:
     def test_the_first_three_processes_are_named(self) -> None:
         processes = tuple(GpuProcess(pid=pid, type="compute") for pid in (9, 8, 7, 6))
 
-        assert "processes 7, 8, 9 use it" in reason(card(0, processes=processes[:3]))
-        assert "processes 6, 7, 8, ... use it" in reason(card(0, processes=processes))
+        assert "processes 7, 8, 9 use it" in reason(row(0, processes=processes[:3]))
+        assert "processes 6, 7, 8, ... use it" in reason(row(0, processes=processes))
 
     def test_our_own_process_is_no_competitor(self) -> None:
-        gpu = card(0, processes=(GpuProcess(pid=os.getpid(), type="compute"),))
+        gpu = row(0, processes=(GpuProcess(pid=os.getpid(), type="compute"),))
 
         assert selector(gpu).choose({})
 
     def test_limits_are_included(self) -> None:
-        assert selector(card(0), min_free=parse_amount("70GiB")).choose({})
-        assert selector(card(0), max_utilization_percent=0).choose({})
-        assert selector(card(0), min_compute_capability="9.0").choose({})
+        assert selector(row(0), min_free=parse_amount("70GiB")).choose({})
+        assert selector(row(0), max_utilization_percent=0).choose({})
+        assert selector(row(0), min_compute_capability="9.0").choose({})
 
     @pytest.mark.parametrize(
         ("gpu", "countable"),
-        [(card(0), True), (card(0, state=GpuState.LOST), False), (split_card(0), False)],
+        [(row(0), True), (row(0, state=GpuState.LOST), False), (split_gpu(0), False)],
     )
     def test_only_whole_gpus_that_answer_are_countable(self, gpu: Gpu, countable: bool) -> None:
         found = selector(gpu)
@@ -166,7 +148,7 @@ class TestEligibility:
         assert {item.countable for item in found.candidates} == {countable}
 
     def test_what_an_eligible_one_offers(self) -> None:
-        found = selector(card(0), split_card(1, temperature_c=50), card(2, temperature_c=None))
+        found = selector(row(0), split_gpu(1, temperature_c=50), row(2, temperature_c=None))
         found.choose({})
 
         assert [item.reason for item in found.candidates] == [
@@ -177,16 +159,16 @@ class TestEligibility:
         ]
 
     def test_a_desktop_is_no_competitor(self) -> None:
-        assert selector(card(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
+        assert selector(row(0, processes=(GpuProcess(pid=7, type="graphics"),))).choose({})
 
     def test_what_is_held(self) -> None:
-        found = selector(card(0), card(1))
+        found = selector(row(0), row(1))
 
         assert [target.uuid for target in found.choose({"GPU-0": "held by alice"})] == ["GPU-1"]
         assert found.candidates[0].reason == "held by alice"
 
     def test_too_few_says_why_for_each(self) -> None:
-        found = selector(card(0), card(1), count=2)
+        found = selector(row(0), row(1), count=2)
         assert found.choose({"GPU-1": "held by alice"}) == []
 
         error = found.failure()
@@ -194,40 +176,40 @@ class TestEligibility:
         assert error.remedy[0] == "GPU 1: held by alice"
 
     def test_what_can_never_fit_is_not_waited_for(self) -> None:
-        found = selector(card(0), card(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
+        found = selector(row(0), row(1, name="T4"), name="H100", min_free=parse_amount("75GiB"))
 
         assert [target.uuid for target in found.possible] == ["GPU-0"]
 
 
 class TestVisibleSet:
     def test_only_the_inherited_ones(self) -> None:
-        gpus = (card(0, visible=False), card(1), card(2, visible=False))
+        gpus = (row(0, visible=False), row(1), row(2, visible=False))
         found = selector(*gpus, visibility=seen("1", "GPU-1"))
 
         assert [target.uuid for target in found.choose({})] == ["GPU-1"]
         assert "does not name it" in found.candidates[0].reason
 
     def test_none_at_all(self) -> None:
-        assert selector(card(0, visible=False), visibility=seen("")).choose({}) == []
+        assert selector(row(0, visible=False), visibility=seen("")).choose({}) == []
 
     def test_unset_is_everything(self) -> None:
         assert allowed_uuids(seen(None)) is None
 
     def test_instances_of_a_named_card(self) -> None:
-        found = selector(split_card(0), card(1), visibility=seen("0", "GPU-0"), count=2)
+        found = selector(split_gpu(0), row(1), visibility=seen("0", "GPU-0"), count=2)
 
         assert [target.uuid for target in found.choose({})] == ["MIG-0-0", "MIG-0-1"]
 
     def test_one_named_instance(self) -> None:
-        found = selector(split_card(0), visibility=seen("MIG-0-1", "MIG-0-1"))
+        found = selector(split_gpu(0), visibility=seen("MIG-0-1", "MIG-0-1"))
 
         (target,) = found.choose({})
         assert (target.card, target.instance) == ("GPU-0", "MIG-0-1")
 
     def test_an_old_driver_shows_one_instance(self) -> None:
-        assert selector(split_card(0), driver="525.1").choose({})
-        assert selector(split_card(0), driver="525.1", count=2).choose({}) == []
-        assert selector(split_card(0), driver="570.1", count=2).choose({})
+        assert selector(split_gpu(0), driver="525.1").choose({})
+        assert selector(split_gpu(0), driver="525.1", count=2).choose({}) == []
+        assert selector(split_gpu(0), driver="570.1", count=2).choose({})
 
     def test_a_second_instance_that_the_driver_would_hide(self) -> None:
         entries = [
@@ -245,13 +227,13 @@ class TestVisibleSet:
         assert allowed_uuids(inherited._replace(visible=None)) == {"MIG-0-0", "MIG-0-1"}
 
     def test_exclude_an_instance(self) -> None:
-        (target,) = selector(split_card(0), exclude=("mig-0-0",)).choose({})
+        (target,) = selector(split_gpu(0), exclude=("mig-0-0",)).choose({})
 
         assert target.instance == "MIG-0-1"
 
     @pytest.mark.parametrize("unread", ["uuid of the instance", "uuid of the card"])
     def test_an_instance_that_cannot_be_named_is_not_chosen(self, unread: str) -> None:
-        whole = split_card(0)
+        whole = split_gpu(0)
         if unread == "uuid of the card":
             gpus = selectable_gpus([whole._replace(uuid=None)])
         else:
@@ -264,7 +246,7 @@ class TestVisibleSet:
         assert named == ([False, False] if unread == "uuid of the card" else [False, True])
 
     def test_an_instance_tells_no_load(self) -> None:
-        found = selector(split_card(0), max_utilization_percent=100)
+        found = selector(split_gpu(0), max_utilization_percent=100)
 
         assert found.choose({}) == []
         assert "reports no load" in found.candidates[0].reason
@@ -278,28 +260,28 @@ def preferred(prefer: Preference, *gpus: Gpu, count: int = 1, **more: object) ->
 
 class TestPreference:
     def test_free_memory(self) -> None:
-        gpus = (card(0), card(1, memory_free_bytes=79 * GIB), card(2, memory_free_bytes=None))
+        gpus = (row(0), row(1, memory_free_bytes=79 * GIB), row(2, memory_free_bytes=None))
 
         assert preferred(Preference.FREE_MEMORY, *gpus) == [1]
         assert preferred(Preference.FREE_MEMORY, *gpus, count=2) == [0, 1]
 
     def test_idle(self) -> None:
-        gpus = (card(0, utilization_gpu_percent=None), card(1, utilization_gpu_percent=9), card(2))
+        gpus = (row(0, utilization_gpu_percent=None), row(1, utilization_gpu_percent=9), row(2))
 
         assert preferred(Preference.IDLE, *gpus) == [2]
 
     def test_cool(self) -> None:
-        gpus = (card(0, temperature_c=60), card(1, temperature_c=None), card(2, temperature_c=30))
+        gpus = (row(0, temperature_c=60), row(1, temperature_c=None), row(2, temperature_c=30))
 
         assert preferred(Preference.COOL, *gpus) == [2]
 
     def test_numa_keeps_them_on_one_node(self) -> None:
-        gpus = (card(0, numa_node=0), card(1, numa_node=1), card(2), card(3, numa_node=1))
+        gpus = (row(0, numa_node=0), row(1, numa_node=1), row(2), row(3, numa_node=1))
 
         assert preferred(Preference.NUMA, *gpus, count=2) == [1, 3]
 
     def test_nvlink_takes_the_pair_with_the_bridge(self) -> None:
-        gpus = tuple(card(index) for index in range(4))
+        gpus = tuple(row(index) for index in range(4))
         links = (
             TopologyLink(0, 1, "SYS"),
             TopologyLink(0, 2, "NODE"),
@@ -313,32 +295,32 @@ class TestPreference:
 
     def test_paths_without_nvlink_are_ranked_by_their_hops(self) -> None:
         kinds = ["PIX", "PXB", "PHB", "NODE", "SYS", None]
-        gpus = tuple(card(index) for index in range(4))
+        gpus = tuple(row(index) for index in range(4))
         for nearer, further in itertools.pairwise(kinds):
             links = (TopologyLink(0, 1, further), TopologyLink(2, 3, nearer))
 
             assert preferred(Preference.NVLINK, *gpus, count=2, links=links) == [2, 3], nearer
 
     def test_ties_go_to_the_lower_load_and_then_the_lower_index(self) -> None:
-        gpus = (card(0, utilization_gpu_percent=5), card(1), card(2))
+        gpus = (row(0, utilization_gpu_percent=5), row(1), row(2))
 
         for prefer in Preference:
             assert preferred(prefer, *gpus) == [1]
 
     def test_the_preference_for_idle_counts_processes_first(self) -> None:
-        busy = card(0, processes=(GpuProcess(pid=7, type="compute"),))
-        gpus = (busy, card(1, utilization_gpu_percent=90))
+        busy = row(0, processes=(GpuProcess(pid=7, type="compute"),))
+        gpus = (busy, row(1, utilization_gpu_percent=90))
 
         assert preferred(Preference.IDLE, *gpus, share=2) == [1]
 
     def test_several_of_one_node_honour_the_preference(self) -> None:
         near = {"numa_node": 1, "cpu_affinity": "0-1"}
-        made = selector(card(0, **near), card(1, **near), prefer=Preference.NUMA, count=2)
+        made = selector(row(0, **near), row(1, **near), prefer=Preference.NUMA, count=2)
         made.choose({})
         assert list(made.notices()) == []
 
         made = selector(
-            card(0, **near), card(1, **near | {"numa_node": 0}), prefer=Preference.NUMA, count=2
+            row(0, **near), row(1, **near | {"numa_node": 0}), prefer=Preference.NUMA, count=2
         )
         made.choose({})
         (notice,) = made.notices()
@@ -346,14 +328,14 @@ class TestPreference:
 
     @pytest.mark.parametrize(("degrees", "notices"), [(None, 1), (30, 0)])
     def test_cool_needs_a_temperature(self, degrees: int | None, notices: int) -> None:
-        made = selector(card(0, temperature_c=degrees), prefer=Preference.COOL)
+        made = selector(row(0, temperature_c=degrees), prefer=Preference.COOL)
         made.choose({})
 
         assert len(list(made.notices())) == notices
 
     @given(st.integers(1, 5), st.sampled_from(list(Preference)))
     def test_always_as_many_as_asked_each_once(self, count: int, prefer: Preference) -> None:
-        gpus = selectable_gpus([card(index, numa_node=index % 2) for index in range(5)])
+        gpus = selectable_gpus([row(index, numa_node=index % 2) for index in range(5)])
         chosen = best(gpus, SelectionRequest(count=count, prefer=prefer), None)
 
         assert len({item.uuid for item in chosen}) == count
@@ -387,7 +369,7 @@ class TestWords:
 
 
 def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
-    inventory = Inventory(gpus=(card(0), card(1)), visibility=seen())
+    inventory = Inventory(gpus=(row(0), row(1)), visibility=seen())
 
     def failure(count: int) -> BadAnswerError:
         selector = GpuSelector(
@@ -407,7 +389,7 @@ def test_each_reason_stands_once_and_wait_only_where_it_helps() -> None:
 
 
 def test_what_is_hidden_may_be_shown_again() -> None:
-    hidden = card(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
+    hidden = row(0, visible=False, hidden_reason="CUDA_VISIBLE_DEVICES='-1' names no GPU")
     inventory = Inventory(gpus=(hidden,), visibility=seen())
     selector = GpuSelector(request=SelectionRequest(), look=lambda: Survey(inventory))
     selector.survey()
@@ -419,10 +401,10 @@ def test_what_is_hidden_may_be_shown_again() -> None:
 
 
 def test_other_reasons_come_before_the_queue() -> None:
-    busy = card(1, processes=(GpuProcess(pid=7, type="compute"),))
+    busy = row(1, processes=(GpuProcess(pid=7, type="compute"),))
     selector = GpuSelector(
         request=SelectionRequest(),
-        look=lambda: Survey(Inventory(gpus=(card(0), busy), visibility=seen())),
+        look=lambda: Survey(Inventory(gpus=(row(0), busy), visibility=seen())),
     )
     selector.survey()
 
@@ -435,7 +417,7 @@ def test_other_reasons_come_before_the_queue() -> None:
 
 def test_no_advice_to_ask_for_less_where_none_can_fit() -> None:
     inventory = Inventory(
-        gpus=(card(0, state=GpuState.LOST), card(1, state=GpuState.LOST)),
+        gpus=(row(0, state=GpuState.LOST), row(1, state=GpuState.LOST)),
         visibility=Visibility(
             cuda_visible_devices=None, cuda_device_order=None, decided_by=DecidedBy.RULES
         ),

@@ -237,6 +237,20 @@ def test_another_result_is_refused() -> None:
         shown("not a placement")  # type: ignore[arg-type]
 
 
+def test_names_are_broken_only_where_the_width_ends() -> None:
+    names = "  TensorFlow /device:GPU:0, CuPy/JAX 0, nvidia-smi 2"
+    uuid = f"  {UUID} at 0000:1a:00.0"
+    fits = shown(Placement(devices=(GPU,)), width=len(names)).splitlines()
+    breaks = shown(Placement(devices=(GPU,)), width=len(names) - 1).splitlines()
+
+    assert names in fits
+    assert "  TensorFlow /device:GPU:0, CuPy/JAX 0," in breaks
+    assert "  nvidia-smi 2" in breaks
+    assert uuid in fits
+    assert uuid in breaks  # to be copied, so it is never broken
+    assert uuid in shown(Placement(devices=(GPU,)), width=20).splitlines()
+
+
 # ---------------------------------------------------------------------------------- claims
 
 CLAIM = Claim(

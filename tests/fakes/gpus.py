@@ -1,0 +1,25 @@
+"""Rows of the inventory, as the commands get them."""
+
+from __future__ import annotations
+
+from gpucheck.inventory.model import Gpu
+
+GIB = 1024**3
+
+
+def row(index: int, **changes: object) -> Gpu:
+    """Return an idle H100 that CUDA numbers as NVML does, with some values changed."""
+    values: dict[str, object] = {
+        "index": index,
+        "cuda_index": index,
+        "visible": True,
+        "uuid": f"GPU-{index}",
+        "name": "NVIDIA H100",
+        "pci_bus_id": f"0000:0{index}:00.0",
+        "compute_capability": "9.0",
+        "memory_total_bytes": 80 * GIB,
+        "memory_free_bytes": 70 * GIB,
+        "utilization_gpu_percent": 0,
+        "temperature_c": 40,
+    }
+    return Gpu(**(values | changes))  # type: ignore[arg-type]
