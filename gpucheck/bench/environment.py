@@ -63,7 +63,7 @@ class RunEnvironment:
     of VARIABLES. `notes` go into the report.
     """
 
-    telemeter: SensorReader = field(default_factory=lambda: NoSensors("no GPU is measured"))
+    sensors: SensorReader = field(default_factory=lambda: NoSensors("no GPU is measured"))
     pci_device_ids: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def run_environment_of(
     near, far = nearness(next_to, allowed)
     failure = reading.failure
     return RunEnvironment(
-        telemeter=NvmlSensors() if failure is None else NoSensors(failure.message),
+        sensors=NvmlSensors() if failure is None else NoSensors(failure.message),
         pci_device_ids={
             uuid: gpu.pci_device_id for uuid, gpu in known.items() if gpu.pci_device_id is not None
         },

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from gpucheck.bench import stats
 from gpucheck.bench.blas_kernels import older_than_cpu
 from gpucheck.bench.case import Case, CaseOrder, Kernel
-from gpucheck.bench.compare import compare, headline
+from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import (
     HostShare,
@@ -61,7 +61,7 @@ from gpucheck.drivers.host.clock import Clock
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 
 #: Share of the free memory that inputs may occupy between rounds.
-_ROOMY_SHARE = 0.25
+_KEPT_SHARE = 0.25
 _LARGE_BYTES = 32 * 2**20
 #: Boards linked to the host by NVLink-C2C: NVML reports a PCIe link that carries no data.
 _GRACE = ("GH200", "GB200", "GB300")
@@ -104,11 +104,11 @@ def run_bench(
     try:
         return bench.run(announce)
     finally:
-        run_environment.telemeter.close()
+        run_environment.sensors.close()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Measured:
+class _GroupRun:
     """Group with its inputs, its states, and the host's other load during its slices."""
 
     group: Group
@@ -139,7 +139,7 @@ class _Bench:
         self._progress = progress
         self._run_environment = run_environment
         self._observer = Observer(
-            run_environment.telemeter,
+            run_environment.sensors,
             own_pid=os.getpid(),
             before=run_environment.processes,
             claims=run_environment.claims,
@@ -149,57 +149,66 @@ class _Bench:
         self._boards = tuple(_described(gpu.facts, run_environment) for gpu in self._gpus)
         self._kernels = kernels
         self._plan = make_plan(request, kernels, self._resources())
-        self._roomy = self._has_room()
         self._kept: dict[str, object] = {}
         self._start_s: float
         self._load: CpuLoad
-        self._measured: list[_Measured] = []
+        self._group_runs: list[_GroupRun] = []
         self._left_out: str | None = None
 
     def run(self, announce: Callable[[str], None] | None) -> BenchResult:
         """Measure every group and assemble the result."""
         self._start_s, self._load = self._clock(), self._cpu.load()
         self._observer.start(gpu.uuid for gpu in self._boards if gpu.uuid is not None)
-        self._measured = [self._prepared(group) for group in self._plan.groups]
-        settings = self._settings(self._measured)
+        self._group_runs = [self._prepare(group) for group in self._plan.groups]
+        settings = self._settings(self._group_runs)
         self._left_out = self._leave_out(settings.budget_s)
         if announce is not None and self._left_out is not None:
             announce(self._left_out)
         interrupted = measure(
-            [self._case_group(one) for one in self._measured],
+            [self._case_group(group_run) for group_run in self._group_runs],
             settings,
             self._clock,
             self._progress,
-            self._run_environment.telemeter.joules,
+            self._run_environment.sensors.joules,
         )
         return self._result(interrupted=interrupted)
 
     def _leave_out(self, budget_s: float) -> str | None:
         """Leave out the rows that the budget is expected to be too short for."""
-        states = [state for one in self._measured for state in one.states]
+        states = [state for group_run in self._group_runs for state in group_run.states]
         host = measure_host_rates(self._clock, self._blas)
         estimate_costs(states, host, self._boards)
         return leave_out(states, budget_s)
 
     def _time_notes(self) -> list[str]:
         """Return the notes on rows that lacked time."""
-        states = [state for one in self._measured for state in one.states]
+        states = [state for group_run in self._group_runs for state in group_run.states]
         notes = (self._left_out, without_interval(states, self._plan.budget_s))
         return [note for note in notes if note is not None]
 
     def so_far(self) -> BenchResult:
         """Return the result so far, marked as interrupted, while measuring is stuck."""
-        for one in self._measured:
-            for state in one.states:
+        for group_run in self._group_runs:
+            for state in group_run.states:
                 state.interrupted = state.active
         return self._result(interrupted=True)
 
     def _result(self, *, interrupted: bool) -> BenchResult:
-        measured, span = self._measured, self._span(self._start_s, self._load)
-        limits = [row for one in measured if one.group.limit for row in self._rows(one)]
-        rows = [row for one in measured if not one.group.limit for row in self._rows(one)]
+        group_runs, span = self._group_runs, self._span(self._start_s, self._load)
+        limits = [
+            row
+            for group_run in group_runs
+            if group_run.group.limit
+            for row in self._rows(group_run)
+        ]
+        rows = [
+            row
+            for group_run in group_runs
+            if not group_run.group.limit
+            for row in self._rows(group_run)
+        ]
         rooflines = rooflines_of([*limits, *rows])
-        rows = [self._judged(row, rooflines) for row in rows]
+        rows = [self._with_roofline(row, rooflines) for row in rows]
         conclusions, comparisons = self._conclusions(rows), compare(rows)
         if self._request.samples is SampleDetail.SUMMARY:
             rows = [replace(row, samples_s=(), warmup_s=()) for row in rows]
@@ -240,30 +249,26 @@ class _Bench:
             variables=self._run_environment.variables,
         )
 
-    def _kept_from(self, group: Group) -> float:
+    def _kept_from_bytes(self, group: Group) -> float:
         """Return the size from which a group's inputs are kept, not drawn anew for each round.
 
         Inputs for GPUs alone are copied to fresh memory anyway. The placement of large inputs
         matters little: they have so many pages that good and bad ones average out.
         """
-        if not self._roomy:
-            return math.inf
-        return _LARGE_BYTES if group.with_cpu else 0.0
-
-    def _has_room(self) -> bool:
-        """Return whether the inputs of all groups together fit easily into memory."""
         free_bytes = self._facts.memory_available_bytes
         needed_bytes = sum(
             group.kernel.host_bytes(group.shape, group.dtype, len(group.gpus))
             for group in self._plan.groups
         )
-        return free_bytes is not None and needed_bytes < _ROOMY_SHARE * free_bytes
+        if free_bytes is None or needed_bytes >= _KEPT_SHARE * free_bytes:
+            return math.inf
+        return _LARGE_BYTES if group.with_cpu else 0.0
 
-    def _prepared(self, group: Group) -> _Measured:
+    def _prepare(self, group: Group) -> _GroupRun:
         inputs = HostData(
             self._request.seed,
             self._request.fill,
-            kept_from_bytes=self._kept_from(group),
+            kept_from_bytes=self._kept_from_bytes(group),
             kept=self._kept,
         )
         states: list[CaseState] = []
@@ -282,7 +287,7 @@ class _Bench:
             if gpu.facts.cuda_index in group.taken
             for case in self._cases_of(group, inputs, gpu)
         ]
-        return _Measured(
+        return _GroupRun(
             group=group, inputs=inputs, states=states, host=HostShare(facts=self._facts)
         )
 
@@ -314,11 +319,11 @@ class _Bench:
             gpus=gpus,
         )
 
-    def _settings(self, measured: Sequence[_Measured]) -> Settings:
+    def _settings(self, group_runs: Sequence[_GroupRun]) -> Settings:
         """Return the settings; energy gets at most half of the time, samples the rest."""
         mode, budget_s = self._request.mode, self._plan.budget_s
-        requested = [one for one in measured if not one.group.limit]
-        labels = [state.case.label for one in requested for state in one.states]
+        requested = [group_run for group_run in group_runs if not group_run.group.limit]
+        labels = [state.case.label for group_run in requested for state in group_run.states]
         on_gpu = sum(label.gpu_uuid is not None for label in labels)
         energy_s = min(ENERGY_S[mode], budget_s / 2 / max(on_gpu, 1))
         return Settings(
@@ -329,26 +334,26 @@ class _Bench:
             wanted=PRECISIONS[mode],
         )
 
-    def _case_group(self, one: _Measured) -> CaseGroup:
+    def _case_group(self, group_run: _GroupRun) -> CaseGroup:
         def watch() -> AbstractContextManager[None]:
-            return self._watched(one)
+            return self._watched(group_run)
 
         return CaseGroup(
-            states=alternating(one.states), watch=watch, with_energy=not one.group.limit
+            states=alternating(group_run.states), watch=watch, with_energy=not group_run.group.limit
         )
 
     @contextmanager
-    def _watched(self, one: _Measured) -> Iterator[None]:
+    def _watched(self, group_run: _GroupRun) -> Iterator[None]:
         """Read the host's load and the sensors before and after a group's slices."""
         start_s, load = self._clock(), self._cpu.load()
         try:
             yield
         finally:
             seconds = self._clock() - start_s
-            one.host.add(load, self._cpu.load(), seconds)
-            self._observer.end_slices(id(one), seconds)
+            group_run.host.add(load, self._cpu.load(), seconds)
+            self._observer.end_slices(id(group_run), seconds)
             # The next group needs this memory, and the next round needs different memory.
-            one.inputs.renew()
+            group_run.inputs.renew()
 
     def _span(self, start_s: float, load: CpuLoad) -> Span:
         seconds = self._clock() - start_s
@@ -361,14 +366,14 @@ class _Bench:
             load_average_1m=load.load_average_1m,
         )
 
-    def _rows(self, one: _Measured) -> list[Measurement]:
-        host, rows = one.host.state(), []
+    def _rows(self, group_run: _GroupRun) -> list[Measurement]:
+        host, rows = group_run.host.state(), []
         old_blas = older_than_cpu(
             self._blas.read(), self._facts.instruction_sets, self._run_environment.variables
         )
-        for state in one.states:
+        for state in group_run.states:
             uuid = state.case.label.gpu_uuid
-            gpu = self._observer.state(uuid, state.slices_s, id(one))
+            gpu = self._observer.state(uuid, state.slices_s, id(group_run))
             board = next((one for one in self._boards if uuid and one.uuid == uuid), None)
             environment = RowEnvironment(
                 host=host,
@@ -383,7 +388,7 @@ class _Bench:
             rows.append(row_of(state, environment))
         return rows
 
-    def _judged(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
+    def _with_roofline(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
         """Return the row compared with its roofline, with the doubts that follow."""
         row = with_percentages(row, rooflines, self._boards)
         gpu = next((gpu for gpu in self._boards if row.device == f"gpu:{gpu.cuda_index}"), None)

@@ -133,13 +133,13 @@ class Observer:
 
     def __init__(
         self,
-        telemeter: SensorReader,
+        sensors: SensorReader,
         *,
         own_pid: int,
         before: Mapping[str, frozenset[int]],
         claims: Mapping[str, str],
     ) -> None:
-        self._telemeter = telemeter
+        self._sensors = sensors
         self._own_pid = own_pid
         self._before = before
         self._claims = claims
@@ -147,13 +147,13 @@ class Observer:
 
     def start(self, uuids: Iterable[str]) -> None:
         """Begin to watch these GPUs."""
-        for uuid, facts in self._telemeter.start(list(uuids)).items():
+        for uuid, facts in self._sensors.start(list(uuids)).items():
             counters = facts["counters"]
             self._gpus[uuid] = _Gpu(facts=facts, first=counters, last=counters)
 
     def end_slices(self, group: int, seconds: float) -> None:
         """Store the readings since the last slices, as those of a group, with their duration."""
-        window = self._telemeter.window()
+        window = self._sensors.window()
         for uuid, gpu in self._gpus.items():
             before, gpu.last = gpu.last, window.counters.get(uuid, gpu.last)
             gpu.unavailable = window.unavailable.get(uuid, gpu.unavailable)
@@ -200,7 +200,7 @@ class Observer:
     def result(self) -> Telemetry:
         """Return the whole run's sensors."""
         gpus = tuple(_summary(uuid, gpu) for uuid, gpu in self._gpus.items())
-        return Telemetry(gpus=gpus, unavailable=self._telemeter.failure)
+        return Telemetry(gpus=gpus, unavailable=self._sensors.failure)
 
 
 def other_processes(before: frozenset[int], now: frozenset[int], own_pid: int) -> set[int]:

@@ -456,7 +456,7 @@ def test_a_group_that_takes_too_long_leaves_the_later_ones_some_time() -> None:
     assert [fraction for _, fraction, _ in told] == sorted(fraction for _, fraction, _ in told)
 
 
-class ScriptedTelemeter:
+class ScriptedSensors:
     """Sensors that say the same of every GPU."""
 
     failure: str | None = None
@@ -490,7 +490,7 @@ class ScriptedTelemeter:
 
 def test_sensors_become_telemetry_doubts_and_energy() -> None:
     clock = FakeClock()
-    telemeter = ScriptedTelemeter(clock)
+    sensors = ScriptedSensors(clock)
     request = BenchRequest(
         kernels=("softmax",),
         size=64,
@@ -508,7 +508,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         gpus=OpenedGpus(devices=[FakeGpu(clock)]),
         progress=lambda label, fraction, seconds_left: None,
         run_environment=RunEnvironment(
-            telemeter=telemeter,
+            sensors=sensors,
             pci_device_ids={"GPU-00000000": "233010de"},
             processes={"GPU-00000000": frozenset({4242})},
             claims={"GPU-00000000": "alice"},
@@ -530,7 +530,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
     assert result.telemetry.gpus[0].power_w.high == 650.0
     assert result.telemetry.gpus[0].power_limit_w == 700.0
     assert result.telemetry.gpus[0].other_processes == (4242,)
-    assert telemeter.closed
+    assert sensors.closed
 
 
 @pytest.mark.parametrize(

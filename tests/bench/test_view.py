@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from gpucheck.bench.compare import compare, headline
+from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.model import (
     BenchMode,
     BenchResult,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.compare import REUSE_COUNT, break_even_count, compare, headline, sentence
+from gpucheck.bench.comparison import REUSE_COUNT, break_even_count, compare, headline, sentence
 from gpucheck.bench.model import Doubt, Measurement, Scope
 from gpucheck.report.envelope import Failure
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
