@@ -54,7 +54,7 @@ def build(report: Report, view: View) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from gpucheck.bench.ci.gates_view import render_gates
+    from gpucheck.bench.ci.view import render_gates
 
     # The user waits for the gates; the rows behind them come with -v.
     verdict = render_gates(

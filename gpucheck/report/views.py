@@ -17,8 +17,8 @@ VIEWS = MappingProxyType(
         "claims": "gpucheck.place.view",
         "bench": "gpucheck.bench.view",
         "burn": "gpucheck.bench.burn_view",
-        "compare": "gpucheck.bench.ci.compare_view",
-        "profile": "gpucheck.bench.ci.profile_view",
+        "compare": "gpucheck.bench.ci.view",
+        "profile": "gpucheck.bench.ci.view",
         "memlimit": "gpucheck.memlimit.view",
     }
 )

@@ -1,17 +1,40 @@
-"""Gates on a terminal: what failed and why, what to do, and briefly what passed."""
+"""Gates, comparisons and profiles on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, ProfileUse, Severity
-from gpucheck.bench.ci.verdicts import PLAIN_UNITS, with_unit
-from gpucheck.report.text import printable
+from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
+from gpucheck.bench.ci.profile_model import (
+    Limit,
+    Problem,
+    ProfileAction,
+    ProfileFile,
+    ProfileResult,
+)
+from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, with_unit
+from gpucheck.report.envelope import Report
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.grid import Heading, Row, grid
+from gpucheck.report.text import View, duration, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
+
+
+def build(report: Report, view: View) -> RenderableType:
+    """Return a comparison or the answer of `gpucheck profile` as one renderable."""
+    if isinstance(report.result, RunComparison):
+        return render_comparison(report.result, view)
+    if not isinstance(report.result, ProfileResult):
+        raise TypeError(type(report.result).__name__)
+    return render_profile(report.result, width=view.width, ascii_only=not view.unicode)
+
 
 #: Further lines of a gate begin below its name.
 _INDENT = 8
@@ -166,15 +189,11 @@ class _Drawing:
 
 
 def _verdict(gates: Sequence[Gate]) -> tuple[str, str]:
-    """Return the word for all gates together, as their exit code says it."""
-    counted = [gate for gate in gates if gate.severity is Severity.ERROR]
-    if any(gate.status is GateStatus.FAIL for gate in counted):
-        return "FAIL", "bold red"
-    if any(gate.status is GateStatus.INCONCLUSIVE for gate in counted):
-        return "INCONCLUSIVE", "bold yellow"
-    if not any(gate.status is GateStatus.PASS for gate in gates):
-        return "INCONCLUSIVE", "bold yellow"
-    return "PASS", "bold green"
+    """Return the word for all gates together, as their exit code says it, and its style."""
+    from gpucheck.bench.ci.gates import exit_status
+
+    words = {ExitCode.BAD: ("FAIL", "bold red"), ExitCode.OK: ("PASS", "bold green")}
+    return words.get(exit_status(gates)[0], ("INCONCLUSIVE", "bold yellow"))
 
 
 def _devices(gates: Sequence[Gate]) -> str:
@@ -244,3 +263,202 @@ def _hanging(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
     return Padding(Text(text, style=style), (0, 0, 0, _INDENT))
+
+
+_ROW_STYLES = {
+    GateStatus.PASS: "green",
+    GateStatus.FAIL: "bold red",
+    GateStatus.INCONCLUSIVE: "yellow",
+    GateStatus.SKIP: "dim",
+}
+#: Beyond this, the end of an interval means nothing.
+_WIDE_PERCENT = 1000
+_HEADINGS = (
+    Heading("DEVICE"),
+    Heading("ROW"),
+    Heading("FIRST", right=True),
+    Heading("SECOND", right=True),
+    Heading("CHANGE", right=True),
+    Heading("INTERVAL", right=True),
+    Heading("VERDICT"),
+)
+
+
+def render_comparison(found: RunComparison, view: View) -> RenderableType:
+    """Return both files, the table, the reasons, and how the two runs differ."""
+    from rich.console import Group
+    from rich.text import Text
+
+    micro = "µ" if view.unicode else "u"
+    parts: list[RenderableType] = []
+    if view.verbosity >= 0:
+        parts += [_run_line("first ", found.first), _run_line("second", found.second), Text()]
+    parts.extend(_rows(found, view, micro))
+    for device, texts in found.differences.items():
+        parts.append(Text(f"{device} differs:"))
+        for text in texts:
+            key = text.partition(":")[0]
+            allowed = " (allowed)" if key in found.allowed else ""
+            parts.append(Text(f"  {printable(text)}{allowed}", overflow="fold"))
+    if view.verbosity >= 0:
+        parts.append(Text(_row_total(found)))
+    return Group(*parts)
+
+
+def _run_line(which: str, run: ComparedRun) -> RenderableType:
+    from rich.text import Text
+
+    said = [run.host or "unknown host", run.time, f"gpucheck {run.gpucheck}"]
+    said += [f"profile {run.profile}"] if run.profile else []
+    text = f"{which} {printable(run.file)}  ({printable(', '.join(said))})"
+    return Text(text, style="dim", overflow="fold")
+
+
+def _rows(found: RunComparison, view: View, micro: str) -> Iterator[RenderableType]:
+    """Yield the table, or where it does not fit a paragraph for each row."""
+    from rich.text import Text
+
+    rows = [Row(_cells(row, micro)) for row in found.rows]
+    table = grid(_HEADINGS, rows, width=view.width, gap=2) if rows else None
+    if table is not None:
+        yield table
+    for row in found.rows:
+        verdict = Text(row.status.value, style=_ROW_STYLES[row.status])
+        if table is None:
+            yield Text.assemble((f"{row.device} {printable(row.id)}: ", "bold"), verdict)
+            yield Text(f"  {_row_figures(row, micro)}")
+        if row.status is not GateStatus.PASS or view.verbosity > 0:
+            cause = f" ({row.class_.value})" if row.class_ else ""
+            where = "" if table is None else f"{row.device} {printable(row.id)}: "
+            yield Text(f"  {where}{printable(row.reason)}{cause}", style=_ROW_STYLES[row.status])
+
+
+def _cells(row: ComparedRow, micro: str) -> list[Text]:
+    from rich.text import Text
+
+    texts = (
+        *(row.device, printable(row.id), _value(row.first, row.unit, micro)),
+        *(_value(row.second, row.unit, micro), _change(row.ratio), _interval(row)),
+    )
+    return [
+        *(Text(text) for text in texts),
+        Text(row.status.value, style=_ROW_STYLES[row.status]),
+    ]
+
+
+def _row_figures(row: ComparedRow, micro: str) -> str:
+    first, second = (_value(value, row.unit, micro) for value in (row.first, row.second))
+    return f"{first} -> {second}, {_change(row.ratio)} ({_interval(row)})"
+
+
+def _value(value: float | None, unit: str, micro: str) -> str:
+    if value is None:
+        return "none"
+    if unit == "s":
+        return duration(value, micro)
+    return rate(value, unit) if unit in PLAIN_UNITS else in_own_unit(value, printable(unit))
+
+
+def _change(ratio: float | None) -> str:
+    return "?" if ratio is None else f"{_signed(100 * (ratio - 1))} %"
+
+
+def _signed(percent: float) -> str:
+    """Return a change with its sign, with +0.0 for zero."""
+    return f"{round(percent, 1) + 0.0:+.1f}"
+
+
+def _interval(row: ComparedRow) -> str:
+    if row.interval is None:
+        return "?"
+    low, high = (100 * (end - 1) for end in row.interval)
+    most = _signed(high) if high < _WIDE_PERCENT else f"over +{_WIDE_PERCENT}"
+    return f"{_signed(low)} to {most} %"
+
+
+def _row_total(found: RunComparison) -> str:
+    counts = [
+        (sum(row.status is status for row in found.rows), status.value) for status in GateStatus
+    ]
+    said = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return said or "The two runs have no row in common."
+
+
+def render_profile(result: ProfileResult, *, width: int, ascii_only: bool) -> RenderableType:
+    """Return the files with their mistakes, then the limits."""
+    from rich.console import Group
+
+    lines: list[RenderableType] = []
+    for file in result.files:
+        lines.extend(_file(file, result.action))
+    lines.extend(_limits(result.limits, width))
+    if result.saved is not None:
+        lines.append(_unbroken(f"gpucheck bench --profile {result.saved}", "use it: "))
+    return Group(*lines)
+
+
+def _file(file: ProfileFile, action: ProfileAction) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if action is ProfileAction.LINT:
+        for problem in file.problems:
+            yield from _problem(file.path, problem)
+        errors = sum(one.severity is Severity.ERROR for one in file.problems)
+        cautions = len(file.problems) - errors
+        if not errors:
+            name = f"{file.name} version {file.version}"
+            more = f", {cautions} to look at" if cautions else ""
+            yield _unbroken(f"{file.path}: {name} can be used{more}", "")
+        return
+    head = f"{file.name or '?'} version {file.version or '?'}"
+    yield Text.assemble((printable(head), "bold"), f": {printable(file.description or '')}")
+    if action is ProfileAction.LIST:
+        yield _unbroken(file.path, "    ")
+
+
+def _problem(path: str, problem: Problem) -> Iterator[RenderableType]:
+    """Yield a mistake as compilers do: the place on a line of its own, to be clicked or copied."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    place = path if problem.line is None else f"{path}:{problem.line}"
+    caution = problem.severity is Severity.WARN
+    word, style = ("caution", "yellow") if caution else ("mistake", "red")
+    code = Text.assemble((f" {word}", style), f" {problem.code}")
+    yield Text.assemble((printable(place), "bold"), code, no_wrap=True, overflow="ignore")
+    where = f"{problem.where}: " if problem.where else ""
+    yield Padding(Text(printable(f"{where}{problem.message}")), (0, 0, 0, 4))
+    yield Padding(Text(printable(f"fix: {problem.mend}"), style="green"), (0, 0, 0, 4))
+
+
+def _limits(limits: tuple[Limit, ...], width: int) -> Iterator[RenderableType]:
+    """Yield the limits by demand; one line where there is one, else one for each board."""
+    from rich.text import Text
+
+    for name, group in groupby(limits, key=lambda limit: limit.id):
+        found = list(group)
+        if len(found) == 1:
+            yield from _one(found[0], width)
+            continue
+        yield Text(printable(name), style="bold")
+        room = max(len(limit.board or "") for limit in found)
+        for limit in found:
+            yield _unbroken(f"{limit.board or '':<{room}}  {limit.sentence}", "  ")
+
+
+def _one(limit: Limit, width: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    board = f" on {limit.board}" if limit.board is not None else ""
+    head, text = printable(f"{limit.id}{board}: "), printable(limit.sentence)
+    if len(head) + len(text) <= width:
+        yield Text.assemble((head, "bold"), text)
+        return
+    yield Text(head.rstrip(), style="bold")
+    yield _unbroken(text, "  ")
+
+
+def _unbroken(text: str, before: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(f"{before}{printable(text)}", no_wrap=True, overflow="ignore")
