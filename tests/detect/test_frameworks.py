@@ -241,8 +241,9 @@ def test_missing_libraries_are_installed_for_the_build_that_is_there() -> None:
     steps = told(machine("9.0"), build).remedy
 
     assert steps[0] == "Install what it requires: pip install torch"
-    assert steps[1].endswith(
-        "pip install --force-reinstall --no-deps torch==2.13.0+cu126"
+    assert steps[1] == (
+        "If pip finds nothing missing: reinstall it:"
+        " pip install --force-reinstall --no-deps torch==2.13.0+cu126"
         " --index-url https://download.pytorch.org/whl/cu126"
     )
 

@@ -641,3 +641,14 @@ def test_the_line_of_health(
 )
 def test_health_that_nobody_read_is_not_known(findings: tuple[Finding, ...], unknown: bool) -> None:
     assert is_health_unknown(findings) is unknown
+
+
+@pytest.mark.parametrize(
+    ("status", "conclusion"),
+    [
+        (PASSED, "The selected checks passed; whether a GPU is usable was not checked"),
+        (CheckStatus.SKIP, "None of the selected checks could be made"),
+    ],
+)
+def test_selected_checks_that_prove_nothing(status: CheckStatus, conclusion: str) -> None:
+    assert conclude(health_findings(fan=status), partial=True).conclusion == conclusion

@@ -95,3 +95,7 @@ def test_a_number_is_told_in_words_with_what_to_do(number: int, meaning: str, st
 
     assert meaning in found.summary
     assert step in found.remedy[0]
+
+
+def test_every_number_with_a_remedy_has_a_meaning_but_for_three() -> None:
+    assert {*xid.SEVERE, *xid.STEPS} - {155, 156, 158} == set(xid.MEANING)
