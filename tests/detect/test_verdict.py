@@ -322,12 +322,7 @@ def test_cuda_without_a_device_is_a_failure_without_an_error() -> None:
     ("kernel", "nvml", "cuda", "conclusion"),
     [
         (ON_BUS, NVML, CUDA, "GPU usable"),
-        (
-            ON_BUS,
-            HALF_LOST,
-            CUDA,
-            "1 of 2 GPUs usable: GPU 1 (0000:11:00.0) fell off the bus",
-        ),
+        (ON_BUS, HALF_LOST, CUDA, "1 of 2 GPUs usable: GPU 1 (0000:11:00.0) fell off the bus"),
         (EMPTY_BUS, NO_NVML, NO_CUDA, "GPU not usable: no NVIDIA GPU is on the PCI bus"),
         (UNREADABLE, HUNG_NVML, CUDA, "Cannot tell whether a GPU is usable: NVML broke"),
     ],
@@ -603,22 +598,10 @@ def health_findings(**found: CheckStatus) -> tuple[Finding, ...]:
     ("findings", "status", "summary"),
     [
         (health_findings(fan=PASSED), PASSED, "1 check passed"),
-        (
-            health_findings(fan=PASSED, xid=PASSED),
-            PASSED,
-            "2 checks passed",
-        ),
-        (
-            health_findings(fan=PASSED, xid=UNREAD),
-            PASSED,
-            "1 check passed; not checked: xid",
-        ),
+        (health_findings(fan=PASSED, xid=PASSED), PASSED, "2 checks passed"),
+        (health_findings(fan=PASSED, xid=UNREAD), PASSED, "1 check passed; not checked: xid"),
         # The log alone makes no GPU well.
-        (
-            health_findings(fan=UNREAD, xid=PASSED),
-            UNREAD,
-            "fan says",
-        ),
+        (health_findings(fan=UNREAD, xid=PASSED), UNREAD, "fan says"),
     ],
 )
 def test_the_line_of_health(

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks.cuda_driver import REMEDIES, check
+from gpucheck.detect.checks.cuda_driver import COMPAT, MPS_CODES, REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.cuda.binding import REASONS
+from gpucheck.drivers.evidence import (
+    GpuHealthReading,
+    HealthReading,
+    KernelLogReading,
+    LibrariesReading,
+    LibraryReading,
+    ModuleReading,
+    NodeOpening,
+    NodeReading,
+    SystemReading,
+)
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, ProbeFailure
-from gpucheck.report.envelope import CheckStatus
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from gpucheck.report.envelope import CheckStatus, Host
+from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
 #: Failures that libcuda has no code for, and the word for a code that is not in the table.
@@ -143,3 +154,158 @@ def test_a_gpu_that_cuda_leaves_out_is_named(
     if status == "warn":
         assert "it leaves out GPU 2 (0000:12:00.0), and nothing hides it" in found.summary
         assert found.cause == "gpu-left-out"
+
+
+# ------------------------------------------------------------------------------ explanations
+
+
+REFUSED = (NodeOpening(path="/dev/nvidiactl", error="EPERM"),)
+
+
+def cuda_says(
+    code: str, machine: Host = HERE, path: str | None = None, **changes: object
+) -> Finding:
+    failure = ProbeFailure(code=code, message="CUDA's words", library_code=1)
+    reading = CudaReading(failure=failure, library_path=path)
+    return check(Machine(FakeProbes(machine=machine, cuda_reading=reading, **changes)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "says"),
+    [
+        ("compat-not-supported", "/usr/local/cuda/compat/libcuda.so.1", "/usr/local/cuda/compat"),
+        ("stub-library", "/usr/local/cuda/lib64/stubs/libcuda.so", "/usr/local/cuda/lib64/stubs"),
+        ("driver-mismatch", "/opt/copied/libcuda.so.550.1", "/opt/copied"),
+    ],
+)
+def test_the_wrong_libcuda_is_named(code: str, path: str, says: str) -> None:
+    own = LibraryReading(name="libcuda.so.1", path="/usr/lib64/libcuda.so.1", version="580.1")
+    system = SystemReading(libraries=LibrariesReading(found=(own,)))
+
+    found = cuda_says(code, path=path, system_reading=system)
+
+    assert found.remedy[0].startswith(f"Remove {says} from LD_LIBRARY_PATH")
+    assert any(item.value == own.path for item in found.evidence)
+
+
+def test_802_on_an_nvswitch_machine_is_the_fabric_manager() -> None:
+    rows = reading_of(gpu_reading(0))
+
+    found = cuda_says("system-not-ready", system_reading=SystemReading(nvswitches=4), readings=rows)
+
+    assert "fabric manager" in found.summary
+    assert "580.95.05" in found.remedy[1]
+
+
+@pytest.mark.parametrize("code", ["system-not-ready", "unknown"])
+def test_the_conflict_with_address_randomisation(code: str) -> None:
+    log = KernelLogReading(lines=("nvidia-uvm: request_free_mem_region() err -34",))
+
+    found = cuda_says(code, system_reading=SystemReading(log=log, nvswitches=4))
+
+    assert "uvm_disable_hmm=1" in found.remedy[0]
+
+
+def test_999_in_a_container_that_lost_its_devices() -> None:
+    assert "device cgroup" in cuda_says("unknown", IN_DOCKER, openings=REFUSED).summary
+
+
+def test_35_of_a_driver_that_is_none() -> None:
+    old = ProbeFailure(code="insufficient-driver", message="too old", library_code=35)
+
+    def look(version: int | None) -> Finding:
+        reading = CudaReading(driver_version=version, failure=old)
+        return check(Machine(FakeProbes(cuda_reading=reading)))
+
+    assert look(0).cause == "no-driver"
+    assert "install the NVIDIA driver" in look(0).remedy[0]
+    assert look(11040).cause == look(None).cause == "insufficient-driver"
+
+
+def test_every_code_of_mps_has_its_steps() -> None:
+    for number in MPS_CODES:
+        failure = ProbeFailure(code="error", message="MPS", library_code=number)
+        probes = FakeProbes(
+            cuda_reading=CudaReading(failure=failure),
+            variables={"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"},
+        )
+
+        found = check(Machine(probes))
+
+        assert found.evidence[-1].value == "'/tmp/mps'"
+        assert "MPS" in found.remedy[0]
+
+
+def test_the_driver_s_own_folder_is_not_taken_out_of_the_path() -> None:
+    found = cuda_says("driver-mismatch", path="/usr/lib/x86_64-linux-gnu/libcuda.so.580.1")
+
+    assert found.remedy == ("Reboot, so that the kernel module of the installed driver is loaded.",)
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("driver-mismatch", "Reboot, so that the kernel module of the installed driver is loaded."),
+        ("compat-not-supported", "Or upgrade the driver: then no compatibility library is needed."),
+        ("stub-library", "Remove /opt/copied from LD_LIBRARY_PATH (and from /etc/ld.so.conf.d)."),
+    ],
+)
+def test_each_wrong_library_has_its_own_last_step(code: str, last: str) -> None:
+    assert cuda_says(code, path="/opt/copied/libcuda.so.1").remedy[-1] == last
+
+
+def test_mig_instances_that_this_user_may_not_use() -> None:
+    cap = NodeReading(path="/dev/nvidia-caps/nvidia-cap12", mode="0400", accessible=False)
+    nodes = FakeProbes().system_reading.nodes._replace(caps=(cap,))
+    instance = MigReading(uuid="MIG-1")
+    rows = reading_of(gpu_reading(0, mig_enabled=True, mig_instances=(instance,)))
+
+    found = cuda_says("no-device", system_reading=SystemReading(nodes=nodes), readings=rows)
+
+    assert found.cause == "mig-not-permitted"
+    assert found.evidence[-1].source == cap.path
+
+
+def test_a_log_that_may_not_be_read_leaves_the_conflict_possible() -> None:
+    module = ModuleReading(hmm_disabled=False)
+    hidden = SystemReading(module=module, log=KernelLogReading(unavailable="EPERM"))
+    seen = hidden._replace(log=KernelLogReading(lines=()))
+
+    def steps(system: SystemReading) -> str:
+        return " ".join(cuda_says("unknown", system_reading=system).remedy)
+
+    assert "uvm_disable_hmm" in steps(hidden)
+    assert "uvm_disable_hmm" not in steps(seen)
+
+
+def test_802_where_the_gpus_wait_for_a_fabric_that_is_on_no_bus() -> None:
+    waiting = HealthReading(gpus=(GpuHealthReading(index=0, fabric_state=2),))
+
+    found = cuda_says(
+        "system-not-ready", readings=reading_of(gpu_reading(0)), health_reading=waiting
+    )
+
+    assert found.cause == "fabric-not-ready"
+    assert "nvlsm" in found.remedy[-1]
+
+
+def test_46_where_the_modes_let_programs_in_does_not_advise_to_change_them() -> None:
+    default = reading_of(gpu_reading(0, compute_mode="default"))
+    exclusive = reading_of(gpu_reading(0, compute_mode="exclusive-process"))
+
+    free = cuda_says("devices-unavailable", readings=default)
+    taken = cuda_says("devices-unavailable", readings=exclusive)
+
+    assert "-c 0" not in " ".join(free.remedy)
+    assert "-c 0" in " ".join(taken.remedy)
+
+
+@pytest.mark.parametrize(("name", "offered"), [("NVIDIA A10", True), ("NVIDIA GeForce X", False)])
+def test_a_compatibility_package_is_for_data_centre_gpus(name: str, *, offered: bool) -> None:
+    failure = ProbeFailure(code="insufficient-driver", message="too old", library_code=35)
+    reading = CudaReading(driver_version=12020, failure=failure)
+    rows = reading_of(gpu_reading(0, name=name))
+
+    found = check(Machine(FakeProbes(cuda_reading=reading, readings=rows)))
+
+    assert (COMPAT in found.remedy) is offered

@@ -31,9 +31,7 @@ def nodes(*names: str, denied: tuple[str, ...] = ()) -> SystemReading:
 
 
 def look(
-    system: SystemReading,
-    machine: Host = HERE,
-    variables: dict[str, str] | None = None,
+    system: SystemReading, machine: Host = HERE, variables: dict[str, str] | None = None
 ) -> Finding:
     probes = FakeProbes(machine=machine, system_reading=system, variables=variables or {})
     return device_nodes.check(Machine(probes))

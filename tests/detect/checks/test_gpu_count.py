@@ -83,10 +83,7 @@ def test_a_gpu_that_is_lost_while_its_health_is_read_is_not_counted() -> None:
 
     found = count(3, reading_of(*THREE), cuda_of(*THREE), health)
 
-    assert (found.status, found.summary) == (
-        CheckStatus.FAIL,
-        "3 GPUs expected, 2 can be used",
-    )
+    assert (found.status, found.summary) == (CheckStatus.FAIL, "3 GPUs expected, 2 can be used")
 
 
 def test_the_variable_that_hides_the_others_is_named() -> None:

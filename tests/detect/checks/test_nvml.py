@@ -7,10 +7,11 @@ import pytest
 from gpucheck.detect.checks.nvml import REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
+from gpucheck.drivers.evidence import KernelLogReading, NodeOpening, PlatformReading, SystemReading
 from gpucheck.drivers.nvml.binding import REASONS
-from gpucheck.drivers.readings import NvmlReading, ProbeFailure
-from gpucheck.report.envelope import CheckStatus
-from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
+from gpucheck.report.envelope import CheckStatus, Host
+from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
@@ -111,3 +112,145 @@ def test_a_driver_that_stops_on_the_way_is_not_ok() -> None:
 
 def test_remedies_are_of_codes_that_exist() -> None:
     assert set(REMEDIES) <= {*CODES, *OURS, "no-gpu"}
+
+
+# ------------------------------------------------------------------------------ explanations
+
+
+REFUSED = (NodeOpening(path="/dev/nvidiactl", error="EPERM"),)
+
+
+def nvml_says(code: str, machine: Host = HERE, **changes: object) -> Finding:
+    failure = ProbeFailure(code=code, message="NVML's words", library_code=1)
+    reading = NvmlReading(failure=failure, library_path="/usr/lib/libnvidia-ml.so.580.95.05")
+    return check(Machine(FakeProbes(machine=machine, readings=reading, **changes)))  # type: ignore[arg-type]
+
+
+def test_a_mismatch_of_two_versions_that_read_alike_is_nvml_s_word() -> None:
+    found = nvml_says("version-mismatch", kernel_reading=KernelReading(module_version="580.95.05"))
+
+    assert "NVML reports" in found.summary
+    assert found.summary.endswith("but both read as 580.95.05")
+
+
+def test_a_mismatch_names_both_versions() -> None:
+    kernel = KernelReading(module_version="575.64.05")
+
+    found = nvml_says("version-mismatch", kernel_reading=kernel)
+
+    assert "version 580.95.05" in found.summary
+    assert "version 575.64.05" in found.summary
+    assert found.remedy[0].startswith("Reboot")
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [("590.44.01", "Recreate the container"), ("575.64.05", "Reboot"), (None, "Recreate")],
+)
+def test_in_a_container_a_mismatch_is_of_the_container_or_of_its_host(
+    module: str | None, step: str
+) -> None:
+    kernel = KernelReading(module_version=module)
+
+    found = nvml_says("version-mismatch", IN_DOCKER, kernel_reading=kernel)
+
+    assert found.remedy[0].startswith(step)
+
+
+@pytest.mark.parametrize(
+    "code", ["unknown", "no-permission", "operating-system", "no-gpu", "gpu-not-found"]
+)
+def test_a_container_that_lost_its_devices(code: str) -> None:
+    found = nvml_says(code, IN_DOCKER, openings=REFUSED)
+
+    assert "device cgroup lost them" in found.summary
+    assert found.evidence[-1].value == "EPERM"
+    assert found.remedy[0].startswith("Recreate the container")
+
+
+def test_a_slurm_job_without_gpus() -> None:
+    found = nvml_says("no-permission", openings=REFUSED, variables={"SLURM_JOB_ID": "1"})
+
+    assert found.remedy == ("Request GPUs from Slurm: --gpus=1 (or --gres=gpu:1).",)
+
+
+def test_a_healthy_node_changes_nothing() -> None:
+    opened = (NodeOpening(path="/dev/nvidiactl"),)
+
+    assert nvml_says("unknown", IN_DOCKER, openings=opened).summary == "NVML's words"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "says"),
+    [("compute", "without the `utility` capability"), ("all", "without GPUs"),
+     ("compute, utility", "without GPUs")],
+)  # fmt: skip
+def test_a_container_without_nvml(capabilities: str, says: str) -> None:
+    variables = {"NVIDIA_DRIVER_CAPABILITIES": capabilities}
+
+    assert says in nvml_says("library-not-found", IN_DOCKER, variables=variables).summary
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        # The driver's messages are of several lines, which some logs keep apart.
+        ("NVRM: installed in this system is not supported by open", "open-module-on-old-gpu"),
+        ("NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+         "proprietary-module-on-new-gpu"),
+        ("NVRM: installed in this system is not supported by the", "gpu-not-supported"),
+        ("NVRM: The NVIDIA GPU (PCI ID: 10de:1b38) installed in this system is not supported by"
+         " the NVIDIA 595.45 driver release.", "gpu-not-supported"),
+        ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:01:00.0)", "no-memory-window"),
+        ("NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+         "taken-by-another-driver"),
+        ("NVRM: GPU 0000:01:00.0 is already bound to NovaCore.", "taken-by-another-driver"),
+        ("NVRM: GPU at PCI:0000:01:00: GPU has fallen off the bus.", "fell-off-the-bus"),
+        ("Direct firmware load for nvidia/595.45/gsp_ga10x.bin failed with error -2",
+         "gsp-firmware"),
+        ("NVRM: RmInitAdapter failed! (0x22:0x56:894)", "gpu-init-failed"),
+    ],
+)  # fmt: skip
+def test_a_driver_without_gpus_says_why_in_the_log(line: str, cause: str) -> None:
+    log = KernelLogReading(lines=("NVRM: loading", line), source="/dev/kmsg")
+
+    found = nvml_says("gpu-not-found", system_reading=SystemReading(log=log))
+
+    assert found.cause == cause
+    assert found.evidence[-1].value == line
+    assert found.remedy
+
+
+def test_a_jetson_needs_no_nvml() -> None:
+    tegra = SystemReading(platform=PlatformReading(tegra="R36"))
+
+    missing = nvml_says("library-not-found", system_reading=tegra)
+    refused = nvml_says("driver-not-loaded", system_reading=tegra)
+
+    assert (missing.status, refused.status) == (CheckStatus.SKIP, CheckStatus.FAIL)
+
+
+def test_gpus_that_answer_are_named_beside_one_that_does_not() -> None:
+    silent = ProbeFailure(code="driver-not-answering", message="GPU 1 did not answer")
+    reading = reading_of(
+        gpu_reading(0), gpu_reading(1)._replace(failure=silent), gpu_reading(2)
+    )._replace(failure=silent)
+
+    found = check(Machine(FakeProbes(readings=reading)))
+
+    assert found.status is CheckStatus.UNKNOWN
+    assert (found.evidence[-1].source, found.evidence[-1].value) == ("GPUs that answer", "0, 2")
+
+
+def test_an_nvml_that_is_missing_beside_a_loaded_module_is_installed() -> None:
+    kernel = KernelReading(module_loaded=True, module_version="580.95.05")
+
+    found = nvml_says("library-not-found", kernel_reading=kernel)
+
+    assert "kernel module is loaded" in found.summary
+    assert "580.95.05" in found.remedy[0]
+
+
+def test_no_gpu_in_a_slurm_job_is_asked_of_slurm() -> None:
+    assert "Slurm" in nvml_says("no-gpu", variables={"SLURM_JOB_ID": "1"}).remedy[0]
+    assert "Slurm" not in nvml_says("no-gpu").remedy[0]
