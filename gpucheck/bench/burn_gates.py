@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
-from gpucheck.bench.ci.diagnosis import class_of_failure
+from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.bench.ci.gates import GATES, exit_status
 from gpucheck.bench.model import GpuTelemetry
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
-from gpucheck.bench.telemetry import LIMITED_TIME, TROUBLE, is_clock_change
+from gpucheck.bench.telemetry import HEAT, LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Answer, Evidence, Failure, Host
 from gpucheck.report.errors import ExitCode
 
-#: Reasons that point to the cooling; the others point to the power supply.
-_HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
 #: Counters that must not grow, and counters of errors that are corrected every day.
 _FATAL_ERRORS = ("ecc_uncorrected", "remapped_rows")
-_MENDED_ERRORS = ("ecc_corrected", "pcie_replays")
+_CORRECTED_ERRORS = ("ecc_corrected", "pcie_replays")
 #: A larger loss of speed between beginning and end gives a warning.
 _PACE_PERCENT = 10.0
 _WORDING = GATES._replace(failed_code="burn-failed", undecided_code="burn-undecided")
@@ -33,11 +32,11 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
     odd = deviating_digests([one.corruption for one in result.devices], model_of)
     for device in result.devices:
         yield _alive(device, result)
-        yield _bits(device)
+        yield _corruption(device)
         if len(model_of) > 1 and device.device in model_of:
-            yield _twins(device, result.devices, odd.get(device.device))
+            yield _digest(device, result.devices, odd.get(device.device))
         if device.telemetry is not None:
-            yield from _heat(device, device.telemetry)
+            yield _temperature(device, device.telemetry)
             yield _throttling(device, device.telemetry)
             yield from _errors(device, device.telemetry)
         yield from _pace(device)
@@ -46,120 +45,97 @@ def burn_gates(result: BurnResult) -> Iterator[Gate]:
 def _gate(
     device: BurnDevice,
     name: str,
-    status: GateStatus,
-    *,
     unit: str = "",
     measured: float | None = None,
     limit: float | None = None,
+    *,
+    bad: Diagnosis | None = None,
     direction: Direction = Direction.LOWER,
-    reason: str | None = None,
-    class_: GateClass | None = None,
-    severity: Severity = Severity.ERROR,
-    warning: bool = False,
-    evidence: tuple[Evidence, ...] = (),
-    next_: tuple[str, ...] = (),
 ) -> Gate:
-    return Gate(
+    """Return a gate that passes unless it has a diagnosis."""
+    gate = Gate(
         id=f"burn.{name}",
         device=device.device,
         gpu_uuid=device.gpu_uuid,
-        status=status,
+        status=GateStatus.PASS if bad is None else GateStatus.FAIL,
         direction=direction,
         unit=unit,
         measured=measured,
         limit=limit,
-        reason=reason,
-        class_=class_,
-        severity=severity,
-        warning=warning,
-        evidence=evidence,
-        next=next_,
     )
+    if bad is None:
+        return gate
+    return replace(
+        gate, class_=bad.class_, reason=bad.sentence, evidence=bad.evidence, next=bad.next
+    )
+
+
+def _skipped(gate: Gate, reason: str) -> Gate:
+    """Return a gate for which nothing was read or compared: no pass."""
+    return replace(gate, status=GateStatus.SKIP, reason=reason)
 
 
 def _alive(device: BurnDevice, result: BurnResult) -> Gate:
     """Return whether the device kept working until the end."""
     failure = device.failure
     if failure is None:
-        return _gate(device, "alive", GateStatus.PASS)
+        return _gate(device, "alive")
     class_ = class_of_failure(failure)
     # If a card answered and then fell silent under load, the software is not to blame.
     if failure.code == WORKER_SILENT and device.corruption.products:
         class_ = GateClass.HARDWARE
+    bad = Diagnosis(
+        class_=class_,
+        sentence=failure.message,
+        evidence=(Evidence("failure", failure.code),),
+        next=failure.remedy or ("Run: gpucheck detect",),
+    )
+    gate = _gate(device, "alive", bad=bad)
     interrupted = result.ended_by is BurnEnd.INTERRUPTED and not device.corruption.products
     # If others interfered, for example by taking all of its memory, the device is not to blame.
-    others = class_ is GateClass.ENVIRONMENT
-    status = GateStatus.INCONCLUSIVE if interrupted or others else GateStatus.FAIL
-    remedy = failure.remedy or ("Run: gpucheck detect",)
-    evidence = (Evidence("failure", failure.code),)
-    return _gate(
-        device,
-        "alive",
-        status,
-        reason=failure.message,
-        class_=class_,
-        evidence=evidence,
-        next_=remedy,
-    )
+    if interrupted or class_ is GateClass.ENVIRONMENT:
+        return replace(gate, status=GateStatus.INCONCLUSIVE)
+    return gate
 
 
-def _bits(device: BurnDevice) -> Gate:
+def _corruption(device: BurnDevice) -> Gate:
     """Return whether all products were identical and right."""
     check = device.corruption
-    sentence = corruption_sentence(check)
-    figures = (float(check.mismatches), 0.0)
     if is_corrupt(check):
-        evidence = (
-            Evidence("mismatches", str(check.mismatches)),
-            Evidence("first index", str(check.first_index)),
-            Evidence("largest ULP", str(check.largest_ulp)),
-            Evidence("with NaN", str(check.not_finite)),
-        )
-        return _gate(
-            device,
-            "corruption",
-            GateStatus.FAIL,
-            unit="numbers",
-            measured=figures[0],
-            limit=figures[1],
-            reason=sentence,
+        bad = Diagnosis(
             class_=GateClass.HARDWARE,
-            evidence=evidence,
-            next_=_SWAP,
+            sentence=corruption_sentence(check),
+            evidence=(
+                Evidence("mismatches", str(check.mismatches)),
+                Evidence("first index", str(check.first_index)),
+                Evidence("largest ULP", str(check.largest_ulp)),
+                Evidence("with NaN", str(check.not_finite)),
+            ),
+            next=_SWAP,
         )
+        return _gate(device, "corruption", "numbers", float(check.mismatches), 0.0, bad=bad)
     if not check.products:
-        return _gate(
-            device,
-            "corruption",
-            GateStatus.INCONCLUSIVE,
-            unit="numbers",
-            limit=0.0,
+        return replace(
+            _gate(device, "corruption", "numbers", None, 0.0),
+            status=GateStatus.INCONCLUSIVE,
             reason="no product was compared",
             class_=class_of_failure(device.failure) if device.failure else GateClass.SOFTWARE,
         )
-    return _gate(
-        device,
-        "corruption",
-        GateStatus.PASS,
-        unit="numbers",
-        measured=figures[0],
-        limit=figures[1],
-        reason=sentence,
-    )
+    gate = _gate(device, "corruption", "numbers", float(check.mismatches), 0.0)
+    return replace(gate, reason=corruption_sentence(check))
 
 
-def _twins(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
+def _digest(device: BurnDevice, devices: Sequence[BurnDevice], odd: str | None) -> Gate:
     """Return whether the first product equals that of identical GPUs."""
     if odd is not None:
-        return _gate(
-            device, "digest", GateStatus.FAIL, reason=odd, class_=GateClass.HARDWARE, next_=_SWAP
-        )
+        bad = Diagnosis(class_=GateClass.HARDWARE, sentence=odd, next=_SWAP)
+        return _gate(device, "digest", bad=bad)
+    gate = _gate(device, "digest")
     if _digest_key(device) is None:
-        return _gate(device, "digest", GateStatus.SKIP, reason="it has no product to compare")
+        return _skipped(gate, "it has no product to compare")
     if not any(one is not device and _digest_key(one) == _digest_key(device) for one in devices):
-        reason = "no identical GPU has the same product to compare"
-        return _gate(device, "digest", GateStatus.SKIP, reason=reason)
-    return _gate(device, "digest", GateStatus.PASS)
+        return _skipped(gate, "no identical GPU has the same product to compare")
+    return gate
 
 
 def _digest_key(device: BurnDevice) -> tuple[object, ...] | None:
@@ -170,47 +146,25 @@ def _digest_key(device: BurnDevice) -> tuple[object, ...] | None:
     return device.name, check.dtype, check.shape
 
 
-def _heat(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
+def _temperature(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
+    """Return whether the device stayed below its limit, or above its margin if that decides."""
     limit, margin = device.temperature_limit_c, sensors.temperature_margin_c
     if limit is None and margin is not None:
-        yield _margin(device, margin.low)
-        return
+        bad = _hot("it reached the temperature at which it slows down") if margin.low <= 0 else None
+        up = Direction.HIGHER
+        return _gate(device, "temperature", "C", margin.low, 0.0, bad=bad, direction=up)
     if sensors.temperature_c is None or limit is None:
         reason = sensors.unavailable.get("temperature_c", "no reading")
-        yield _gate(device, "temperature", GateStatus.SKIP, unit="C", reason=reason)
-        return
+        return _skipped(_gate(device, "temperature", "C"), reason)
     high = sensors.temperature_c.high
-    if high < limit:
-        yield _gate(device, "temperature", GateStatus.PASS, unit="C", measured=high, limit=limit)
-        return
-    yield _gate(
-        device,
-        "temperature",
-        GateStatus.FAIL,
-        unit="C",
-        measured=high,
-        limit=limit,
-        reason=f"it reached {high:.0f} C; the limit is {limit:.0f} C",
-        class_=GateClass.THERMAL,
-        next_=_COOL,
-    )
+    bad = None
+    if high >= limit:
+        bad = _hot(f"it reached {high:.0f} C; the limit is {limit:.0f} C")
+    return _gate(device, "temperature", "C", high, limit, bad=bad)
 
 
-def _margin(device: BurnDevice, low: float) -> Gate:
-    """Return whether a card that reports its distance from slowing down reached that point."""
-    hot = low <= 0
-    return _gate(
-        device,
-        "temperature",
-        GateStatus.FAIL if hot else GateStatus.PASS,
-        unit="C",
-        measured=low,
-        limit=0.0,
-        direction=Direction.HIGHER,
-        reason="it reached the temperature at which it slows down" if hot else None,
-        class_=GateClass.THERMAL if hot else None,
-        next_=_COOL if hot else (),
-    )
+def _hot(reason: str, evidence: tuple[Evidence, ...] = ()) -> Diagnosis:
+    return Diagnosis(class_=GateClass.THERMAL, sentence=reason, evidence=evidence, next=_COOL)
 
 
 def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
@@ -220,64 +174,54 @@ def _throttling(device: BurnDevice, sensors: GpuTelemetry) -> Gate:
     """
     if device.clock_limits is None:
         reason = sensors.unavailable.get("reasons", "it was not read under load")
-        return _gate(device, "throttling", GateStatus.SKIP, unit="%", reason=reason)
+        return _skipped(_gate(device, "throttling", "%"), reason)
     shares = {name: share for name, share in device.clock_limits.items() if name in TROUBLE}
     names = sorted(shares)
-    measured, limit = 100 * max(shares.values(), default=0.0), 100 * LIMITED_TIME
+    percent, limit = 100 * max(shares.values(), default=0.0), 100 * LIMITED_TIME
+    gate = _gate(device, "throttling", "%", percent, limit)
     if not names:
-        return _gate(
-            device, "throttling", GateStatus.PASS, unit="%", measured=measured, limit=limit
+        return gate
+    reason = f"{', '.join(names)} limited the clock for {percent:.0f} % of the time"
+    evidence = tuple(
+        Evidence(
+            name,
+            f"{shares[name]:.0%} of the time under load; {sensors.limited_s.get(name, 0.0):.1f} s "
+            "in total by the driver's count",
         )
-    harmless = is_clock_change(sensors.reasons) and names == ["hardware-slowdown"]
-    hot = bool(_HEAT & set(names))
-    reason = f"{', '.join(names)} limited the clock for {measured:.0f} % of the time"
-    if harmless:
-        reason += ", but a clock change looks the same"
-    return _gate(
-        device,
-        "throttling",
-        GateStatus.PASS if harmless else GateStatus.FAIL,
-        unit="%",
-        measured=measured,
-        limit=limit,
-        reason=reason,
-        class_=None if harmless else GateClass.THERMAL if hot else GateClass.POWER_CAP,
-        warning=harmless,
-        evidence=tuple(
-            Evidence(
-                name,
-                f"{share:.0%} of the time under load; {sensors.limited_s.get(name, 0.0):.1f} s in "
-                "total by the driver's count",
-            )
-            for name, share in sorted(shares.items())
-        ),
-        next_=() if harmless else _COOL if hot else ("Check the power supply and its cables.",),
+        for name in names
     )
+    if is_clock_change(sensors.reasons) and names == ["hardware-slowdown"]:
+        reason += ", but a clock change looks the same"
+        return replace(gate, warning=True, reason=reason, evidence=evidence)
+    bad = Diagnosis(
+        class_=GateClass.POWER_CAP,
+        sentence=reason,
+        evidence=evidence,
+        next=("Check the power supply and its cables.",),
+    )
+    if HEAT & set(names):
+        bad = _hot(reason, evidence)
+    return _gate(device, "throttling", "%", percent, limit, bad=bad)
 
 
 def _errors(device: BurnDevice, sensors: GpuTelemetry) -> Iterator[Gate]:
     """Yield whether error counters grew; an uncorrected error is a defect."""
-    for name in (*_FATAL_ERRORS, *_MENDED_ERRORS):
+    for name in _FATAL_ERRORS:
         grown = sensors.new_errors.get(name, 0)
-        fatal = name in _FATAL_ERRORS
-        if not grown:
-            unread = sensors.unavailable.get(f"new_errors.{name}")
-            if fatal and unread is not None:
-                yield _gate(device, name, GateStatus.SKIP, limit=0.0, reason=unread)
-            elif fatal:
-                yield _gate(device, name, GateStatus.PASS, measured=0.0, limit=0.0)
-            continue
-        yield _gate(
-            device,
-            name,
-            GateStatus.FAIL if fatal else GateStatus.PASS,
-            measured=float(grown),
-            limit=0.0 if fatal else None,
-            reason=f"{name} grew by {grown}",
-            class_=GateClass.HARDWARE if fatal else None,
-            warning=not fatal,
-            next_=_SWAP if fatal else (),
-        )
+        unread = sensors.unavailable.get(f"new_errors.{name}")
+        if grown:
+            bad = Diagnosis(
+                class_=GateClass.HARDWARE, sentence=f"{name} grew by {grown}", next=_SWAP
+            )
+            yield _gate(device, name, "", float(grown), 0.0, bad=bad)
+        elif unread is not None:
+            yield _skipped(_gate(device, name, "", None, 0.0), unread)
+        else:
+            yield _gate(device, name, "", 0.0, 0.0)
+    for name in _CORRECTED_ERRORS:
+        if grown := sensors.new_errors.get(name, 0):
+            gate = _gate(device, name, "", float(grown))
+            yield replace(gate, warning=True, reason=f"{name} grew by {grown}")
 
 
 def _pace(device: BurnDevice) -> Iterator[Gate]:
@@ -285,20 +229,14 @@ def _pace(device: BurnDevice) -> Iterator[Gate]:
     first, last = device.first_flops_per_s, device.last_flops_per_s
     if not first or last is None:
         return
-    drop = 100 * (1 - last / first)
-    slower = drop > _PACE_PERCENT
-    cause = GateClass.THERMAL if device.gpu_uuid else GateClass.ENVIRONMENT
-    yield _gate(
-        device,
-        "pace",
-        GateStatus.FAIL if slower else GateStatus.PASS,
-        unit="%",
-        measured=drop,
-        limit=_PACE_PERCENT,
-        reason=f"{drop:.0f} % slower at the end than at the beginning" if slower else None,
-        class_=cause if slower else None,
-        severity=Severity.WARN,
-    )
+    percent, bad = 100 * (1 - last / first), None
+    if percent > _PACE_PERCENT:
+        bad = Diagnosis(
+            class_=GateClass.THERMAL if device.gpu_uuid else GateClass.ENVIRONMENT,
+            sentence=f"{percent:.0f} % slower at the end than at the beginning",
+        )
+    gate = _gate(device, "pace", "%", percent, _PACE_PERCENT, bad=bad)
+    yield replace(gate, severity=Severity.WARN)
 
 
 def conclude_burn(result: BurnResult, host: Host) -> Answer:

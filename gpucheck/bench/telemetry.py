@@ -31,6 +31,8 @@ REASONS = {
 TROUBLE = frozenset(
     {"hardware-slowdown", "software-thermal", "hardware-thermal", "power-brake", "board-limit"}
 )
+#: Reasons that point to the cooling; the other troubles point to the power supply.
+HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
 #: Bits 0x20, 0x40 and 0x80: with one of them `hardware-slowdown` is trouble. Alone it "may be
 #: also reported during PState or clock change" (nvml.h, nvmlClocksEventReasonHwSlowdown).
 _BESIDE_SLOWDOWN = frozenset({"software-thermal", "hardware-thermal", "power-brake"})

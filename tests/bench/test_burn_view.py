@@ -16,7 +16,7 @@ from gpucheck.bench.model import Corruption
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View
-from tests.bench.test_burn import burn, heating, said
+from tests.bench.test_burn import burned, heating, said
 from tests.fakes.verdicts import report, result
 
 
@@ -35,11 +35,11 @@ def corrupt() -> BurnResult:
             )
             yield {"products": turn, **found}
 
-    return burn(script)[0]
+    return burned(script)[0]
 
 
 def test_a_good_burn_says_what_was_done() -> None:
-    text = shown(burn()[0])
+    text = shown(burned()[0])
 
     assert "burned 10 of 10 s, to the end" in text
     assert "gpu:0 NVIDIA H100 80GB HBM3: pass" in text
@@ -63,11 +63,11 @@ def test_quiet_leaves_the_verdicts() -> None:
 
 
 def test_verbose_has_every_verdict() -> None:
-    assert "pass burn.temperature" in shown(burn(telemeter=heating(50))[0], View(verbosity=1))
+    assert "pass burn.temperature" in shown(burned(telemeter=heating(50))[0], View(verbosity=1))
 
 
 def test_the_temperature_limit_is_told() -> None:
-    assert "until the temperature limit" in shown(burn(telemeter=heating(50, 99))[0])
+    assert "until the temperature limit" in shown(burned(telemeter=heating(50, 99))[0])
 
 
 def drawn(moment: BurnMoment, *, unicode: bool) -> str:

@@ -14,6 +14,7 @@ from gpucheck.bench import stats
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
 from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Doubt
+from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
 
@@ -29,8 +30,6 @@ _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.TH
 NOISE = frozenset(
     {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
 )
-#: The driver's throttle reasons that mean heat; the others mean the power supply.
-_HEAT = frozenset({"hardware-thermal", "software-thermal", "hardware-slowdown"})
 #: Share of the processes in which a cause must be seen to explain the figure of all.
 _MOST = 0.5
 #: A power limit below this share of the board's default counts as lowered.
@@ -184,7 +183,7 @@ def _throttled(figures: MetricValues) -> Diagnosis | None:
     if doubt is None:
         return None
     reasons = {name.removesuffix("_share") for name in doubt.facts}
-    by_heat = not reasons or bool(reasons & _HEAT)
+    by_heat = not reasons or bool(reasons & HEAT)
     return _blamed(GateClass.THERMAL if by_heat else GateClass.POWER_CAP, doubt, figures)
 
 
