@@ -23,3 +23,9 @@ def row(index: int, **changes: object) -> Gpu:
         "temperature_c": 40,
     }
     return Gpu(**(values | changes))  # type: ignore[arg-type]
+
+
+def sized_row(index: int = 0, total_bytes: int | None = 80 * GIB, **changes: object) -> Gpu:
+    """Return such a GPU with this much memory, of which it is unknown how much is free."""
+    memory = {"memory_total_bytes": total_bytes, "memory_free_bytes": None}
+    return row(index, **(memory | changes))

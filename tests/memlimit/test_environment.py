@@ -25,18 +25,9 @@ from gpucheck.memlimit.hook import gpucheck_limit_hook
 from gpucheck.memlimit.model import MemoryLimit
 from gpucheck.memlimit.plan import plan_limit
 from gpucheck.report.units import parse_amount
+from tests.fakes.gpus import sized_row
 
 GIB = 1024**3
-
-
-def card(index: int, total: int | None = 80 * GIB) -> Gpu:
-    return Gpu(
-        index=index,
-        cuda_index=index,
-        visible=True,
-        uuid=f"GPU-{index}",
-        memory_total_bytes=total,
-    )
 
 
 def plan(text: str, *gpus: Gpu, torch: str = "", env: dict[str, str] | None = None) -> MemoryLimit:
@@ -44,7 +35,10 @@ def plan(text: str, *gpus: Gpu, torch: str = "", env: dict[str, str] | None = No
         interpreter=Interpreter(path="python"), frameworks={"torch": torch} if torch else {}
     )
     return plan_limit(
-        parse_amount(text), gpus or (card(0),), environment=env or {}, frameworks=frameworks
+        parse_amount(text),
+        gpus or (sized_row(0),),
+        environment=env or {},
+        frameworks=frameworks,
     )
 
 
@@ -64,7 +58,7 @@ def test_both_sides_agree_on_the_variable() -> None:
 
 
 def test_the_hook_gets_the_bytes_of_every_gpu() -> None:
-    variables = hook_environment(plan("50%", card(0), card(1, 8 * GIB)), {})
+    variables = hook_environment(plan("50%", sized_row(0), sized_row(1, 8 * GIB)), {})
 
     assert document(variables)["gpus"] == [
         {"uuid": "GPU-0", "bytes": 40 * GIB},
@@ -82,7 +76,7 @@ def test_the_folder_comes_first_and_the_rest_stays(before: str | None, after: st
 
 
 def test_an_unknown_limit_has_no_hook() -> None:
-    assert hook_environment(plan("50%", card(0, None)), {}) == {}
+    assert hook_environment(plan("50%", sized_row(0, None)), {}) == {}
 
 
 def test_the_hook_gets_what_was_set_for_pytorch() -> None:

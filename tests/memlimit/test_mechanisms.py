@@ -21,6 +21,7 @@ from gpucheck.memlimit.model import Mechanism, MemoryLimit, Strength, Way
 from gpucheck.memlimit.plan import estimate_overhead, plan_limit
 from gpucheck.report.errors import WrongUseError
 from gpucheck.report.units import parse_amount
+from tests.fakes.gpus import sized_row
 
 GIB = 1024**3
 MIB = 1024**2
@@ -30,16 +31,7 @@ RUNNING = MpsReading(running=True, reason="it runs")
 
 
 def card(index: int = 0, total: int | None = 80 * GIB, **changes: object) -> Gpu:
-    fields: dict[str, object] = {
-        "index": index,
-        "cuda_index": index,
-        "visible": True,
-        "uuid": f"GPU-{index}",
-        "memory_total_bytes": total,
-        "memory_free_bytes": total,
-        "compute_capability": "9.0",
-    }
-    return Gpu(**(fields | changes))  # type: ignore[arg-type]
+    return sized_row(index, total, **({"memory_free_bytes": total} | changes))
 
 
 def plan(

@@ -30,6 +30,7 @@ from gpucheck.memlimit.plan import (
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError, MissingError, WrongUseError
 from gpucheck.report.units import parse_amount
+from tests.fakes.gpus import sized_row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 GIB = 1024**3
@@ -38,20 +39,8 @@ JAX = "XLA_CLIENT_MEM_FRACTION"
 JAX_OLD = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
-def card(index: int, total: int | None = 80 * GIB, **changes: object) -> Gpu:
-    fields: dict[str, object] = {
-        "index": index,
-        "cuda_index": index,
-        "visible": True,
-        "uuid": f"GPU-{index}",
-        "name": "Card",
-        "memory_total_bytes": total,
-    }
-    return Gpu(**{**fields, **changes})  # type: ignore[arg-type]
-
-
 def plan(text: str, *gpus: Gpu, environment: Mapping[str, str] | None = None) -> MemoryLimit:
-    return plan_limit(parse_amount(text), gpus or (card(0),), environment=environment)
+    return plan_limit(parse_amount(text), gpus or (sized_row(0),), environment=environment)
 
 
 def mechanism(limit: MemoryLimit, framework: str) -> Mechanism:
@@ -61,7 +50,7 @@ def mechanism(limit: MemoryLimit, framework: str) -> Mechanism:
 
 class TestBytesPerGpu:
     def test_a_share_is_of_each_gpus_total(self) -> None:
-        limit = plan("30%", card(0, 80 * GIB), card(1, 10 * GIB + 1))
+        limit = plan("30%", sized_row(0, 80 * GIB), sized_row(1, 10 * GIB + 1))
 
         assert [gpu.limit_bytes for gpu in limit.gpus] == [24 * GIB, 3 * GIB]
         assert [gpu.allocator_limit_bytes for gpu in limit.gpus] == [24 * GIB, 3 * GIB]
@@ -69,14 +58,14 @@ class TestBytesPerGpu:
         assert limit.request.bytes is None
 
     def test_bytes_are_the_same_on_each(self) -> None:
-        limit = plan("8GiB", card(0, 80 * GIB), card(1, 8 * GIB))
+        limit = plan("8GiB", sized_row(0, 80 * GIB), sized_row(1, 8 * GIB))
 
         assert [gpu.limit_bytes for gpu in limit.gpus] == [8 * GIB, 8 * GIB]
         assert limit.request.bytes == 8 * GIB
 
     def test_more_than_one_card_has_is_wrong_use(self) -> None:
         with pytest.raises(WrongUseError) as caught:
-            plan("9GiB", card(0, 80 * GIB), card(1, 8 * GIB, name="Small\x1b"))
+            plan("9GiB", sized_row(0, 80 * GIB), sized_row(1, 8 * GIB, name="Small\x1b"))
 
         assert "GPU 1 (Small\\x1b)" in caught.value.message
         assert caught.value.message.isprintable()
@@ -86,7 +75,7 @@ class TestBytesPerGpu:
             plan("0.000000000000000001")
 
     def test_an_unknown_total_gives_null_with_a_reason(self) -> None:
-        (gpu,) = plan("30%", card(0, None)).gpus
+        (gpu,) = plan("30%", sized_row(0, None)).gpus
 
         assert gpu.limit_bytes is None
         assert gpu.allocator_limit_bytes is None
@@ -95,19 +84,19 @@ class TestBytesPerGpu:
         )
 
     def test_bytes_hold_where_the_total_is_unknown(self) -> None:
-        limit = plan("8GiB", card(0, None))
+        limit = plan("8GiB", sized_row(0, None))
 
         assert limit.gpus[0].limit_bytes == 8 * GIB
         assert limit.environment == {CUPY: str(8 * GIB)}
         assert "unknown" in mechanism(limit, "jax").reason
 
     def test_every_null_has_a_reason(self) -> None:
-        for gpu in plan("30%", card(0), card(1, None)).gpus:
+        for gpu in plan("30%", sized_row(0), sized_row(1, None)).gpus:
             for name in ("memory_total_bytes", "limit_bytes", "context_estimate_bytes"):
                 assert (getattr(gpu, name) is None) == (name in gpu.unavailable)
 
     def test_hidden_gpus_are_left_out(self) -> None:
-        limit = plan("30%", card(0), card(1, cuda_index=None, visible=False))
+        limit = plan("30%", sized_row(0), sized_row(1, cuda_index=None, visible=False))
 
         assert [gpu.uuid for gpu in limit.gpus] == ["GPU-0"]
 
@@ -117,7 +106,7 @@ class TestBytesPerGpu:
         )
         mig = MigState(enabled=True, instances=(instance,))
 
-        (gpu,) = plan("50%", card(0, cuda_index=None, mig=mig)).gpus
+        (gpu,) = plan("50%", sized_row(0, cuda_index=None, mig=mig)).gpus
 
         assert (gpu.uuid, gpu.limit_bytes, gpu.mig_instance) == ("MIG-1", 5 * GIB, True)
 
@@ -128,14 +117,14 @@ class TestBytesPerGpu:
         assert caught.value.exit_code == 4
 
     def test_no_visible_gpu_is_missing_with_the_reason(self) -> None:
-        hidden = card(0, cuda_index=None, visible=False, hidden_reason="it is hidden")
+        hidden = sized_row(0, cuda_index=None, visible=False, hidden_reason="it is hidden")
 
         with pytest.raises(MissingError, match="it is hidden"):
             plan("30%", hidden)
 
     def test_an_undecided_set_is_inconclusive(self) -> None:
         with pytest.raises(InconclusiveError):
-            plan("30%", card(0, cuda_index=None, visible=None))
+            plan("30%", sized_row(0, cuda_index=None, visible=None))
 
 
 class TestEnvironment:
@@ -160,13 +149,13 @@ class TestEnvironment:
             assert found.strength is Strength.ALLOCATOR
 
     def test_bytes_on_unlike_cards_take_the_largest_ones_fraction(self) -> None:
-        limit = plan("8GiB", card(0, 80 * GIB), card(1, 16 * GIB))
+        limit = plan("8GiB", sized_row(0, 80 * GIB), sized_row(1, 16 * GIB))
 
         assert limit.environment[JAX_OLD] == "0.1"
         assert "one fraction" in mechanism(limit, "jax").reason
 
     def test_a_share_too_small_to_write_sets_nothing(self) -> None:
-        limit = plan("0.000000000009", card(0, 10**12))
+        limit = plan("0.000000000009", sized_row(0, 10**12))
 
         assert limit.environment == {}
         assert "no limit" in mechanism(limit, "cupy").reason
@@ -209,12 +198,17 @@ class TestEnvironment:
         assert why in mechanism(plan("30%", environment={CUPY: theirs}), "cupy").reason
 
     def test_a_cupy_limit_must_be_tighter_on_every_card(self) -> None:
-        limit = plan("30%", card(0, 80 * GIB), card(1, 8 * GIB), environment={CUPY: str(4 * GIB)})
+        limit = plan(
+            "30%",
+            sized_row(0, 80 * GIB),
+            sized_row(1, 8 * GIB),
+            environment={CUPY: str(4 * GIB)},
+        )
 
         assert limit.environment[CUPY] == "30%"
 
     def test_a_tighter_percentage_is_kept_without_a_total(self) -> None:
-        limit = plan("30%", card(0, None), environment={CUPY: "20%"})
+        limit = plan("30%", sized_row(0, None), environment={CUPY: "20%"})
 
         assert limit.environment[CUPY] == "20%"
 
@@ -286,7 +280,7 @@ class TestCodeLines:
             assert value == expected
 
     def test_tensorflows_sizes_are_whole_mebibytes(self) -> None:
-        limit = plan("30%", card(0, 85520809984), card(1, 8 * GIB))
+        limit = plan("30%", sized_row(0, 85520809984), sized_row(1, 8 * GIB))
         setting = mechanism(limit, "tensorflow").setting
 
         assert setting is not None
@@ -297,7 +291,9 @@ class TestCodeLines:
         ("count", "sizes"), [(1, "[8192])"), (2, "[8192] * 2)"), (8, "[8192] * 8)")]
     )
     def test_equal_gpus_are_one_size_for_tensorflow(self, count: int, sizes: str) -> None:
-        setting = mechanism(plan("8GiB", *(card(n) for n in range(count))), "tensorflow").setting
+        setting = mechanism(
+            plan("8GiB", *(sized_row(n) for n in range(count))), "tensorflow"
+        ).setting
 
         assert setting is not None
         ast.parse(setting)
@@ -320,7 +316,7 @@ class TestCodeLines:
         assert mechanism(limit, "any other CUDA program").strength is Strength.NONE
 
     def test_mps_names_gpus_by_uuid(self) -> None:
-        setting = mechanism(plan("8GiB", card(0), card(1)), "any program").setting
+        setting = mechanism(plan("8GiB", sized_row(0), sized_row(1)), "any program").setting
 
         assert setting == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=8192M,GPU-1=8192M"
 
@@ -330,7 +326,7 @@ class TestCodeLines:
     st.lists(st.integers(min_value=12 * GIB, max_value=300 * GIB), min_size=1, max_size=4),
 )
 def test_no_setting_ever_allows_more_than_the_limit(text: str, totals: list[int]) -> None:
-    limit = plan(text, *(card(i, total) for i, total in enumerate(totals)))
+    limit = plan(text, *(sized_row(i, total) for i, total in enumerate(totals)))
 
     cupy, jax = limit.environment[CUPY], Fraction(limit.environment[JAX_OLD])
     for gpu in limit.gpus:
@@ -345,7 +341,7 @@ def test_no_setting_ever_allows_more_than_the_limit(text: str, totals: list[int]
 # ------------------------------------------------------------------------------------------- --gpu
 
 
-CARDS = tuple(card(index, uuid=f"GPU-{index}aaa") for index in range(3))
+CARDS = tuple(sized_row(index, uuid=f"GPU-{index}aaa") for index in range(3))
 
 
 def test_none_named_are_all() -> None:
@@ -353,7 +349,7 @@ def test_none_named_are_all() -> None:
 
 
 def test_none_visible_is_left_to_the_plan() -> None:
-    assert select_gpus(("0",), (card(0, visible=False, cuda_index=None),)) is None
+    assert select_gpus(("0",), (sized_row(0, visible=False, cuda_index=None),)) is None
     assert select_gpus(("0",), ()) is None
 
 
@@ -374,7 +370,7 @@ def test_an_instance() -> None:
     instance = MigInstance(
         uuid="MIG-7777", name="1g", memory_total_bytes=1, memory_used_bytes=0, cuda_index=0
     )
-    split = card(0, cuda_index=None, mig=MigState(enabled=True, instances=(instance,)))
+    split = sized_row(0, cuda_index=None, mig=MigState(enabled=True, instances=(instance,)))
 
     assert select_gpus(("mig-7777",), (split,)) == ("MIG-7777",)
 
@@ -398,7 +394,7 @@ def test_a_missing_gpu_is_refused_without_options_of_place(spec: str) -> None:
 
 
 def test_the_beginning_of_two_is_neither() -> None:
-    cards = (card(0, uuid="GPU-abcd0"), card(1, uuid="GPU-abcd1"))
+    cards = (sized_row(0, uuid="GPU-abcd0"), sized_row(1, uuid="GPU-abcd1"))
 
     with pytest.raises(BadAnswerError, match="2 visible GPUs"):
         select_gpus(("GPU-abcd",), cards)
@@ -406,7 +402,7 @@ def test_the_beginning_of_two_is_neither() -> None:
 
 def test_a_card_without_a_uuid_cannot_be_named() -> None:
     with pytest.raises(BadAnswerError, match="no readable UUID"):
-        select_gpus(("0",), (card(0, uuid=None),))
+        select_gpus(("0",), (sized_row(0, uuid=None),))
 
 
 # ---------------------------------------------------------------------------------------- --python
@@ -460,8 +456,8 @@ def test_what_cannot_be_run_is_wrong_use(text: str) -> None:
 
 
 def test_a_refusal_names_the_gpu_by_cudas_number() -> None:
-    with pytest.raises(WrongUseError, match=r"of GPU 2 \(Card\)"):
-        plan("3000GiB", card(5, cuda_index=2))
+    with pytest.raises(WrongUseError, match=r"of GPU 2 \(NVIDIA H100\)"):
+        plan("3000GiB", sized_row(5, cuda_index=2))
 
 
 # --------------------------------------------------------------------------------- the whole answer

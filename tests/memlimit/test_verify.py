@@ -13,7 +13,6 @@ from gpucheck.drivers.python import limit_proof_child
 from gpucheck.drivers.python.frameworks import FrameworksReading
 from gpucheck.drivers.python.interpreters import Interpreter, OtherPythonError
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading
-from gpucheck.inventory.model import Gpu
 from gpucheck.memlimit.model import GpuMemoryLimit, MemoryLimit, Verification
 from gpucheck.memlimit.plan import plan_limit
 from gpucheck.memlimit.verify import (
@@ -28,6 +27,7 @@ from gpucheck.memlimit.verify import (
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import MissingError, WrongUseError
 from gpucheck.report.units import parse_amount
+from tests.fakes.gpus import sized_row
 
 MIB = 1024**2
 LIMIT, STEP, FINE = 1600 * MIB, 100 * MIB, 16 * MIB
@@ -57,7 +57,7 @@ HELD = [START, took(LIMIT), REFUSED, END]
 
 
 def plan(**changes: Any) -> MemoryLimit:
-    gpu = Gpu(index=0, cuda_index=0, visible=True, uuid="GPU-0", memory_total_bytes=10 * LIMIT)
+    gpu = sized_row(0, 10 * LIMIT)
     frameworks = FrameworksReading(
         interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
     )
@@ -191,11 +191,7 @@ class TestMemoryFit:
     def tried(
         self, *free: int | None, shared: SharedMemory = NOTHING_SHARED
     ) -> tuple[list[Any], tuple[Verification, ...]]:
-        gpus = [
-            Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}",
-                memory_total_bytes=10 * LIMIT, memory_free_bytes=each)
-            for n, each in enumerate(free)
-        ]  # fmt: skip
+        gpus = [sized_row(n, 10 * LIMIT, memory_free_bytes=each) for n, each in enumerate(free)]
         asked: list[Any] = []
 
         def run(*arguments: Any, **_: Any) -> Iterator[Mapping[str, Any]]:
@@ -286,11 +282,7 @@ class TestSeveralGpus:
     def tried(self, *documents: Mapping[str, Any]) -> tuple[Answer, tuple[Verification, ...]]:
         limit = plan_limit(
             parse_amount("10%"),
-            [
-                Gpu(index=n + 4, cuda_index=n, visible=True, uuid=f"GPU-{n}",
-                    memory_total_bytes=10 * LIMIT)
-                for n in (0, 1)
-            ],
+            [sized_row(n + 4, 10 * LIMIT, cuda_index=n, uuid=f"GPU-{n}") for n in (0, 1)],
             frameworks=FrameworksReading(
                 interpreter=Interpreter(path="python"), frameworks={"cupy": "14.2.0"}
             ),
@@ -365,10 +357,7 @@ class TestSeveralGpus:
 def test_what_one_setting_allows_on_cards_that_differ(
     name: str, amount: str, allowed: list[float]
 ) -> None:
-    gpus = [
-        Gpu(index=n, cuda_index=n, visible=True, uuid=f"GPU-{n}", memory_total_bytes=size << 30)
-        for n, size in enumerate((80, 10))
-    ]
+    gpus = [sized_row(n, size << 30) for n, size in enumerate((80, 10))]
     frameworks = FrameworksReading(
         interpreter=Interpreter(path="python"),
         frameworks={"cupy": "1", "jax": "0.10.2", "torch": "2.12.0", "tensorflow": "2.21.0"},
