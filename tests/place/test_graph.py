@@ -9,6 +9,7 @@ import pytest
 from gpucheck.drivers.cupy.arrays import ArrayDevice, open_cpu
 from gpucheck.drivers.readings import CudaReading, ProbeFailure
 from gpucheck.inventory.model import Gpu
+from gpucheck.place import graph
 from gpucheck.place.graph import (
     describe,
     open_placed,
@@ -201,11 +202,15 @@ def test_a_cold_softmax_does_not_overflow() -> None:
 
 
 def test_a_large_value_is_left_out() -> None:
-    placed = place_graph(
-        parse_graph("[x]\nop='constant'\nvalue=1\nshape=[100, 100]\n", "g"), (), soft=False
-    )
+    def run_shape(shape: str) -> Placement:
+        text = f"[x]\nop='constant'\nvalue=1\nshape={shape}\n"
+        placed = place_graph(parse_graph(text, "g"), (), soft=False)
+        return run_graph(placed, describe(placed), lambda _: open_cpu(), Clock())
 
-    assert run_graph(placed, describe(placed), lambda _: open_cpu(), Clock()).value is None
+    assert run_shape("[64, 64]").value == ((1.0,) * 64,) * 64
+    assert run_shape("[64, 64]").advice == ()
+    assert run_shape("[4097]").value is None
+    assert run_shape("[4097]").advice == ("The value has 4097 numbers, too many to show.",)
 
 
 def test_what_a_library_raises_is_an_error_of_ours() -> None:
@@ -231,6 +236,15 @@ def test_a_driver_that_does_not_answer_is_met_before_cupy(
 
     with pytest.raises(error, match="it is so"):
         run_graph(placed, describe(placed), open_device, Clock())
+
+
+def test_each_gpu_is_opened_by_its_cuda_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "open_gpu", lambda number: f"GPU {number}")
+    open_device = open_placed(FakeProbes(cuda_reading=CudaReading(device_count=4)))
+    placed = place_graph(towers(["/gpu:2", "/cpu:0"]), GPUS, soft=False)
+
+    assert open_device(placed.places["tower_0/a"]) == "GPU 2"
+    assert isinstance(open_device(placed.places["tower_1/a"]), ArrayDevice)
 
 
 def test_a_bad_string_is_wrong_use() -> None:

@@ -326,6 +326,32 @@ class TestPreference:
         (notice,) = made.notices()
         assert "GPU 0 and GPU 1 are not known to share a NUMA node" in notice.message
 
+    @pytest.mark.parametrize(("gpus", "notices"), [(1, 0), (2, 1)])
+    def test_a_single_gpu_has_no_link(self, gpus: int, notices: int) -> None:
+        made = selector(*(row(index) for index in range(gpus)), prefer=Preference.NVLINK)
+        made.choose({})
+
+        assert len(list(made.notices())) == notices
+
+    @pytest.mark.parametrize(
+        ("count", "changes", "notices"),
+        [
+            (1, {}, 1),
+            (1, {"numa_node": 0}, 1),
+            (1, {"cpu_affinity": "0-1"}, 0),
+            (2, {}, 1),
+            (2, {"numa_node": 0}, 0),
+        ],
+    )
+    def test_one_gpu_is_near_by_its_cpus_and_several_by_their_node(
+        self, count: int, changes: dict[str, object], notices: int
+    ) -> None:
+        gpus = [row(index, **changes) for index in range(2)]
+        made = selector(*gpus, prefer=Preference.NUMA, count=count)
+        made.choose({})
+
+        assert len(list(made.notices())) == notices
+
     @pytest.mark.parametrize(("degrees", "notices"), [(None, 1), (30, 0)])
     def test_cool_needs_a_temperature(self, degrees: int | None, notices: int) -> None:
         made = selector(row(0, temperature_c=degrees), prefer=Preference.COOL)
@@ -355,7 +381,9 @@ class TestWords:
         "wrong",
         [
             {"count": 0},
+            {"count": 1025},
             {"share": 0},
+            {"share": 257},
             {"max_utilization_percent": 101},
             {"max_utilization_percent": float("nan")},
             {"min_compute_capability": "nine"},
@@ -363,7 +391,7 @@ class TestWords:
             {"name": "*"},
         ],
     )
-    def test_requests_that_no_machine_could_answer(self, wrong: dict[str, object]) -> None:
+    def test_an_invalid_request(self, wrong: dict[str, object]) -> None:
         with pytest.raises(WrongUseError):
             check_request(SelectionRequest(**wrong))  # type: ignore[arg-type]
 
