@@ -97,7 +97,7 @@ def test_no_two_threads_share_a_cpu_and_the_calling_thread_gets_its_own_back() -
     assert os.sched_getaffinity(0) == before
 
 
-def test_where_a_sandbox_forbids_to_choose_cpus_the_threads_run_all_the_same(
+def test_where_a_sandbox_forbids_pinning_the_threads_still_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def forbidden(*_: object) -> None:

@@ -324,7 +324,7 @@ def test_zeros_are_doubted() -> None:
     assert doubt.facts == {"fill": "zeros"}
 
 
-def test_every_doubt_says_the_next_step() -> None:
+def test_every_doubt_has_a_remedy() -> None:
     state = GpuState(
         reasons=dict.fromkeys(("hardware-thermal", "power-cap", "application-clocks"), 1.0),
         other_processes=(1,),
@@ -406,7 +406,7 @@ def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
     assert clock_doubts(clock_mhz, gpu) == expected
 
 
-def test_a_low_clock_tells_both_clocks_and_what_else_the_driver_names() -> None:
+def test_a_low_clock_names_both_clocks_and_the_drivers_reasons() -> None:
     found = on_gpu()
     found.sm_clocks_mhz = [1000.0]
     around = RowEnvironment(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)

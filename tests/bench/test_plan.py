@@ -104,7 +104,7 @@ def test_the_temperature_does_not_matter_to_matmul() -> None:
         ("2901", BenchMode.FULL, 16384),  # 0.07 ms, so 0.28 ms
     ],
 )
-def test_one_copy_takes_long_beside_what_it_takes_to_start_it(
+def test_one_copy_takes_long_compared_with_its_launch(
     device_id: str, mode: BenchMode, edge: int
 ) -> None:
     gpu = replace(card(0), pci_device_id=f"{device_id}10de")
@@ -160,7 +160,7 @@ def test_no_memory_at_all_is_refused_and_not_reduced_to_nothing() -> None:
         make_plan(BenchRequest(), KERNELS, memory)
 
 
-def test_kernels_for_gpus_are_left_out_where_there_is_none_and_that_is_said() -> None:
+def test_gpu_kernels_are_left_out_with_a_note_where_there_is_no_gpu() -> None:
     plan = make_plan(BenchRequest(), KERNELS, NO_GPU)
 
     assert {"transfer", "launch", "p2p"}.isdisjoint(group.kernel.id for group in plan.groups)
@@ -180,7 +180,7 @@ def test_one_gpu_is_not_enough_for_copies_between_two() -> None:
         (BenchRequest(kernels=("matmul",), dtypes=("bf16",)), "nothing-to-measure"),
     ],
 )
-def test_what_cannot_run_here_is_missing_and_never_replaced(
+def test_kernels_that_cannot_run_are_missing_and_never_replaced(
     request_: BenchRequest, code: str
 ) -> None:
     with pytest.raises(MissingError) as caught:
@@ -189,7 +189,7 @@ def test_what_cannot_run_here_is_missing_and_never_replaced(
     assert caught.value.code == code
 
 
-def test_a_format_without_a_fair_opponent_is_measured_on_the_gpu_alone_and_that_is_said() -> None:
+def test_a_format_without_a_blas_is_measured_on_the_gpu_alone_with_a_note() -> None:
     plan = make_plan(BenchRequest(kernels=("matmul",), dtypes=("half",)), KERNELS, PLENTY)
     group = plan.groups[0]
 
@@ -206,7 +206,7 @@ def test_names_of_formats_are_understood_in_any_way_that_people_write_them() -> 
     assert [group.dtype for group in plan.groups if not group.limit] == ["float64"]
 
 
-def test_the_limits_are_measured_shortly_even_if_nobody_asks() -> None:
+def test_the_limits_are_measured_briefly_even_if_not_requested() -> None:
     plan = make_plan(BenchRequest(kernels=("softmax",), mode=BenchMode.FULL), KERNELS, PLENTY)
     limits = {group.kernel.id: group for group in plan.groups if group.limit}
 
@@ -263,7 +263,7 @@ def test_tf32_is_not_measured_where_the_environment_replaces_it() -> None:
     assert any("NVIDIA_TF32_OVERRIDE=0" in note for note in plan.notes)
 
 
-def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_beside_it() -> None:
+def test_a_small_copy_is_no_limit_and_a_large_one_is_measured_too() -> None:
     plan = make_plan(BenchRequest(kernels=("copy",), size=512), KERNELS, PLENTY)
 
     (limit,) = [group for group in plan.groups if group.limit and group.kernel.id == "copy"]
@@ -344,7 +344,7 @@ def test_without_memory_to_spare_a_gpu_that_shares_it_is_not_measured(
 
 
 @pytest.mark.parametrize(("silent", "kind"), [(True, InconclusiveError), (False, MissingError)])
-def test_without_an_answer_it_is_unknown_whether_there_is_a_gpu(
+def test_without_an_answer_of_the_driver_a_gpu_is_unknown(
     silent: bool, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match="the reason"):
@@ -356,7 +356,7 @@ def test_the_processor_is_there_whatever_the_gpus_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu0", "gpu:", "gpu:-1", "gpu:x", "gpu:٣", "", "CPU"])
-def test_what_is_no_device_is_refused(name: str) -> None:
+def test_a_name_that_is_not_a_device_is_refused(name: str) -> None:
     with pytest.raises(WrongUseError, match="does not know"):
         select_devices([name], OpenedGpus())
 

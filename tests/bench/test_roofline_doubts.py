@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucheck.bench.kernels.matmul import Matmul
 from gpucheck.bench.model import Doubt, DtypeSpec, Fact, Measurement, Scope, Throughput, Verified
@@ -60,7 +62,7 @@ def test_an_uncertain_peak_makes_the_percentage_uncertain() -> None:
     assert doubts_about_roofline(row(None), GPU) == ()
 
 
-def test_the_uncertainty_is_that_of_what_the_row_is_held_against() -> None:
+def test_the_uncertainty_is_that_of_the_rows_own_peak() -> None:
     memory = row(70.0, kernel="copy", throughput=Throughput(value=1e12, unit="B/s"))
 
     (doubt,) = doubts_about_roofline(memory, GPU)
@@ -151,19 +153,20 @@ def test_edges_that_tensor_cores_do_not_take_are_the_first_thing_to_change() -> 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_formats_without_tensor_cores_are_not_held_against_them(dtype: str) -> None:
+def test_formats_without_tensor_cores_are_not_compared_with_them(dtype: str) -> None:
     assert codes(product(dtype, 8192, 10e12)) == []
 
 
-@pytest.mark.parametrize("dtype", sorted(TENSOR_FORMATS))
-@pytest.mark.parametrize("edge", [16, 128, 512])
+@given(dtype=st.sampled_from(sorted(TENSOR_FORMATS)), edge=st.integers(1, 512))
 def test_small_products_are_slow_without_a_doubt(dtype: str, edge: int) -> None:
     assert codes(product(dtype, edge, 1e12)) == []
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in load_table().boards])
-@pytest.mark.parametrize("dtype", sorted(TENSOR_FORMATS))
-@pytest.mark.parametrize("edge", [1024, 2048, 4096, 16384])
+@given(
+    name=st.sampled_from([entry.name for entry in load_table().boards]),
+    dtype=st.sampled_from(sorted(TENSOR_FORMATS)),
+    edge=st.integers(8, 1024).map(lambda sixteenths: 16 * sixteenths),
+)
 def test_half_of_a_board_s_peak_is_never_doubted(name: str, dtype: str, edge: int) -> None:
     gpu = gpu_of(name)
     assert gpu.board is not None
@@ -183,7 +186,7 @@ def test_half_of_a_board_s_peak_is_never_doubted(name: str, dtype: str, edge: in
     assert codes(product(dtype, edge, reached), gpu) == []
 
 
-def test_where_tensor_cores_are_hardly_faster_the_rate_tells_nothing() -> None:
+def test_where_tensor_cores_are_hardly_faster_the_rate_shows_nothing() -> None:
     ada = gpu_of("RTX 3090")  # tf32 at the rate of float32
 
     assert codes(product("tf32", 8192, 20e12), ada) == []
@@ -210,7 +213,7 @@ def test_processes_that_share_the_gpu_leave_less_to_expect(pids: str, expected: 
 
 
 @pytest.mark.parametrize("code", ["starved", "throttled"])
-def test_what_explains_it_already_is_not_doubted_twice(code: str) -> None:
+def test_a_rate_with_another_explanation_is_not_doubted_twice(code: str) -> None:
     known = Doubt(code=code, message="it was slow", next="wait")
 
     assert codes(product("bfloat16", 8192, 10e12, doubts=(known,))) == []
@@ -238,13 +241,13 @@ def test_transfers_other_kernels_and_unknown_boards_are_left_alone() -> None:
         ("bfloat16", 9e-7, []),
     ],
 )
-def test_an_error_of_another_format_gives_the_arithmetic_away(
+def test_an_error_of_another_format_reveals_the_arithmetic(
     dtype: str, error: float, expected: list[str]
 ) -> None:
     assert codes(product(dtype, 8192, 300e12, error=error)) == expected
 
 
-def test_a_product_in_tf32_that_should_be_float32_is_named_and_what_to_do() -> None:
+def test_a_product_in_tf32_that_should_be_float32_is_named_with_a_remedy() -> None:
     (doubt,) = doubts_about_roofline(product("float32", 4096, 40e12, error=3e-4), H100)
 
     assert doubt.message == "its error of 3e-04 is typical of TF32: float32 would leave about 1e-06"

@@ -153,7 +153,7 @@ def test_each_round_has_inputs_of_its_own(memory_bytes: int | None) -> None:
     assert sum(row.round_sizes) == len(row.samples_s)
 
 
-def test_what_the_budget_cannot_do_is_said_before_it_starts_and_in_the_notes() -> None:
+def test_rows_beyond_the_budget_are_announced_and_noted() -> None:
     class Ticking(FakeClock):
         """A clock on which everything takes a millisecond, so that there are rates to plan by."""
 
@@ -368,7 +368,7 @@ def test_a_real_small_run_on_this_processor() -> None:
     assert not result.interrupted
 
 
-def test_only_what_others_used_is_counted_over_all_stretches() -> None:
+def test_only_the_use_of_others_is_counted_over_all_periods() -> None:
     before = CpuLoad(load_average_1m=0.0, busy_s=10.0, steal_s=1.0, own_s=5.0)
     after = CpuLoad(load_average_1m=0.0, busy_s=22.0, steal_s=1.4, own_s=7.0)
     share = HostShare(facts=FakeCpu(cores=4).facts())
@@ -381,7 +381,7 @@ def test_only_what_others_used_is_counted_over_all_stretches() -> None:
     assert state.steal_percent == pytest.approx(0.5)
 
 
-def test_the_devices_take_turns_whatever_the_order_of_the_rows() -> None:
+def test_the_devices_alternate_whatever_the_order_of_the_rows() -> None:
     devices = ["cpu", "cpu", "cpu", "gpu:0", "gpu:0", "gpu:1"]
     records = [CaseState(case=FakeCase([], label=label(device))) for device in devices]
 
@@ -414,7 +414,7 @@ def test_parallel_efficiency_needs_both_thread_counts() -> None:
     assert parallel_efficiency([]) is None
 
 
-def test_the_limits_are_told_apart_from_what_was_asked_for() -> None:
+def test_the_limits_are_kept_apart_from_the_requested_rows() -> None:
     clock = FakeClock()
     request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.5, mode=BenchMode.QUICK)
 
@@ -540,7 +540,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         (BenchMode.FULL, "the GPU's energy was not counted here"),
     ],
 )
-def test_without_sensors_the_reason_is_told(mode: BenchMode, why: str) -> None:
+def test_without_sensors_the_reason_is_given(mode: BenchMode, why: str) -> None:
     clock = FakeClock()
     request = BenchRequest(
         kernels=("softmax",),

@@ -137,7 +137,7 @@ def test_samples_hold_whole_rounds_of_a_case_s_buffers() -> None:
     assert {loops % 7 for loops in case.runs} == {0, 1}
 
 
-def test_a_first_run_that_loads_libraries_says_nothing_of_the_repetitions() -> None:
+def test_a_first_run_that_loads_libraries_does_not_decide_the_repetitions() -> None:
     clock = FakeClock()
 
     (record,) = run(FakeCase(itertools.chain([0.3], noise(3e-6, 1e-8)), clock), clock=clock)
@@ -145,7 +145,7 @@ def test_a_first_run_that_loads_libraries_says_nothing_of_the_repetitions() -> N
     assert record.loops * 3e-6 >= 1e-3
 
 
-def test_the_first_run_is_told_apart_as_cold() -> None:
+def test_the_first_run_is_the_cold_one() -> None:
     clock = FakeClock()
 
     (record,) = run(FakeCase(itertools.chain([2.0], noise(0.02, 1e-5)), clock), clock=clock)
@@ -176,7 +176,9 @@ def test_heavy_tails_do_not_keep_the_median_from_converging() -> None:
 
 
 @pytest.mark.parametrize("step", [0.0, -1e-3, math.nan, math.inf])
-def test_a_clock_that_stands_or_goes_back_is_an_error_and_no_endless_loop(step: float) -> None:
+def test_a_clock_that_stands_still_or_goes_back_is_an_error_and_no_endless_loop(
+    step: float,
+) -> None:
     case = FakeCase(itertools.repeat(step))
 
     (record,) = run(case, clock=FakeClock())
@@ -306,7 +308,7 @@ def test_an_interrupt_in_the_first_case_marks_them_all() -> None:
     assert [record.interrupted for record in records] == [True, True]
 
 
-def test_cases_take_turns_so_that_a_drift_meets_all_of_them() -> None:
+def test_cases_alternate_so_that_a_drift_affects_all_of_them() -> None:
     clock, order = FakeClock(), []
 
     def logged(name: str, steps: Iterator[float]) -> Iterator[float]:
@@ -337,7 +339,7 @@ def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_al
     assert next_one.runs == []
 
 
-def test_a_slow_group_leaves_the_others_their_first_turn() -> None:
+def test_a_slow_group_leaves_the_others_their_first_slice() -> None:
     clock = FakeClock()
     slow = CaseState(case=FakeCase(itertools.repeat(100.0), clock))
     quick = CaseState(case=FakeCase(noise(0.02, 1e-5), clock))
@@ -400,7 +402,7 @@ def test_what_finished_rows_leave_over_gives_the_others_more_rounds() -> None:
     assert len(first.rounds) < SETTINGS.rounds < len(second.rounds)
 
 
-def test_slots_take_turns_in_each_round_and_are_watched() -> None:
+def test_groups_alternate_in_each_round_and_are_watched() -> None:
     clock, order = FakeClock(), []
 
     @contextmanager
@@ -475,7 +477,7 @@ def test_samples_that_lean_on_each_other_cost_the_interval_little(
     assert least <= held / 400 <= 0.98
 
 
-def test_the_clock_the_turns_and_the_facts_are_kept() -> None:
+def test_the_clock_the_slices_and_the_facts_are_kept() -> None:
     clock = FakeClock()
     case = FakeCase(noise(0.02, 1e-5), clock, label=label("gpu:0"))
     case.sm_clock_mhz = 1500.0
@@ -520,7 +522,7 @@ def test_energy_is_divided_by_the_operations_that_took_it(
     )
 
 
-def test_energy_is_not_counted_for_the_processor_nor_when_nobody_asks() -> None:
+def test_energy_is_not_counted_for_the_processor_nor_without_request() -> None:
     clock = FakeClock()
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
@@ -531,7 +533,7 @@ def test_energy_is_not_counted_for_the_processor_nor_when_nobody_asks() -> None:
     assert cpu.joules_per_op is gpu.joules_per_op is None
 
 
-def test_the_energy_loop_ends_though_the_clock_stands() -> None:
+def test_the_energy_loop_ends_although_the_clock_stands_still() -> None:
     clock = FakeClock()
     case = FakeCase(itertools.repeat(0.02), label=replace(label("gpu:0"), gpu_uuid="GPU-x"))
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
@@ -567,7 +569,7 @@ def begun(rounds: int, sample_s: float, overhead_s: float = 0.0) -> CaseState:
     return record
 
 
-def test_a_row_needs_three_rounds_and_what_its_first_turn_takes_besides() -> None:
+def test_a_row_needs_three_rounds_and_the_overhead_of_its_first_slice() -> None:
     assert need_of(waiting(1.0, 0.5)).seconds == pytest.approx(3 * 1 + 2 * 0.5 + 2 * (1 + 0.5))
     assert need_of(waiting(1.0), 0.5).seconds == need_of(waiting(1.0, 0.5)).seconds
     assert need_of(begun(1, 1.0, 0.5)).seconds == pytest.approx(3.0)
@@ -578,7 +580,7 @@ def test_a_row_needs_three_rounds_and_what_its_first_turn_takes_besides() -> Non
 
 
 @given(COSTS, st.floats(0.1, 300))
-def test_what_is_chosen_fits_and_no_row_is_preferred_to_a_cheaper_one_of_its_kind(
+def test_affordable_rows_fit_and_none_is_preferred_to_a_cheaper_one_of_its_kind(
     costs: list[tuple[float, float, bool]], left_s: float
 ) -> None:
     needs = [need_of(waiting(run, rest, reference=other)) for run, rest, other in costs]
@@ -621,7 +623,7 @@ def test_the_budget_that_is_named_does_for_every_row() -> None:
     assert all(record.error is None for record in records)
 
 
-def test_where_nothing_fits_the_cheapest_first_row_is_measured_all_the_same() -> None:
+def test_where_nothing_fits_the_cheapest_first_row_is_still_measured() -> None:
     costly, cheap, other = waiting(100.0), waiting(50.0), waiting(10.0, reference=True)
 
     leave_out([costly, cheap, other], 1e-3)
@@ -631,7 +633,7 @@ def test_where_nothing_fits_the_cheapest_first_row_is_measured_all_the_same() ->
     assert other.error is not None
 
 
-def test_a_limit_that_nobody_asked_for_is_left_out_without_a_word() -> None:
+def test_a_limit_that_was_not_requested_is_left_out_without_a_note() -> None:
     limit = waiting(100.0, reference=True)
     limit.limit = True
 
@@ -695,7 +697,7 @@ def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
     assert moved == pytest.approx(PRODUCT.bytes_moved / 5e9)
 
 
-def test_a_clock_that_stands_gives_no_rates_and_no_estimates() -> None:
+def test_a_clock_that_stands_still_gives_no_rates_and_no_estimates() -> None:
     assert measure_host_rates(FakeClock(), FakeBlas()) is None
     record = CaseState(case=FakeCase(()))
 

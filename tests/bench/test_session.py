@@ -92,7 +92,7 @@ def test_the_processor_alone_wakes_no_driver(opening: Opening) -> None:
     assert all(row.median_s for row in result.measurements)
 
 
-def test_what_is_no_device_asks_nobody(opening: Opening) -> None:
+def test_a_name_that_is_not_a_device_opens_nothing(opening: Opening) -> None:
     probes = machine(FIRST)
 
     with (
@@ -114,7 +114,7 @@ def test_what_is_no_device_asks_nobody(opening: Opening) -> None:
         (("gpu:1", "gpu"), None),
     ],
 )
-def test_only_the_gpus_that_are_asked_for_are_opened(
+def test_only_the_requested_gpus_are_opened(
     opening: Opening, devices: tuple[str, ...], indices: list[int] | None
 ) -> None:
     asked, uuids = asked_of(devices, machine(FIRST, SECOND), opening)
@@ -161,7 +161,7 @@ def test_repeated_products_come_after_the_measuring() -> None:
     assert check.products > 0
 
 
-def test_a_mistake_in_what_is_repeated_costs_no_measuring(
+def test_a_mistake_in_the_repetition_costs_no_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "run_bench", lambda *_, **__: pytest.fail("it was measured"))
@@ -187,7 +187,7 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
-def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+def test_an_invalid_repetition_time_is_refused(seconds: float) -> None:
     with open_session(CPU, FakeProbes(), {}) as opened, pytest.raises(WrongUseError):
         opened.measure(corruption_s=seconds)
 
@@ -240,7 +240,7 @@ def another_holds_the_first(environment: dict[str, str]) -> Iterator[None]:
         process.communicate()
 
 
-def test_what_is_measured_is_held_until_the_block_ends(environment: dict[str, str]) -> None:
+def test_measured_gpus_are_claimed_until_the_block_ends(environment: dict[str, str]) -> None:
     with hold_gpus(UUIDS, READING, environment, "gpucheck bench") as claims:
         assert held(environment) == dict.fromkeys(UUIDS, "gpucheck bench")
         assert claims == Claims()
@@ -248,7 +248,7 @@ def test_what_is_measured_is_held_until_the_block_ends(environment: dict[str, st
     assert held(environment) == {}
 
 
-def test_a_card_of_somebody_elses_is_told_and_the_others_are_held(
+def test_the_claim_of_another_is_reported_and_the_other_gpus_are_claimed(
     environment: dict[str, str],
 ) -> None:
     with (
@@ -260,7 +260,7 @@ def test_a_card_of_somebody_elses_is_told_and_the_others_are_held(
         assert held(environment)[UUIDS[1]] == "gpucheck bench"
 
 
-def test_a_card_that_this_program_holds_is_not_somebody_elses(
+def test_a_claim_of_this_program_is_not_another_s(
     environment: dict[str, str],
 ) -> None:
     with hold_gpus(UUIDS[:1], READING, environment, "gpucheck.place in a program"):
@@ -289,7 +289,7 @@ def test_where_claims_cannot_be_made_that_is_a_note(tmp_path: Path) -> None:
         assert claims.others == {}
 
 
-def test_a_schedulers_allocation_is_claim_enough(environment: dict[str, str]) -> None:
+def test_nothing_is_claimed_inside_a_schedulers_allocation(environment: dict[str, str]) -> None:
     with hold_gpus(UUIDS, READING, environment | {"SLURM_JOB_ID": "1"}, "bench") as claims:
         assert claims == Claims()
         assert held(environment) == {}
@@ -394,7 +394,7 @@ def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
     )
 
 
-def test_a_busy_gpu_beside_others_decides_nothing_and_hides_nothing() -> None:
+def test_a_busy_gpu_among_others_decides_nothing_and_hides_nothing() -> None:
     refused = replace(
         result().environment, gpus=(bench_gpu(),), gpu_unavailable="gpu:1: busy", gpu_silent=True
     )

@@ -69,7 +69,7 @@ def test_a_further_run_is_known_less_well_than_the_median_of_this_one(medians: l
 
 
 @pytest.mark.parametrize(("own", "least", "most"), [(0.0, 0.99, 1.0), (0.01, 0.93, 0.97)])
-def test_a_further_run_lies_where_it_is_expected(own: float, least: float, most: float) -> None:
+def test_a_further_run_is_where_it_is_expected(own: float, least: float, most: float) -> None:
     """Rounds scatter by 1 %, and each run is off by `own` besides: as much as one round, at most.
 
     Where runs differ by nothing but their rounds the interval is too wide, never too narrow.
@@ -141,7 +141,7 @@ def test_outliers_are_counted_and_change_no_sample() -> None:
     assert stats.summarise(samples).count == 21
 
 
-def test_autocorrelation_tells_samples_that_lean_on_each_other_from_noise() -> None:
+def test_autocorrelation_distinguishes_correlated_samples_from_noise() -> None:
     source = random.Random(3)
     noise = [[source.random() for _ in range(20)] for _ in range(20)]
 

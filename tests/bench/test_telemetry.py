@@ -44,7 +44,7 @@ def test_readings_without_reasons_are_no_readings_of_none() -> None:
         ({"clock_application_mhz": 900}, True),
     ],
 )
-def test_the_application_clocks_that_a_card_comes_with_are_nobodys_choice(
+def test_the_application_clocks_that_a_card_comes_with_are_not_a_setting(
     facts: dict[str, int], *, locked: bool
 ) -> None:
     shares = reason_shares([sample(reasons=0x2)], facts)

@@ -242,7 +242,7 @@ def test_a_row_without_an_interval_has_no_bar_no_rank_and_sets_none() -> None:
     assert best.strip().startswith("cpu blocked")
 
 
-def test_notes_interrupt_and_the_missing_gpu_are_said() -> None:
+def test_notes_interrupt_and_the_missing_gpu_are_shown() -> None:
     found = replace(
         result(CPU),
         notes=("matmul: measured at 1024",),
@@ -296,7 +296,7 @@ def test_transfers_and_threads_are_in_the_name() -> None:
     assert row_name(ONE) == "cpu blocked, 1 thread"
 
 
-def test_with_v_each_doubt_is_told_in_full_for_its_rows() -> None:
+def test_with_v_each_doubt_is_shown_in_full_for_its_rows() -> None:
     found = result(replace(CPU, doubts=(BUSY,)), replace(ONE, doubts=(BUSY,)), FUSED)
 
     text = words(draw(found, verbosity=1))
@@ -369,7 +369,7 @@ def test_the_limits_the_clock_and_the_energy_are_among_the_details() -> None:
         assert said in text
 
 
-def test_the_sensors_and_the_measured_limits_are_told() -> None:
+def test_the_sensors_and_the_measured_limits_are_shown() -> None:
     gpu = GpuTelemetry(
         uuid="GPU-1",
         reading_count=3,
@@ -405,7 +405,7 @@ def test_the_sensors_and_the_measured_limits_are_told() -> None:
     assert "parallel efficiency 93%" in text
 
 
-def test_missing_sensors_are_told_with_the_reason() -> None:
+def test_missing_sensors_are_shown_with_the_reason() -> None:
     found = replace(result(CPU), telemetry=Telemetry(unavailable="the driver did not answer"))
 
     assert "no sensors: the driver did not answer" in draw(found)
@@ -420,7 +420,7 @@ def test_a_launch_shows_its_time_alone() -> None:
     assert "launch/s" not in draw(result(launch))
 
 
-def test_a_step_that_many_doubts_call_for_is_said_once() -> None:
+def test_a_remedy_of_many_doubts_is_shown_once() -> None:
     wide = Doubt(code="unconverged", message="known to 5 %", next="give it time; run it again")
     text = words(draw(result(replace(CPU, doubts=(BUSY, wide)), replace(ONE, doubts=(BUSY,)))))
 
@@ -469,7 +469,7 @@ def test_rows_without_an_interval_are_counted() -> None:
     assert "did not settle in the time; it had too few rounds for an interval (±?)" in text
 
 
-def test_a_doubt_of_one_group_stands_below_it_and_is_explained_at_the_end() -> None:
+def test_a_doubt_of_one_group_is_below_it_and_is_explained_at_the_end() -> None:
     cached = replace(CPU, doubts=(CACHED,))
     text = draw(result(cached, ONE, replace(CPU, kernel="copy"), replace(ONE, kernel="copy")))
 
@@ -554,7 +554,7 @@ def test_of_many_gpus_one_that_failed_or_is_wrong_is_shown() -> None:
     assert "it fell off the bus" in text
 
 
-def test_of_many_gpus_the_machine_is_told_in_few_lines() -> None:
+def test_the_machine_of_many_gpus_takes_few_lines() -> None:
     gpus = tuple(replace(GPU, cuda_index=number, uuid=f"GPU-{number}") for number in range(8))
     sensors = tuple(
         GpuTelemetry(
@@ -605,7 +605,7 @@ def test_speed_ups_of_a_sweep_name_the_size_and_show_the_ends() -> None:
     assert "size 16: for this size" not in text
 
 
-def test_the_percentages_of_both_sides_are_told_apart() -> None:
+def test_the_percentages_of_both_sides_are_distinguished() -> None:
     product = replace(CPU, percent_of_peak=99.0)
     on_gpu = replace(FUSED, percent_of_peak=74.0)
 

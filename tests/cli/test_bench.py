@@ -9,7 +9,7 @@ from gpucheck.cli.bench import check_burn_options, check_profile_options
 from gpucheck.report.errors import WrongUseError
 
 
-def test_a_plain_request_goes_beside_a_profile() -> None:
+def test_a_plain_request_goes_with_a_profile() -> None:
     request = BenchRequest(devices=("gpu:1",), samples=SampleDetail.SUMMARY)
 
     check_profile_options(request, corruption=0.0, processes=None, burn=None)
@@ -29,7 +29,7 @@ def test_what_the_profile_decides_is_refused(request_: BenchRequest, named: str)
         check_profile_options(request_, corruption=0.0)
 
 
-def test_a_burn_beside_a_profile_is_refused() -> None:
+def test_a_burn_with_a_profile_is_refused() -> None:
     with pytest.raises(WrongUseError, match="omit --burn"):
         check_profile_options(BenchRequest(), burn=10.0)
 
@@ -50,7 +50,7 @@ def test_a_burn_takes_its_product_and_its_devices() -> None:
         (BenchRequest(), {"processes": 3}, "--processes"),
     ],
 )
-def test_a_burn_does_not_pass_over_what_it_cannot_do(
+def test_a_burn_refuses_the_options_that_it_has_no_use_for(
     request_: BenchRequest, more: dict[str, object], named: str
 ) -> None:
     with pytest.raises(WrongUseError, match=f"omit {named}") as caught:
