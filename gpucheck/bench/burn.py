@@ -17,10 +17,10 @@ from gpucheck.bench.burn_gates import burn_gates, conclude_burn
 from gpucheck.bench.burn_model import (
     BurnDevice,
     BurnEnd,
-    BurnGlance,
-    BurnMoment,
+    BurnProgress,
     BurnRequest,
     BurnResult,
+    DeviceProgress,
 )
 from gpucheck.bench.environment import memory_holders, variables_of
 from gpucheck.bench.model import BenchRequest, Corruption, Telemetry
@@ -57,92 +57,6 @@ _SETTLING_S = 2.0
 _LOADED, _ELSE = 1, 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnPlan:
-    """Devices, product and time of a burn; `limit_c` None takes each card's own threshold.
-
-    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
-    """
-
-    devices: tuple[WorkerDevice, ...]
-    request: BenchRequest
-    seconds: float
-    limit_c: float | None = None
-    holders: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Device:
-    """State of a device under load; `track` has (seconds since the start, products)."""
-
-    worker: WorkerDevice
-    check: Corruption
-    name: str | None = None
-    state: str = "opening"
-    failure: Failure | None = None
-    exit_code: int | None = None
-    notes: tuple[str, ...] = ()
-    heard_s: float = 0.0
-    track: list[tuple[float, int]] = field(default_factory=list)
-    sample: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether its process is still expected to report."""
-        return self.state in ("opening", "ready", "loaded")
-
-
-class _Overheard:
-    """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
-
-    def __init__(self, telemeter: SensorReader) -> None:
-        self._telemeter = telemeter
-        self.facts: Mapping[str, Mapping[str, Any]] = {}
-        self.last: dict[str, Sample] = {}
-
-    @property
-    def failure(self) -> str | None:
-        """Return why the sensors cannot be read."""
-        return self._telemeter.failure
-
-    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Begin to read, and keep the constant facts."""
-        self.facts = self._telemeter.start(uuids)
-        return self.facts
-
-    def window(self) -> SensorBatch:
-        """Return the readings, and keep the last one."""
-        window = self._telemeter.window()
-        self.last.update({sample.uuid: sample for sample in window.samples})
-        return window
-
-    def joules(self, uuid: str) -> float | None:
-        """Return a GPU's energy counter."""
-        return self._telemeter.joules(uuid)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._telemeter.close()
-
-
-def burn_pool() -> WorkerPool:
-    """Return the pool of the processes that load devices."""
-    return WorkerPool("gpucheck.bench.burn_worker", "loads")
-
-
-def worker_order(worker: WorkerDevice, request: BenchRequest, held: str | None) -> WorkerOrder:
-    """Return the order for one device; `held` names the holders of its memory."""
-    told = {
-        "device": worker.device,
-        "size": request.size,
-        "seed": request.seed,
-        "fill": request.fill.value,
-        "held": held,
-    }
-    return WorkerOrder(device=worker.device, arguments=(json.dumps(told),), cpus=worker.cpus)
-
-
 def check_burn(request: BurnRequest) -> None:
     """Refuse an invalid request before a device is touched.
 
@@ -163,7 +77,7 @@ def burn_here(
     probes: Probes,
     pool: WorkerPool,
     environment: Mapping[str, str],
-    tell: Callable[[BurnMoment], None],
+    report_progress: Callable[[BurnProgress], None],
 ) -> Answer:
     """Load the chosen devices until the burn ends, and return the answer.
 
@@ -186,11 +100,11 @@ def burn_here(
         holders=memory_holders(probes, reading),
         variables=variables_of(environment),
     )
-    telemeter = NvmlSensors() if uuids else NoSensors("no GPU is under load")
+    sensors = NvmlSensors() if uuids else NoSensors("no GPU is under load")
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
         for uuid, reason in claimed.others.items():
             raise _claimed(uuid, reason)
-        result = run_burn(plan, pool, telemeter, monotonic_s, tell)
+        result = run_burn(plan, pool, sensors, monotonic_s, report_progress)
     return conclude_burn(result, answer.host)
 
 
@@ -203,15 +117,35 @@ def _claimed(uuid: str, reason: str) -> InconclusiveError:
     )
 
 
+def burn_pool() -> WorkerPool:
+    """Return the pool of the processes that load devices."""
+    return WorkerPool("gpucheck.bench.burn_worker", "loads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnPlan:
+    """Devices, product and time of a burn; `limit_c` None takes each card's own threshold.
+
+    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
+    """
+
+    devices: tuple[WorkerDevice, ...]
+    request: BenchRequest
+    seconds: float
+    limit_c: float | None = None
+    holders: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
 def run_burn(
     plan: BurnPlan,
     pool: WorkerPool,
-    telemeter: SensorReader,
+    sensors: SensorReader,
     clock: Clock,
-    tell: Callable[[BurnMoment], None],
+    report_progress: Callable[[BurnProgress], None],
 ) -> BurnResult:
     """Load the plan's devices and return the result; an interrupt is an ordinary end."""
-    burn = _Burn(plan, pool, telemeter, clock, tell)
+    burn = _RunningBurn(plan, pool, sensors, clock, report_progress)
     try:
         burn.open()
         burn.load()
@@ -222,23 +156,23 @@ def run_burn(
     return burn.result()
 
 
-class _Burn:
+class _RunningBurn:
     """State of a running burn."""
 
     def __init__(
         self,
         plan: BurnPlan,
         pool: WorkerPool,
-        telemeter: SensorReader,
+        sensors: SensorReader,
         clock: Clock,
-        tell: Callable[[BurnMoment], None],
+        report_progress: Callable[[BurnProgress], None],
     ) -> None:
         self._plan = plan
         self._pool = pool
-        self._sensors = _Overheard(telemeter)
+        self._sensors = _SensorCache(sensors)
         self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
         self._clock = clock
-        self._tell = tell
+        self._report_progress = report_progress
         self._devices = {worker.device: _new(worker) for worker in plan.devices}
         self._start_s = self._looked_s = clock()
         self._ended_s: float | None = None
@@ -260,7 +194,7 @@ class _Burn:
             self._observer.start(uuids)
         end_s = self._clock() + _START_S
         while self._clock() < end_s and self._in_state("opening"):
-            self._hear()
+            self._poll_workers()
         for device in self._in_state("opening"):
             self._give_up(device, f"was not ready within {_START_S:g} s")
 
@@ -268,19 +202,19 @@ class _Burn:
         """Start the load, and watch until something ends it."""
         self._start_s = self._looked_s = self._clock()
         for device in self._in_state("ready"):
-            device.state, device.heard_s = "loaded", self._start_s
+            device.state, device.last_answer_s = "loaded", self._start_s
         self._pool.begin()
         self._began = True
         while self._elapsed_s() < self._plan.seconds:
             if not self._in_state("loaded"):
                 self.ended_by = BurnEnd.LOST
                 return
-            self._hear()
+            self._poll_workers()
             if self._is_too_hot():
                 self.ended_by = BurnEnd.TEMPERATURE
                 return
             for device in self._in_state("loaded"):
-                if self._clock() - device.heard_s > _SILENT_S:
+                if self._clock() - device.last_answer_s > _SILENT_S:
                     self._give_up(device, f"sent nothing for {_SILENT_S:g} s")
 
     def stop(self) -> None:
@@ -292,7 +226,7 @@ class _Burn:
             while self._clock() < end_s and any(
                 device.is_running for device in self._devices.values()
             ):
-                self._hear()
+                self._poll_workers()
         except KeyboardInterrupt:  # a second Ctrl-C: skip the last messages
             self.ended_by = BurnEnd.INTERRUPTED
         finally:
@@ -324,7 +258,7 @@ class _Burn:
         )
         return replace(result, gates=tuple(burn_gates(result)))
 
-    def _clock_limits(self, device: _Device, telemetry: Telemetry) -> dict[str, float] | None:
+    def _clock_limits(self, device: _DeviceState, telemetry: Telemetry) -> dict[str, float] | None:
         """Return what limited a GPU's clock under load, or None if it was not read."""
         uuid = device.worker.gpu_uuid
         sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
@@ -346,7 +280,7 @@ class _Burn:
 
     # ------------------------------------------------------------------------------ listening
 
-    def _hear(self) -> None:
+    def _poll_workers(self) -> None:
         """Take the messages and the sensor readings, and report progress."""
         for name, answer in self._pool.answers(_LOOK_S):
             self._take(name, answer)
@@ -356,11 +290,11 @@ class _Burn:
             group = _LOADED if settled and self._ended_s is None else _ELSE
             self._observer.end_slices(group, now_s - self._looked_s)
             self._looked_s = now_s
-        self._tell(self._moment())
+        self._report_progress(self._progress())
 
     def _take(self, name: str, answer: WorkerAnswer) -> None:
         device = self._devices[name]
-        device.heard_s = self._clock()
+        device.last_answer_s = self._clock()
         document = answer.document
         if document is None:
             device.state, device.failure = "failed", answer.failure
@@ -390,7 +324,7 @@ class _Burn:
         else:
             device.track.append((self._elapsed_s(), check.products))
 
-    def _give_up(self, device: _Device, how: str) -> None:
+    def _give_up(self, device: _DeviceState, how: str) -> None:
         message = f"the process that loads {device.worker.device} {how}"
         device.state, device.failure = "failed", Failure(code=WORKER_SILENT, message=message)
         self._pool.drop(device.worker.device)
@@ -400,10 +334,10 @@ class _Burn:
     def _elapsed_s(self) -> float:
         return self._clock() - self._start_s
 
-    def _in_state(self, state: str) -> list[_Device]:
+    def _in_state(self, state: str) -> list[_DeviceState]:
         return [device for device in self._devices.values() if device.state == state]
 
-    def _limit_c(self, device: _Device) -> float | None:
+    def _limit_c(self, device: _DeviceState) -> float | None:
         """Return the temperature at which a GPU is stopped; None if its margin or nothing decides.
 
         The margin decides if a card reports its distance from the threshold instead of the
@@ -419,7 +353,7 @@ class _Burn:
             return float(own)
         return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
 
-    def _margin_c(self, device: _Device) -> float | None:
+    def _margin_c(self, device: _DeviceState) -> float | None:
         """Return a GPU's last reading of its distance from slowing down, if it reports one."""
         sample = self._sensors.last.get(device.worker.gpu_uuid or "")
         return sample.values.get("temperature_margin_c") if sample is not None else None
@@ -440,14 +374,14 @@ class _Burn:
                 return True
         return False
 
-    def _moment(self) -> BurnMoment:
-        glances = []
+    def _progress(self) -> BurnProgress:
+        devices = []
         for name, device in self._devices.items():
             sample = self._sensors.last.get(device.worker.gpu_uuid or "")
             values = sample.values if sample is not None else {}
             milliwatts = values.get("power_mw")
-            glances.append(
-                BurnGlance(
+            devices.append(
+                DeviceProgress(
                     device=name,
                     state=device.state,
                     products=device.check.products,
@@ -459,20 +393,85 @@ class _Burn:
                 )
             )
         loaded = any(device.state != "opening" for device in self._devices.values())
-        return BurnMoment(
+        return BurnProgress(
             elapsed_s=self._elapsed_s() if loaded else 0.0,
             asked_s=self._plan.seconds,
-            devices=tuple(glances),
+            devices=tuple(devices),
             opening_s=0.0 if self._began else self._elapsed_s(),
         )
 
 
-def _new(worker: WorkerDevice) -> _Device:
+@dataclass(slots=True, kw_only=True)
+class _DeviceState:
+    """State of a device under load; `track` has (seconds since the start, products)."""
+
+    worker: WorkerDevice
+    check: Corruption
+    name: str | None = None
+    state: str = "opening"
+    failure: Failure | None = None
+    exit_code: int | None = None
+    notes: tuple[str, ...] = ()
+    last_answer_s: float = 0.0
+    track: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether its process is still expected to report."""
+        return self.state in ("opening", "ready", "loaded")
+
+
+class _SensorCache:
+    """Sensor reader that keeps each GPU's last reading, for the limit and the live view."""
+
+    def __init__(self, sensors: SensorReader) -> None:
+        self._sensors = sensors
+        self.facts: Mapping[str, Mapping[str, Any]] = {}
+        self.last: dict[str, Sample] = {}
+
+    @property
+    def failure(self) -> str | None:
+        """Return why the sensors cannot be read."""
+        return self._sensors.failure
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Begin to read, and keep the constant facts."""
+        self.facts = self._sensors.start(uuids)
+        return self.facts
+
+    def window(self) -> SensorBatch:
+        """Return the readings, and keep the last one."""
+        window = self._sensors.window()
+        self.last.update({sample.uuid: sample for sample in window.samples})
+        return window
+
+    def joules(self, uuid: str) -> float | None:
+        """Return a GPU's energy counter."""
+        return self._sensors.joules(uuid)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._sensors.close()
+
+
+def worker_order(worker: WorkerDevice, request: BenchRequest, held: str | None) -> WorkerOrder:
+    """Return the order for one device; `held` names the holders of its memory."""
+    told = {
+        "device": worker.device,
+        "size": request.size,
+        "seed": request.seed,
+        "fill": request.fill.value,
+        "held": held,
+    }
+    return WorkerOrder(device=worker.device, arguments=(json.dumps(told),), cpus=worker.cpus)
+
+
+def _new(worker: WorkerDevice) -> _DeviceState:
     check = Corruption(device=worker.device, gpu_uuid=worker.gpu_uuid)
-    return _Device(worker=worker, check=check)
+    return _DeviceState(worker=worker, check=check)
 
 
-def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
+def _result(device: _DeviceState, telemetry: Telemetry) -> BurnDevice:
     uuid = device.worker.gpu_uuid
     sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
     tenth = max(2, len(device.track) // 10)
@@ -490,7 +489,7 @@ def _result(device: _Device, telemetry: Telemetry) -> BurnDevice:
     )
 
 
-def _pace(device: _Device, track: Sequence[tuple[float, int]]) -> float | None:
+def _pace(device: _DeviceState, track: Sequence[tuple[float, int]]) -> float | None:
     """Return the floating-point operations per second between two points: 2 m n k a product."""
     if len(track) < 2 or track[-1][0] <= track[0][0] or len(device.check.shape) != 3:
         return None

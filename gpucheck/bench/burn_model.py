@@ -78,7 +78,7 @@ class BurnResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BurnGlance:
+class DeviceProgress:
     """Device at one moment of a burn, for the live view; None for unknown values."""
 
     device: str
@@ -92,10 +92,10 @@ class BurnGlance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BurnMoment:
+class BurnProgress:
     """Burn at one moment; `opening_s` counts while devices are opened, and is 0 afterwards."""
 
     elapsed_s: float
     asked_s: float
-    devices: tuple[BurnGlance, ...]
+    devices: tuple[DeviceProgress, ...]
     opening_s: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnMoment, BurnResult
+from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnProgress, BurnResult
 from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable, rate
@@ -28,14 +28,16 @@ _ENDS = {
 }
 
 
-def live_table(moment: BurnMoment, *, unicode: bool) -> Table:
+def live_table(progress: BurnProgress, *, unicode: bool) -> Table:
     """Return the state of every device at this moment."""
     from rich.table import Table
 
-    left_s = max(0.0, moment.asked_s - moment.elapsed_s)
-    title = f"burn: {moment.elapsed_s:.0f} s of {moment.asked_s:g} s, {left_s:.0f} s left"
-    if moment.opening_s:
-        title = f"burn: opening the devices for {moment.opening_s:.0f} s, then {moment.asked_s:g} s"
+    left_s = max(0.0, progress.asked_s - progress.elapsed_s)
+    title = f"burn: {progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
+    if progress.opening_s:
+        title = (
+            f"burn: opening the devices for {progress.opening_s:.0f} s, then {progress.asked_s:g} s"
+        )
     table = Table(
         box=None,
         padding=(0, 2, 0, 0),
@@ -47,7 +49,7 @@ def live_table(moment: BurnMoment, *, unicode: bool) -> Table:
     for heading in ("DEVICE", "STATE", "SPEED", "PRODUCTS", "WRONG", "TEMP", "POWER", "SM CLOCK"):
         table.add_column(heading, justify="left" if heading in ("DEVICE", "STATE") else "right")
     nothing = "\N{EN DASH}" if unicode else "-"
-    for one in moment.devices:
+    for one in progress.devices:
         table.add_row(
             one.device,
             one.state,

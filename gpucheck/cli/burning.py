@@ -14,7 +14,7 @@ from gpucheck.cli.output import deliver, machine
 from gpucheck.cli.shared import Shared
 
 if TYPE_CHECKING:
-    from gpucheck.bench.burn_model import BurnMoment, BurnRequest
+    from gpucheck.bench.burn_model import BurnProgress, BurnRequest
     from gpucheck.cli.bench_ci import Outlets
 
 BurnSeconds = Annotated[
@@ -48,21 +48,21 @@ def run_burn_command(request: BurnRequest, shared: Shared, outlets: Outlets) -> 
     formats = ("table", "json", "junit", "github")
     with (
         machine("burn", shared, formats) as probes,
-        _live_view(shown=shared.verbosity >= 0) as tell,
+        _live_view(shown=shared.verbosity >= 0) as report_progress,
     ):
-        answer = burn_here(request, probes, burn_pool(), os.environ, tell)
+        answer = burn_here(request, probes, burn_pool(), os.environ, report_progress)
     return deliver("burn", shared, answer, probes.time(), also=outlets.write)
 
 
-def _say_nothing(moment: BurnMoment) -> None:
+def _ignore_progress(progress: BurnProgress) -> None:
     """Ignore the progress."""
 
 
 @contextmanager
-def _live_view(*, shown: bool) -> Iterator[Callable[[BurnMoment], None]]:
+def _live_view(*, shown: bool) -> Iterator[Callable[[BurnProgress], None]]:
     """Show a table that is redrawn while the block runs, if stderr is a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        yield _say_nothing
+        yield _ignore_progress
         return
     from rich.console import Console
     from rich.live import Live
@@ -74,4 +74,4 @@ def _live_view(*, shown: bool) -> Iterator[Callable[[BurnMoment], None]]:
     if os.environ.get("NO_COLOR"):
         console.no_color = True
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield lambda moment: live.update(live_table(moment, unicode=unicode), refresh=True)
+        yield lambda progress: live.update(live_table(progress, unicode=unicode), refresh=True)

@@ -13,7 +13,7 @@ import pytest
 from gpucheck.bench import burn
 from gpucheck.bench.burn import BurnPlan, burn_here, check_burn, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.burn_model import BurnEnd, BurnMoment, BurnRequest, BurnResult
+from gpucheck.bench.burn_model import BurnEnd, BurnProgress, BurnRequest, BurnResult
 from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.model import BenchRequest, Corruption
 from gpucheck.bench.session import Claims
@@ -161,7 +161,7 @@ def burned(
     telemeter: Any = None,
     seconds: float = 10.0,
     limit_c: float | None = None,
-    tell: Callable[[BurnMoment], None] = lambda moment: None,
+    report_progress: Callable[[BurnProgress], None] = lambda moment: None,
     **more: Any,
 ) -> tuple[BurnResult, FakePool]:
     clock = FakeClock()
@@ -175,7 +175,7 @@ def burned(
     )
     sensors = telemeter or cool()
     sensors.clock = clock
-    result = run_burn(plan, pool, sensors, clock, tell)
+    result = run_burn(plan, pool, sensors, clock, report_progress)
     assert pool.events[-2:] == ["stop", "close"], "something may be left running"
     return result, pool
 
@@ -588,12 +588,12 @@ def test_without_sensors_it_burns_and_says_so() -> None:
 def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> None:
     looks = iter(range(1, 1000))
 
-    def tell(moment: BurnMoment) -> None:
+    def tell(moment: BurnProgress) -> None:
         if next(looks) == look:
             raise KeyboardInterrupt
 
     telemeter = cool()
-    result, pool = burned(tell=tell, telemeter=telemeter)
+    result, pool = burned(report_progress=tell, telemeter=telemeter)
 
     assert result.ended_by is BurnEnd.INTERRUPTED
     assert code(result) is ExitCode.INTERRUPTED
@@ -602,8 +602,8 @@ def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> No
 
 
 def test_who_watches_sees_every_device() -> None:
-    moments: list[BurnMoment] = []
-    burned(tell=moments.append, telemeter=heating(*[60.0] * 100))
+    moments: list[BurnProgress] = []
+    burned(report_progress=moments.append, telemeter=heating(*[60.0] * 100))
 
     glance = moments[10].devices[1]
     assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)
@@ -666,7 +666,7 @@ def _burn_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def run(request: BurnRequest, probes: FakeProbes, **environment: str) -> tuple[Answer, Any]:
         found = {"GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"), **environment}
-        return burn_here(request, probes, pool, found, lambda moment: None), pool
+        return burn_here(request, probes, pool, found, lambda progress: None), pool
 
     return run
 

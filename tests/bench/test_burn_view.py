@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.burn_model import BurnGlance, BurnMoment, BurnResult
+from gpucheck.bench.burn_model import BurnProgress, BurnResult, DeviceProgress
 from gpucheck.bench.burn_view import live_table
 from gpucheck.bench.model import Corruption
 from gpucheck.report.envelope import Failure, Host
@@ -70,7 +70,7 @@ def test_the_temperature_limit_is_told() -> None:
     assert "until the temperature limit" in shown(burned(telemeter=heating(50, 99))[0])
 
 
-def drawn(moment: BurnMoment, *, unicode: bool) -> str:
+def drawn(moment: BurnProgress, *, unicode: bool) -> str:
     console = Console(file=io.StringIO(), width=100)
     with console.capture() as captured:
         console.print(live_table(moment, unicode=unicode))
@@ -80,7 +80,7 @@ def drawn(moment: BurnMoment, *, unicode: bool) -> str:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_live_table_has_a_line_for_each_device(unicode: bool) -> None:
     glances = (
-        BurnGlance(
+        DeviceProgress(
             device="gpu:0",
             state="loaded",
             products=12,
@@ -90,9 +90,9 @@ def test_the_live_table_has_a_line_for_each_device(unicode: bool) -> None:
             power_w=699.6,
             clock_sm_mhz=1500.0,
         ),
-        BurnGlance(device="cpu", state="opening"),
+        DeviceProgress(device="cpu", state="opening"),
     )
-    text = drawn(BurnMoment(elapsed_s=3.2, asked_s=60.0, devices=glances), unicode=unicode)
+    text = drawn(BurnProgress(elapsed_s=3.2, asked_s=60.0, devices=glances), unicode=unicode)
     lines = text.splitlines()
 
     assert "burn: 3 s of 60 s, 57 s left" in lines[0]
@@ -125,7 +125,7 @@ def test_bench_says_what_its_repeated_products_showed(changes: dict[str, Any], s
 
 
 def test_while_devices_open_the_live_table_says_for_how_long() -> None:
-    glances = (BurnGlance(device="gpu:0", state="opening"),)
-    moment = BurnMoment(elapsed_s=0.0, asked_s=20.0, devices=glances, opening_s=45.0)
+    glances = (DeviceProgress(device="gpu:0", state="opening"),)
+    moment = BurnProgress(elapsed_s=0.0, asked_s=20.0, devices=glances, opening_s=45.0)
 
     assert "burn: opening the devices for 45 s, then 20 s" in drawn(moment, unicode=True)
