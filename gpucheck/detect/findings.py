@@ -52,21 +52,21 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
     whole = partial(make_finding, check_id, Layer.HEALTH)
     # Of a lost GPU only the trouble found before counts; gpu-lost reports the loss.
     judged = [
-        (gpu, said)
+        (gpu, judgement)
         for gpu, health in machine.gpus
-        if isinstance(said := judge(gpu, health), Trouble) or not _is_lost(health)
+        if isinstance(judgement := judge(gpu, health), Trouble) or not _is_lost(health)
     ]
     troubles = [
         whole(
-            said.status,
-            f"GPU {gpu.index}: {said.summary}",
-            *said.evidence,
-            remedy=for_gpu(gpu.index, said.remedy),
+            judgement.status,
+            f"GPU {gpu.index}: {judgement.summary}",
+            *judgement.evidence,
+            remedy=for_gpu(gpu.index, judgement.remedy),
             gpu=gpu.uuid,
-            cause=said.cause,
+            cause=judgement.cause,
         )
-        for gpu, said in judged
-        if isinstance(said, Trouble)
+        for gpu, judgement in judged
+        if isinstance(judgement, Trouble)
     ]
     wrong = [found for found in troubles if found.status is not CheckStatus.OK]
     if wrong:
@@ -76,7 +76,9 @@ def over_gpus(machine: Machine, check_id: str, well: str, judge: Judge) -> list[
         # Nothing is known about the GPUs that were not reached, whatever the others answered.
         cause = HUNG if failure.code == HUNG else "not-read"
         return [whole(CheckStatus.UNKNOWN, f"not checked: {failure.message}", cause=cause)]
-    gaps = [(gpu.index, said.reason) for gpu, said in judged if isinstance(said, Unread)]
+    gaps = [
+        (gpu.index, judgement.reason) for gpu, judgement in judged if isinstance(judgement, Unread)
+    ]
     unread = [(index, reason) for index, reason in gaps if not _is_not_offered(reason)]
     if unread:
         names = ", ".join(str(index) for index, _ in unread)

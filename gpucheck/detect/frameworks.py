@@ -181,11 +181,11 @@ def _in_that_python(builds: BuildsReading, step: str) -> str:
 def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
     builds = machine.builds
     if builds.builds is None:
-        said = builds.unavailable or "the interpreter gave no answer"
+        why = builds.unavailable or "the interpreter gave no answer"
         asked = machine.request.framework == name or machine.request.python is not None
         status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
         return _finding(
-            name, status, f"not checked: {said}", cause="interpreter-silent" if asked else None
+            name, status, f"not checked: {why}", cause="interpreter-silent" if asked else None
         )
     build = machine.build(name)
     if build is None:
@@ -316,11 +316,13 @@ def _failed_test(
     if driver is not None:
         # Some frameworks call a missing driver an insufficient one.
         missing = driver.code == "library-not-found"
-        said = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
+        reason = "there is no CUDA driver (libcuda.so.1)" if missing else driver.message
         below = ("Fix the driver first: gpucheck detect",)
         problems = [
             *problems,
-            Trouble(CheckStatus.WARN, f"CUDA does not start: {said}", (), below, cause=driver.code),
+            Trouble(
+                CheckStatus.WARN, f"CUDA does not start: {reason}", (), below, cause=driver.code
+            ),
         ]
     if not problems:
         cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
@@ -345,9 +347,9 @@ def _problems(
     machine: Machine, build: BuildReading, test: TrialReading | None, guide: Guide
 ) -> Iterator[Trouble]:
     if build.broken:
-        said = "; ".join(build.broken[:MOST_NAMED])
+        named = "; ".join(build.broken[:MOST_NAMED])
         more = len(build.broken) - MOST_NAMED
-        summary = f"its installation is broken: {said}" + (f"; and {more} more" * (more > 0))
+        summary = f"its installation is broken: {named}" + (f"; and {more} more" * (more > 0))
         yield Trouble(
             CheckStatus.WARN,
             summary,
@@ -414,16 +416,16 @@ def _against_gpus(
     for capability in capabilities:
         known = holds_code_for(architectures, capability)
         if known is False:
-            said = f"this build has code only for {', '.join(architectures)}"
+            mismatch = f"this build has code only for {', '.join(architectures)}"
         elif known is None and too_old_for(build.cuda_build, capability):
-            said = f"CUDA {build.cuda_build} has no code for GPUs this old"
+            mismatch = f"CUDA {build.cuda_build} has no code for GPUs this old"
         elif known is None and too_new_for(build.cuda_build, capability):
-            said = f"CUDA {build.cuda_build} is older than this architecture"
+            mismatch = f"CUDA {build.cuda_build} is older than this architecture"
         else:
             continue
         yield Trouble(
             CheckStatus.WARN,
-            f"the GPU has compute capability {capability}, but {said}",
+            f"the GPU has compute capability {capability}, but {mismatch}",
             (Evidence("nvmlDeviceGetCudaComputeCapability", capability),),
             guide.install_gpu_build(machine, build),
             cause="no-code-for-the-gpu",
@@ -454,12 +456,12 @@ def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None,
 
 def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
     """Return that a build lacks code for a GPU, and which other build has it."""
-    said = f"it has no code for compute capability {show_capability(left)}"
+    lack = f"it has no code for compute capability {show_capability(left)}"
     other = next((wheel for wheel in runs if wheel.serves(left)), None)
     if other is None:
-        return f"{said}, nor has any other build"
+        return f"{lack}, nor has any other build"
     lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
-    return f"{said}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
+    return f"{lack}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
 
 
 def show_capability(capability: Version) -> str:

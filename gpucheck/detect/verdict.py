@@ -121,11 +121,11 @@ def judge(
     """
     # Only these are required by others, and each has one finding.
     chain = {finding.id: finding for finding in findings if finding.layer in CHAIN}
-    names, said = _observation(chain)
+    names, observation = _observation(chain)
     for name in set(names) & set(chain):
-        chain[name] = _outweighed(chain[name], said)
-    for name, said in _signs_of_absence(chain, has_control_node):
-        chain[name] = _outweighed(chain[name], said)
+        chain[name] = _outweighed(chain[name], observation)
+    for name, observation in _signs_of_absence(chain, has_control_node):
+        chain[name] = _outweighed(chain[name], observation)
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
     proven = _proven_by_launch(judged, chain.get(launch.ID))
     if cupy_failure is not None:
@@ -151,11 +151,11 @@ def _proven_by_launch(findings: Sequence[Finding], launched: Finding | None) -> 
 
 def _loss_reported_once(findings: Sequence[Finding]) -> list[Finding]:
     """Keep the remedy for a lost GPU in the finding that names it, not in each sign of it."""
-    told = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
+    named = any(f.id == gpu_lost.ID and f.status is CheckStatus.FAIL for f in findings)
     causes = (pci_device.FELL_OFF, *gpu_lost.WORDS)
     return [
         finding._replace(remedy=(f"See {gpu_lost.ID}.",))
-        if told and finding.layer in CHAIN and finding.cause in causes
+        if named and finding.layer in CHAIN and finding.cause in causes
         else finding
         for finding in findings
     ]
@@ -180,10 +180,13 @@ def _hang_reported_once(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 def _observation(chain: Mapping[str, Finding]) -> tuple[tuple[str, ...], str]:
     """Return the signs that are outweighed, and the observation that outweighs them."""
-    for witness, said in ((launch.ID, "yet a kernel runs"), (cuda_driver.ID, "yet CUDA works")):
-        found = chain.get(witness)
+    for observer, observation in (
+        (launch.ID, "yet a kernel runs"),
+        (cuda_driver.ID, "yet CUDA works"),
+    ):
+        found = chain.get(observer)
         if found is not None and found.status in GOOD:
-            return tuple(_below(witness)), said
+            return tuple(_below(observer)), observation
     found = chain.get(nvml.ID)
     if found is not None and found.status in GOOD:
         return nvml.REQUIRES, "yet NVML answers"
@@ -196,8 +199,8 @@ def _signs_of_absence(
     chain: Mapping[str, Finding], has_control_node: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the signs of an absent driver that a refusing driver outweighs, and its words."""
-    said = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
-    code = next(iter(sorted(said & (RUNS | MISMATCH))), None)
+    codes = {item.value for name in (nvml.ID, cuda_driver.ID) for item in _evidence_of(chain, name)}
+    code = next(iter(sorted(codes & (RUNS | MISMATCH))), None)
     bus, module, nodes = (
         chain.get(each) for each in (pci_device.ID, kernel_module.ID, device_nodes.ID)
     )
@@ -206,10 +209,10 @@ def _signs_of_absence(
         yield bus.id, f"{YET_A_DRIVER} ({code})" if code else node
     if module is not None and module.cause in kernel_module.ABSENCES:
         # Outside containers, the files of an unloaded driver stay behind.
-        stale = NOT_LOADED in said or module.cause != kernel_module.OF_THE_HOST
+        stale = NOT_LOADED in codes or module.cause != kernel_module.OF_THE_HOST
         if code or (has_control_node and not stale):
             yield module.id, f"{YET_A_DRIVER} ({code})" if code else node
-    if nodes is not None and nodes.cause in device_nodes.MISSING and said & OPENED:
+    if nodes is not None and nodes.cause in device_nodes.MISSING and codes & OPENED:
         yield nodes.id, YET_A_DRIVER
 
 

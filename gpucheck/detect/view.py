@@ -55,20 +55,20 @@ def _layer(layer: LayerSummary, detection: Detection, view: View) -> Iterator[Re
     if view.verbosity < 0 and layer.status not in WRONG:
         return
     own = [finding for finding in detection.checks if finding.layer is layer.layer]
-    told = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
+    shown = own if view.verbosity > 0 else [f for f in own if f.status in WRONG]
     yield _line(layer.status, f"{layer.layer.value}: {layer.summary}", view)
-    outweighed = told and all(f.status is CheckStatus.UNKNOWN and f.cause is None for f in told)
+    outweighed = shown and all(f.status is CheckStatus.UNKNOWN and f.cause is None for f in shown)
     if view.verbosity <= 0 and (layer.status is CheckStatus.OK or outweighed):
         return
     # What the layer's own line says is not repeated.
-    same = [finding for finding in told if finding.summary == layer.summary]
+    same = [finding for finding in shown if finding.summary == layer.summary]
     names = list(dict.fromkeys(finding.id for finding in same))
     if names not in ([], [layer.layer.value]):
         yield _unbroken(f"found by {', '.join(names)}", 1, style="dim")
     for finding in same:
         yield from _evidence(finding, 1)
         yield from _steps(finding, 1)
-    others = [finding for finding in told if finding not in same]
+    others = [finding for finding in shown if finding not in same]
     for position, finding in enumerate(others):
         yield _indented(_line(finding.status, f"{finding.id}: {finding.summary}", view))
         # Evidence and remedies that several GPUs share stand once, below the last of them.

@@ -319,16 +319,16 @@ def _too_old(machine: Machine, failure: ProbeFailure) -> Finding:
     """Explain error 35, which means a driver that is too old, or none at all."""
     plain = _plain(machine, failure)
     version = machine.cuda.driver_version
-    said = Evidence("cuDriverGetVersion", "?" if version is None else str(version))
+    reported = Evidence("cuDriverGetVersion", "?" if version is None else str(version))
     if version != 0:
         without = tuple(step for step in plain.remedy if step != COMPAT)
         possible = not machine.is_wsl and not any(
             "GeForce" in (gpu.name or "") for gpu in machine.nvml.gpus
         )
-        return plain._replace(evidence=(said,), remedy=plain.remedy if possible else without)
+        return plain._replace(evidence=(reported,), remedy=plain.remedy if possible else without)
     return _fail(
         f"there is no driver behind {LIBRARY} (its version reads as 0)",
-        said,
+        reported,
         remedy=REMEDIES["library-not-found"],
         cause="no-driver",
     )

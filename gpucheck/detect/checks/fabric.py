@@ -71,9 +71,9 @@ def judge(gpu: GpuReading, health: GpuHealthReading) -> Judgement:
             ),
             cause="fabric-not-ready",
         )
-    said = HEALTH.get(health.fabric_health or 0)
-    if said is None:
+    condition = HEALTH.get(health.fabric_health or 0)
+    if condition is None:
         return None
     step = "Read the log of nvidia-fabricmanager: journalctl -u nvidia-fabricmanager"
-    summary = f"the NVLink fabric is {said}"
+    summary = f"the NVLink fabric is {condition}"
     return Trouble(CheckStatus.WARN, summary, evidence, (step,), cause="fabric-unhealthy")

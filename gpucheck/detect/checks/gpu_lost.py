@@ -105,12 +105,14 @@ def _by_the_bus(machine: Machine) -> Iterator[LostGpu]:
 
 def _lost(lost: Sequence[LostGpu], count: int) -> Finding:
     codes = dict.fromkeys(gpu.code for gpu in lost)
-    said = [f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes]
+    losses = [
+        f"{', '.join(g.name for g in lost if g.code == code)} {WORDS[code]}" for code in codes
+    ]
     steps = [step for gpu in lost for step in for_gpu(gpu.number or 0, REMEDIES[gpu.code])]
     left = Evidence(LEFT, f"{count - len(lost)} of {count}")
     return _finding(
         CheckStatus.FAIL,
-        "; ".join(said),
+        "; ".join(losses),
         left,
         *(gpu.sign for gpu in lost),
         remedy=tuple(dict.fromkeys(steps)),

@@ -89,13 +89,13 @@ def check(machine: Machine) -> Finding:
     if bad:
         return _some_failed(bad, reading)
     first = reading.launches[0]
-    said = (
+    summary = (
         f"a kernel runs on {count_of(len(reading.launches))} through {WORDS[reading.through]} and"
         f" its result is right (first launch {_time(first.first_launch_s)})"
     )
     alone = reading.libcuda_failure
     if alone is None:
-        return _finding(CheckStatus.OK, said, *_evidence(reading))
+        return _finding(CheckStatus.OK, summary, *_evidence(reading))
     return _finding(
         CheckStatus.WARN,
         f"a kernel runs only through CuPy; through libcuda: {alone.message}",
@@ -149,15 +149,15 @@ def _failed(failure: ProbeFailure, reading: LaunchReading) -> Finding:
 def _some_failed(bad: list[LaunchedReading], reading: LaunchReading) -> Finding:
     count = len(reading.launches)
     first = bad[0].failure
-    said = "the result is wrong" if first is None else first.message
+    problem = "the result is wrong" if first is None else first.message
     remedy = REMEDIES.get(first.code if first else "launch-failed", (KERNEL_LOG,))
     if len(bad) == count:
         where = "" if count == 1 else f" on any of {count_of(count)}"
-        summary = f"no kernel could be run{where}: {said}"
+        summary = f"no kernel could be run{where}: {problem}"
         status = CheckStatus.FAIL
     else:
         names = ", ".join(str(launch.ordinal) for launch in bad)
-        summary = f"a kernel cannot be run on CUDA device {names}: {said}"
+        summary = f"a kernel cannot be run on CUDA device {names}: {problem}"
         status = CheckStatus.WARN
     cause = first.code if first else "wrong-result"
     return _finding(status, summary, *_evidence(reading), remedy=remedy, cause=cause)

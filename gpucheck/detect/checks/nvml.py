@@ -132,13 +132,13 @@ def check(machine: Machine) -> Finding:
 
 def _failed(machine: Machine, failure: ProbeFailure) -> Finding:
     code = "" if failure.library_code is None else f"NVML {failure.library_code}"
-    said = Evidence(failure.function or "NVML", code or failure.code)
+    error = Evidence(failure.function or "NVML", code or failure.code)
     found = EXPLAIN.get(failure.code, _plain)(machine, failure)
     answering = [str(gpu.index) for gpu in machine.nvml.gpus if gpu.failure is None]
     others = Evidence("GPUs that answer", ", ".join(answering))
     return found._replace(
         status=CheckStatus.UNKNOWN if failure.code in UNDECIDED else CheckStatus.FAIL,
-        evidence=(said, *found.evidence, *(others,) * bool(answering)),
+        evidence=(error, *found.evidence, *(others,) * bool(answering)),
     )
 
 
