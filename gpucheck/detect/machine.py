@@ -27,7 +27,6 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.condition import GONE
 from gpucheck.inventory.inventory import HUNG, see_visibility
 from gpucheck.inventory.model import Visibility
-from gpucheck.inventory.visibility import apply_rules, is_mig
 from gpucheck.report.envelope import Host
 
 #: Remedies if nothing more exact is known: the driver logs there what it met.
@@ -131,19 +130,6 @@ class Machine:
             ask_driver=False,
             driver_version=self.nvml.driver_version,
         )
-
-    @cached_property
-    def visible_by_the_rules(self) -> tuple[str, ...] | None:
-        """The UUIDs that a program should see; None if only the driver knows."""
-        gpus = [gpu for gpu in self.nvml.gpus if gpu.failure is None]
-        if self.nvml.failure is not None or any(is_mig(gpu) for gpu in gpus):
-            return None
-        text = self.environment.get(VISIBLE)
-        if text is None:
-            # All of them, in whatever order.
-            return tuple(gpu.uuid for gpu in gpus if gpu.uuid)
-        order = self.environment.get("CUDA_DEVICE_ORDER")
-        return apply_rules(text, order, gpus, driver_version=self.nvml.driver_version).visible
 
     @cached_property
     def builds(self) -> BuildsReading:

@@ -21,7 +21,7 @@ from gpucheck.detect.remedies import IN_A_VM, for_gpu, install_libraries, start_
 from gpucheck.drivers.evidence import NodeReading
 from gpucheck.drivers.readings import CudaReading, GpuReading, ProbeFailure
 from gpucheck.inventory.inventory import cuda_version
-from gpucheck.inventory.visibility import digits_of
+from gpucheck.inventory.visibility import apply_rules, digits_of, is_mig
 from gpucheck.report.envelope import CheckStatus, Evidence
 
 ID = "cuda-driver"
@@ -175,7 +175,7 @@ def _left_out(machine: Machine) -> Finding | None:
     Not judged: MIG (CUDA counts instances), a lost GPU and one with a prohibiting compute mode,
     which have checks of their own; and devices that CUDA does not name.
     """
-    visible = machine.visible_by_the_rules
+    visible = _visible_by_the_rules(machine)
     seen = {device.uuid_hex for device in machine.cuda.devices}
     if visible is None or None in seen:
         return None
@@ -212,6 +212,20 @@ def _left_out(machine: Machine) -> Finding | None:
         ),
         cause="gpu-left-out",
     )
+
+
+def _visible_by_the_rules(machine: Machine) -> tuple[str, ...] | None:
+    """Return the UUIDs that a program should see; None if only the driver knows."""
+    nvml = machine.nvml
+    gpus = [gpu for gpu in nvml.gpus if gpu.failure is None]
+    if nvml.failure is not None or any(is_mig(gpu) for gpu in gpus):
+        return None
+    text = machine.environment.get(VISIBLE)
+    if text is None:
+        # All of them, in whatever order.
+        return tuple(gpu.uuid for gpu in gpus if gpu.uuid)
+    order = machine.environment.get("CUDA_DEVICE_ORDER")
+    return apply_rules(text, order, gpus, driver_version=nvml.driver_version).visible
 
 
 def _failed(failure: ProbeFailure, machine: Machine) -> Finding:
