@@ -76,18 +76,8 @@ def test_gpus_that_are_hidden_on_purpose(text: str) -> None:
     assert hides_on_purpose(apply_rules(text, None, ALIKE))
 
 
-def test_what_an_empty_value_hides() -> None:
-    (notice,) = advise(apply_rules("", None, ALIKE), ALIKE, {})
-
-    assert "hides all 4 GPUs" in notice.message
-    assert "write -1" in notice.message
+def test_an_empty_value_hides_nothing_where_there_is_no_gpu() -> None:
     assert advise(apply_rules("", None, []), [], {}) == []
-
-
-def test_that_nothing_is_left_is_said() -> None:
-    (notice,) = advise(apply_rules("0,0", None, ALIKE), ALIKE, {})
-
-    assert notice.message.endswith("so CUDA sees none of the 4 GPUs.")
 
 
 @pytest.mark.parametrize("text", [None, "0", "0,1", "-1", "GPU-00000000", "1,0"])
@@ -165,6 +155,31 @@ def test_a_driver_that_disagrees_is_a_finding() -> None:
     assert notice.code == "driver-disagrees-with-rules"
     assert str(ALIKE[0].uuid) in notice.message
     assert notice.message.endswith(f"sees 2 devices; the driver leaves out {ALIKE[0].uuid}.")
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "environment", "part"),
+    [
+        ("", ALIKE[:1], {}, "which hides the GPU: unset"),
+        ("", ALIKE, {}, "which hides all 4 GPUs: unset it to see them, or write -1"),
+        ("9", ALIKE[:1], {}, "the entry '9' is dropped: out of range: there is 1 GPU."),
+        ("9", ALIKE, {}, "there are 4 GPUs, so CUDA sees none of the 4 GPUs."),
+        ("a" * 60, ALIKE, {}, f"CUDA_VISIBLE_DEVICES='{'a' * 60}': the entry '{'a' * 60}' is"),
+        (
+            "a" * 61,
+            ALIKE,
+            {},
+            f"CUDA_VISIBLE_DEVICES='{'a' * 60}...': the entry '{'a' * 60}...' is",
+        ),
+        ("7", ALIKE, {"NVIDIA_VISIBLE_DEVICES": "4,7"}, "numbers in CUDA_VISIBLE_DEVICES='7' name"),
+    ],
+)
+def test_a_notice_names_the_value_and_its_effect(
+    text: str, gpus: list[GpuReading], environment: dict[str, str], part: str
+) -> None:
+    found = advise(apply_rules(text, None, gpus), gpus, environment)
+
+    assert part in found[-1].message
 
 
 @given(
