@@ -17,7 +17,7 @@ _FURTHER = {"memcheck": ("--report-api-errors", "no")}
 _FOUND = 9
 #: Exit code of pytest after a failed test; other codes except 0 mean that it could not run.
 _FAILED = 1
-_TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_corruption.py")
+_TESTS = ("tests/gpu/test_kernels.py", "tests/gpu/test_sdc.py")
 
 
 def run_tests(children: Children, seconds: float) -> tuple[list[Figure], str | None]:
