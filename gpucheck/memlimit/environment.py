@@ -18,7 +18,7 @@ from gpucheck.memlimit.model import MemoryLimit
 HOOK_VARIABLE = "GPUCHECK_MEMORY_LIMIT"
 PYTHONPATH = "PYTHONPATH"
 FRAMEWORKS = ("torch", "tensorflow", "cupy", "onnxruntime", "jax")
-#: Marks of the runs outer a command, by which a watcher recognises its descendants.
+#: Marks of the runs around a command, by which a watcher recognises its descendants.
 RUNS_VARIABLE = "GPUCHECK_LIMIT_RUNS"
 
 
