@@ -19,31 +19,26 @@ def plan(inputs: PlanInput) -> Iterator[Setting]:
     if any(gpu.mig_instance for gpu in inputs.limits):
         yield _mig(inputs)
     if inputs.has("numba"):
-        yield Setting(mechanism=_NUMBA)
-    yield Setting(mechanism=_OTHER_PROGRAMS)
+        # Numba asks the driver for every array, unless another memory manager is plugged in.
+        reason = "it allocates without a pool that could be limited"
+        yield _unlimited("numba", reason, installed=True)
+    yield _unlimited("any other CUDA program", "only MPS or MIG can limit it")
 
 
-_OTHER_PROGRAMS = Mechanism(
-    framework="any other CUDA program",
-    mechanism="none",
-    setting=None,
-    strength=Strength.NONE,
-    applies=False,
-    reason="only MPS or MIG can limit it",
-    by=Way.NOBODY,
-)
-
-#: Numba asks the driver for every array, unless another memory manager is plugged in.
-_NUMBA = Mechanism(
-    framework="numba",
-    mechanism="none",
-    setting=None,
-    strength=Strength.NONE,
-    applies=False,
-    reason="it allocates without a pool that could be limited",
-    by=Way.NOBODY,
-    installed=True,
-)
+def _unlimited(framework: str, reason: str, *, installed: bool | None = None) -> Setting:
+    """Return what no setting and no line of code limits."""
+    return Setting(
+        mechanism=Mechanism(
+            framework=framework,
+            mechanism="none",
+            setting=None,
+            strength=Strength.NONE,
+            applies=False,
+            reason=reason,
+            by=Way.NOBODY,
+            installed=installed,
+        )
+    )
 
 
 def _mps(inputs: PlanInput) -> Setting:
