@@ -176,7 +176,20 @@ class TestEnvironment:
 
     @pytest.mark.parametrize(
         "theirs",
-        ["31%", "30.1%", "0", "0%", "", "0.3", "abc", "-1", "200%", "1.0", str(24 * GIB + 1), "%", "9" * 99],
+        [
+            "31%",
+            "30.1%",
+            "0",
+            "0%",
+            "",
+            "0.3",
+            "abc",
+            "-1",
+            "200%",
+            str(24 * GIB + 1),
+            "%",
+            "9" * 99,
+        ],
     )
     def test_a_wider_or_meaningless_cupy_limit_is_replaced(self, theirs: str) -> None:
         limit = plan("30%", environment={CUPY: theirs})
