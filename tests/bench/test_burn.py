@@ -24,7 +24,8 @@ from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import ExitCode, InconclusiveError, MissingError, WrongUseError
 from tests.fakes.bench import FakeClock
-from tests.fakes.bench_runs import gpus, uuid_of
+from tests.fakes.bench_results import uuid_of
+from tests.fakes.bench_runs import gpus
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 from tests.report.schemas import closed_validator
 

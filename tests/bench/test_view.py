@@ -26,10 +26,10 @@ from gpucheck.bench.view import render_bench
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.report.envelope import Failure
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG
-from tests.fakes.verdicts import environment
+from tests.fakes.bench_results import environment
 
 ENVIRONMENT = replace(
-    environment(),
+    environment(parallel_efficiency=None, peak_memory_bytes=None),
     cpu_model="Some CPU",
     logical_cores=8,
     usable_cores=4,

@@ -121,9 +121,9 @@ def sensors(device: str = "gpu:0", **changes: Any) -> GpuTelemetry:
     return replace(found, **changes)
 
 
-def environment(gpus: Sequence[BenchGpu] = ()) -> BenchEnvironment:
+def environment(gpus: Sequence[BenchGpu] = (), **changes: Any) -> BenchEnvironment:
     """Return where the pretended figures were taken."""
-    return BenchEnvironment(
+    found = BenchEnvironment(
         cpu_model="Pretended CPU",
         logical_cores=2,
         usable_cores=2,
@@ -141,12 +141,13 @@ def environment(gpus: Sequence[BenchGpu] = ()) -> BenchEnvironment:
         steal_percent=0.0,
         parallel_efficiency=1.0,
         peak_memory_bytes=1 << 20,
-        duration_s=1.0,
+        duration_s=12.5,
         seed=0,
         data="normal(0,1)",
         mode=BenchMode.QUICK,
         budget_s=1.0,
     )
+    return replace(found, **changes)
 
 
 def result_of(

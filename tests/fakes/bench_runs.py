@@ -11,58 +11,40 @@ from gpucheck.bench.ci.processes import run_of
 from gpucheck.bench.model import (
     BenchResult,
     Doubt,
-    DtypeSpec,
-    GpuTelemetry,
     Measurement,
-    SampleSummary,
-    Scope,
     Telemetry,
-    Throughput,
     Verified,
 )
 from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, worker_devices
-from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure, Host
-from tests.fakes.verdicts import environment
+from tests.fakes.bench_results import (
+    BFLOAT16,
+    environment,
+    gpu,
+    measurement,
+    sensors,
+    uuid_of,
+)
 
-BF16 = DtypeSpec(input="bfloat16", accumulate="float32", output="bfloat16", math_mode="bf16")
 HOST = Host(name="node17", driver_version="580.95.05", cuda_driver_version="13.0")
-
-
-def uuid_of(device: str) -> str:
-    """Return the UUID of a synthetic device."""
-    return f"GPU-{device.removeprefix('gpu:'):0>8}"
 
 
 def row(device: str, speed: float, **changes: Any) -> Measurement:
     """Return a product of bfloat16 numbers at `speed` FLOP/s."""
     seconds = 2.0 * 4096**3 / speed
-    found = Measurement(
-        kernel="matmul",
-        variant="cublas",
-        device=device,
-        gpu_uuid=None if device == "cpu" else uuid_of(device),
-        dtype=BF16,
-        shape=(4096, 4096, 4096),
-        scope=Scope.RESIDENT,
-        median_s=seconds,
-        summary=SampleSummary(
-            count=50,
-            min_s=seconds,
-            p10_s=seconds,
-            median_s=seconds,
-            p90_s=seconds,
-            max_s=seconds,
-            iqr_s=0.0,
-            outlier_count=0,
-        ),
-        throughput=Throughput(value=speed, unit="FLOP/s"),
-        verified=Verified(error=1e-3, bound=1e-2, ok=True, reference="float64"),
-        converged=True,
-    )
-    return replace(found, **changes)
+    given: dict[str, Any] = {
+        "variant": "cublas",
+        "dtype": BFLOAT16,
+        "shape": (4096, 4096, 4096),
+        "threads": None,
+        "median_s": seconds,
+        "round_medians_s": (),
+        "verified": Verified(error=1e-3, bound=1e-2, ok=True, reference="float64"),
+    }
+    found = measurement("matmul", speed, device=device, unit="FLOP/s")
+    return replace(found, **(given | changes))
 
 
 def document(
@@ -70,7 +52,7 @@ def document(
     speed: float,
     *,
     rows: Sequence[Measurement] | None = None,
-    sensors: Mapping[str, Any] | None = None,
+    readings: Mapping[str, Any] | None = None,
     doubts: Sequence[str] = (),
     exit_code: int = 0,
     error: Failure | None = None,
@@ -80,31 +62,9 @@ def document(
     where = environment()
     telemetry = None
     if device != "cpu":
-        gpu = BenchGpu(
-            cuda_index=int(device.removeprefix("gpu:")),
-            uuid=uuid_of(device),
-            name="NVIDIA H100 80GB HBM3",
-            compute_capability="9.0",
-            sm_count=132,
-            l2_bytes=2**25,
-            memory_total_bytes=2**36,
-            memory_free_bytes=2**36,
-            float32_math="fp32",
-            pci_device_id="233010de",
-        )
-        where = replace(where, gpus=(gpu,), cupy_version="14.2.0", cublas_version="12.9.0")
-        known = {
-            "uuid": uuid_of(device),
-            "reading_count": 200,
-            "period_s": 0.05,
-            "power_limit_w": 700.0,
-            "vbios_version": "96.00",
-            "ecc_mode": True,
-            "pcie_generation": 5,
-            "pcie_width": 16,
-            **(sensors or {}),
-        }
-        telemetry = Telemetry(gpus=(GpuTelemetry(**known),))
+        where = environment([gpu(device, board=None)], cublas_version="12.9.0")
+        known = sensors(device, reading_count=200, vbios_version="96.00", ecc_mode=True)
+        telemetry = Telemetry(gpus=(replace(known, **(readings or {})),))
     doubted = tuple(Doubt(code=code, message=code, next="look") for code in doubts)
     given = rows if rows is not None else (row(device, speed, doubts=doubted),)
     result = BenchResult(

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.bench.model import BenchEnvironment, BenchMode, BenchResult
+from gpucheck.bench.model import BenchResult
 from gpucheck.report.envelope import Evidence, Failure, Host, Notice, Report, status_of
 from gpucheck.report.errors import ExitCode
+from tests.fakes.bench_results import environment
 
 #: A name that tries to leave wherever it is put.
 HOSTILE = (
     "H100<&\"'>]]>|`x`\x00\x1b[31m\r\n::error::owned\n| a | b |\n<script>alert(1)</script>"
     "%0A,:\ud800\ufffe\u202e[link](http://x)"
 )
-
-
-def environment() -> BenchEnvironment:
-    """Return where it was measured."""
-    return BenchEnvironment(
-        cpu_model="Fake CPU",
-        logical_cores=2,
-        usable_cores=2,
-        cpu_quota_cores=None,
-        blas_name="fakeblas",
-        blas_version="1.0",
-        blas_architecture=None,
-        blas_threads=2,
-        numpy_version="2",
-        cupy_version=None,
-        gpus=(),
-        gpu_unavailable=None,
-        load_average_1m=None,
-        other_load_percent=None,
-        steal_percent=None,
-        parallel_efficiency=None,
-        peak_memory_bytes=None,
-        duration_s=12.5,
-        seed=0,
-        data="normal",
-        mode=BenchMode.QUICK,
-        budget_s=10.0,
-    )
 
 
 def result(*gates: Gate) -> BenchResult:

@@ -167,12 +167,12 @@ def test_the_fingerprint_of_a_gpu_names_what_decides_its_speed() -> None:
         vbios="96.00",
         driver="580.95.05",
         cuda="13.0",
-        cupy="14.2.0",
+        cupy="14.0",
         cublas="12.9.0",
         power_limit_w=700.0,
         ecc=True,
         clock_policy="default",
-        cpu="Fake CPU",
+        cpu="Pretended CPU",
         cores=2,
         blas="fakeblas 1.0, 2 threads",
         variables={},
@@ -185,11 +185,11 @@ def test_the_fingerprint_of_the_processor_knows_no_gpu() -> None:
     found = fingerprints_of(runs_of({"cpu": [1e11]}), None)["cpu"]
 
     assert (found.board, found.driver, found.ecc, found.clock_policy) == (None,) * 4
-    assert found.cpu == "Fake CPU"
+    assert found.cpu == "Pretended CPU"
 
 
 def test_clocks_that_somebody_set_are_another_policy() -> None:
-    runs = runs_of({"gpu:0": [7e14]}, sensors={"reasons": {"application-clocks": 0.2}})
+    runs = runs_of({"gpu:0": [7e14]}, readings={"reasons": {"application-clocks": 0.2}})
 
     assert fingerprints_of(runs, None)["gpu:0"].clock_policy == "set by somebody"
 

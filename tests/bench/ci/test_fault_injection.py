@@ -24,7 +24,8 @@ from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.github import workflow_commands
 from gpucheck.report.formats.junit import render
 from gpucheck.report.text import View
-from tests.fakes.bench_runs import HOST, FakeWorkers, document, gpus, row, uuid_of
+from tests.fakes.bench_results import uuid_of
+from tests.fakes.bench_runs import HOST, FakeWorkers, document, gpus, row
 from tests.fakes.verdicts import report
 from tests.report.formats.junit_rules import violations
 
@@ -79,7 +80,7 @@ def judged(fault: Mapping[str, Any]) -> Answer:
             order.device,
             1.0,
             rows=given,
-            sensors=sensors,
+            readings=sensors,
             corruption=(replace(check, **mine.pop("corruption", {})),),
         )
         assert not mine, mine

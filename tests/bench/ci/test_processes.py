@@ -23,7 +23,8 @@ from gpucheck.bench.workers import (
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError
 from tests.architecture.commands import built_command
-from tests.fakes.bench_runs import FakeWorkers, document, gpus, runs_of, uuid_of
+from tests.fakes.bench_results import uuid_of
+from tests.fakes.bench_runs import FakeWorkers, document, gpus, runs_of
 
 DIED = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="the process was ended by SIGKILL"))
 STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="it was interrupted"))
@@ -196,7 +197,7 @@ def read(found: Any) -> ProcessRun:
 
 
 def test_a_document_is_read_whole() -> None:
-    run = read(document("gpu:0", 7e14, sensors={"limited_s": {"power-cap": 1.5}}))
+    run = read(document("gpu:0", 7e14, readings={"limited_s": {"power-cap": 1.5}}))
 
     assert run.failure is None
     assert run.result is not None
@@ -288,7 +289,7 @@ def test_a_device_whose_first_process_died_is_shown_by_the_next() -> None:
 def test_the_sensors_of_all_processes_are_joined() -> None:
     first = runs_of(
         {"gpu:0": [1e14]},
-        sensors={
+        readings={
             "temperature_c": Extent(low=40, median=60, high=70),
             "limited_s": {"power-cap": 1.0},
             "new_errors": {"ecc_corrected": 1},
@@ -298,7 +299,7 @@ def test_the_sensors_of_all_processes_are_joined() -> None:
     )
     second = runs_of(
         {"gpu:0": [1e14]},
-        sensors={
+        readings={
             "temperature_c": Extent(low=50, median=80, high=90),
             "limited_s": {"power-cap": 2.0, "software-thermal": 0.5},
             "new_errors": {"ecc_corrected": 2},
