@@ -23,6 +23,84 @@ _WITHOUT_HOST = frozenset({"matmul", "softmax", "copy", "triad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpu:
+    """GPU as the inventory knows it; `device` is its name here, None if CUDA does not see it.
+
+    `pci_device_id` is NVML's eight digits, `nvlink_links` the fewest links to another GPU.
+    """
+
+    gpu: Gpu
+    device: str | None
+    pci_device_id: str | None = None
+    nvlink_links: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The machine's GPUs that take part."""
+
+    gpus: tuple[NodeGpu, ...] = ()
+    driver_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """One run of a profile so far."""
+
+    profile: Profile
+    node: Node = field(default_factory=Node)
+    runs: Sequence[ProcessRun] = ()
+    baseline: Baseline | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that take part, in their order."""
+        if self.profile.match.target is Target.CPU:
+            return ("cpu",)
+        seen = dict.fromkeys(gpu.device for gpu in self.node.gpus if gpu.device is not None)
+        return tuple(seen | dict.fromkeys(run.device for run in self.runs))
+
+    def runs_of(self, device: str) -> tuple[ProcessRun, ...]:
+        """Return a device's processes."""
+        return tuple(run for run in self.runs if run.device == device)
+
+    def telemetry_of(self, device: str) -> tuple[GpuTelemetry, ...]:
+        """Return what the sensors of a GPU showed in each process that read them."""
+        results = (run.result for run in self.runs_of(device) if run.result is not None)
+        return tuple(
+            gpu
+            for result in results
+            if result.telemetry is not None
+            for gpu in result.telemetry.gpus
+            if gpu.reading_count
+        )
+
+    def why_no_telemetry(self, device: str) -> str:
+        """Return why a device's sensors were not read."""
+        for run in self.runs_of(device):
+            telemetry = run.result.telemetry if run.result is not None else None
+            if telemetry is not None and telemetry.unavailable is not None:
+                return telemetry.unavailable
+        return "no process read its sensors"
+
+    def uuid_of(self, device: str) -> str | None:
+        """Return the UUID of a device, None for the processor or where it is not known."""
+        known = (gpu.gpu.uuid for gpu in self.node.gpus if gpu.device == device)
+        told = (run.gpu_uuid for run in self.runs if run.device == device)
+        return next((uuid for uuid in (*known, *told) if uuid is not None), None)
+
+    def figures(self, check: Check) -> dict[str, MetricValues]:
+        """Return a check's figures on every device."""
+        return {device: metric_values(check, device, self.runs) for device in self.devices}
+
+    @property
+    def corruption(self) -> tuple[Corruption, ...]:
+        """Return the corruption checks of every process."""
+        results = (run.result for run in self.runs if run.result is not None)
+        return tuple(one for result in results for one in result.corruption)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValues:
     """A check on one device: the rows of its processes, and their values in the check's unit.
 
@@ -213,82 +291,3 @@ def why_missing(check: Check, figures: MetricValues) -> NotMeasured:
             "gpucheck profile explain shows the checks",
         ),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGpu:
-    """A GPU as the inventory knows it; `device` is its name here, None if CUDA does not see it.
-
-    `pci_device_id` is NVML's eight digits, `nvlink_links` the fewest links to another GPU.
-    """
-
-    gpu: Gpu
-    device: str | None
-    pci_device_id: str | None = None
-    nvlink_links: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """The machine's GPUs that take part; `unavailable` says why there are none."""
-
-    gpus: tuple[NodeGpu, ...] = ()
-    driver_version: str | None = None
-    unavailable: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunData:
-    """One run of a profile so far."""
-
-    profile: Profile
-    node: Node = field(default_factory=Node)
-    runs: Sequence[ProcessRun] = ()
-    baseline: Baseline | None = None
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Return the devices that take part, in their order."""
-        if self.profile.match.target is Target.CPU:
-            return ("cpu",)
-        seen = dict.fromkeys(gpu.device for gpu in self.node.gpus if gpu.device is not None)
-        return tuple(seen | dict.fromkeys(run.device for run in self.runs))
-
-    def runs_of(self, device: str) -> tuple[ProcessRun, ...]:
-        """Return a device's processes."""
-        return tuple(run for run in self.runs if run.device == device)
-
-    def telemetry_of(self, device: str) -> tuple[GpuTelemetry, ...]:
-        """Return what the sensors of a GPU showed in each process that read them."""
-        results = (run.result for run in self.runs_of(device) if run.result is not None)
-        return tuple(
-            gpu
-            for result in results
-            if result.telemetry is not None
-            for gpu in result.telemetry.gpus
-            if gpu.reading_count
-        )
-
-    def why_no_telemetry(self, device: str) -> str:
-        """Return why a device's sensors were not read."""
-        for run in self.runs_of(device):
-            telemetry = run.result.telemetry if run.result is not None else None
-            if telemetry is not None and telemetry.unavailable is not None:
-                return telemetry.unavailable
-        return "no process read its sensors"
-
-    def uuid_of(self, device: str) -> str | None:
-        """Return the UUID of a device, None for the processor or where it is not known."""
-        known = (gpu.gpu.uuid for gpu in self.node.gpus if gpu.device == device)
-        told = (run.gpu_uuid for run in self.runs if run.device == device)
-        return next((uuid for uuid in (*known, *told) if uuid is not None), None)
-
-    def figures(self, check: Check) -> dict[str, MetricValues]:
-        """Return a check's figures on every device."""
-        return {device: metric_values(check, device, self.runs) for device in self.devices}
-
-    @property
-    def corruption(self) -> tuple[Corruption, ...]:
-        """Return the corruption checks of every process."""
-        results = (run.result for run in self.runs if run.result is not None)
-        return tuple(one for result in results for one in result.corruption)
