@@ -218,7 +218,8 @@ def judge(grants: Sequence[Grant], codes: dict[int, int], killed: set[int]) -> l
 
 def left_over() -> list[str]:
     """Return a problem if somebody is still said to hold or to wait."""
-    from gpucheck.place.claims import list_claims, open_claims
+    from gpucheck.place.claim_store import list_claims
+    from gpucheck.place.claims import open_claims
 
     # What a killed holder had started ends by itself.
     for _ in range(20):

@@ -41,7 +41,7 @@ from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, Sensor
 from gpucheck.drivers.readings import NvmlReading
 from gpucheck.inventory.inventory import ListRequest, take_inventory
 from gpucheck.inventory.model import Inventory
-from gpucheck.place.lease import own_command
+from gpucheck.place.claims import own_command
 from gpucheck.report.codec import DecodeError, from_plain
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import InconclusiveError, WrongUseError

@@ -39,8 +39,14 @@ from gpucheck.drivers.readings import CudaReading, NvmlReading
 from gpucheck.inventory.inventory import HUNG, complete_host
 from gpucheck.inventory.visibility import digits_of, gpu_uuid
 from gpucheck.place.claim_store import ClaimStore, Target
-from gpucheck.place.claims import Acquisition, ClaimOptions, enclosing_ids, open_store
-from gpucheck.place.lease import NamedSelector, own_command
+from gpucheck.place.claims import (
+    Acquisition,
+    ClaimOptions,
+    NamedSelector,
+    enclosing_ids,
+    open_store,
+    own_command,
+)
 from gpucheck.place.model import ProcessState
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import (

@@ -260,7 +260,8 @@ def place(options: PlaceOptions, shared: Shared, context: Context) -> int:
 
 
 def _show_claims(shared: Shared) -> int:
-    from gpucheck.place.claims import list_claims, open_claims
+    from gpucheck.place.claim_store import list_claims
+    from gpucheck.place.claims import open_claims
 
     if shared.recording is not None:
         raise wrong(
@@ -342,8 +343,7 @@ def _amount(text: str) -> Amount:
 
 
 def _claim_options(options: PlaceOptions, shared: Shared, context: Context) -> ClaimOptions:
-    from gpucheck.place.claims import ClaimOptions
-    from gpucheck.place.lease import own_command
+    from gpucheck.place.claims import ClaimOptions, own_command
 
     return ClaimOptions(
         share=options.share,

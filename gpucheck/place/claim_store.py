@@ -1,4 +1,4 @@
-"""Lock files for claims, in a directory that all users share: held slots, and the queue.
+"""Store of claims: lock files in a directory that all users share, held slots, and the queue.
 
 A claim is a file whose flock(2) is held on an open descriptor. The command inherits the descriptor,
 so the kernel ends the claim with the last process that has it, however that process ends. What a
@@ -55,7 +55,7 @@ from gpucheck.place.lock_files import (
     unusable_path,
     user_name,
 )
-from gpucheck.place.model import MOST_SHARES, Holder
+from gpucheck.place.model import MOST_SHARES, Claim, ClaimList, Holder, UnusableLock
 from gpucheck.report.errors import InconclusiveError
 
 _MUTEX = "gate.lock"
@@ -152,6 +152,24 @@ class HeldSlot:
     claim_id: str | None = None
     user_id: int | None = None
     problem: str = ""
+
+    def as_claim(self, *, waited_s: float | None = None) -> Claim:
+        """Return it as the documents show it."""
+        holder, step = self.holder, self.slot.steps[-1]
+        return Claim(
+            uuid=self.slot.target.uuid,
+            gpu_uuid=self.slot.target.card,
+            path=self.path,
+            slot=step.slot,
+            share=step.share,
+            held=True,
+            waited_s=waited_s,
+            pid=holder.pid,
+            process=holder.process,
+            user=holder.user,
+            command=holder.command,
+            since=holder.since,
+        )
 
     @property
     def obstacle(self) -> str:
@@ -473,3 +491,29 @@ class LockedStore:
             claim_id=text_of(best.record, "id"),
             user_id=best.user_id,
         )
+
+
+def list_claims(store: ClaimStore) -> ClaimList:
+    """Return the claims that are held, and the queue."""
+    directory = str(store.directory)
+    if not store.exists():
+        return ClaimList(directory=directory)
+    with store.mutex() as locked:
+        held = locked.held()
+        queue = locked.queue()
+    return ClaimList(
+        directory=directory,
+        claims=tuple(item.as_claim() for item in held if not item.problem),
+        unusable=tuple(
+            UnusableLock(
+                uuid=item.slot.target.uuid,
+                path=item.path,
+                user=item.holder.user,
+                problem=item.problem,
+            )
+            for item in held
+            if item.problem
+        ),
+        waiting=len(queue),
+        queue=tuple(queue),
+    )

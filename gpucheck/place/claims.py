@@ -1,4 +1,4 @@
-"""Claims on GPUs: FIFO queue, acquisition, rules of sharing, and the list of who holds what.
+"""Claims on GPUs: FIFO queue, acquisition, and rules of sharing.
 
 Selecting and claiming are one step under the mutex of the claims. A caller that is ready to wait
 draws a ticket there first, before it surveys the machine. Tickets that want some of the same GPUs
@@ -28,7 +28,7 @@ from gpucheck.place.claim_store import (
     claims_directory,
 )
 from gpucheck.place.lock_files import user_name
-from gpucheck.place.model import Claim, ClaimList, Holder, UnusableLock
+from gpucheck.place.model import Claim, Holder
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
 
@@ -127,6 +127,47 @@ class Selector(Protocol):
     def failure(self) -> BadAnswerError:
         """Return the error for the last choice, which found too few."""
         ...
+
+
+@dataclass(kw_only=True)
+class NamedSelector:
+    """Selector that takes all of the named targets, or nothing."""
+
+    targets: tuple[Target, ...]
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    behind: int = 0
+
+    @property
+    def possible(self) -> Sequence[Target]:
+        """Return the named targets."""
+        return self.targets
+
+    @property
+    def count(self) -> int:
+        """Return how many were named."""
+        return len(self.targets)
+
+    def survey(self) -> None:
+        """Do nothing: named targets do not depend on the machine's load."""
+
+    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
+        """Return all of them, or nothing if one is blocked or others are ahead."""
+        self.blocked, self.behind = blocked, behind
+        return () if blocked or behind else self.targets
+
+    def failure(self) -> BadAnswerError:
+        """Return the error that says which are blocked, and by whom."""
+        reasons = [f"{uuid}: {reason}" for uuid, reason in self.blocked.items()]
+        if not reasons:
+            many = "another process is" if self.behind == 1 else f"{self.behind} others are"
+            reasons = [f"{many} already waiting for it"]
+        return BadAnswerError(
+            code="gpu-claimed",
+            message=f"The GPU is not available: {'; '.join(reasons)}.",
+            remedy=(
+                "Wait for it (--wait), share it (--share N), or run without a claim (--no-claim).",
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +367,7 @@ class Acquisition:
                     return None
                 locks.append(lock)
                 held = HeldSlot(slot=slot, path=locked.path_of(slot), holder=holder)
-                claims.append(as_claim(held, waited_s=waited_s))
+                claims.append(held.as_claim(waited_s=waited_s))
         finally:
             if len(claims) < len(targets):
                 for other in locks:
@@ -525,46 +566,10 @@ def open_claims(environment: Mapping[str, str]) -> ClaimStore:
     return ClaimStore(claims_directory(environment))
 
 
-def as_claim(held: HeldSlot, *, waited_s: float | None = None) -> Claim:
-    """Return a held slot as the documents show it."""
-    slot, holder = held.slot, held.holder
-    return Claim(
-        uuid=slot.target.uuid,
-        gpu_uuid=slot.target.card,
-        path=held.path,
-        slot=slot.steps[-1].slot,
-        share=slot.steps[-1].share,
-        held=True,
-        waited_s=waited_s,
-        pid=holder.pid,
-        process=holder.process,
-        user=holder.user,
-        command=holder.command,
-        since=holder.since,
-    )
+def own_command(words: Sequence[str]) -> str:
+    """Return a command line for the record of a claim, without secrets."""
+    import shlex
 
+    from gpucheck.drivers.host.processes import without_secrets
 
-def list_claims(store: ClaimStore) -> ClaimList:
-    """Return the claims that are held, and the queue."""
-    directory = str(store.directory)
-    if not store.exists():
-        return ClaimList(directory=directory)
-    with store.mutex() as locked:
-        held = locked.held()
-        queue = locked.queue()
-    return ClaimList(
-        directory=directory,
-        claims=tuple(as_claim(item) for item in held if not item.problem),
-        unusable=tuple(
-            UnusableLock(
-                uuid=item.slot.target.uuid,
-                path=item.path,
-                user=item.holder.user,
-                problem=item.problem,
-            )
-            for item in held
-            if item.problem
-        ),
-        waiting=len(queue),
-        queue=tuple(queue),
-    )
+    return shlex.join(without_secrets(words))

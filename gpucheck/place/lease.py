@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,9 +20,11 @@ from gpucheck.place.claims import (
     Acquisition,
     ClaimOptions,
     Lease,
+    NamedSelector,
     OnWait,
     enclosing_ids,
     open_store,
+    own_command,
     scheduler_of,
 )
 from gpucheck.place.device_strings import parse_device
@@ -239,47 +241,6 @@ def targets_of(devices: Sequence[PlacedDevice], gpus: Sequence[Gpu]) -> tuple[Ta
     return tuple(dict.fromkeys(found))
 
 
-@dataclass(kw_only=True)
-class NamedSelector:
-    """Selector that takes all of the named targets, or nothing."""
-
-    targets: tuple[Target, ...]
-    blocked: Mapping[str, str] = field(default_factory=dict)
-    behind: int = 0
-
-    @property
-    def possible(self) -> Sequence[Target]:
-        """Return the named targets."""
-        return self.targets
-
-    @property
-    def count(self) -> int:
-        """Return how many were named."""
-        return len(self.targets)
-
-    def survey(self) -> None:
-        """Do nothing: named targets do not depend on the machine's load."""
-
-    def choose(self, blocked: Mapping[str, str], *, behind: int = 0) -> Sequence[Target]:
-        """Return all of them, or nothing if one is blocked or others are ahead."""
-        self.blocked, self.behind = blocked, behind
-        return () if blocked or behind else self.targets
-
-    def failure(self) -> BadAnswerError:
-        """Return the error that says which are blocked, and by whom."""
-        reasons = [f"{uuid}: {reason}" for uuid, reason in self.blocked.items()]
-        if not reasons:
-            many = "another process is" if self.behind == 1 else f"{self.behind} others are"
-            reasons = [f"{many} already waiting for it"]
-        return BadAnswerError(
-            code="gpu-claimed",
-            message=f"The GPU is not available: {'; '.join(reasons)}.",
-            remedy=(
-                "Wait for it (--wait), share it (--share N), or run without a claim (--no-claim).",
-            ),
-        )
-
-
 class FoundGpus(NamedTuple):
     """GPUs of the machine, None if unknown, and why none can be listed."""
 
@@ -334,15 +295,6 @@ def _notices(
         message = f"Nothing is claimed, since {scheduler} allocated the GPUs (--claim claims them)."
         return (Notice(code="no-claim-in-allocation", message=message),)
     return ()
-
-
-def own_command(words: Sequence[str]) -> str:
-    """Return a command line for the record of a claim, without secrets."""
-    import shlex
-
-    from gpucheck.drivers.host.processes import without_secrets
-
-    return shlex.join(without_secrets(words))
 
 
 def error_of(answer: Answer) -> GpucheckError:

@@ -25,8 +25,7 @@ from gpucheck.bench.sampler import Sampler, off_by
 from gpucheck.bench.session import Claims, conclude, hold_gpus, open_session, target_of
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading
-from gpucheck.place.claim_store import ClaimStore, Target
-from gpucheck.place.claims import list_claims
+from gpucheck.place.claim_store import ClaimStore, Target, list_claims
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError

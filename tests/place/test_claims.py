@@ -15,14 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.place import claims as core_claims
-from gpucheck.place.claim_store import ClaimStore, HeldSlot, LockedStore, Slot, Step, Target
+from gpucheck.place.claim_store import (
+    ClaimStore,
+    HeldSlot,
+    LockedStore,
+    Slot,
+    Step,
+    Target,
+    list_claims,
+)
 from gpucheck.place.claims import (
     Acquisition,
     ClaimOptions,
     Lease,
     Waiting,
     enclosing_ids,
-    list_claims,
     scheduler_of,
     vacancy_on,
 )

@@ -21,8 +21,8 @@ from gpucheck.drivers.readings import (
     ProcessReading,
 )
 from gpucheck.inventory.visibility import digits_of
-from gpucheck.place.claim_store import ClaimStore, Target
-from gpucheck.place.claims import ClaimOptions, list_claims, open_store
+from gpucheck.place.claim_store import ClaimStore, Target, list_claims
+from gpucheck.place.claims import ClaimOptions, open_store
 from gpucheck.place.lease import hold_devices, lease_best, lease_named, request_of, targets_of
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import PlacedDevice, Placement
