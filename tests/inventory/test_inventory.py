@@ -52,6 +52,7 @@ from gpucheck.report.errors import (
     MissingError,
     WrongUseError,
 )
+from tests.fakes.gpus import row
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
@@ -640,11 +641,9 @@ RULES = Visibility(cuda_visible_devices=None, cuda_device_order=None, decided_by
 
 
 def gpu(index: int, **changes: object) -> Gpu:
-    values: dict[str, object] = {
-        "uuid": f"GPU-{index:x}aa1111-2222-3333-4444-555555555555",
-        "pci_bus_id": f"0000:{index + 10:02x}:00.0",
-    }
-    return Gpu(index=index, **(values | changes))  # type: ignore[arg-type]
+    uuid = f"GPU-{index:x}aa1111-2222-3333-4444-555555555555"
+    bus = f"0000:{index + 10:02x}:00.0"
+    return row(index, **{"uuid": uuid, "pci_bus_id": bus, **changes})
 
 
 def inventory(*gpus: Gpu, topology: Topology | None = None) -> Inventory:

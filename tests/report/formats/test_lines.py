@@ -10,26 +10,15 @@ from hypothesis import strategies as st
 
 from gpucheck.memlimit.model import MemoryLimit, MemoryRequest
 from gpucheck.place.model import PlacedDevice, Placement
-from gpucheck.report.envelope import Host, Report, Status
-from gpucheck.report.errors import ExitCode
+from gpucheck.report.envelope import Answer
 from gpucheck.report.formats import open_format
 from gpucheck.report.text import View
+from tests.fakes.reports import wrap
 
 
 def lines(name: str, command: str, result: object) -> str:
     """Return what a command prints in this format."""
-    report = Report(
-        command=command,
-        schema=f"gpucheck/{command}/1",
-        time="2026-01-01T00:00:00Z",
-        host=Host(),
-        exit_code=ExitCode.OK,
-        status=Status.OK,
-        error=None,
-        warnings=(),
-        result=result,
-    )
-    return open_format(name)(report, View(width=1))
+    return open_format(name)(wrap(command, Answer(result=result)), View(width=1))
 
 
 def placement(*uuids: str, **environment: str) -> Placement:
