@@ -157,7 +157,7 @@ class Machine:
             self.builds.python,
             through_cupy=self.build("cupy") is not None,
             every_gpu=self.request.deep,
-            tell=self.report_progress,
+            report_progress=self.report_progress,
         )
 
     @property

@@ -82,7 +82,7 @@ class Probes(Protocol):
         ...
 
     def try_frameworks(
-        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+        self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Import frameworks in children and let each use a GPU."""
         ...
@@ -93,7 +93,7 @@ class Probes(Protocol):
         *,
         through_cupy: bool,
         every_gpu: bool,
-        tell: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> LaunchReading:
         """Run a kernel in a child and compare its result, then through CuPy if installed."""
         ...

@@ -79,7 +79,7 @@ class LiveProbes:
         whole_s = self.deadline_s()
         return min(whole_s, max(LEAST_S, SHARE_AFTER_A_HANG * whole_s)) if self._hung else whole_s
 
-    def _heed(self, failure: ProbeFailure | None) -> None:
+    def _note_hang(self, failure: ProbeFailure | None) -> None:
         """Remember that the driver has missed a deadline."""
         if failure is not None and failure.code == NOT_ANSWERING:
             self._hung = True
@@ -94,7 +94,7 @@ class LiveProbes:
             self.close()
         # With --watch, a driver that recovers gets its whole deadline back.
         self._hung = False
-        self._heed(reading.failure)
+        self._note_hang(reading.failure)
         return reading
 
     def cuda(self) -> CudaReading:
@@ -124,7 +124,7 @@ class LiveProbes:
         from gpucheck.drivers.cuda.client import read_cuda
 
         reading = read_cuda(deadline_s=self.patience_s(), environment=environment)
-        self._heed(reading.failure)
+        self._note_hang(reading.failure)
         return reading
 
     def health(self) -> HealthReading:
@@ -134,7 +134,7 @@ class LiveProbes:
         reading = self._session.read_health(deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
-        self._heed(reading.failure)
+        self._note_hang(reading.failure)
         return reading
 
     def condition(self, gpus: Sequence[int]) -> HealthReading:
@@ -144,7 +144,7 @@ class LiveProbes:
         reading = self._session.read_condition(gpus, deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
-        self._heed(reading.failure)
+        self._note_hang(reading.failure)
         return reading
 
     def builds(self, python: str | None) -> BuildsReading:
@@ -154,15 +154,17 @@ class LiveProbes:
         return read_builds(python, os.environ)
 
     def try_frameworks(
-        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+        self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Import frameworks in children."""
         from gpucheck.drivers.python.framework_test import run_framework_tests
 
         patience_s = self.patience_s()
-        trials = run_framework_tests(names, python, os.environ, deadline_s=patience_s, tell=tell)
+        trials = run_framework_tests(
+            names, python, os.environ, deadline_s=patience_s, report_progress=report_progress
+        )
         for trial in trials:
-            self._heed(trial.failure)
+            self._note_hang(trial.failure)
         return trials
 
     def launch(
@@ -171,7 +173,7 @@ class LiveProbes:
         *,
         through_cupy: bool,
         every_gpu: bool,
-        tell: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> LaunchReading:
         """Run a kernel in a child."""
         from gpucheck.drivers.cuda.kernel_test import run_kernel
@@ -182,10 +184,10 @@ class LiveProbes:
             through_cupy=through_cupy,
             every_gpu=every_gpu,
             deadline_s=self.patience_s(),
-            tell=tell,
+            report_progress=report_progress,
         )
         # A late CuPy is not the driver's fault: the driver has already run a kernel.
-        self._heed(reading.failure)
+        self._note_hang(reading.failure)
         return reading
 
     def identify(self, pids: Iterable[int]) -> Mapping[int, ProcessIdentity]:

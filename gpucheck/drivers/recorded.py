@@ -148,7 +148,7 @@ class RecordedProbes:
         return self._snapshot.builds or BuildsReading(unavailable=NOT_RECORDED.message)
 
     def try_frameworks(
-        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+        self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Try nothing: a recording runs no framework."""
         return tuple(TrialReading(name=name, failure=NOT_RECORDED) for name in names)
@@ -159,7 +159,7 @@ class RecordedProbes:
         *,
         through_cupy: bool,
         every_gpu: bool,
-        tell: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> LaunchReading:
         """Run nothing: a recording has no GPU."""
         return LaunchReading(failure=NOT_RECORDED)

@@ -124,7 +124,7 @@ class FakeProbes:
         return self.builds_reading
 
     def try_frameworks(
-        self, names: Sequence[str], python: str | None, tell: Callable[[str], None]
+        self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Return the given trials."""
         self.asked.append("trials")
@@ -136,7 +136,7 @@ class FakeProbes:
         *,
         through_cupy: bool,
         every_gpu: bool,
-        tell: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> LaunchReading:
         """Return the given launch, or one that fails or succeeds as CUDA does."""
         self.asked.append("launch")

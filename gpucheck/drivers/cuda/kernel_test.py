@@ -43,7 +43,7 @@ def run_kernel(
     through_cupy: bool,
     every_gpu: bool,
     deadline_s: float,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> LaunchReading:
     """Run a kernel on the first GPU that can, or on each; then run it there through CuPy.
 
@@ -55,8 +55,8 @@ def run_kernel(
     if not through_cupy or (failure is not None and failure.code in UNDECIDED):
         return reading
     right = [launch.ordinal for launch in reading.launches if launch.right]
-    tell("running a kernel through CuPy")
-    launches, said = _through_cupy(python, environment, right or [0], deadline_s, tell)
+    report_progress("running a kernel through CuPy")
+    launches, said = _through_cupy(python, environment, right or [0], deadline_s, report_progress)
     if said is None and not all(launch.right for launch in launches):
         said = ProbeFailure(code="fails-on-the-gpu", message="the result of its kernel is wrong")
     if said is not None:
@@ -96,7 +96,7 @@ def _through_cupy(
     environment: Mapping[str, str],
     ordinals: Sequence[int],
     deadline_s: float,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> tuple[tuple[LaunchedReading, ...], ProbeFailure | None]:
     """Return the result on these devices, and why CuPy failed if it did."""
     patience_s = {None: IMPORT_S, "imported": COMPILE_S, "compiled": deadline_s}
@@ -111,7 +111,7 @@ def _through_cupy(
             interpreter=(python or sys.executable,),
             environment=user_environment(environment),
         )
-        tell("importing CuPy")
+        report_progress("importing CuPy")
         while True:
             answer: dict[str, Any] = next(child.documents(patience_s[stage]))
             if "launches" in answer:
@@ -121,7 +121,7 @@ def _through_cupy(
             waiting -= answer["stage"] == "compiled"
             # For a further device it may have to compile again.
             stage = "imported" if waiting else "compiled"
-            tell("running a kernel through CuPy")
+            report_progress("running a kernel through CuPy")
     except ChildSilentError as error:
         code, missed = LATE[stage]
         message = f"{missed} {error.deadline_s:g} s"

@@ -84,9 +84,9 @@ def run_framework_tests(
     environment: Mapping[str, str],
     *,
     deadline_s: float,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> tuple[TrialReading, ...]:
-    """Test the frameworks, reporting each step through `tell`.
+    """Test the frameworks, reporting each step through `report_progress`.
 
     `deadline_s` bounds the driver's part; the imports together have IMPORT_S.
     """
@@ -95,12 +95,12 @@ def run_framework_tests(
     try:
         end = time.monotonic() + max(IMPORT_S, deadline_s)
         for test in tests:
-            tell(f"importing {test.name}")
+            report_progress(f"importing {test.name}")
             test.import_(max(0.1, end - time.monotonic()))
         # The first computation on a GPU may compile every kernel for it.
         patience_s = deadline_s + IMPORT_S / 2
         for test in tests:
-            tell(f"{test.name} on the GPU")
+            report_progress(f"{test.name} on the GPU")
             if not test.work(patience_s):
                 patience_s *= SHARE_AFTER_A_HANG
             test.close()

@@ -71,7 +71,7 @@ def run(
         through_cupy=text is not None,
         every_gpu=every_gpu,
         deadline_s=deadline_s,
-        tell=say_nothing,
+        report_progress=say_nothing,
     )
 
 
@@ -144,7 +144,9 @@ def test_an_interpreter_that_starts_late_is_no_hung_driver(
     probes = LiveProbes(deadline_s=60)
     whole_s = probes.patience_s()
 
-    found = probes.launch(str(slow), through_cupy=True, every_gpu=False, tell=say_nothing)
+    found = probes.launch(
+        str(slow), through_cupy=True, every_gpu=False, report_progress=say_nothing
+    )
 
     assert found.failure is None
     assert found.cupy_failure is not None

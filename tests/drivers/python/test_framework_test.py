@@ -23,7 +23,7 @@ def attempt(
 ) -> dict[str, framework_test.TrialReading]:
     said: list[str] = []
     found = run_framework_tests(
-        names, sys.executable, environment, deadline_s=deadline_s, tell=said.append
+        names, sys.executable, environment, deadline_s=deadline_s, report_progress=said.append
     )
     assert all(any(name in line for line in said) for name in names)
     return {trial.name: trial for trial in found}
