@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -177,6 +178,25 @@ def test_an_unknown_board_gets_a_range_where_the_capability_does_not_decide(
 def test_a_board_of_which_nothing_is_known_has_no_limit() -> None:
     assert board_of(replace(GPU, compute_capability="99.0", clock_sm_max_mhz=2000.0)) is None
     assert board_of(replace(GPU, clock_sm_max_mhz=None)) is None
+
+
+@pytest.mark.parametrize("unknown", ["clock_memory_max_mhz", "memory_bus_bits"])
+def test_without_the_memory_s_clock_or_bus_its_bandwidth_is_unknown(unknown: str) -> None:
+    whole = replace(
+        GPU,
+        compute_capability="9.0",
+        clock_sm_max_mhz=2000.0,
+        clock_memory_max_mhz=2619.0,
+        memory_bus_bits=5120,
+    )
+    changes: dict[str, Any] = {unknown: None}
+
+    board, partial = board_of(whole), board_of(replace(whole, **changes))
+
+    assert board is not None
+    assert board.bytes_per_s == 2619e6 * 5120 / 8 * 2
+    assert partial is not None
+    assert partial.bytes_per_s is None
 
 
 @pytest.mark.parametrize(

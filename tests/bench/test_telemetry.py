@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.model import GpuTelemetry
+from gpucheck.bench.model import Extent, GpuTelemetry
 from gpucheck.bench.telemetry import (
     REASONS,
+    GpuState,
+    Observer,
     best_link,
     extent,
     grown,
@@ -17,7 +22,7 @@ from gpucheck.bench.telemetry import (
     reason_shares,
     reasons_for,
 )
-from gpucheck.drivers.nvml.sensors import Sample
+from gpucheck.drivers.nvml.sensors import PERIOD_S, NoSensors, Sample, SensorBatch
 
 
 def sample(**values: float) -> Sample:
@@ -148,3 +153,158 @@ def test_who_else_uses_the_gpu(
     before: tuple[int, ...], now: tuple[int, ...], others: set[int]
 ) -> None:
     assert other_processes(frozenset(before), frozenset(now), 1) == others
+
+
+def test_the_reasons_are_those_of_nvml() -> None:
+    throttle = {
+        value: name.removeprefix("nvmlClocksThrottleReason")
+        for name, value in vars(pynvml).items()
+        if name.startswith("nvmlClocksThrottleReason") and value in REASONS
+    }
+
+    assert set(throttle) == set(REASONS)
+    assert {throttle[bit]: name for bit, name in REASONS.items()} == {
+        "GpuIdle": "idle",
+        throttle[2]: "application-clocks",
+        "SwPowerCap": "power-cap",
+        "HwSlowdown": "hardware-slowdown",
+        "SyncBoost": "sync-boost",
+        "SwThermalSlowdown": "software-thermal",
+        "HwThermalSlowdown": "hardware-thermal",
+        "HwPowerBrakeSlowdown": "power-brake",
+        "DisplayClockSetting": "display",
+        "BoardLimit": "board-limit",
+        "Reliability": "reliability",
+    }
+
+
+class ScriptedSensors(NoSensors):
+    """One GPU with its facts, and a batch of readings for each question."""
+
+    def __init__(self, facts: Mapping[str, Any], batches: Iterable[SensorBatch]) -> None:
+        super().__init__("")
+        self.failure = None
+        self._facts = facts
+        self._batches = iter(batches)
+
+    def start(self, uuids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        return dict.fromkeys(uuids, self._facts)
+
+    def window(self) -> SensorBatch:
+        return next(self._batches)
+
+
+def batch(*samples: Sample, **counters: Any) -> SensorBatch:
+    return SensorBatch(samples=samples, counters={"GPU-0": counters})
+
+
+VALUES = {
+    "clock_sm_mhz": 1700.0,
+    "clock_memory_mhz": 2600.0,
+    "power_mw": 500_000.0,
+    "temperature_c": 70.0,
+    "temperature_margin_c": 20.0,
+    "reasons": 4,
+    "pcie_generation": 5,
+    "pcie_width": 16,
+}
+FACTS = {
+    "clock_sm_max_mhz": 1980.0,
+    "power_limit_mw": 650_000,
+    "power_limit_default_mw": 700_000,
+    "temperature_slowdown_c": 87,
+    "vbios_version": "96.00",
+    "ecc_mode": [1, 0],
+    "pcie_generation_max": 5,
+    "pcie_width_max": 8,
+    "counters": {"energy_mj": 1000, "ecc_corrected": 1, "limited_ns": {"power": 0}},
+}
+
+
+def observed() -> Observer:
+    """Return what two groups of slices gave, each with one reading."""
+    first = batch(
+        Sample(time_s=1.0, uuid="GPU-0", values=VALUES),
+        **{"energy_mj": 3000, "ecc_corrected": 1, "processes": [1, 7], "limited_ns": {"power": 0}},
+    )
+    second = batch(
+        Sample(time_s=2.0, uuid="GPU-0", values=VALUES | {"power_mw": 600_000.0, "reasons": 0}),
+        **{"energy_mj": 5000, "ecc_corrected": 4, "processes": [1, 8]},
+        **{"limited_ns": {"power": 10**9}, "temperature_memory_c": 80.0},
+    )
+    observer = Observer(
+        ScriptedSensors(FACTS, [first, second]),
+        own_pid=1,
+        before={},
+        claims={"GPU-0": "held by process 9"},
+    )
+    observer.start(["GPU-0"])
+    observer.end_slices(1, 2.0)
+    observer.end_slices(2, 4.0)
+    return observer
+
+
+def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
+    def span(low: float, high: float) -> Extent:
+        return Extent(low=low, median=(low + high) / 2, high=high)
+
+    (gpu,) = observed().result().gpus
+
+    assert replace(gpu, unavailable={}) == GpuTelemetry(
+        uuid="GPU-0",
+        reading_count=2,
+        period_s=PERIOD_S,
+        clock_sm_mhz=span(1700.0, 1700.0),
+        clock_memory_mhz=span(2600.0, 2600.0),
+        power_w=span(500.0, 600.0),
+        temperature_c=span(70.0, 70.0),
+        temperature_memory_c=80.0,
+        temperature_margin_c=span(20.0, 20.0),
+        clock_sm_max_mhz=1980.0,
+        power_limit_w=650.0,
+        power_limit_default_w=700.0,
+        temperature_slowdown_c=87,
+        vbios_version="96.00",
+        ecc_mode=True,
+        energy_j=4.0,
+        pcie_generation=5,
+        pcie_width=16,
+        reasons={"power-cap": 0.5},
+        limited_s={"power-cap": 1.0},
+        new_errors={"ecc_corrected": 3},
+        other_processes=(7, 8),
+    )
+
+
+def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> None:
+    state = observed().state("GPU-0", [(1.5, 2.5)], 2)
+
+    assert state == GpuState(
+        reading_count=1,
+        reasons={},
+        limited_share={"power-cap": 0.25},
+        new_errors={"ecc_corrected": 3},
+        other_processes=(8,),
+        link=(5, 16),
+        link_max=(5, 8),
+        claimed_by="held by process 9",
+        clock_sm_max_mhz=1980.0,
+    )
+
+
+def test_a_group_without_slices_has_no_counts() -> None:
+    state = observed().state("GPU-0", [], 3)
+
+    assert state == GpuState(
+        link_max=(5, 8), claimed_by="held by process 9", clock_sm_max_mhz=1980.0
+    )
+
+
+def test_without_sensors_only_the_claim_is_known() -> None:
+    silent = Observer(NoSensors("none"), own_pid=1, before={}, claims={"GPU-0": "held"})
+    silent.start(["GPU-0"])
+
+    assert silent.state("GPU-0", [], 1) == GpuState(claimed_by="held")
+    assert silent.state("GPU-1", [], 1) is None
+    assert silent.state(None, [], 1) is None
+    assert silent.result().unavailable == "none"
