@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.detect.cuda_versions import (
+    FIRST_CUDA,
     MATCHING_DRIVER,
     MINIMUM_DRIVER,
+    MINIMUM_WINDOWS_DRIVER,
+    OLDEST_CAPABILITY,
     has_only_ptx,
     holds_code_for,
+    is_blackwell_or_newer,
     is_driver_too_old,
+    is_older_than_turing,
     parse_version,
     show_version,
     too_new_for,
@@ -124,3 +129,66 @@ def test_drivers_of_windows(cuda: str, driver: str, *, old: bool | None) -> None
 def test_a_version_has_no_thousand_digits() -> None:
     assert parse_version("5" * 5000) is None
     assert parse_version("580." + "5" * 5000) == (580,)
+
+
+#: As the documents named in the module print them.
+DRIVERS = """
+13.2 595.45.04
+13.1 590.44.01
+13.0 580.65.06
+12.9 575.51.03
+12.8 570.26
+12.6 560.28.03
+12.5 555.42.02
+12.4 550.54.14
+12.3 545.23.06
+12.2 535.54.03
+12.1 530.30.02
+12.0 525.60.13
+11.8 520.61.05
+11.7 515.43.04
+11.6 510.39.01
+11.5 495.29.05
+11.4 470.42.01
+11.3 465.19.01
+11.2 460.27.03
+11.1 455.23
+11.0 450.51.05
+"""
+FIRST_CODE = "8.0 11.0, 8.6 11.1, 8.9 11.8, 9.0 11.8, 10.0 12.8, 12.0 12.8"
+
+
+def test_the_tables_are_those_of_the_documents() -> None:
+    printed = {
+        ".".join(map(str, cuda)): show_version(driver) for cuda, driver in MATCHING_DRIVER.items()
+    }
+    first = {f"{show_number(own)} {show_number(cuda)}" for own, cuda in FIRST_CUDA.items()}
+
+    assert printed == dict(line.split() for line in DRIVERS.split("\n") if line)
+    assert first == set(FIRST_CODE.split(", "))
+    assert MINIMUM_DRIVER == {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
+    assert MINIMUM_WINDOWS_DRIVER == {11: (452, 39), 12: (528, 33)}
+    assert OLDEST_CAPABILITY == {11: (3, 5), 12: (5, 0), 13: (7, 5)}
+
+
+def show_number(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+@pytest.mark.parametrize(
+    ("device_id", "old", "new"),
+    [
+        ("0x1db6", True, False),  # V100
+        ("0x1dff", True, False),
+        ("0x1e00", False, False),
+        ("0x1eb8", False, False),  # T4
+        ("0x28ff", False, False),
+        ("0x2900", False, True),
+        ("0x2b85", False, True),  # RTX 5090
+        ("", False, False),
+        (None, False, False),
+        ("no number", False, False),
+    ],
+)
+def test_generations(device_id: str | None, *, old: bool, new: bool) -> None:
+    assert (is_older_than_turing(device_id), is_blackwell_or_newer(device_id)) == (old, new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,3 +281,39 @@ def test_the_layer_names_the_python() -> None:
         assert isinstance(answer.result, Detection)
         assert said in answer.result.layers[0].summary
         assert answer.result.interpreter_named_by == builds.named_by
+
+
+def test_the_wheels_are_those_that_the_frameworks_publish() -> None:
+    listed = {
+        check.__name__.rpartition(".")[2]: [
+            (wheel.name, wheel.cuda, wheel.oldest, wheel.newest) for wheel in check.GUIDE.wheels
+        ]
+        for check in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)
+    }
+
+    assert listed == {
+        "pytorch": [
+            ("cu130", 13, (7, 5), (13, 0)),
+            ("cu128", 12, (7, 5), (13, 0)),
+            ("cu126", 12, (5, 0), (10, 0)),
+        ],
+        "tensorflow": [],
+        "jax": [("cuda13", 13, (7, 5), None), ("cuda12", 12, (5, 2), None)],
+        "cupy": [("cupy-cuda13x", 13, (7, 5), None), ("cupy-cuda12x", 12, (5, 0), None)],
+        "numba": [("cu13", 13, (7, 5), None), ("cu12", 12, (5, 0), None)],
+        "onnxruntime": [("onnxruntime-gpu", 13, (7, 5), None)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("build", "cause", "summary"),
+    [
+        ({"gpu_build": None}, "build-not-known", "whether CuPy 1 is a GPU build is unknown"),
+        ({"gpu_build": True}, None, "CuPy 1 is a GPU build"),
+        ({"gpu_build": True, "cuda_build": "12"}, None, "CuPy 1 is a GPU build for CUDA 12"),
+    ],
+)
+def test_what_the_files_show(build: dict[str, Any], cause: str | None, summary: str) -> None:
+    found = told(machine("9.0"), BuildReading(name="cupy", version="1", **build))
+
+    assert (found.cause, found.summary) == (cause, f"{summary} (--deep tries it)")

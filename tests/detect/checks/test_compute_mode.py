@@ -29,3 +29,28 @@ def test_prohibited(count: int, status: str) -> None:
     ]
 
     assert compute_mode.check(Machine(FakeProbes(readings=reading_of(*rows)))).status == status
+
+
+def test_modes_that_allow_programs() -> None:
+    free = gpu_reading(1, compute_mode="exclusive-process", processes=())
+
+    found = compute_mode.check(Machine(FakeProbes(readings=reading_of(gpu_reading(0), free))))
+
+    assert (found.status, found.summary) == (CheckStatus.OK, "the compute modes allow programs")
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "summary"),
+    [({"compute_mode": "too old"}, "too old"), ({}, "the driver does not report it")],
+)
+def test_a_mode_that_could_not_be_read(unavailable: dict[str, str], summary: str) -> None:
+    unread = gpu_reading(0, compute_mode=None, unavailable=unavailable)
+
+    found = compute_mode.check(Machine(FakeProbes(readings=reading_of(unread))))
+
+    assert (found.status, found.cause) == (CheckStatus.UNKNOWN, "not-read")
+    assert found.summary == f"not checked: {summary}"
+
+
+def test_no_gpu_has_no_mode() -> None:
+    assert compute_mode.check(Machine(FakeProbes())).status is CheckStatus.SKIP

@@ -19,9 +19,15 @@ from gpucheck.drivers.evidence import (
     NodeReading,
     SystemReading,
 )
-from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, ProbeFailure
+from gpucheck.drivers.readings import (
+    CudaDeviceReading,
+    CudaReading,
+    KernelReading,
+    MigReading,
+    ProbeFailure,
+)
 from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
 #: Failures that libcuda has no code for, and the word for a code that is not in the table.
@@ -309,3 +315,67 @@ def test_a_compatibility_package_is_for_data_centre_gpus(name: str, *, offered: 
     found = check(Machine(FakeProbes(cuda_reading=reading, readings=rows)))
 
     assert (COMPAT in found.remedy) is offered
+
+
+@pytest.mark.parametrize(
+    ("machine", "loaded", "message", "installed"),
+    [
+        (HERE, True, "libcuda.so.1: cannot open shared object file", True),
+        (HERE, False, "libcuda.so.1: cannot open shared object file", False),
+        (HERE, True, "libcuda.so.1: invalid ELF header", False),
+        (IN_DOCKER, True, "libcuda.so.1: cannot open shared object file", False),
+    ],
+)
+def test_a_missing_library_beside_a_loaded_module_is_installed(
+    machine: Host, message: str, *, loaded: bool, installed: bool
+) -> None:
+    failure = ProbeFailure(code="library-not-found", message=message)
+    probes = FakeProbes(
+        machine=machine,
+        readings=reading_of(gpu_reading(0)),
+        cuda_reading=CudaReading(failure=failure),
+        kernel_reading=KernelReading(module_loaded=loaded, module_version="580.95.05"),
+    )
+
+    found = check(Machine(probes))
+
+    assert ("is not installed, though" in found.summary) is installed
+    assert any("Install the driver's libraries" in step for step in found.remedy) is installed
+
+
+@pytest.mark.parametrize(
+    ("machine", "variables", "nvml_works", "cause"),
+    [
+        (ON_WSL2, {}, True, "wsl-library-path"),
+        (IN_DOCKER, {"NVIDIA_DRIVER_CAPABILITIES": "utility"}, True, "container-without-compute"),
+        (IN_DOCKER, {"NVIDIA_DRIVER_CAPABILITIES": "all"}, True, "library-not-found"),
+        (IN_DOCKER, {}, False, "container-without-gpus"),
+        (HERE, {"NVIDIA_DRIVER_CAPABILITIES": "utility"}, False, "library-not-found"),
+    ],
+)
+def test_where_the_library_is_missing(
+    machine: Host, variables: dict[str, str], cause: str, *, nvml_works: bool
+) -> None:
+    rows = reading_of(gpu_reading(0))
+    failure = ProbeFailure(code="library-not-found", message="none")
+    probes = FakeProbes(
+        machine=machine,
+        variables=variables,
+        readings=rows if nvml_works else rows._replace(failure=failure),
+        cuda_reading=CudaReading(failure=failure),
+    )
+
+    assert check(Machine(probes)).cause == cause
+
+
+def test_the_module_s_version_is_evidence_of_a_wrong_library() -> None:
+    kernel = KernelReading(module_version="580.95.05")
+    own = LibraryReading(name="libcuda.so.1", path="/usr/lib/libcuda.so.1")
+    system = SystemReading(libraries=LibrariesReading(found=(own,)))
+
+    found = cuda_says(
+        "driver-mismatch", path="/opt/x/libcuda.so.1", kernel_reading=kernel, system_reading=system
+    )
+
+    assert ("/sys/module/nvidia/version", "580.95.05") in found.evidence
+    assert ("the driver's own", "/usr/lib/libcuda.so.1") in found.evidence

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import device_nodes, uvm_node
+from gpucheck.detect.checks import device_nodes
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import NodeReading, NodesReading, PlatformReading, SystemReading
-from gpucheck.drivers.readings import KernelReading
 from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
@@ -115,7 +114,6 @@ def test_wsl(*, dxg: bool, status: CheckStatus) -> None:
     assert look(SystemReading(platform=PlatformReading(dxg=dxg)), ON_WSL2).status is status
 
 
-@pytest.mark.parametrize("check", [device_nodes, uvm_node])
 @pytest.mark.parametrize(
     "system",
     [
@@ -123,35 +121,11 @@ def test_wsl(*, dxg: bool, status: CheckStatus) -> None:
         SystemReading(nodes=NodesReading(unavailable="/dev: Permission denied")),
     ],
 )
-def test_unread_is_not_missing(check, system: SystemReading) -> None:
-    assert check.check(Machine(FakeProbes(system_reading=system))).status is CheckStatus.UNKNOWN
+def test_unread_is_not_missing(system: SystemReading) -> None:
+    assert look(system).status is CheckStatus.UNKNOWN
 
 
 def test_a_jetson_has_others() -> None:
     found = look(SystemReading(platform=PlatformReading(tegra="nvidia,tegra234")))
 
     assert found.status is CheckStatus.SKIP
-
-
-# ------------------------------------------------------------------------------ nvidia-uvm
-
-
-@pytest.mark.parametrize(
-    ("loaded", "says"),
-    [(True, "/dev/nvidia-uvm is missing"), (False, "the module nvidia_uvm is missing")],
-)
-def test_uvm_is_missing(*, loaded: bool, says: str) -> None:
-    probes = FakeProbes(
-        system_reading=nodes("ctl", "0"), kernel_reading=KernelReading(uvm_loaded=loaded)
-    )
-
-    found = uvm_node.check(Machine(probes))
-
-    assert found.status is CheckStatus.FAIL
-    assert found.summary.startswith(says)
-
-
-def test_uvm_is_not_permitted() -> None:
-    found = uvm_node.check(Machine(FakeProbes(system_reading=nodes("-uvm", denied=("-uvm",)))))
-
-    assert found.summary == "this user may not open /dev/nvidia-uvm"

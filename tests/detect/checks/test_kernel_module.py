@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpucheck.detect.checks.kernel_module import OTHER_DRIVERS, REBUILD, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
+from gpucheck.drivers.evidence import (
+    KernelLogReading,
+    ModuleReading,
+    PlatformReading,
+    SystemReading,
+)
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
-from gpucheck.report.envelope import CheckStatus
-from tests.fakes.probes import IN_DOCKER, ON_WSL2, FakeProbes
+from gpucheck.report.envelope import CheckStatus, Host
+from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes
 
 
 def look(kernel: KernelReading) -> Finding:
@@ -101,3 +109,165 @@ def test_wsl_needs_no_module() -> None:
     )
 
     assert found.status is CheckStatus.SKIP
+
+
+# ------------------------------------------------------------------------------ files
+
+
+def module(
+    *, loaded: bool = False, machine: Host = HERE, log: str | None = None, **parts: object
+) -> Finding:
+    """Return the finding about two GPUs, with these facts of the module or the platform."""
+    own = {name: parts.pop(name) for name in tuple(parts) if name in PlatformReading._fields}
+    system = SystemReading(
+        module=ModuleReading(**parts),  # type: ignore[arg-type]
+        platform=PlatformReading(**own),  # type: ignore[arg-type]
+        log=KernelLogReading(lines=None if log is None else ("an older line", log)),
+    )
+    kernel = held_by(None, None)._replace(module_loaded=loaded)
+    return check(Machine(FakeProbes(machine=machine, kernel_reading=kernel, system_reading=system)))
+
+
+ON_DISK = ("kernel/drivers/nvidia.ko",)
+
+
+@pytest.mark.parametrize(
+    ("parts", "cause", "values"),
+    [
+        ({"installed": ON_DISK}, "module-not-loaded", [*ON_DISK, "absent"]),
+        ({"installed": None}, "module-not-loaded", ["absent"]),
+        ({"installed": ()}, "driver-not-installed", ["no nvidia.ko", "absent"]),
+        (
+            {"installed": (), "other_kernels": ("6.1.0-9",), "dkms_versions": ("580.95.05",)},
+            "module-not-built",
+            ["no nvidia.ko", "nvidia.ko", "580.95.05"],
+        ),
+        (
+            {"installed": (), "dkms_versions": ("580.95.05",)},
+            "module-not-built",
+            ["no nvidia.ko", "580.95.05"],
+        ),
+        (
+            {"installed": ON_DISK, "blocked_by": ("/etc/modprobe.d/x.conf: blacklist nvidia",)},
+            "module-blocked",
+            ["blacklist nvidia"],
+        ),
+        (
+            {
+                "installed": ON_DISK,
+                "boot_parameters": ("modprobe.blacklist=nvidia", "rd.blacklist=nouveau", "quiet"),
+            },
+            "module-blocked",
+            ["modprobe.blacklist=nvidia"],
+        ),
+        (
+            {"installed": ON_DISK, "secure_boot": True},
+            "secure-boot",
+            ["1", *ON_DISK],
+        ),
+        ({"installed": ON_DISK, "secure_boot": False}, "module-not-loaded", [*ON_DISK, "absent"]),
+        (
+            {"installed": (), "secure_boot": True},
+            "driver-not-installed",
+            ["no nvidia.ko", "absent"],
+        ),
+        (
+            {"installed": ON_DISK, "log": "Loading of unsigned module is rejected"},
+            "secure-boot",
+            ["Loading of unsigned module is rejected", "unreadable"],
+        ),
+        (
+            {"installed": ON_DISK, "log": "nvidia: version magic '6.1' should be '6.2'"},
+            "module-does-not-fit",
+            ["nvidia: version magic '6.1' should be '6.2'"],
+        ),
+        ({"installed": ON_DISK, "machine": IN_DOCKER}, "module-of-the-host", ["absent"]),
+    ],
+)
+def test_why_it_is_not_loaded(parts: dict[str, Any], cause: str, values: list[str]) -> None:
+    found = module(**parts)
+
+    assert (found.status, found.cause) == (CheckStatus.FAIL, cause)
+    assert [item.value for item in found.evidence] == values
+    assert found.summary
+    assert found.remedy
+
+
+@pytest.mark.parametrize("profile", [None, "intel"])
+def test_a_laptop_s_switch_is_turned_before_the_lines_are_removed(profile: str | None) -> None:
+    found = module(blocked_by=("x.conf: blacklist nvidia",), prime_profile=profile)
+
+    assert len(found.remedy) == 1 + (profile is not None)
+    assert ("prime-select" in found.remedy[0]) is (profile is not None)
+
+
+BOTH = ("0000:01:00.0", "0000:02:00.0")
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "cause", "summary"),
+    [
+        ({"driver_gpus": BOTH}, "ok", None, "the nvidia module is loaded (580.95.05)"),
+        (
+            {"driver_gpus": BOTH, "excluded_gpus": BOTH[:1]},
+            "warn",
+            "gpu-excluded",
+            "the driver is configured to leave out 1 of 2 GPUs",
+        ),
+        (
+            {"driver_gpus": BOTH, "excluded_gpus": BOTH},
+            "fail",
+            "gpu-excluded",
+            "the driver is configured to leave out 2 of 2 GPUs",
+        ),
+        (
+            {"driver_gpus": BOTH[:1]},
+            "warn",
+            "gpu-not-taken",
+            "the nvidia module is loaded, but does not drive 1 GPU",
+        ),
+        (
+            {"driver_gpus": ()},
+            "fail",
+            "gpu-not-taken",
+            "the nvidia module is loaded, but does not drive 2 GPUs",
+        ),
+        (
+            {"driver_gpus": (), "log": "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56)"},
+            "fail",
+            "gpu-init-failed",
+            "the nvidia module is loaded, but does not drive 2 GPUs:"
+            " the driver could not initialise the GPU",
+        ),
+        (
+            {"driver_gpus": (), "excluded_gpus": BOTH, "machine": IN_DOCKER},
+            "ok",
+            None,
+            "the nvidia module is loaded (580.95.05)",
+        ),
+    ],
+)
+def test_what_a_loaded_module_drives(
+    parts: dict[str, Any], status: str, cause: str | None, summary: str
+) -> None:
+    found = module(loaded=True, **parts)
+
+    assert (found.status, found.cause, found.summary) == (status, cause, summary)
+    assert bool(found.remedy) is (cause is not None)
+    assert found.evidence
+
+
+def test_the_flavour_of_a_loaded_module_is_evidence() -> None:
+    found = module(loaded=True, driver_gpus=BOTH, flavour="open")
+
+    assert [item.value for item in found.evidence] == ["580.95.05", "open"]
+
+
+def test_nouveau_on_a_machine_without_the_driver_goes_by_its_installation() -> None:
+    kernel = held_by("nouveau")._replace(module_loaded=False)
+    system = SystemReading(module=ModuleReading(installed=()))
+
+    found = check(Machine(FakeProbes(kernel_reading=kernel, system_reading=system)))
+
+    assert found.remedy[0].startswith("Install the driver")
+    assert found.remedy[1:] == look(kernel).remedy

@@ -43,3 +43,44 @@ def test_wrong_results(rights: tuple[bool, ...], status: str) -> None:
 
     assert found.status == status
     assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("rights", "summary"),
+    [
+        ((False,), "no kernel could be run: the result is wrong"),
+        ((False, False), "no kernel could be run on any of 2 GPUs: the result is wrong"),
+        ((True, False), "a kernel cannot be run on CUDA device 1: the result is wrong"),
+        ((), "no kernel could be run: no GPU to run it on"),
+    ],
+)
+def test_where_it_failed(rights: tuple[bool, ...], summary: str) -> None:
+    assert ran(*rights).summary == summary
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("not-recorded", "skip"), ("driver-not-answering", "unknown"), ("out-of-memory", "fail")],
+)
+def test_a_launch_that_was_not_possible(code: str, status: str) -> None:
+    failure = ProbeFailure(code=code, message="why", function="cuCtxCreate", library_code=2)
+    probes = FakeProbes(launch_reading=LaunchReading(failure=failure))
+
+    found = launch.check(Machine(probes))
+
+    assert found.status == status
+    assert found.cause == (None if status == "skip" else code)
+    assert found.evidence == (() if status == "skip" else (("cuCtxCreate", "CUDA 2"),))
+
+
+def test_cupy_alone_is_a_warning_about_libcuda() -> None:
+    failure = ProbeFailure(code="ptx-too-new", message="the PTX is too new", function="load")
+    ran_once = LaunchedReading(ordinal=0, right=True)
+    reading = LaunchReading(through="cupy", launches=(ran_once,), libcuda_failure=failure)
+
+    found = launch.check(Machine(FakeProbes(launch_reading=reading)))
+
+    assert (found.status, found.cause) == ("warn", "ptx-too-new")
+    assert found.summary == "a kernel runs only through CuPy; through libcuda: the PTX is too new"
+    assert found.evidence[0] == ("load", "ptx-too-new")
+    assert launch.went_through(found) == "cupy"

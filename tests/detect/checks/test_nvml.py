@@ -9,7 +9,7 @@ from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
 from gpucheck.drivers.evidence import KernelLogReading, NodeOpening, PlatformReading, SystemReading
 from gpucheck.drivers.nvml.binding import REASONS
-from gpucheck.drivers.readings import KernelReading, NvmlReading, ProbeFailure
+from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Host
 from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
@@ -254,3 +254,46 @@ def test_an_nvml_that_is_missing_beside_a_loaded_module_is_installed() -> None:
 def test_no_gpu_in_a_slurm_job_is_asked_of_slurm() -> None:
     assert "Slurm" in nvml_says("no-gpu", variables={"SLURM_JOB_ID": "1"}).remedy[0]
     assert "Slurm" not in nvml_says("no-gpu").remedy[0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "drivers", "status"),
+    [
+        (HERE, ("nvidia", "nvidia"), "warn"),
+        (HERE, ("nvidia", None), "warn"),
+        (HERE, ("nvidia", "vfio-pci"), "ok"),
+        (HERE, ("nvidia",), "ok"),
+        (IN_DOCKER, ("nvidia", "nvidia"), "ok"),
+    ],
+)
+def test_gpus_on_the_bus_that_are_not_listed(
+    machine: Host, drivers: tuple[str | None, ...], status: str
+) -> None:
+    devices = tuple(
+        PciDeviceReading(pci_bus_id=f"0000:{n:02x}:00.0", vendor_id="0x10de", driver=driver)
+        for n, driver in enumerate(drivers)
+    )
+    probes = FakeProbes(
+        machine=machine,
+        readings=reading_of(gpu_reading(0)),
+        kernel_reading=KernelReading(pci_devices=devices),
+    )
+
+    found = check(Machine(probes))
+
+    assert found.status == status
+    assert (found.cause == "gpus-missing") is (status == "warn")
+
+
+@pytest.mark.parametrize(
+    ("code", "machine", "before"),
+    [
+        ("unknown", IN_DOCKER, True),
+        ("unknown", HERE, False),
+        ("operating-system", IN_DOCKER, False),
+    ],
+)
+def test_a_container_that_worked_before(code: str, machine: Host, *, before: bool) -> None:
+    found = nvml_says(code, machine)
+
+    assert found.remedy[0].startswith("If it worked before: recreate") is before

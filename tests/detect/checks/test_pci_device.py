@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpucheck.detect.checks.pci_device import check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.drivers.evidence import PciDetailReading, SystemReading
+from gpucheck.drivers.evidence import PciDetailReading, PlatformReading, SystemReading
 from gpucheck.drivers.readings import KernelReading, PciDeviceReading
 from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import ON_WSL2, FakeProbes
@@ -85,3 +87,23 @@ def test_one_that_sleeps_is_not_gone() -> None:
 
     assert found.status is CheckStatus.OK
     assert found.evidence[0].value == "device 0x2330, suspended"
+
+
+@pytest.mark.parametrize(
+    ("platform", "cause", "values", "steps"),
+    [
+        (PlatformReading(hypervisor=True), "no-gpu-on-the-bus", 1, 2),
+        (PlatformReading(hypervisor=False), "no-gpu-on-the-bus", 1, 1),
+        (PlatformReading(), "no-gpu-on-the-bus", 1, 3),
+        (PlatformReading(prime_profile="intel"), "gpu-switched-off", 2, 1),
+        (PlatformReading(prime_profile="on-demand"), "no-gpu-on-the-bus", 1, 3),
+    ],
+)
+def test_why_there_is_none(platform: PlatformReading, cause: str, values: int, steps: int) -> None:
+    probes = FakeProbes(system_reading=SystemReading(platform=platform))
+
+    found = check(Machine(probes))
+
+    assert (found.status, found.cause) == (CheckStatus.FAIL, cause)
+    assert (len(found.evidence), len(found.remedy)) == (values, steps)
+    assert found.evidence[-1].value == platform.prime_profile or values == 1

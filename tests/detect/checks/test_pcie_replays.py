@@ -26,3 +26,12 @@ def test_judgement(
     assert found.status == status
     assert says in found.summary
     assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))
+
+
+def test_the_rate_is_held_against_what_the_link_may_have() -> None:
+    link = {"pcie_width": 16, "pcie_generation": 4}
+
+    found = judge(pcie_replays, link, {"pcie_replays_grown": 2, "sample_s": 6.0})
+
+    assert found.evidence[0] == ("replays a minute", "20, limit 15")
+    assert judge(pcie_replays, link, {"pcie_replays_grown": 2, "sample_s": 8.0}).status == "ok"

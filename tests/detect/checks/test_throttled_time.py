@@ -31,3 +31,9 @@ def test_judgement(
     assert found.status == status
     assert says in found.summary
     assert bool(found.remedy) == (found.status in (CheckStatus.WARN, CheckStatus.FAIL))
+
+
+def test_the_growth_is_evidence() -> None:
+    found = judge(throttled_time, health={"throttled_ns": {"power brake": 5_000_000}})
+
+    assert found.evidence == (("power brake counter", "+5.0 ms in 100 ms"),)
