@@ -1,0 +1,157 @@
+"""Gates of a burn: what each measures, its limit, and who is blamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpucheck.bench.burn_gates import burn_gates
+from gpucheck.bench.burn_model import BurnResult
+from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
+from gpucheck.bench.model import Corruption, Extent, GpuTelemetry
+from gpucheck.bench.workers import WORKER_SILENT
+from gpucheck.report.envelope import Failure
+from tests.bench.test_burn import burned
+
+PASS, FAIL, SKIP = GateStatus.PASS, GateStatus.FAIL, GateStatus.SKIP
+SILENT = Failure(code=WORKER_SILENT, message="it sent nothing")
+
+
+@pytest.fixture(name="healthy", scope="module")
+def _healthy() -> BurnResult:
+    return burned(devices=["gpu:0"])[0]
+
+
+def gates(healthy: BurnResult, **changes: Any) -> dict[str, Gate]:
+    """Return the gates of the healthy burn's device with changes, those of its sensors too."""
+    device = healthy.devices[0]
+    assert device.telemetry is not None
+    sensed = {name: value for name, value in changes.items() if hasattr(device.telemetry, name)}
+    own = {name: value for name, value in changes.items() if name not in sensed}
+    telemetry: GpuTelemetry = replace(device.telemetry, **sensed)
+    found = replace(healthy, devices=(replace(device, telemetry=telemetry, **own),))
+    return {gate.id.removeprefix("burn."): gate for gate in burn_gates(found)}
+
+
+def figures(gate: Gate) -> tuple[GateStatus, float | None, float | None, str]:
+    return gate.status, gate.measured, gate.limit, gate.unit
+
+
+def test_a_healthy_device_passes_with_its_figures(healthy: BurnResult) -> None:
+    assert {name: figures(gate) for name, gate in gates(healthy).items()} == {
+        "alive": (PASS, None, None, ""),
+        "corruption": (PASS, 0.0, 0.0, "numbers"),
+        "temperature": (PASS, 50.0, 87.0, "C"),
+        "throttling": (PASS, 0.0, 1.0, "%"),
+        "ecc_uncorrected": (PASS, 0.0, 0.0, ""),
+        "remapped_rows": (PASS, 0.0, 0.0, ""),
+        "pace": (PASS, 0.0, 10.0, "%"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("products", "failure", "class_"),
+    [
+        (5, SILENT, GateClass.HARDWARE),
+        (0, SILENT, GateClass.SOFTWARE),
+        (5, Failure(code="cupy-missing", message="none"), GateClass.SOFTWARE),
+    ],
+)
+def test_only_a_card_that_falls_silent_under_load_is_to_blame(
+    healthy: BurnResult, products: int, failure: Failure, class_: GateClass
+) -> None:
+    check: Corruption = replace(healthy.devices[0].corruption, products=products)
+    gate = gates(healthy, corruption=check, failure=failure)["alive"]
+
+    assert (gate.status, gate.class_) == (FAIL, class_)
+
+
+@pytest.mark.parametrize(
+    ("margin", "status", "measured"), [(1.0, PASS, 1.0), (0.0, FAIL, 0.0), (-2.0, FAIL, -2.0)]
+)
+def test_a_margin_decides_where_there_is_no_limit(
+    healthy: BurnResult, margin: float, status: GateStatus, measured: float
+) -> None:
+    extent = Extent(low=margin, median=20.0, high=30.0)
+    found = gates(healthy, temperature_limit_c=None, temperature_margin_c=extent)
+
+    assert figures(found["temperature"]) == (status, measured, 0.0, "C")
+
+
+@pytest.mark.parametrize(("limit", "status"), [(50.5, PASS), (50.0, FAIL), (40.0, FAIL)])
+def test_a_temperature_at_its_limit_fails(
+    healthy: BurnResult, limit: float, status: GateStatus
+) -> None:
+    gate = gates(healthy, temperature_limit_c=limit)["temperature"]
+
+    assert figures(gate) == (status, 50.0, limit, "C")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reasons", "class_", "warning"),
+    [
+        ({"hardware-thermal": 0.25, "power-brake": 0.2}, {}, GateClass.THERMAL, False),
+        ({"power-brake": 0.25, "power-cap": 0.9}, {}, GateClass.POWER_CAP, False),
+        ({"hardware-slowdown": 0.25}, {"hardware-slowdown": 0.25}, None, True),
+        (
+            {"hardware-slowdown": 0.25},
+            {"hardware-slowdown": 0.25, "power-brake": 0.01},
+            GateClass.THERMAL,
+            False,
+        ),
+        (
+            {"hardware-slowdown": 0.25, "board-limit": 0.1},
+            {"hardware-slowdown": 0.25},
+            GateClass.THERMAL,
+            False,
+        ),
+    ],
+)
+def test_who_holds_the_clock_down_is_to_blame(
+    healthy: BurnResult,
+    limits: dict[str, float],
+    reasons: dict[str, float],
+    class_: GateClass | None,
+    warning: bool,
+) -> None:
+    gate = gates(healthy, clock_limits=limits, reasons=reasons)["throttling"]
+
+    assert figures(gate) == (PASS if warning else FAIL, 25.0, 1.0, "%")
+    assert (gate.class_, gate.warning) == (class_, warning)
+
+
+def test_corrected_errors_warn_and_others_fail(healthy: BurnResult) -> None:
+    found = gates(
+        healthy,
+        new_errors={"ecc_uncorrected": 2, "ecc_corrected": 3},
+        unavailable={"new_errors.remapped_rows": "not supported"},
+    )
+
+    assert figures(found["ecc_uncorrected"]) == (FAIL, 2.0, 0.0, "")
+    assert figures(found["ecc_corrected"]) == (PASS, 3.0, None, "")
+    assert found["ecc_corrected"].warning
+    assert figures(found["remapped_rows"]) == (SKIP, None, 0.0, "")
+    assert "pcie_replays" not in found
+
+
+@pytest.mark.parametrize(
+    ("uuid", "last", "status", "class_"),
+    [
+        ("GPU-0", 90.0, PASS, None),
+        ("GPU-0", 88.0, FAIL, GateClass.THERMAL),
+        (None, 88.0, FAIL, GateClass.ENVIRONMENT),
+    ],
+)
+def test_a_device_that_slows_down_is_warned_of(
+    healthy: BurnResult,
+    uuid: str | None,
+    last: float,
+    status: GateStatus,
+    class_: GateClass | None,
+) -> None:
+    gate = gates(healthy, gpu_uuid=uuid, first_flops_per_s=100.0, last_flops_per_s=last)["pace"]
+
+    assert (gate.status, gate.class_) == (status, class_)
+    assert gate.measured == pytest.approx(100 - last)
