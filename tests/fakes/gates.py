@@ -52,7 +52,7 @@ baseline = true
 tolerance_percent = 5
 """
 )
-COMPANY = "\n[stability]\nstraggler_percent = 5\nspread_percent = 8\n"
+PEERS = "\n[stability]\nstraggler_percent = 5\nspread_percent = 8\n"
 HAVE = """
 [inventory]
 memory_total_gib = 79

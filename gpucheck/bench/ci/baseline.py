@@ -338,18 +338,20 @@ def baseline_against(
     found: dict[str, tuple[str, ...]] = {}
     series: list[Series] = []
     for device, fingerprint in now.items():
-        twin = twin_of(device, fingerprint, before)
-        if twin is None:
+        counterpart = counterpart_of(device, fingerprint, before)
+        if counterpart is None:
             found[device] = (f"{device} is not in it",)
             continue
-        forbidding = not_allowed(differences(before[twin], fingerprint), allowed)
+        forbidding = not_allowed(differences(before[counterpart], fingerprint), allowed)
         if forbidding:
             found[device] = forbidding
-        series.extend(renamed(saved.series, twin, device))
+        series.extend(renamed(saved.series, counterpart, device))
     return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=found)
 
 
-def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]) -> str | None:
+def counterpart_of(
+    device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerprint]
+) -> str | None:
     """Return the saved device that this one is compared with."""
     if device in saved:
         return device
@@ -361,9 +363,9 @@ def twin_of(device: str, fingerprint: Fingerprint, saved: Mapping[str, Fingerpri
     return same[0] if same else None
 
 
-def renamed(series: Sequence[Series], twin: str, device: str) -> list[Series]:
-    """Return the twin's series under this device's name."""
-    return [replace(one, device=device) for one in series if one.device == twin]
+def renamed(series: Sequence[Series], counterpart: str, device: str) -> list[Series]:
+    """Return the counterpart's series under this device's name."""
+    return [replace(one, device=device) for one in series if one.device == counterpart]
 
 
 _SAVE = "Write one with: gpucheck bench --save FILE"

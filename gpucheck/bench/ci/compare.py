@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpucheck.bench.ci.baseline import TOLERANCE_PERCENT, differences, not_allowed, renamed, twin_of
+from gpucheck.bench.ci.baseline import (
+    TOLERANCE_PERCENT,
+    counterpart_of,
+    differences,
+    not_allowed,
+    renamed,
+)
 from gpucheck.bench.ci.decision import (
     FEWEST_PROCESSES,
     Decision,
@@ -50,25 +56,27 @@ def compare_runs(
     before = {device.device: device.fingerprint for device in first.devices}
     failures = {device.device: device.failures for device in first.devices}
     pairs: list[_Pair] = []
-    told: dict[str, tuple[str, ...]] = {}
-    held_against: set[str | None] = set()
+    differing: dict[str, tuple[str, ...]] = {}
+    matched: set[str | None] = set()
     for device in second.devices:
-        twin = twin_of(device.device, device.fingerprint, before)
-        held_against.add(twin)
-        found = differences(before[twin], device.fingerprint) if twin is not None else {}
+        counterpart = counterpart_of(device.device, device.fingerprint, before)
+        matched.add(counterpart)
+        found = (
+            differences(before[counterpart], device.fingerprint) if counterpart is not None else {}
+        )
         if found:
-            told[device.device] = tuple(found.values())
-        old = renamed(first.series, twin, device.device) if twin is not None else []
+            differing[device.device] = tuple(found.values())
+        old = renamed(first.series, counterpart, device.device) if counterpart is not None else []
         new = [one for one in second.series if one.device == device.device]
-        missing = failures[twin] if twin is not None else {}
+        missing = failures[counterpart] if counterpart is not None else {}
         pairs.extend(_pairs(old, new, device, missing, not_allowed(found, allowed)))
-    gone = [one for one in first.series if one.device not in held_against]
+    gone = [one for one in first.series if one.device not in matched]
     pairs.extend(_Pair(first=one, second=None) for one in gone)
     return RunComparison(
         first=_side(first, files[0]),
         second=_side(second, files[1]),
         rows=tuple(_rows(pairs, tolerance_percent)),
-        differences=told,
+        differences=differing,
         allowed=tuple(allowed),
     )
 
@@ -357,19 +365,19 @@ def _failed_sides(comparison: RunComparison) -> Iterator[Notice]:
 
 
 def _remedy(comparison: RunComparison) -> tuple[str, ...]:
-    told = [
+    differing = [
         text
         for texts in comparison.differences.values()
         for text in texts
         if text.partition(":")[0] not in comparison.allowed
     ]
-    if not told:
+    if not differing:
         few = any(
             min(row.first_count, row.second_count) < FEWEST_PROCESSES for row in comparison.rows
         )
         count = "" if few else " --processes 10"
         return (f"Save runs with more processes: gpucheck bench --save FILE{count}",)
-    return (f"If the difference does not matter, allow it: {_allowing(told)}",)
+    return (f"If the difference does not matter, allow it: {_allowing(differing)}",)
 
 
 def _allowing(differences: Sequence[str]) -> str:

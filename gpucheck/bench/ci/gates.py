@@ -139,7 +139,7 @@ def series_of(data: RunData) -> tuple[Series, ...]:
     )
 
 
-_OF_LACKING = {
+_STATUS_WITHOUT = {
     MissingPolicy.FAIL: GateStatus.FAIL,
     MissingPolicy.INCONCLUSIVE: GateStatus.INCONCLUSIVE,
     MissingPolicy.SKIP: GateStatus.SKIP,
@@ -160,22 +160,22 @@ _WORST_FIRST = (GateStatus.FAIL, GateStatus.INCONCLUSIVE, GateStatus.PASS, GateS
 
 def check_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates of every check; the risk of a wrong fail is that of all of them together."""
-    asked = []
+    judging = []
     for check in data.profile.checks:
         found = data.figures(check)
         for device, figures in found.items():
             peers = [other for name, other in found.items() if name != device]
-            asked.append(_Judging(check, figures, data, peers))
-    outcomes = [one.outcome() for one in asked]
+            judging.append(_Judging(check, figures, data, peers))
+    outcomes = [one.outcome() for one in judging]
     # Checks that only warn take no share of the risk.
     family = {
         at: outcome
         for at, outcome in enumerate(outcomes)
-        if isinstance(outcome, Decision) and asked[at].check.severity is Severity.ERROR
+        if isinstance(outcome, Decision) and judging[at].check.severity is Severity.ERROR
     }
     held = dict(zip(family, corrected(list(family.values())), strict=True))
     by_check: dict[str, list[Gate]] = {}
-    for at, (one, outcome) in enumerate(zip(asked, outcomes, strict=True)):
+    for at, (one, outcome) in enumerate(zip(judging, outcomes, strict=True)):
         by_check.setdefault(one.check.id, []).append(one.gate(held.get(at, outcome)))
     for check in data.profile.checks:
         gates = by_check.get(check.id, [])
@@ -284,20 +284,24 @@ class _Judging:
     def _missing(self) -> Gate:
         check, found = self.check, why_missing(self.check, self._figures)
         if found.unsupported:
-            return self._lacking(check.on_unsupported, found.reason, GateClass.CONFIG, ())
+            return self._without_figure(check.on_unsupported, found.reason, GateClass.CONFIG, ())
         failure = found.failure
         if failure is None:
-            return self._lacking(check.on_missing, found.reason, GateClass.SOFTWARE, found.next)
-        gate = self._lacking(check.on_missing, found.reason, class_of_failure(failure), found.next)
+            return self._without_figure(
+                check.on_missing, found.reason, GateClass.SOFTWARE, found.next
+            )
+        gate = self._without_figure(
+            check.on_missing, found.reason, class_of_failure(failure), found.next
+        )
         if gate.status is GateStatus.FAIL and leaves_open(failure):
             return replace(gate, status=GateStatus.INCONCLUSIVE)
         return gate
 
-    def _lacking(
-        self, lacking: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
+    def _without_figure(
+        self, policy: MissingPolicy, reason: str, class_: GateClass, steps: tuple[str, ...]
     ) -> Gate:
         """Return the gate of a missing figure; a skipped one has no cause."""
-        gate = self._plain(_OF_LACKING[lacking], reason)
+        gate = self._plain(_STATUS_WITHOUT[policy], reason)
         if gate.status is GateStatus.SKIP:
             return gate
         return replace(gate, class_=class_, next=steps)
@@ -322,7 +326,7 @@ class _Judging:
         if not found or found[0].unit != check.unit:
             reason = f"the baseline {baseline.path} has no figure for this check in {check.unit}"
             renew = "save a new baseline with --save FILE"
-            return self._lacking(check.on_missing, reason, GateClass.CONFIG, (renew,))
+            return self._without_figure(check.on_missing, reason, GateClass.CONFIG, (renew,))
         return found[0]
 
     def _plain(self, status: GateStatus, reason: str | None) -> Gate:

@@ -44,7 +44,7 @@ def base_unit(metric: Metric, kernel: str, dtype: str) -> str | None:
         return None
     try:
         return known.work(known.shape(known.sizes[BenchMode.QUICK]), dtype).unit
-    except KeyError:  # a dtype that nobody knows
+    except KeyError:  # an unknown dtype
         return None
 
 

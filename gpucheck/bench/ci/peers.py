@@ -29,7 +29,7 @@ _LEAST_SCATTER = 0.005
 #: No healthy GPU was ever seen so far below the others, in percent.
 _NEVER_HEALTHY_PERCENT = 25.0
 
-_Peers = Mapping[str, MetricValues]
+_Group = Mapping[str, MetricValues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,34 +55,34 @@ class _Held:
 def peer_gates(data: RunData) -> Iterator[Gate]:
     """Yield the gates that compare GPUs: one for each GPU, and the spread of each check."""
     demands = data.profile.stability
-    companies = _compared_checks(data)
+    groups = _compared_checks(data)
     if demands.straggler_percent is not None:
-        yield from _stragglers(data, companies, demands.straggler_percent)
+        yield from _stragglers(data, groups, demands.straggler_percent)
     if demands.spread_percent is not None:
-        for check, found in companies:
+        for check, found in groups:
             yield _spread(data, check, found, demands.spread_percent)
 
 
-def _compared_checks(data: RunData) -> list[tuple[Check, _Peers]]:
+def _compared_checks(data: RunData) -> list[tuple[Check, _Group]]:
     """Return the checks that several GPUs have figures for, except repeats of another check."""
-    found: list[tuple[Check, _Peers]] = []
+    found: list[tuple[Check, _Group]] = []
     for check in data.profile.checks:
         if check.target is Target.CPU or check.per is Aggregate.NODE:
             continue
-        company = {name: one for name, one in data.figures(check).items() if one.values}
-        if len(company) > 1:
-            found.append((check, company))
+        group = {name: one for name, one in data.figures(check).items() if one.values}
+        if len(group) > 1:
+            found.append((check, group))
     return found
 
 
 def _stragglers(
-    data: RunData, companies: Sequence[tuple[Check, _Peers]], tolerance: float
+    data: RunData, groups: Sequence[tuple[Check, _Group]], tolerance: float
 ) -> Iterator[Gate]:
     """Yield for each GPU whether it lags behind the others in any check."""
     held: dict[str, list[_Held]] = {}
-    for check, company in companies:
-        for device in company:
-            held.setdefault(device, []).append(_held(check, device, company, tolerance))
+    for check, group in groups:
+        for device in group:
+            held.setdefault(device, []).append(_held(check, device, group, tolerance))
     # Each GPU is one hypothesis, however many checks it takes part in.
     least = [min(1.0, len(ones) * min(one.chance for one in ones)) for ones in held.values()]
     for (device, ones), outside in zip(held.items(), holm(least, _RISK), strict=True):
@@ -93,9 +93,9 @@ def _stragglers(
         yield _straggler(data, device, worst, ones, tolerance, fails=bool(failing))
 
 
-def _held(check: Check, device: str, company: _Peers, tolerance: float) -> _Held:
-    own = company[device]
-    others = [one for name, one in company.items() if name != device]
+def _held(check: Check, device: str, group: _Group, tolerance: float) -> _Held:
+    own = group[device]
+    others = [one for name, one in group.items() if name != device]
     decision = decide(own.values, medians_of(others), tolerance, check.direction)
     return _Held(
         check=check,
@@ -203,7 +203,7 @@ def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:
     return text
 
 
-def _spread(data: RunData, check: Check, found: _Peers, tolerance: float) -> Gate:
+def _spread(data: RunData, check: Check, found: _Group, tolerance: float) -> Gate:
     """Return how far the slowest lies from the fastest, as a warning.
 
     Who work together wait for the slowest; yet no single GPU need be at fault.

@@ -86,8 +86,8 @@ class RunData:
     def uuid_of(self, device: str) -> str | None:
         """Return the UUID of a device, None for the processor or where it is not known."""
         known = (gpu.gpu.uuid for gpu in self.node.gpus if gpu.device == device)
-        told = (run.gpu_uuid for run in self.runs if run.device == device)
-        return next((uuid for uuid in (*known, *told) if uuid is not None), None)
+        reported = (run.gpu_uuid for run in self.runs if run.device == device)
+        return next((uuid for uuid in (*known, *reported) if uuid is not None), None)
 
     def figures(self, check: Check) -> dict[str, MetricValues]:
         """Return a check's figures on every device."""
@@ -186,11 +186,11 @@ def _key(row: Measurement) -> _Key:
 
 def fits(check: Check, row: Measurement) -> bool:
     """Return whether a row is one that a check is about."""
-    asked = {**row.parameters, **check.parameters}
+    demanded = {**row.parameters, **check.parameters}
     return (
         (row.kernel, format_of(row.dtype), row.scope) == (check.kernel, check.dtype, check.scope)
         and check.variant in (None, row.variant)
-        and asked == row.parameters
+        and demanded == row.parameters
     )
 
 

@@ -137,7 +137,7 @@ class _Drawing:
         yield from map(_next, first.next)
 
     def in_brief(self, gates: Sequence[Gate], *, each: bool) -> Iterator[RenderableType]:
-        """Yield what is well or was not asked: one line for each demand, or for each gate."""
+        """Yield what passed or was skipped: one line for each demand, or for each gate."""
         groups: dict[tuple[str, GateStatus, str | None], list[Gate]] = {}
         for gate in gates:
             key = gate.device if each else None
@@ -173,11 +173,11 @@ class _Drawing:
             GateStatus.PASS: "passed",
             GateStatus.SKIP: "skipped",
         }
-        told = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
+        counted = [f"{counts[status]} {word}" for status, word in words.items() if counts[status]]
         warned = sum(gate.warning for gate in gates)
-        told.extend([f"{warned} with a warning"] if warned else [])
+        counted.extend([f"{warned} with a warning"] if warned else [])
         word, style = _verdict(gates)
-        return Text.assemble((f"{word}: ", style), ", ".join(told) or "no gate")
+        return Text.assemble((f"{word}: ", style), ", ".join(counted) or "no gate")
 
     def _mark(self, gate: Gate) -> _Mark:
         warns = gate.warning or (
@@ -441,9 +441,9 @@ def _limits(limits: tuple[Limit, ...], width: int) -> Iterator[RenderableType]:
             yield from _one(found[0], width)
             continue
         yield Text(printable(name), style="bold")
-        room = max(len(limit.board or "") for limit in found)
+        longest = max(len(limit.board or "") for limit in found)
         for limit in found:
-            yield _unbroken(f"{limit.board or '':<{room}}  {limit.sentence}", "  ")
+            yield _unbroken(f"{limit.board or '':<{longest}}  {limit.sentence}", "  ")
 
 
 def _one(limit: Limit, width: int) -> Iterator[RenderableType]:

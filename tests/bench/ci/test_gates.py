@@ -32,10 +32,10 @@ from tests.fakes.bench_results import (
     uuid_of,
 )
 from tests.fakes.gates import (
-    COMPANY,
     GOOD,
     HAVE,
     NODE,
+    PEERS,
     SLOW,
     code,
     cpu_run_data,
@@ -118,7 +118,7 @@ def test_a_format_that_the_gpu_has_not_is_skipped() -> None:
 
 def test_gates_are_named_once() -> None:
     runs = [run for at in range(8) for run in product_runs(GOOD, f"gpu:{at}")]
-    gates = judge(run_data(runs, COMPANY + HAVE))
+    gates = judge(run_data(runs, PEERS + HAVE))
 
     names = [(one.id, one.device) for one in gates]
     assert len(names) == len(set(names))
@@ -169,7 +169,7 @@ def test_whatever_processes_bring_each_gate_is_explained_and_nothing_good_is_inv
         row = replace(what, device=device, gpu_uuid=uuid_of(device))
         found = result_of(row, telemetry=sensors(device) if with_sensors else None)
         runs.append(run_of(found, number, device))
-    judged = RunData(profile=profile_of(NODE + COMPANY), node=node(3), runs=runs)
+    judged = RunData(profile=profile_of(NODE + PEERS), node=node(3), runs=runs)
 
     gates = judge(judged)
 

@@ -17,16 +17,16 @@ from tests.fakes.bench_results import (
     run_of,
     sensors,
 )
-from tests.fakes.gates import COMPANY, GOOD, NODE, SLOW, gate, node, profile_of, run_data
+from tests.fakes.gates import GOOD, NODE, PEERS, SLOW, gate, node, profile_of, run_data
 
 
-def company(values: Sequence[Sequence[float]]) -> RunData:
+def peer_data(values: Sequence[Sequence[float]]) -> RunData:
     runs = [run for at, one in enumerate(values) for run in product_runs(one, f"gpu:{at}")]
-    return run_data(runs, COMPANY)
+    return run_data(runs, PEERS)
 
 
 def test_the_slow_one_among_eight_is_found_and_no_other() -> None:
-    found = company([GOOD] * 7 + [[0.93 * value for value in GOOD]])
+    found = peer_data([GOOD] * 7 + [[0.93 * value for value in GOOD]])
 
     stragglers = [one for one in judge(found) if one.id == "straggler"]
     assert [one.device for one in stragglers if one.status is GateStatus.FAIL] == ["gpu:7"]
@@ -40,7 +40,7 @@ def test_the_slow_one_among_eight_is_found_and_no_other() -> None:
 
 def test_one_that_lies_within_what_the_others_differ_by_only_warns() -> None:
     factors = (1.0, 1.03, 0.97, 1.04, 0.98, 1.02, 0.96)
-    found = company([*([f * value for value in GOOD] for f in factors), [0.93 * x for x in GOOD]])
+    found = peer_data([*([f * value for value in GOOD] for f in factors), [0.93 * x for x in GOOD]])
 
     slow = gate(found, "straggler", "gpu:7")
     assert (slow.status, slow.severity) == (GateStatus.FAIL, Severity.WARN)
@@ -50,7 +50,7 @@ def test_one_that_lies_within_what_the_others_differ_by_only_warns() -> None:
 
 def test_far_below_what_was_ever_seen_of_healthy_ones_fails_whatever_they_differ_by() -> None:
     factors = (1.0, 1.06, 0.94, 1.08, 0.96, 1.04, 0.92)
-    found = company([*([f * value for value in GOOD] for f in factors), [0.7 * x for x in GOOD]])
+    found = peer_data([*([f * value for value in GOOD] for f in factors), [0.7 * x for x in GOOD]])
 
     assert gate(found, "straggler", "gpu:7").severity is Severity.ERROR
 
@@ -58,14 +58,14 @@ def test_far_below_what_was_ever_seen_of_healthy_ones_fails_whatever_they_differ
 def test_noise_over_the_tolerance_leaves_the_straggler_open() -> None:
     noisy = [(1.2, 0.8, 1.1, 0.9, 1.0)[at] * value for at, value in enumerate(GOOD)]
 
-    found = gate(company([GOOD, GOOD, GOOD, noisy]), "straggler", "gpu:3")
+    found = gate(peer_data([GOOD, GOOD, GOOD, noisy]), "straggler", "gpu:3")
 
     assert (found.status, found.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
     assert found.repeat_helps
 
 
 def test_a_slow_gpu_counts_once_however_many_checks_it_is_slow_in() -> None:
-    text = COMPANY + NODE[NODE.index("[[check]]") :].replace('id = "matmul"', 'id = "again"')
+    text = PEERS + NODE[NODE.index("[[check]]") :].replace('id = "matmul"', 'id = "again"')
     values = [GOOD] * 7 + [[0.93 * value for value in GOOD]]
     runs = [run for at, one in enumerate(values) for run in product_runs(one, f"gpu:{at}")]
 
@@ -76,7 +76,7 @@ def test_a_slow_gpu_counts_once_however_many_checks_it_is_slow_in() -> None:
 
 
 def test_of_a_pair_nobody_can_say_which_is_off() -> None:
-    found = company([GOOD, SLOW])
+    found = peer_data([GOOD, SLOW])
 
     slow = gate(found, "straggler", "gpu:1")
     assert (slow.status, slow.severity) == (GateStatus.FAIL, Severity.WARN)
@@ -84,11 +84,11 @@ def test_of_a_pair_nobody_can_say_which_is_off() -> None:
 
 
 def test_a_lone_gpu_has_no_company_to_be_held_against() -> None:
-    assert not [one for one in judge(company([GOOD])) if "straggler" in one.id]
+    assert not [one for one in judge(peer_data([GOOD])) if "straggler" in one.id]
 
 
 def test_the_spread_names_both_ends() -> None:
-    found = gate(company([GOOD, GOOD, SLOW]), "matmul-spread", "node")
+    found = gate(peer_data([GOOD, GOOD, SLOW]), "matmul-spread", "node")
 
     assert found.status is GateStatus.FAIL
     assert "gpu:2 is 10.0 % slower than gpu:" in (found.reason or "")
@@ -118,7 +118,7 @@ def test_a_noisy_check_does_not_hide_one_that_surely_fails() -> None:
             result = result_of(product(slow, device), copy, telemetry=sensors(device))
             runs.append(run_of(result, number, device))
 
-    found = gate(run_data(runs, COMPANY + noisy), "straggler", "gpu:7")
+    found = gate(run_data(runs, PEERS + noisy), "straggler", "gpu:7")
 
     assert (found.status, found.severity) == (GateStatus.FAIL, Severity.ERROR)
     assert "in matmul" in (found.reason or "")
