@@ -102,7 +102,8 @@ def _find_file(name: str, environment: Mapping[str, str]) -> str:
         )
     if "/" in name:
         return name
-    search = os.pathsep.join(os.get_exec_path(dict(environment)))
+    # An empty entry of PATH is the current directory.
+    search = os.pathsep.join(entry or "." for entry in os.get_exec_path(dict(environment)))
     path = shutil.which(name, path=search) or shutil.which(name, os.F_OK, search)
     if path is None:
         raise CommandNotFoundError(

@@ -195,6 +195,20 @@ class TestFailures:
                 start([name], {"PATH": path})
             assert caught.value.exit_code == 126
 
+    @pytest.mark.parametrize("search", ["", ":/usr/bin", "/usr/bin:"])
+    def test_an_empty_entry_of_path_is_the_current_directory(
+        self,
+        start: Callable[..., object],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        search: str,
+    ) -> None:
+        (tmp_path / "tool").touch(mode=0o644)
+        monkeypatch.chdir(tmp_path)
+
+        with pytest.raises(NotExecutableError, match=r"'\./tool'"):
+            start(["tool"], {"PATH": search})
+
     @pytest.mark.parametrize("content", [b"", b"not a program", b"\x7fELF broken"])
     def test_a_file_that_is_no_program_is_not_given_to_a_shell(
         self, start: Callable[..., object], tmp_path: Path, content: bytes
