@@ -516,21 +516,45 @@ def test_energy_is_divided_by_the_operations_that_took_it(
     record = CaseState(case=case)
     measure([CaseGroup(states=[record])], settings, clock, silent, counter(*answers))
 
+    assert case.events.count("prepare") == case.events.count("release") == len(record.rounds) + 1
+    last = len(case.events) - 1 - case.events[::-1].index("prepare")
+    assert case.events[last : last + 3] == ["prepare", "poison", "run"]
     # A second of operations of a fiftieth each.
     assert record.joules_per_op == (
         pytest.approx(per_operation, rel=0.05) if per_operation else None
     )
 
 
+def test_the_time_for_sensors_is_overhead_that_the_rows_of_a_group_share() -> None:
+    clock = FakeClock()
+
+    @contextmanager
+    def reading_sensors() -> Iterator[None]:
+        yield
+        clock.seconds += 0.1
+
+    states = [CaseState(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2)]
+    one_round = replace(SETTINGS, most_rounds=1)
+    measure([CaseGroup(states=states, watch=reading_sensors)], one_round, clock, silent)
+
+    assert [state.overhead_s for state in states] == [pytest.approx(0.05)] * 2
+
+
 def test_energy_is_not_counted_for_the_processor_nor_without_request() -> None:
     clock = FakeClock()
     settings = Settings(budget_s=5.0, warmup_s=0.05, energy_s=1.0)
 
-    cpu, gpu = (CaseState(case=FakeCase(noise(0.02, 1e-5), clock)) for _ in range(2))
+    on_gpu = replace(label("gpu:0"), gpu_uuid="GPU-x")
+    cpu = CaseState(case=FakeCase(noise(0.02, 1e-5), clock))
+    gpu, limit, uncounted = (
+        CaseState(case=FakeCase(noise(0.02, 1e-5), clock, label=on_gpu)) for _ in range(3)
+    )
     measure([CaseGroup(states=[cpu])], settings, clock, silent, counter())
     measure([CaseGroup(states=[gpu])], SETTINGS, clock, silent, counter())
+    measure([CaseGroup(states=[limit], with_energy=False)], settings, clock, silent, counter())
+    measure([CaseGroup(states=[uncounted])], settings, clock, silent)
 
-    assert cpu.joules_per_op is gpu.joules_per_op is None
+    assert {state.joules_per_op for state in (cpu, gpu, limit, uncounted)} == {None}
 
 
 def test_the_energy_loop_ends_although_the_clock_stands_still() -> None:

@@ -159,6 +159,10 @@ def test_rounds_that_differ_do_not_look_like_autocorrelation() -> None:
     assert abs(stats.autocorrelation(rounds)) < 0.2
 
 
+def test_rounds_of_no_time_have_no_spread() -> None:
+    assert stats.spread_of_rounds([[0.0], [0.0]]) == (0.0, 0.0)
+
+
 def test_the_spread_of_rounds_is_that_of_their_noise_unless_they_differ() -> None:
     source = random.Random(5)
     alike = [[1 + 0.02 * source.gauss(0, 1) for _ in range(20)] for _ in range(40)]
