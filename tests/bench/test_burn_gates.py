@@ -66,6 +66,22 @@ def test_only_a_card_that_falls_silent_under_load_is_to_blame(
     gate = gates(healthy, corruption=check, failure=failure)["alive"]
 
     assert (gate.status, gate.class_) == (FAIL, class_)
+    assert (gate.evidence[0].value, gate.next) == (failure.code, ("Run: gpucheck detect",))
+
+
+def test_a_failure_brings_its_own_remedy(healthy: BurnResult) -> None:
+    failure = Failure(code="cupy-missing", message="none", remedy=("Install it.",))
+
+    assert gates(healthy, failure=failure)["alive"].next == ("Install it.",)
+
+
+def test_digests_are_compared_between_gpus_alone() -> None:
+    found = burned(devices=["gpu:0", "gpu:1", "cpu"])[0]
+    alone = burned(devices=["gpu:0", "cpu"])[0]
+
+    compared = [gate.device for gate in burn_gates(found) if gate.id == "burn.digest"]
+    assert compared == ["gpu:0", "gpu:1"]
+    assert not [gate for gate in burn_gates(alone) if gate.id == "burn.digest"]
 
 
 @pytest.mark.parametrize(
