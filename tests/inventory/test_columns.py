@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from gpucheck.inventory.columns import ABSENT, COLUMNS, CSV_COLUMNS
-from gpucheck.inventory.model import Gpu, GpuState, MigInstance, MigState, PcieLink
+from gpucheck.inventory.model import Gpu, GpuProcess, GpuState, MigInstance, MigState, PcieLink
 from tests.fakes.reports import gpus
 
 FULL = Gpu(
@@ -147,6 +147,21 @@ def test_mig(enabled: bool | None, unavailable: dict[str, str], shown: str) -> N
     gpu = FULL._replace(mig=FULL.mig._replace(enabled=enabled), unavailable=unavailable)
 
     assert COLUMNS["mig"].show(gpu) == shown
+
+
+def test_words_stand_left_and_figures_right() -> None:
+    assert {name for name, column in COLUMNS.items() if not column.right} == {
+        *("name", "uuid", "pci_bus_id", "serial", "architecture", "memory_source", "compute_mode"),
+        *("cpu_affinity", "hidden_reason", "state", "error"),
+    }
+
+
+def test_processes_are_counted() -> None:
+    two = FULL._replace(processes=tuple(GpuProcess(pid=pid, type="compute") for pid in (1, 2)))
+
+    assert (COLUMNS["processes"].value(two), COLUMNS["processes"].show(two)) == (2, "2")
+    some = two._replace(unavailable={"processes": "no right to list the rest"})
+    assert (COLUMNS["processes"].value(some), COLUMNS["processes"].show(some)) == (2, "2+")
 
 
 def test_unknown_processes_are_not_none() -> None:

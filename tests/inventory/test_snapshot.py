@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
     CudaReading,
     KernelReading,
@@ -54,6 +57,45 @@ def test_a_recording_survives_json() -> None:
     once = record(busy())
 
     assert from_plain(Snapshot, to_plain(once)) == once
+
+
+def test_all_that_nvml_knows_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[NvmlRequest] = []
+    probes = busy()
+    monkeypatch.setattr(probes, "nvml", lambda one: requests.append(one) or probes.readings)
+
+    record(probes)
+
+    assert requests == [NvmlRequest(topology=True, process_utilization=True)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "count", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "9"}, 0, True),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, 1, False),
+        ({}, 0, False),
+    ],
+)
+def test_cuda_is_also_asked_without_the_variable_where_that_may_hide_all(
+    variables: dict[str, str], count: int, expected: bool
+) -> None:
+    everything = CudaReading(driver_version=13000, device_count=8)
+    probes = FakeProbes(
+        readings=reading_of(gpu_reading(0)),
+        variables=variables,
+        cuda_reading=CudaReading(driver_version=13000, device_count=count),
+        cuda_unrestricted_reading=everything,
+    )
+
+    assert record(probes).cuda_unrestricted == (everything if expected else None)
+
+
+@pytest.mark.parametrize("failure", [None, MISSING])
+def test_health_is_read_where_nvml_answers(failure: ProbeFailure | None) -> None:
+    found = record(FakeProbes(readings=reading_of(gpu_reading(0), failure=failure)))
+
+    assert (found.health is None) is (failure is not None)
 
 
 def test_a_driver_that_hangs_is_not_asked_by_another_library() -> None:
