@@ -63,7 +63,7 @@ def supervise(
         LaunchError: (or a subclass) the command cannot be started.
     """
     path = prepare(command, environment)
-    with _taking_signals() as original_mask, GroupSignalProbe() as probe:
+    with _taking_signals() as original_mask, _GroupSignalProbe() as probe:
         with only_inheritable(keep_descriptors), explain_failure(command[0], path):
             pid = os.posix_spawn(
                 path,
@@ -81,7 +81,7 @@ class _Supervision:
     def __init__(
         self,
         pid: int,
-        probe: GroupSignalProbe,
+        probe: _GroupSignalProbe,
         on_tick: Callable[[int], None] | None,
         tick_s: float,
     ) -> None:
@@ -196,7 +196,7 @@ def _stop_ourselves(number: signal.Signals) -> None:
     signal.signal(number, handler)
 
 
-class GroupSignalProbe:
+class _GroupSignalProbe:
     """Process in our group that tells whether a signal was sent to all of the group or to us alone.
 
     Signal information names the sender, not the target: `kill(-group)`, as a shell's `kill %1`,
@@ -210,7 +210,7 @@ class GroupSignalProbe:
         #: Descriptors for the questions and the answers, while the answers can be trusted.
         self._line: tuple[int, int] | None = None
 
-    def __enter__(self) -> GroupSignalProbe:
+    def __enter__(self) -> _GroupSignalProbe:
         """Start the probe, which lives as long as our pipe to it."""
         with contextlib.suppress(OSError):
             questions, ask = os.pipe()

@@ -175,6 +175,10 @@ class TestFailures:
 
         assert caught.value.exit_code == 127
 
+    def test_an_empty_name_is_called_that(self, start: Callable[..., object]) -> None:
+        with pytest.raises(CommandNotFoundError, match="an empty string"):
+            start([""], {"PATH": "/usr/bin:/bin"})
+
     def test_nothing_is_found_without_a_directory_in_path(
         self, start: Callable[..., object], tmp_path: Path
     ) -> None:
