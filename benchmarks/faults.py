@@ -34,7 +34,7 @@ from gpucheck.drivers import live
 from gpucheck.drivers.evidence import BuildsReading, HealthReading, LaunchReading, NodeOpening
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import CudaReading, NvmlReading
-from gpucheck.memlimit import request as memlimit_request
+from gpucheck.memlimit import plan as memlimit_plan
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.documents import assert_document, only_document
 from tests.end_to_end.sweeping import NVML_CODES, Forks
@@ -395,7 +395,7 @@ def sweep(output: Path, kinds: Sequence[str], *, share: float = 1.0, seed: int =
 def forked_machines(bench: Bench) -> Iterator[dict[str, Forked]]:
     """Yield the machines that answer from forks; frameworks are read once for all runs."""
     found = {name: Forked(bench, name) for name in bench.machines}
-    before = memlimit_request.read_frameworks
+    before = memlimit_plan.read_frameworks
     known: dict[str, Any] = {}
 
     def read_once(*arguments: Any, **options: Any) -> Any:
@@ -403,11 +403,11 @@ def forked_machines(bench: Bench) -> Iterator[dict[str, Forked]]:
             known["read"] = before(*arguments, **options)
         return known["read"]
 
-    memlimit_request.read_frameworks = read_once
+    memlimit_plan.read_frameworks = read_once
     try:
         yield found
     finally:
-        memlimit_request.read_frameworks = before
+        memlimit_plan.read_frameworks = before
         for forked in found.values():
             forked.end()
 
