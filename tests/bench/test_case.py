@@ -1,4 +1,4 @@
-"""Threads that share the rows of a case: each repeats its own part, and all end with the case."""
+"""Threads that share the rows of a case, and the identity of rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
-from gpucheck.bench.case import HOST_SPAN_S, Team, TeamCase, Work
+from gpucheck.bench.case import HOST_SPAN_S, Team, TeamCase, Work, cpu_label, row_parts
 from gpucheck.bench.model import Verified
-from tests.fakes.bench import label, order
+from tests.fakes.bench import FLOAT32, label, order
 
 WORK = Work(flops=0, bytes_moved=8, unit="B/s")
 
@@ -111,3 +113,39 @@ def test_where_a_sandbox_forbids_pinning_the_threads_still_run(
     team.close()
 
     assert sorted(done) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("unit", "amount"), [("FLOP/s", 6), ("B/s", 8), ("image/s", 10)])
+def test_the_throughput_counts_what_its_unit_names(unit: str, amount: int) -> None:
+    assert Work(flops=6, bytes_moved=8, items=10, unit=unit).amount == amount
+
+
+def test_a_rows_id_names_the_measurement_without_the_device() -> None:
+    assert label("cpu").id == label("gpu:0").id == "fake/scripted/-/-/float32/8/resident"
+
+
+def test_one_thread_of_several_is_in_the_variant() -> None:
+    given = order((8, 8))
+
+    assert cpu_label(given, "softmax", "blocked", 1, FLOAT32).variant == "blocked-1-thread"
+    several = cpu_label(given, "softmax", "blocked", 2, FLOAT32)
+    assert (several.device, several.variant, several.threads) == ("cpu", "blocked", 2)
+    assert several.shape == (8, 8)
+
+
+@drawn(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(1, 64))
+def test_threads_share_all_rows_in_equal_parts_that_are_worth_a_thread(
+    rows: int, columns: int, threads: int
+) -> None:
+    parts = row_parts(rows, columns, threads)
+
+    assert [row for part in parts for row in range(rows)[part]] == list(range(rows))
+    sizes = {part.stop - part.start for part in parts}
+    assert max(sizes) - min(sizes) <= 1
+    assert 1 <= len(parts) <= threads
+    assert len(parts) == 1 or rows * columns * 4 >= len(parts) * 2**18
+
+
+def test_large_rows_take_all_threads() -> None:
+    assert len(row_parts(8, 2**16, 8)) == 8
+    assert len(row_parts(8, 2**16 - 1, 8)) == 7

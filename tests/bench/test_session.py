@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,15 @@ from gpucheck.bench.model import (
     Verified,
 )
 from gpucheck.bench.sampler import Sampler, off_by
-from gpucheck.bench.session import Claims, conclude, hold_gpus, open_session, target_of
+from gpucheck.bench.session import (
+    Claims,
+    bench_here,
+    conclude,
+    hold_gpus,
+    open_session,
+    request_of,
+    target_of,
+)
 from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, MigReading, NvmlReading
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
@@ -418,3 +427,47 @@ def test_a_copy_that_is_wrong_counts_its_numbers() -> None:
 
     assert off_by(counted) == "2 of its numbers differ from the source, bit by bit"
     assert off_by(WRONG) == "its deviation from float64 is 0.5; at most 0.01 is allowed"
+
+
+def requested(**changes: Any) -> BenchRequest:
+    plain = BenchRequest()
+    given = {
+        "device": "cpu",
+        "size": None,
+        "dtype": (),
+        "mode": "quick",
+        "budget_s": None,
+        "seed": plain.seed,
+        "fill": "normal",
+        "temperature": plain.temperature,
+        "towers": plain.towers,
+        "data_file": None,
+    }
+    return request_of(["copy"], **(given | changes))
+
+
+def test_the_arguments_become_a_request() -> None:
+    assert requested() == BenchRequest(kernels=("copy",), devices=("cpu",), mode=BenchMode.QUICK)
+    changed = requested(device=["cpu, gpu:0"], dtype="tf32,int8", data_file=Path("images"), seed=3)
+    assert changed.devices == ("cpu", "gpu:0")
+    assert changed.dtypes == ("tf32", "int8")
+    assert changed.data_file == "images"
+    assert changed.seed == 3
+    assert requested(device=()).devices == ("all",)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": 1.5}, {"seed": "1"}, {"budget_s": "2"}, {"data_file": 3}, {"mode": "slow"}],
+)
+def test_arguments_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(WrongUseError):
+        requested(**wrong)
+
+
+def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake() -> None:
+    for devices in ("cpu", "tpu"):
+        probes = machine()
+        with contextlib.suppress(WrongUseError):
+            bench_here(replace(CPU, devices=(devices,)), probes, corruption_s=0, require_gpu=False)
+        assert probes.asked[-1] == "close"
