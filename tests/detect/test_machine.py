@@ -32,3 +32,18 @@ def test_nothing_is_read_twice() -> None:
 )
 def test_wsl(name: str | None, *, expected: bool) -> None:
     assert Machine(FakeProbes(machine=Host(os=name))).is_wsl is expected
+
+
+def test_what_takes_time_is_reported_before_it_is_done() -> None:
+    reported: list[str] = []
+    machine = Machine(FakeProbes(), report_progress=reported.append)
+
+    _ = (machine.nvml, machine.health, machine.cuda, machine.cuda_unrestricted, machine.launch)
+
+    assert reported == [
+        "asking NVML",
+        "reading each GPU's health",
+        "starting CUDA",
+        "starting CUDA without CUDA_VISIBLE_DEVICES",
+        "running a kernel",
+    ]

@@ -12,8 +12,8 @@ from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
 
-def see(text: str | None, seen: int, **changes: object) -> Finding:
-    variables = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
+def see(text: str | None, seen: int, **others: str) -> Finding:
+    variables = others if text is None else {"CUDA_VISIBLE_DEVICES": text, **others}
     probes = FakeProbes(
         readings=reading_of(gpu_reading(0), gpu_reading(1)),
         cuda_reading=CudaReading(driver_version=13000, device_count=seen),
@@ -52,3 +52,33 @@ def test_cuda_is_asked_again_without_the_variable() -> None:
 
     assert found.status is CheckStatus.OK
     assert found.summary == "CUDA 13.0 starts and sees 2 GPUs without CUDA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "why", "first", "count"),
+    [
+        ("", {}, "an empty value means none", "Unset it", 2),
+        ("-1", {}, "this value is used to hide every GPU", "To use a GPU after all", 1),
+        ("NoDevFiles", {}, "Slurm sets this for a job without GPUs", "Request GPUs", 2),
+        ("7", {"SLURM_JOB_ID": "1"}, "'7': out of range", "Request GPUs", 2),
+        ("7", {}, "'7': out of range", "Unset it", 1),
+        ('""', {}, "these are two quotation marks", "Unset it", 1),
+        ("1", {}, "no entry names a GPU that CUDA sees", "Unset it", 1),
+    ],
+)
+def test_what_hides_every_gpu(
+    text: str, variables: dict[str, str], why: str, first: str, count: int
+) -> None:
+    found = see(text, 0, **variables)
+
+    assert (found.status, found.cause) == (CheckStatus.FAIL, "hidden-by-variable")
+    assert f"={text!r} hides every GPU: {why}" in found.summary
+    assert found.remedy[0].startswith(first)
+    assert len(found.remedy) == count
+
+
+def test_the_order_of_the_devices_is_evidence() -> None:
+    found = see(None, 2, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+
+    assert found.evidence == (("CUDA_DEVICE_ORDER", "'PCI_BUS_ID'"),)
+    assert see(None, 2).evidence == ()
