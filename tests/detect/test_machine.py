@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.detect.machine import Machine
+from gpucheck.drivers.evidence import HealthReading, LaunchedReading, LaunchReading
+from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.report.envelope import Host
-from tests.fakes.probes import FakeProbes
+from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
+
+HUNG = ProbeFailure(code="driver-not-answering", message="no answer within 10 s")
 
 
 def test_nothing_is_read_ahead() -> None:
@@ -47,3 +51,30 @@ def test_what_takes_time_is_reported_before_it_is_done() -> None:
         "starting CUDA without CUDA_VISIBLE_DEVICES",
         "running a kernel",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "health", "launched", "again"),
+    [
+        (reading_of(gpu_reading(0)), None, 1, True),
+        (reading_of(gpu_reading(0)), None, 0, False),
+        (reading_of(gpu_reading(0)), HUNG, 1, False),
+        (reading_of(gpu_reading(0))._replace(failure=HUNG), None, 1, False),
+        (reading_of(gpu_reading(0, failure=HUNG)), None, 1, False),
+    ],
+)
+def test_nvml_is_asked_again_after_a_kernel_if_it_can_answer(
+    rows: NvmlReading, health: ProbeFailure | None, launched: int, *, again: bool
+) -> None:
+    ran = LaunchedReading(ordinal=0, right=True)
+    probes = FakeProbes(
+        readings=rows,
+        health_reading=HealthReading(failure=health),
+        launch_reading=LaunchReading(through="libcuda", launches=(ran,) * launched),
+    )
+    machine = Machine(probes)
+    _ = (machine.nvml, machine.launch)
+
+    _ = machine.after_launch
+
+    assert (probes.asked.count("nvml") == 2) is again

@@ -20,6 +20,7 @@ def test_an_exclusive_gpu_that_is_taken() -> None:
 
     assert found.status is CheckStatus.WARN
     assert "gpucheck list --processes" in found.remedy[0]
+    assert found.evidence == (("nvmlDeviceGetComputeMode, GPU 0", "exclusive-process"),)
 
 
 @pytest.mark.parametrize(("count", "status"), [(1, "fail"), (2, "warn")])

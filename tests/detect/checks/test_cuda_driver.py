@@ -379,3 +379,14 @@ def test_the_module_s_version_is_evidence_of_a_wrong_library() -> None:
 
     assert ("/sys/module/nvidia/version", "580.95.05") in found.evidence
     assert ("the driver's own", "/usr/lib/libcuda.so.1") in found.evidence
+
+
+@pytest.mark.parametrize(("error", "lost"), [("EPERM", True), ("ENODEV", False)])
+def test_only_a_refused_opening_means_that_the_devices_are_lost(error: str, *, lost: bool) -> None:
+    opened = (NodeOpening(path="/dev/nvidiactl", error=error),)
+
+    for code in ("no-device", "unknown"):
+        found = cuda_says(code, IN_DOCKER, openings=opened)
+
+        assert (found.cause == "device-cgroup-lost") is lost
+        assert ("open /dev/nvidiactl", error) in found.evidence

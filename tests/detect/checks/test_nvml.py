@@ -7,11 +7,18 @@ import pytest
 from gpucheck.detect.checks.nvml import REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.drivers.evidence import KernelLogReading, NodeOpening, PlatformReading, SystemReading
+from gpucheck.drivers.evidence import (
+    KernelLogReading,
+    LibrariesReading,
+    LibraryReading,
+    NodeOpening,
+    PlatformReading,
+    SystemReading,
+)
 from gpucheck.drivers.nvml.binding import REASONS
 from gpucheck.drivers.readings import KernelReading, NvmlReading, PciDeviceReading, ProbeFailure
 from gpucheck.report.envelope import CheckStatus, Host
-from tests.fakes.probes import HERE, IN_DOCKER, FakeProbes, gpu_reading, reading_of
+from tests.fakes.probes import HERE, IN_DOCKER, ON_WSL2, FakeProbes, gpu_reading, reading_of
 
 LOST = ProbeFailure(code="gpu-is-lost", message="it fell off the bus", library_code=15)
 CODES = {slug: number for number, (slug, _) in REASONS.items()}
@@ -297,3 +304,22 @@ def test_a_container_that_worked_before(code: str, machine: Host, *, before: boo
     found = nvml_says(code, machine)
 
     assert found.remedy[0].startswith("If it worked before: recreate") is before
+
+
+@pytest.mark.parametrize(
+    ("machine", "cause"),
+    [
+        (ON_WSL2, "wsl-library-path"),
+        (HERE, "library-not-in-the-path"),
+        (IN_DOCKER, "container-without-gpus"),
+    ],
+)
+def test_a_library_that_is_on_disk_and_not_loaded(machine: Host, cause: str) -> None:
+    library = LibraryReading(name="libnvidia-ml.so.1", path="/opt/libnvidia-ml.so.1")
+    system = SystemReading(libraries=LibrariesReading(found=(library,)))
+
+    found = nvml_says("library-not-found", machine, system_reading=system)
+
+    assert found.cause == cause
+    assert ("/opt/libnvidia-ml.so.1", "present, not loaded") in found.evidence
+    assert found.remedy
