@@ -461,6 +461,17 @@ def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
     assert code(result) is ExitCode.OK
 
 
+def test_throttling_that_a_card_does_not_tell_is_no_pass() -> None:
+    telemeter = cool()
+    telemeter.refused = {"reasons": "not supported by this GPU (NVML 3)"}
+
+    result, _ = burned(telemeter=telemeter)
+
+    (gate, _) = (gate for gate in result.gates if gate.id == "burn.throttling")
+    assert (gate.status, gate.reason) == (GateStatus.SKIP, telemeter.refused["reasons"])
+    assert result.devices[0].clock_limits is None
+
+
 def test_a_card_without_a_threshold_has_ours() -> None:
     telemeter = FakeTelemeter(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
 

@@ -190,8 +190,9 @@ def test_a_gpu_lost_in_mid_run_keeps_what_was_compared() -> None:
     gpu = BitGpu(clock, failures={"multiply": []})
     found = product(gpu, clock)
     found.begin()
-    found.run_for(0.001)
+    taken_s = found.run_for(0.001)
     before = found.check.products
+    assert found.check.seconds == taken_s >= 0.001
     gpu._failures["multiply"] = [LOST]
     found.run_for(0.001)
     check = found.end()
