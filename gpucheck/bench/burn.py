@@ -456,14 +456,14 @@ class _SensorCache:
 
 def worker_order(worker: WorkerDevice, request: BenchRequest, held: str | None) -> WorkerOrder:
     """Return the order for one device; `held` names the holders of its memory."""
-    told = {
+    order = {
         "device": worker.device,
         "size": request.size,
         "seed": request.seed,
         "fill": request.fill.value,
         "held": held,
     }
-    return WorkerOrder(device=worker.device, arguments=(json.dumps(told),), cpus=worker.cpus)
+    return WorkerOrder(device=worker.device, arguments=(json.dumps(order),), cpus=worker.cpus)
 
 
 def _new(worker: WorkerDevice) -> _DeviceState:

@@ -245,10 +245,12 @@ def conclude_burn(result: BurnResult, host: Host) -> Answer:
     If no device could begin, all for one reason, its code is used: 2 for a size that does not fit,
     4 without CuPy.
     """
-    told = {one.exit_code for one in result.devices}
-    if told in ({ExitCode.WRONG_USE}, {ExitCode.MISSING}):
+    exit_codes = {one.exit_code for one in result.devices}
+    if exit_codes in ({ExitCode.WRONG_USE}, {ExitCode.MISSING}):
         failure = result.devices[0].failure
-        return Answer(result=result, exit_code=ExitCode(told.pop() or 0), host=host, error=failure)
+        return Answer(
+            result=result, exit_code=ExitCode(exit_codes.pop() or 0), host=host, error=failure
+        )
     code, failure = exit_status(result.gates, _WORDING)
     if result.ended_by is BurnEnd.INTERRUPTED:
         message = f"Interrupted after {result.duration_s:.0f} of {result.asked_s:g} s."

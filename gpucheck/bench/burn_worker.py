@@ -30,33 +30,33 @@ def main() -> int:
     # Keep the output of libraries out of our lines.
     os.dup2(2, 1)
 
-    def say(document: dict[str, Any]) -> None:
+    def send(document: dict[str, Any]) -> None:
         out.write(json.dumps(document) + "\n")
         out.flush()
 
     try:
         order = json.loads(sys.argv[1])
         product, name = _open(order)
-        _load(product, name, say)
+        _load(product, name, send)
     except GpucheckError as error:
         failure = {"code": error.code, "message": error.message, "remedy": list(error.remedy)}
-        say({"part": "failure", "exit_code": int(error.exit_code), **failure})
+        send({"part": "failure", "exit_code": int(error.exit_code), **failure})
     except BrokenPipeError:  # the parent has gone: that ends the load
         os._exit(0)
     return 0
 
 
-def _load(product: StressProduct, name: str, say: Any) -> None:
+def _load(product: StressProduct, name: str, send: Any) -> None:
     from gpucheck.bench.workers import wait_for_start
 
     product.begin()
     ready = {"name": name, "notes": product.notes, "check": to_plain(product.check)}
-    say({"part": "ready", **ready})
+    send({"part": "ready", **ready})
     with wait_for_start(os.environ):
         while product.check.failure is None and not _asked_to_stop():
             product.run_for(_SLICE_S)
-            say({"part": "progress", "check": to_plain(product.check)})
-    say({"part": "end", "check": to_plain(product.end())})
+            send({"part": "progress", "check": to_plain(product.check)})
+    send({"part": "end", "check": to_plain(product.end())})
 
 
 def _asked_to_stop() -> bool:

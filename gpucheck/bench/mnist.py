@@ -119,10 +119,10 @@ def read_idx(path: Path, dimensions: int, *, most_bytes: int = _MOST_BYTES) -> H
     if content[:4] != _IDX_HEAD + bytes([dimensions]) or len(content) < head:
         raise unusable(path, f"is not an IDX file of unsigned bytes in {dimensions} dimensions")
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, head, 4))
-    wanted = head + math.prod(shape)
-    if len(content) != wanted:
+    expected = head + math.prod(shape)
+    if len(content) != expected:
         text = " x ".join(str(edge) for edge in shape)
-        raise unusable(path, f"holds {len(content)} bytes; {text} needs {wanted}")
+        raise unusable(path, f"holds {len(content)} bytes; {text} needs {expected}")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 

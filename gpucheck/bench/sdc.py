@@ -354,8 +354,8 @@ def plan_product(
         host_bytes=cpu.memory_available_bytes,
         holders={} if gpu is None or held is None else {gpu.uuid or "": held},
     )
-    asked = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
-    plan = make_plan(asked, {product.id: product}, resources)
+    product_request = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
+    plan = make_plan(product_request, {product.id: product}, resources)
     (group,) = plan.groups
     return PlannedProduct(
         dtype=dtype,

@@ -93,8 +93,8 @@ def select_worker_devices(
     Raises:
         MissingError: GPUs are requested or required, and CUDA sees none.
     """
-    asked = [name for name in devices if name != "all"]
-    targets = worker_devices([*asked, *(["gpu"] if "all" in devices else [])], gpus)
+    named = [name for name in devices if name != "all"]
+    targets = worker_devices([*named, *(["gpu"] if "all" in devices else [])], gpus)
     if not targets and "all" in devices and not require_gpu:
         targets = worker_devices(["cpu"], gpus)
     if not targets or (require_gpu and all(one.device == "cpu" for one in targets)):
@@ -294,16 +294,16 @@ def ignore_progress(text: str) -> None:
 
 
 class Workers:
-    """Rounds of `gpucheck bench` in worker processes. `tell` takes a line on the progress."""
+    """Rounds of `gpucheck bench` in worker processes, each reporting its progress in lines."""
 
     def __init__(
         self,
         *,
-        tell: Callable[[str], None] = ignore_progress,
+        report_progress: Callable[[str], None] = ignore_progress,
         start_s: float = START_S,
         command: Sequence[str] = (),
     ) -> None:
-        self._tell = tell
+        self._report_progress = report_progress
         self._start_s = start_s
         self._command = command
 
@@ -335,7 +335,7 @@ class Workers:
         """Wait until every process is ready or has ended, then let them measure."""
         end = time.monotonic() + self._start_s
         while pool.running and time.monotonic() < end and not pool.all_ready():
-            self._tell(f"{pool.ready()} of {count} processes are ready")
+            self._report_progress(f"{pool.ready()} of {count} processes are ready")
             answers.update(pool.answers(_LOOK_S))
         pool.begin()
 
@@ -346,7 +346,7 @@ class Workers:
         answers.update(pool.answers(0.0))
         end = time.monotonic() + deadline_s
         while pool.running and (left_s := end - time.monotonic()) > 0:
-            self._tell(f"measuring {', '.join(pool.running)}")
+            self._report_progress(f"measuring {', '.join(pool.running)}")
             answers.update(pool.answers(min(left_s, 0.5)))
 
 

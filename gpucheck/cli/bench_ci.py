@@ -244,7 +244,7 @@ def run_with_profile(
     wanted = wanted_devices(profile, devices)
     with machine("bench", shared) as probes:
         with status_line(shown=shared.verbosity >= 0) as tell:
-            workers = Workers(tell=tell)
+            workers = Workers(report_progress=tell)
             answer, run = run_profile(profile, wanted, probes, workers, saving.reference)
         answer = saving.keep(run, answer, shared)
     return deliver("bench", shared, answer, probes.time(), also=outlets.write)
@@ -265,7 +265,7 @@ def repeat(
 
     with status_line(shown=shared.verbosity >= 0) as tell:
         answer, run = run_request(
-            *(request, probes, Workers(tell=tell), saving.reference),
+            *(request, probes, Workers(report_progress=tell), saving.reference),
             processes=saving.processes or PROCESSES,
             corruption_s=corruption_s,
             require_gpu=require_gpu,

@@ -228,7 +228,7 @@ def test_a_request_to_stop_ends_the_workers(
         WorkerOrder(device="gpu:0", arguments=("good",)),
         WorkerOrder(device="gpu:1", arguments=("pid", str(note))),
     ]
-    workers = Workers(command=command, tell=interrupt)
+    workers = Workers(command=command, report_progress=interrupt)
     answers = workers.round(wanted, sequential=False, deadline_s=60)
 
     assert codes(answers)[1] == WORKER_INTERRUPTED

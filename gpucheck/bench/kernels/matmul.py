@@ -86,11 +86,11 @@ class Matmul(KernelBase):
         Raises:
             WrongUseError: there is no such product.
         """
-        asked = [canonical(name) for name in request.dtypes]
+        requested = [canonical(name) for name in request.dtypes]
         size = request.size or 0
-        refusals = [self.size_refusal(name, size) for name in asked if name in FORMATS]
+        refusals = [self.size_refusal(name, size) for name in requested if name in FORMATS]
         if refusals and all(refusals):
-            step = max(PRODUCT_EDGES[name] for name in asked if name in FORMATS)
+            step = max(PRODUCT_EDGES[name] for name in requested if name in FORMATS)
             raise WrongUseError(
                 code="edge-unsupported",
                 message=f"This product is not possible: {refusals[0]}.",

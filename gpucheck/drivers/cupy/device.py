@@ -331,7 +331,7 @@ def _count_gpus(cupy: Any) -> int:
         raise as_failure(error, "counting the GPUs") from error
 
 
-def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
+def _indices_to_open(requested: Sequence[int] | None, count: int) -> Sequence[int]:
     """Return the CUDA indices to open."""
     if count == 0:
         raise MissingError(
@@ -339,27 +339,27 @@ def _existing(asked: Sequence[int] | None, count: int) -> Sequence[int]:
             message="CUDA sees no GPU",
             remedy=("run gpucheck detect",),
         )
-    for index in asked or ():
+    for index in requested or ():
         if index >= count:
             raise MissingError(
                 code="no-such-gpu",
                 message=f"there is no gpu:{index}: a CUDA program started now sees {count}",
                 remedy=("see the indices: gpucheck list",),
             )
-    return range(count) if asked is None else tuple(dict.fromkeys(asked))
+    return range(count) if requested is None else tuple(dict.fromkeys(requested))
 
 
 def open_gpus(
-    asked: Sequence[int] | None = None,
+    requested: Sequence[int] | None = None,
     *,
     uuids: Mapping[int, str] | None = None,
-    ask_cublas: bool = True,
+    with_cublas_version: bool = True,
 ) -> OpenedGpus:
     """Open the GPUs with these CUDA indices, or all of them for None.
 
-    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. `ask_cublas` creates a
-    cuBLAS handle to read its version. Never raises: the result holds the reasons, and a GPU that
-    cannot be opened does not affect the others.
+    `uuids` gives the driver's UUIDs by CUDA index, if the caller knows them. `with_cublas_version`
+    creates a cuBLAS handle to read its version. Never raises: the result holds the reasons, and a
+    GPU that cannot be opened does not affect the others.
     """
     version = None
     known = uuids or {}
@@ -368,7 +368,7 @@ def open_gpus(
     try:
         cupy = _load_cupy()
         version = str(cupy.__version__)
-        for index in _existing(asked, _count_gpus(cupy)):
+        for index in _indices_to_open(requested, _count_gpus(cupy)):
             try:
                 devices.append(CupyDevice(index, known.get(index)))
             except GpucheckError as error:
@@ -387,7 +387,9 @@ def open_gpus(
         refused={index: error.message for index, error in refused.items()},
         busy=bool(refused) and all(error.code == BUSY for error in refused.values()),
         cupy_version=version,
-        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index) if ask_cublas else None,
+        cublas_version=cublas_version(cupy, devices[0].facts.cuda_index)
+        if with_cublas_version
+        else None,
     )
 
 
