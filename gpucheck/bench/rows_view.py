@@ -122,15 +122,15 @@ class RowsRenderer:
             return
         bold = "bold" if half_width(row) is not None and _speed(row) == bounds[0] else ""
         figures = self._figures(row)
-        room = self._width - _INDENT - name_width - 1 - _SHARE_WIDTH
-        beside = room - _FIGURES_WIDTH - max(_MARK_WIDTH, len(self._mark(row)[0])) - 1
+        free_width = self._width - _INDENT - name_width - 1 - _SHARE_WIDTH
+        beside = free_width - _FIGURES_WIDTH - max(_MARK_WIDTH, len(self._mark(row)[0])) - 1
         if beside >= _SHORTEST_BAR:
             bar = self._bar(row, bounds, min(beside, _LONGEST_BAR))
             yield Text.assemble((f"  {name:<{name_width}} ", bold), figures, " ", bar)
         else:
             line = Text.assemble((f"  {name:<{name_width}}", bold))
-            if room >= _SHORTEST_BAR:
-                line.append_text(Text.assemble(" ", self._bar(row, bounds, room)))
+            if free_width >= _SHORTEST_BAR:
+                line.append_text(Text.assemble(" ", self._bar(row, bounds, free_width)))
             yield line
             yield Text.assemble("  ", figures)
         if row.error is not None:

@@ -385,7 +385,7 @@ class _Bench:
                 clock_max_mhz=_highest_clock(board, gpu),
                 old_blas=old_blas,
             )
-            rows.append(row_of(state, environment))
+            rows.append(to_measurement(state, environment))
         return rows
 
     def _with_roofline(self, row: Measurement, rooflines: Sequence[Roofline]) -> Measurement:
@@ -414,7 +414,7 @@ class _Bench:
         return tuple(found)
 
 
-def row_of(state: CaseState, environment: RowEnvironment) -> Measurement:
+def to_measurement(state: CaseState, environment: RowEnvironment) -> Measurement:
     """Return the row of a state, with figures computed from its samples.
 
     The median is the median of the rounds' medians: each round counts the same.
