@@ -335,7 +335,17 @@ def hold_devices(
             if request is not None:
                 lease = lease_best(request, options, probes, os.environ)
             else:
-                lease = lease_named(specs, options, probes, os.environ, soft=soft)
+                try:
+                    lease = lease_named(specs, options, probes, os.environ, soft=soft)
+                except MissingError as error:
+                    missing = find_gpus(probes).missing
+                    if missing is None:
+                        raise
+                    # Why there is no GPU at all is the error itself, not a remedy of another one.
+                    remedy = error.remedy[1:]
+                    raise MissingError(
+                        code=missing.code, message=missing.message, remedy=remedy
+                    ) from None
         finally:
             probes.close()
         if lease.answer.error is not None or not isinstance(lease.answer.result, Placement):

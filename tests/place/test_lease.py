@@ -23,7 +23,14 @@ from gpucheck.drivers.readings import (
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.claim_store import ClaimStore, Target, list_claims
 from gpucheck.place.claims import ClaimOptions, open_store
-from gpucheck.place.lease import hold_devices, lease_best, lease_named, request_of, targets_of
+from gpucheck.place.lease import (
+    find_gpus,
+    hold_devices,
+    lease_best,
+    lease_named,
+    request_of,
+    targets_of,
+)
 from gpucheck.place.lock_files import DIRECTORY_VARIABLE
 from gpucheck.place.model import PlacedDevice, Placement
 from gpucheck.place.selection import ALLOW_BUSY_GPUS, Preference, SelectionRequest
@@ -476,6 +483,22 @@ def test_the_cpu_is_never_held(store: ClaimStore) -> None:
     with hold_devices(("/gpu:0",), None, HOLD, soft=True, probes=probes) as (device,):
         assert device.kind == "CPU"
     assert not store.exists()
+
+
+def test_a_missing_driver_is_the_error_itself(store: ClaimStore) -> None:
+    failure = ProbeFailure(code="library-not-found", message="none")
+    probes = FakeProbes(readings=NvmlReading(failure=failure))
+
+    with (
+        pytest.raises(MissingError) as caught,
+        hold_devices(("/gpu:0",), None, HOLD, soft=False, probes=probes),
+    ):
+        pass
+    missing = find_gpus(probes).missing
+    assert missing is not None
+    assert (caught.value.code, caught.value.message) == (missing.code, missing.message)
+    assert caught.value.remedy[: len(missing.remedy)] == missing.remedy
+    assert "ask for one that exists" in caught.value.remedy[-1]
 
 
 def test_a_hung_driver_raises(store: ClaimStore) -> None:
