@@ -8,15 +8,12 @@ Writes one JSON object.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import glob
 import importlib.util
 import json
-import mmap
 import os
 import re
-import subprocess
 import sys
 from importlib import metadata
 
@@ -42,7 +39,7 @@ def _beside(name: str) -> Any:
 
 
 if not TYPE_CHECKING:
-    shared_objects_child = _beside("shared_objects_child")
+    shared_objects_child = None  # `installed` needs neither it nor what it imports
 
 #: Framework -> its module, and the distributions that provide it, the likeliest first.
 FRAMEWORKS = {
@@ -143,11 +140,13 @@ def find_for_cpus() -> list[str]:
     return found
 
 
-# ---------------------------------------------------------------------------- what files tell
+# ----------------------------------------------------------------------- facts from files
 
 
 def assignments(path: str) -> dict[str, Any]:
     """Return a module's simple assignments of constants, read as text."""
+    import ast
+
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             tree = ast.parse(file.read())
@@ -216,6 +215,8 @@ def note_toolkits(build: dict[str, Any]) -> None:
 
 def ask_pathfinder(build: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return what this Python's cuda-pathfinder finds; note if it is absent or does not answer."""
+    import subprocess
+
     start, script = (
         os.path.join(OWN_FOLDER, *names)  # noqa: PTH118
         for names in ((os.pardir, "start_child.py"), ("pathfinder_child.py",))
@@ -293,6 +294,8 @@ def describe_pytorch(build: dict[str, Any], folder: str) -> None:
 
 def compiled_architectures(library: str) -> list[str]:
     """Return the architectures for which a PyTorch library holds code."""
+    import mmap
+
     try:
         with open(library, "rb") as file:  # noqa: PTH123, SIM117 - Python 3.8 has no parenthesized form
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -540,6 +543,8 @@ def main(question: str) -> None:
     python = ".".join(map(str, sys.version_info[:3]))
     document: dict[str, Any]
     if question == "builds":
+        global shared_objects_child
+        shared_objects_child = _beside("shared_objects_child")
         document = {
             "python": sys.executable,
             "python_version": python,
