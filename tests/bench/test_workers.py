@@ -58,6 +58,10 @@ say({"begun": begun, "ended": time.monotonic(), "cpus": sorted(os.sched_getaffin
      "padding": "x" * (300_000 if what == "long" else 0), "arguments": sys.argv[1:]})
 if what == "stay":
     time.sleep(600)
+if what == "leave":
+    time.sleep(0.2)
+    with open(sys.argv[2], "w") as file:
+        file.write("left")
 """
 
 
@@ -172,6 +176,17 @@ def test_one_that_does_not_end_after_its_document_is_ended(
 
     assert codes(answers) == [None]
     assert children() == set()
+
+
+def test_one_that_has_answered_may_release_its_gpu(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    note = tmp_path / "note"
+    order = WorkerOrder(device="gpu:0", arguments=("leave", str(note)))
+
+    Workers(command=command).round([order], sequential=False, deadline_s=30.0)
+
+    assert note.read_text() == "left"
 
 
 def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
