@@ -334,4 +334,17 @@ def test_an_empty_head_lacks_its_keys() -> None:
 def test_a_number_that_no_computer_holds_is_out_of_range(number: int) -> None:
     found = findings(GOOD.replace("count = 8", f"count = {number}"))
 
-    assert "match.count" in {one.where for one in found.problems if one.code == "out-of-range"}
+    (mistake,) = [one for one in found.problems if one.code == "out-of-range"]
+    shown = "inf" if number > 0 else "-inf"
+    assert mistake.message == f"count = {shown} is not between 1 and 1024"
+
+
+def test_parameters_are_texts_and_numbers() -> None:
+    at = 'kernel = "softmax"'
+    kept = findings(GOOD.replace(at, f'{at}\nparameters = {{ a = "x", b = 0.5, c = 2 }}'))
+    refused = findings(GOOD.replace(at, f"{at}\nparameters = {{ d = true, e = [1] }}"))
+
+    assert kept.profile is not None
+    assert kept.profile.checks[-1].parameters == {"a": "x", "b": 0.5, "c": 2}
+    wrong = {one.where for one in refused.problems if one.code == "wrong-type"}
+    assert wrong == {"check[2].parameters.d", "check[2].parameters.e"}

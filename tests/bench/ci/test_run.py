@@ -37,6 +37,7 @@ from gpucheck.bench.workers import (
     select_worker_devices,
 )
 from gpucheck.drivers.host.cpu import LinuxCpu
+from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
 from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
 from gpucheck.report.codec import to_plain
@@ -52,7 +53,7 @@ from gpucheck.report.formats import json as json_format
 from gpucheck.report.formats.junit import render
 from gpucheck.report.text import View
 from tests.bench.ci.test_profile_lint import GOOD
-from tests.fakes.bench_results import measurement, product, result_of, sensors
+from tests.fakes.bench_results import measurement, product, result_of, sensors, uuid_of
 from tests.fakes.bench_runs import FakeWorkers, Script, document, gpus, row, runs_of
 from tests.fakes.gates import CPU, NODE, cpu_runs, profile_of
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
@@ -359,6 +360,20 @@ def test_a_driver_that_does_not_answer_is_no_verdict() -> None:
     assert workers.rounds == []
 
 
+@pytest.mark.parametrize(("demand", "reads"), [("", False), ("nvlink_links = 18", True)])
+def test_the_topology_is_read_where_links_are_demanded(demand: str, reads: bool) -> None:
+    requests: list[NvmlRequest] = []
+
+    class Recording(FakeProbes):
+        def nvml(self, request: NvmlRequest) -> NvmlReading:
+            requests.append(request)
+            return super().nvml(request)
+
+    examined(profile_of(f"{NODE}\n[inventory]\n{demand}\n"), Recording(readings=READING))
+
+    assert {request.topology for request in requests} == {reads}
+
+
 def test_gpus_that_no_program_sees_are_missing() -> None:
     probes = FakeProbes(readings=READING, variables={"CUDA_VISIBLE_DEVICES": ""})
 
@@ -441,6 +456,37 @@ def test_the_same_machine_passes_its_baseline() -> None:
 
     assert answer.exit_code is ExitCode.OK
     assert set(gates(answer, GateStatus.PASS)) >= {(f"gpu:{n}", ROW) for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("unit", "changes", "limit"),
+    [("FLOP/s", {}, 0.95 * 7e14), ("s", {"throughput": None}, 1.05 * 2 * 4096**3 / 7e14)],
+)
+def test_a_rows_change_is_a_gate_with_its_limit_and_interval(
+    unit: str, changes: dict[str, Any], limit: float
+) -> None:
+    def script(order: Any, number: int, sequential: bool) -> dict[str, Any]:
+        speed = 6e14 * NOISE[number % 5]
+        return document(order.device, speed, rows=[row(order.device, speed, **changes)])
+
+    runs = [
+        run
+        for factor in NOISE
+        for device in ("gpu:0", "gpu:1")
+        for run in runs_of({device: [1.0]}, rows=[row(device, 7e14 * factor, **changes)])
+    ]
+    before = saved_run(runs, row_series(runs), time=TIME, profile=None)
+    answer, _, _ = measured(script, against=before, count=2)
+
+    assert isinstance(answer.result, BenchResult)
+    (found,) = [one for one in answer.result.gates if (one.id, one.device) == (ROW, "gpu:1")]
+    assert (found.unit, found.gpu_uuid) == (unit, uuid_of("gpu:1"))
+    assert found.limit == pytest.approx(limit, rel=1e-3)
+    assert found.interval is not None
+    assert found.measured is not None
+    low, high = found.interval
+    assert low < found.measured < high
+    assert high - low < 0.1 * found.measured
 
 
 def test_one_slow_gpu_among_eight_is_named() -> None:
