@@ -1,1 +1,1 @@
-"""Benchmarks: how fast the CPU and the GPUs are, held against the hardware and each other."""
+"""Benchmarks: how fast the CPU and the GPUs are, compared with the hardware and each other."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench import model as bench
+from gpucheck.bench import model
 from gpucheck.bench.model import BenchRequest, Comparison, Measurement, Verified
 from tests.fakes.bench import FLOAT32
 
@@ -25,13 +25,13 @@ RESULT = "measurements comparisons gates telemetry environment profile"
 @pytest.mark.parametrize(
     ("model", "promised"),
     [
-        (bench.Measurement, MEASUREMENT),
-        (bench.Comparison, COMPARISON),
-        (bench.BenchResult, RESULT),
-        (bench.DtypeSpec, "input accumulate output math_mode"),
-        (bench.Throughput, "value unit"),
-        (bench.Verified, "error bound ok reference"),
-        (bench.Doubt, "code message next"),
+        (model.Measurement, MEASUREMENT),
+        (model.Comparison, COMPARISON),
+        (model.BenchResult, RESULT),
+        (model.DtypeSpec, "input accumulate output math_mode"),
+        (model.Throughput, "value unit"),
+        (model.Verified, "error bound ok reference"),
+        (model.Doubt, "code message next"),
     ],
 )
 def test_every_promised_field_is_there(model: type[Any], promised: str) -> None:
@@ -46,7 +46,7 @@ def test_an_unmeasured_row_has_no_figures_rather_than_zeros() -> None:
         gpu_uuid=None,
         dtype=FLOAT32,
         shape=(8, 8, 8),
-        scope=bench.Scope.RESIDENT,
+        scope=model.Scope.RESIDENT,
     )
 
     plain = json.loads(json.dumps(dataclasses.asdict(row), allow_nan=False))
