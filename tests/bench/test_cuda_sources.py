@@ -27,11 +27,13 @@ SOFTMAX = PACKAGE / "bench" / "kernels" / "softmax.cu"
 
 #: Maxwell to Blackwell. NVRTC 12.9 knows all but sm_110 (Thor), which came with NVRTC 13; that one
 #: begins at sm_75.
-FURTHER = (50, 52, 60, 61, 75, 80, 86, 89, 100, 103, 110, 121)
-#: Without clusters, with them, and the newest: the compiler's other cases are `slow`.
-ALWAYS = (70, 90, 120)
-#: The disassembler of CUDA 13 knows no older ones; it takes as long as the compiler.
-FIRST_DISASSEMBLED, DISASSEMBLED_ALWAYS = 75, (90,)
+FURTHER = (50, 52, 60, 61, 70, 75, 80, 86, 89, 100, 103, 110, 120, 121)
+#: With clusters, so that every kernel is compiled: the compiler's other cases are `slow`.
+ALWAYS = (90,)
+#: Without clusters, with them, and the newest.
+KINDS = (70, 90, 120)
+#: The disassembler of CUDA 13 knows no older ones; it takes as long as the compiler: `slow`.
+FIRST_DISASSEMBLED = 75
 
 #: The values of the macros that a source is compiled with; softmax.cu has a test of its own.
 DEFINES = {
@@ -59,14 +61,11 @@ def slow(values: tuple[Any, ...], *, when: bool = True) -> Any:
 
 ARCHITECTURES = [*ALWAYS, *(slow((one,)) for one in FURTHER)]
 SOFTMAX_CASES = [
-    *[(*each, one) for each in (FLOAT32, FLOAT16, BFLOAT16) for one in ALWAYS],
-    *[slow((*BFLOAT16, one)) for one in FURTHER],
+    slow((*each, one), when=each != FLOAT32 or one not in ALWAYS)
+    for each in (FLOAT32, FLOAT16, BFLOAT16)
+    for one in ((*ALWAYS, *FURTHER) if each == BFLOAT16 else KINDS)
 ]
-DISASSEMBLED = [
-    slow((one,), when=one not in DISASSEMBLED_ALWAYS)
-    for one in (*ALWAYS, *FURTHER)
-    if one >= FIRST_DISASSEMBLED
-]
+DISASSEMBLED = [one for one in (*ALWAYS, *FURTHER) if one >= FIRST_DISASSEMBLED]
 
 
 @pytest.fixture(name="nvrtc", scope="module")
@@ -180,6 +179,7 @@ def test_cards_before_volta_have_no_say_over_the_first_cache(
     assert "ld.global.nc.L1::no_allocate.v4" in compiled(nvrtc, source, defines, 70).ptx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", DISASSEMBLED)
 @pytest.mark.parametrize(("element", "itemsize"), [FLOAT32, BFLOAT16])
 def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
@@ -206,6 +206,7 @@ def test_aligned_rows_move_16_bytes_at_once_and_only_clusters_have_fences(
         assert count(found, "LDL") == count(found, "STL") == 0, launch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", DISASSEMBLED)
 def test_copy_and_triad_move_16_bytes_at_once(
     nvrtc: Nvrtc, disassembler: str, tmp_path: Path, architecture: int

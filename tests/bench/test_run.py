@@ -266,7 +266,7 @@ def test_cpu_and_gpu_are_verified_and_compared() -> None:
         mode=BenchMode.QUICK,
         size=96,
         devices=("gpu:0",),
-        budget_s=1.0,
+        budget_s=0.2,
     )
 
     result, _ = run(request, clock=clock, gpus=gpus, kernels=PLAIN)
@@ -298,7 +298,7 @@ def test_a_wrong_gpu_is_caught_and_never_compared() -> None:
             mode=BenchMode.QUICK,
             size=96,
             devices=("gpu",),
-            budget_s=1.0,
+            budget_s=0.2,
         ),
         clock=clock,
         gpus=gpus,
@@ -327,7 +327,7 @@ def test_a_lost_and_a_full_gpu_keep_their_rows_and_the_good_one_goes_on() -> Non
             mode=BenchMode.QUICK,
             size=64,
             devices=("gpu",),
-            budget_s=1.0,
+            budget_s=0.2,
         ),
         clock=clock,
         kernels=PLAIN,
@@ -346,6 +346,7 @@ class ProcessClock:
         return time.process_time()
 
 
+@pytest.mark.slow
 def test_a_real_small_run_on_this_processor() -> None:
     result = run_bench(
         BenchRequest(mode=BenchMode.QUICK, size=64, budget_s=1.0, devices=("cpu",)),
@@ -416,7 +417,7 @@ def test_parallel_efficiency_needs_both_thread_counts() -> None:
 
 def test_the_limits_are_kept_apart_from_the_requested_rows() -> None:
     clock = FakeClock()
-    request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.5, mode=BenchMode.QUICK)
+    request = BenchRequest(kernels=("softmax",), size=64, budget_s=0.1, mode=BenchMode.QUICK)
 
     # So little memory that the limits are measured on small arrays.
     small = FakeGpu(clock, memory_free_bytes=2**20, l2_bytes=2**10)
@@ -497,7 +498,7 @@ def test_sensors_become_telemetry_doubts_and_energy() -> None:
         mode=BenchMode.FULL,
         devices=("gpu",),
         dtypes=("float32",),
-        budget_s=1.0,
+        budget_s=0.2,
     )
 
     result = run_bench(
@@ -546,7 +547,7 @@ def test_without_sensors_the_reason_is_given(mode: BenchMode, why: str) -> None:
         kernels=("softmax",),
         size=64,
         devices=("gpu",),
-        budget_s=0.5,
+        budget_s=0.1,
         mode=mode,
         dtypes=("float32",),
     )

@@ -439,7 +439,7 @@ def test_a_failing_release_is_reported_and_breaks_nothing() -> None:
     assert record.error.code == "gpu-lost"
 
 
-@pytest.mark.parametrize("spread", [0.01, 0.03])
+@pytest.mark.parametrize("spread", [pytest.param(0.01, marks=pytest.mark.slow), 0.03])
 def test_stopping_early_costs_the_interval_little_of_its_95_percent(spread: float) -> None:
     held = converged = 0
     for seed in range(400):
@@ -463,6 +463,7 @@ def leaning(memory: float, seed: int) -> Iterator[float]:
         state = memory * state + math.sqrt(1 - memory * memory) * source.gauss(0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "least"), [(0.3, 0.92), (0.6, 0.88)])
 def test_samples_that_lean_on_each_other_cost_the_interval_little(
     memory: float, least: float

@@ -89,15 +89,23 @@ def asked_of(devices: tuple[str, ...], probes: FakeProbes, opening: Opening) -> 
     return found
 
 
-def test_the_processor_alone_wakes_no_driver(opening: Opening) -> None:
+def test_the_processor_alone_wakes_no_driver_and_products_are_repeated_after_it(
+    opening: Opening, tmp_path: Path
+) -> None:
     probes = machine(FIRST)
+    environment = {"NVIDIA_TF32_OVERRIDE": "0", DIRECTORY_VARIABLE: str(tmp_path / "claims")}
 
-    with open_session(CPU, probes, {}) as opened:
-        result = opened.measure()
+    with open_session(CPU, probes, environment) as opened:
+        result = opened.measure(corruption_s=0.01)
 
     assert opening.asked == []
     assert "cuda" not in probes.asked
     assert all(row.median_s for row in result.measurements)
+    # The variables are those that were given, not those of this process.
+    assert result.environment.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
+    (check,) = result.corruption
+    assert (check.device, check.mismatches, check.shape) == ("cpu", 0, (64, 64, 64))
+    assert check.products > 0
 
 
 def test_a_name_that_is_not_a_device_opens_nothing(opening: Opening) -> None:
@@ -160,15 +168,6 @@ def test_the_host_has_the_drivers_version() -> None:
         )
 
 
-def test_repeated_products_come_after_the_measuring() -> None:
-    with open_session(CPU, FakeProbes(), {}) as opened:
-        result = opened.measure(corruption_s=0.01)
-
-    (check,) = result.corruption
-    assert (check.device, check.mismatches, check.shape) == ("cpu", 0, (64, 64, 64))
-    assert check.products > 0
-
-
 def test_a_mistake_in_the_repetition_costs_no_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,15 +197,6 @@ def test_an_interrupted_run_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_invalid_repetition_time_is_refused(seconds: float) -> None:
     with open_session(CPU, FakeProbes(), {}) as opened, pytest.raises(WrongUseError):
         opened.measure(corruption_s=seconds)
-
-
-def test_variables_come_from_the_environment_that_is_given(tmp_path: Path) -> None:
-    environment = {"NVIDIA_TF32_OVERRIDE": "0", "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims")}
-
-    with open_session(CPU, FakeProbes(), environment) as opened:
-        result = opened.measure()
-
-    assert result.environment.variables == {"NVIDIA_TF32_OVERRIDE": "0"}
 
 
 READING = reading_of(gpu_reading(0), gpu_reading(1))
@@ -465,7 +455,10 @@ def test_arguments_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
         requested(**wrong)
 
 
-def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake() -> None:
+def test_the_probes_are_closed_after_a_benchmark_and_after_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "run_bench", lambda *_, **__: result())
     for devices in ("cpu", "tpu"):
         probes = machine()
         with contextlib.suppress(WrongUseError):

@@ -98,7 +98,15 @@ def _heavy(source: random.Random) -> float:
     return source.gauss(0, 1) / math.sqrt((source.gauss(0, 1) ** 2 + source.gauss(0, 1) ** 2) / 2)
 
 
-@pytest.mark.parametrize(("rounds", "samples"), [(3, 9), (6, 5), (8, 9), (20, 5)])
+@pytest.mark.parametrize(
+    ("rounds", "samples"),
+    [
+        (3, 9),
+        (6, 5),
+        pytest.param(8, 9, marks=pytest.mark.slow),
+        pytest.param(20, 5, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "draw",
     [

@@ -237,9 +237,8 @@ def test_a_seed_gives_the_same_images_and_zeros_are_zeros() -> None:
 
 
 def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_left() -> None:
-    given = order((100,))
-    dataset = load_dataset(given, 100)
-    expected = expected_weights(given, dataset, 100)
+    dataset = load_dataset(ORDER, 100)
+    expected = expected_weights(ORDER, dataset, 100)
     typical = float(np.sqrt(np.mean(np.square(expected))))
     found = expected.astype(np.float32)
     assert verify_weights(found, expected).ok
@@ -257,7 +256,7 @@ def test_one_wrong_weight_is_noticed_in_what_the_checked_and_the_timed_steps_lef
 
 
 def test_a_weight_that_goes_wrong_in_a_timed_step_fails_the_row() -> None:
-    case = CpuTraining(order((100,)), TrainingPlan(kernel="train", batch=100), 1, "numpy")
+    case = CpuTraining(ORDER, TrainingPlan(kernel="train", batch=100), 1, "numpy")
     case.prepare()
     case.poison()
     case.run(50)
@@ -280,7 +279,7 @@ def test_a_weight_that_goes_wrong_in_a_step_for_the_accuracy_fails_the_row() -> 
             if self._training.steps_done == 500:
                 self._weights[300, 4] += np.float32(0.05)
 
-    case = Broken(order((100,)), TrainingPlan(kernel="train", batch=100, trained=True), 1, "numpy")
+    case = Broken(ORDER, TrainingPlan(kernel="train", batch=100, trained=True), 1, "numpy")
     case.prepare()
     case.poison()
 

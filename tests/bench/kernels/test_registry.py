@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.bench import kernels
+from gpucheck.bench import kernels, training
 from gpucheck.bench.gpu_case import pinned_bytes
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest
@@ -45,15 +45,20 @@ def test_the_full_mode_has_every_format_that_another_mode_has(name: str) -> None
 
 #: Their check takes a few steps of its own from zero: there is no result that could be left over.
 TRAINED = {"train", "batch", "towers"}
+#: Fewer images than the default.
+QUICK = BenchRequest(mode=BenchMode.QUICK)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_is_right_on_every_device_and_a_wrong_gpu_is_caught(name: str) -> None:
+def test_every_kernel_is_right_on_every_device_and_a_wrong_gpu_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "TRAINED_STEPS", 50)  # the accuracy is not looked at here
     kernel = KERNELS[name]
     for wrong_by in (0.0, 7.0):
         clock = FakeClock()
         gpus = [FakeGpu(clock, cuda_index=number, wrong_by=wrong_by) for number in range(2)]
-        given = order(kernel.shape(64), clock=clock, gpus=gpus)
+        given = order(kernel.shape(64), clock=clock, gpus=gpus, request=QUICK)
         cases = [] if wrong_by else [*kernel.cpu_cases(given)]
         for gpu in gpus:
             cases.extend(kernel.gpu_cases(given, gpu))
