@@ -43,6 +43,10 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
+#: How statements begin that decide nothing.
+IDLE = ("if TYPE_CHECKING:", "time.sleep(")
+#: Comparisons whose turned form is their negation.
+EXACT = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 OPPOSITE: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.Mod: ast.Add,
@@ -58,8 +62,8 @@ class Mutant(NamedTuple):
     source: str
 
 
-def modules(checkout: Path) -> list[Path]:
-    """Return the modules whose decisions are changed."""
+def modules(checkout: Path, only: str = "") -> list[Path]:
+    """Return the modules whose decisions are changed, those whose path holds `only`."""
     package = checkout / "gpucheck"
     found = [
         path
@@ -67,13 +71,17 @@ def modules(checkout: Path) -> list[Path]:
         for path in sorted((package / folder).rglob("*.py"))
         if not any(word in path.relative_to(package).as_posix() for word in NOT_DECIDING)
     ]
-    return found + [package / name for name in ALSO if (package / name).is_file()]
+    found += [package / name for name in ALSO if (package / name).is_file()]
+    return [path for path in found if only in path.relative_to(checkout).as_posix()]
 
 
 def sites(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
     """Yield each place that can be changed: the number of its node, its line, how."""
+    without_effect = _without_effect(tree)
     for number, node in enumerate(ast.walk(tree)):
         line = getattr(node, "lineno", 0)
+        if id(node) in without_effect:
+            continue
         if isinstance(node, ast.Compare) and type(node.ops[0]) in TURNED:
             yield number, line, "turn the comparison"
         elif isinstance(node, ast.BoolOp):
@@ -92,6 +100,21 @@ def sites(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
             yield number, line, "raise nothing"
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield | ast.Call):
             yield number, line, "drop the statement"
+
+
+def _without_effect(tree: ast.Module) -> set[int]:
+    """Return the nodes that no run evaluates or that only pass time: types, pauses."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        idle: list[ast.AST | None] = []
+        if isinstance(node, ast.AnnAssign | ast.arg):
+            idle = [node.annotation]
+        elif isinstance(node, ast.FunctionDef):
+            idle = [node.returns]
+        elif isinstance(node, ast.If | ast.Expr) and ast.unparse(node).startswith(IDLE):
+            idle = [node]
+        found |= {id(inside) for each in idle if each for inside in ast.walk(each)}
+    return found
 
 
 def _is_nothing(value: ast.expr | None) -> bool:
@@ -141,21 +164,43 @@ class _Exchange(ast.NodeTransformer):
         return self._new if node is self._old else super().visit(node)
 
 
-def drawn(checkout: Path, count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants: every site has the same chance, but for docstrings and types."""
+def drawn(checkout: Path, count: int, seed: int, only: str = "") -> list[Mutant]:
+    """Return `count` different mutants of the modules whose path holds `only`.
+
+    Every site has the same chance. Two sites can give one mutant: a condition that is negated and
+    its only comparison that is turned.
+    """
     random_ = random.Random(seed)
     everything = [
-        (path, site) for path in modules(checkout) for site in _of_code(path.read_text("utf-8"))
+        (path, site)
+        for path in modules(checkout, only)
+        for site in _of_code(path.read_text("utf-8"))
     ]
     random_.shuffle(everything)
-    found: list[Mutant] = []
+    found: dict[tuple[str, str], Mutant] = {}
     for path, site in everything:
         if len(found) == count:
             break
         new = mutant(path, checkout, site)
         if new is not None:
-            found.append(new)
-    return found
+            found.setdefault((new.module, _plain(new.source)), new)
+    return list(found.values())
+
+
+def _plain(source: str) -> str:
+    """Return the source with `not a == b` written as `a != b`, to compare mutants."""
+    return ast.unparse(_Plain().visit(ast.parse(source)))
+
+
+class _Plain(ast.NodeTransformer):
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        inner = node.operand
+        if isinstance(node.op, ast.Not) and isinstance(inner, ast.Compare) and len(inner.ops) == 1:
+            kind = type(inner.ops[0])
+            if kind in EXACT:
+                return ast.Compare(inner.left, [TURNED[kind]()], inner.comparators)
+        return node
 
 
 def _of_code(text: str) -> list[tuple[int, int, str]]:
@@ -306,9 +351,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="keep what became of each, as JSON")
     asked = parser.parse_args()
     checkout = asked.checkout.resolve()
-    mutants = [
-        each for each in drawn(checkout, asked.count, asked.seed) if asked.only in each.module
-    ]
+    mutants = drawn(checkout, asked.count, asked.seed, asked.only)
     results = check(checkout, mutants, asked.jobs)
     if results is None:
         sys.exit(1)
