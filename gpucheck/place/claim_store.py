@@ -461,7 +461,7 @@ class LockedStore:
         number = max(last + 1, time.monotonic_ns())
         name = f"ticket-{number:018d}.{os.getpid()}.new.lock"
         fd = create_file(self._folder, name, record_of(holder), path=self._path, lock=True)
-        if fd is None:  # pragma: no cover - the mutex is ours, so nobody made it meanwhile
+        if fd is None:  # the mutex is ours, so none of us made it meanwhile
             raise unusable_path(self._path, "another program changes it without its mutex")
         ticket = Ticket(number=number, name=name, wants=None)
         return QueuePosition(self._folder, fd, ticket, holder)

@@ -171,3 +171,30 @@ def test_a_device_that_slows_down_is_warned_of(
 
     assert (gate.status, gate.class_) == (status, class_)
     assert gate.measured == pytest.approx(100 - last)
+
+
+@pytest.mark.parametrize(("read", "limit"), [(False, 87.0), (True, None), (False, None)])
+def test_a_temperature_without_its_reading_or_limit_is_skipped(
+    healthy: BurnResult, read: bool, limit: float | None
+) -> None:
+    extent = Extent(low=40.0, median=45.0, high=50.0) if read else None
+    gate = gates(
+        healthy, temperature_c=extent, temperature_limit_c=limit, temperature_margin_c=None
+    )["temperature"]
+
+    assert figures(gate) == (SKIP, None, None, "C")
+
+
+def test_a_wrong_number_fails_against_a_limit_of_none(healthy: BurnResult) -> None:
+    check = replace(healthy.devices[0].corruption, mismatches=3, first_index=7)
+    gate = gates(healthy, corruption=check)["corruption"]
+
+    assert figures(gate) == (FAIL, 3.0, 0.0, "numbers")
+    assert gate.class_ is GateClass.HARDWARE
+
+
+def test_without_a_product_nothing_is_decided(healthy: BurnResult) -> None:
+    check = replace(healthy.devices[0].corruption, products=0)
+    gate = gates(healthy, corruption=check)["corruption"]
+
+    assert figures(gate) == (GateStatus.INCONCLUSIVE, None, 0.0, "numbers")

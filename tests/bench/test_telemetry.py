@@ -17,10 +17,14 @@ from gpucheck.bench.telemetry import (
     best_link,
     extent,
     grown,
+    held_down,
+    is_clock_change,
     limited_s,
     other_processes,
     reason_shares,
     reasons_for,
+    samples_within,
+    why_unread,
 )
 from gpucheck.drivers.nvml.sensors import PERIOD_S, NoSensors, Sample, SensorBatch
 
@@ -178,6 +182,74 @@ def test_the_reasons_are_those_of_nvml() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("seen", "counted", "share"),
+    [
+        (None, None, None),
+        (0.049, 0.009, None),
+        (0.05, None, 0.05),
+        (None, 0.01, 0.01),
+        (0.3, 0.5, 0.3),
+        (0.049, 0.5, 0.5),
+        (None, 1.2, 1.0),
+    ],
+)
+def test_what_held_the_clock_down_was_seen_or_counted_long_enough(
+    seen: float | None, counted: float | None, share: float | None
+) -> None:
+    def shares(value: float | None) -> dict[str, float]:
+        return {} if value is None else {"power-brake": value}
+
+    state = GpuState(reasons=shares(seen), limited_share=shares(counted))
+
+    assert held_down(state) == shares(share)
+
+
+@pytest.mark.parametrize(
+    ("reason", "unavailable", "count", "why"),
+    [
+        ("power-brake", {}, 0, None),
+        ("power-brake", {"reasons": "no"}, 5, None),
+        ("power-brake", {"limited_s.power-brake": "old"}, 5, None),
+        ("power-brake", {"limited_s.power-brake": "old"}, 0, "old"),
+        ("power-brake", {"limited_s.power-brake": "old", "reasons": "no"}, 5, "no"),
+        ("hardware-slowdown", {}, 5, None),
+        ("hardware-slowdown", {"reasons": "no"}, 5, "no"),
+        ("hardware-slowdown", {}, 0, "it was never read"),
+    ],
+)
+def test_why_it_is_unknown_what_held_the_clock_down(
+    reason: str, unavailable: dict[str, str], count: int, why: str | None
+) -> None:
+    gpu = replace(READ, reading_count=count, unavailable=unavailable)
+
+    assert why_unread(gpu, reason) == why
+
+
+@pytest.mark.parametrize(
+    ("reasons", "alone"),
+    [
+        ([], False),
+        (["hardware-slowdown"], True),
+        (["hardware-slowdown", "power-cap"], True),
+        (["hardware-slowdown", "hardware-thermal"], False),
+        (["power-cap"], False),
+    ],
+)
+def test_a_hardware_slowdown_alone_may_be_a_change_of_clocks(
+    reasons: list[str], alone: bool
+) -> None:
+    assert is_clock_change(reasons) is alone
+
+
+def test_readings_belong_to_the_slice_they_were_taken_in() -> None:
+    taken = [Sample(time_s=at, uuid="GPU-0", values={}) for at in (0.5, 1.0, 2.0, 2.5, 3.0, 4.5)]
+
+    inside = samples_within(taken, [(1.0, 2.0), (3.0, 4.0)])
+
+    assert [each.time_s for each in inside] == [1.0, 2.0, 3.0]
+
+
 class ScriptedSensors(NoSensors):
     """One GPU with its facts, and a batch of readings for each question."""
 
@@ -290,6 +362,16 @@ def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> N
         claimed_by="held by process 9",
         clock_sm_max_mhz=1980.0,
     )
+
+
+@pytest.mark.parametrize("known", ["pcie_generation_max", "pcie_width_max"])
+def test_half_of_the_fastest_link_is_none(known: str) -> None:
+    facts = {known: 5, "counters": {}}
+    observer = Observer(ScriptedSensors(facts, [batch()]), own_pid=1, before={}, claims={})
+    observer.start(["GPU-0"])
+    observer.end_slices(1, 1.0)
+
+    assert observer.state("GPU-0", [], 1) == GpuState()
 
 
 def test_a_group_without_slices_has_no_counts() -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import signal
 import stat
 import subprocess
@@ -214,6 +215,23 @@ class TestDirectory:
         assert claims_directory({}) == claims_directory({"HOME": "/x", "TMPDIR": "/y", "USER": "z"})
         assert claims_directory({}).name == "gpucheck-claims"
         assert claims_directory({DIRECTORY_VARIABLE: "/srv/claims"}) == Path("/srv/claims")
+
+    def test_it_lies_in_the_first_parent_that_is_open_to_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        missing, file, private, public = (
+            tmp_path / name for name in ("missing", "file", "private", "public")
+        )
+        file.write_text("")
+        private.mkdir()
+        public.mkdir()
+        for path, chosen in ((file, 0o1777), (private, 0o777), (public, 0o1777)):
+            path.chmod(chosen)
+
+        monkeypatch.setattr(claim_store, "PARENTS", (missing, file, private, public, tmp_path))
+        assert claims_directory({}) == public / "gpucheck-claims"
+        monkeypatch.setattr(claim_store, "PARENTS", (missing, file, private))
+        assert claims_directory({}) == private / "gpucheck-claims"
 
 
 class TestLocks:
@@ -712,11 +730,64 @@ def test_one_lock_file_holds_one_lock(store: ClaimStore) -> None:
         lock = locked.take(SLOT, ALICE)
         assert locked.take(SLOT, ALICE) is None
         place = locked.enqueue(ALICE)
+        assert store.is_live(place.ticket)
+        locked.held(), locked.tickets(), locked.queue()
         place.close()
     assert lock is not None
     lock.close()
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("problem", ["mode", "owner", "mutex", "slot", "disk"])
+def test_what_is_refused_leaves_no_descriptor_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    monkeypatch.setattr(lock_files, "DIRECTORY_ATTEMPTS", 2)
+    store = another_users(tmp_path, monkeypatch)
+    monkeypatch.setattr(lock_files, "_is_root", lambda: problem == "owner")
+    if problem == "mode":
+        store.directory.chmod(0o755)
+    elif problem == "mutex":
+        os.mkfifo(store.directory / "gate.lock")
+    elif problem == "slot":
+        os.mkfifo(store.directory / f"{SLOT.name}.lock")
+    elif problem == "disk":
+        monkeypatch.setattr(os, "write", lambda _fd, _content: 0)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(MissingError), store.mutex() as locked:
+        locked.take(SLOT, ALICE) if problem == "slot" else locked.enqueue(ALICE)
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_lock_file_that_does_not_stay_is_named(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.mutex() as locked:
+        monkeypatch.setattr(lock_files, "create_file", lambda *_, **__: None)
+        with pytest.raises(MissingError, match="keeps appearing and disappearing") as caught:
+            locked.take(SLOT, ALICE)
+
+    assert f"{SLOT.name}.lock" in caught.value.message
+
+
+def test_a_ticket_that_another_program_made_is_refused(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.mutex() as locked:
+        monkeypatch.setattr(claim_store, "create_file", lambda *_, **__: None)
+        with pytest.raises(MissingError, match="another program changes it without its mutex"):
+            locked.enqueue(ALICE)
+
+
+def test_a_user_has_its_name_or_its_number() -> None:
+    known = pwd.getpwall()[0]
+
+    assert lock_files.user_name(known.pw_uid) == pwd.getpwuid(known.pw_uid).pw_name
+    assert lock_files.user_name(2**31 - 7) == str(2**31 - 7)
+    assert lock_files.user_name(2**70) == str(2**70)
 
 
 @pytest.mark.parametrize(
@@ -779,6 +850,7 @@ def test_a_slot_and_its_name_are_one(
 
     assert slot.name == name
     assert parse_slot(name) == slot
+    assert target.uuid == (target.instance or UUID)
 
 
 @pytest.mark.parametrize(

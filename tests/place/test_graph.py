@@ -95,6 +95,12 @@ def test_towers_have_the_names_and_types_of_tensorflow(count: int, kinds: str) -
     assert [op.shape for op in ops[:3]] == [(2, 3), (3, 2), (2, 2)]
 
 
+def test_each_device_of_a_graph_is_listed_once_in_the_order_of_use() -> None:
+    placed = place_graph(towers(["/gpu:2", "/gpu:1", "/gpu:2"]), GPUS, soft=False)
+
+    assert [short(one.resolved) for one in describe(placed).devices] == ["GPU:2", "GPU:1", "CPU:0"]
+
+
 class TestTransfers:
     def test_constants_by_hand_on_the_cpu(self) -> None:
         placement = run("manual-cpu.toml", GPUS)

@@ -34,6 +34,58 @@ def test_each_thing_that_is_lacking_fails_its_gate(
     assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, class_)
 
 
+@pytest.mark.parametrize(
+    ("links", "status", "class_"),
+    [
+        (18, GateStatus.PASS, None),
+        (17, GateStatus.FAIL, GateClass.HARDWARE),
+        (None, GateStatus.INCONCLUSIVE, GateClass.SOFTWARE),
+    ],
+)
+def test_the_fewest_links_to_another_gpu_decide(
+    links: int | None, status: GateStatus, class_: GateClass | None
+) -> None:
+    machine = node()
+    wired = replace(machine, gpus=(replace(machine.gpus[0], nvlink_links=links),))
+    found = gate(run_data(product_runs(GOOD), HAVE, node=wired), "inventory-nvlink")
+
+    assert (found.status, found.class_) == (status, class_)
+    assert found.measured == links
+
+
+@pytest.mark.parametrize(
+    ("unread", "name"),
+    [
+        ("memory_total_bytes", "inventory-memory"),
+        ("ecc_mode", "inventory-ecc"),
+        ("persistence_mode", "inventory-persistence"),
+        ("power_limit_w", "inventory-power-limit"),
+    ],
+)
+def test_a_thing_that_is_unknown_is_undecided(unread: str, name: str) -> None:
+    found = run_data(product_runs(GOOD), HAVE, node=node(1, **{unread: None}))
+
+    assert gate(found, name).status is GateStatus.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "name", ["inventory-pcie-generation", "inventory-pcie-width", "inventory-pcie-full"]
+)
+def test_a_link_that_was_not_read_under_load_is_undecided(name: str) -> None:
+    runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
+
+    found = gate(run_data(runs, HAVE), name)
+
+    assert found.status is GateStatus.INCONCLUSIVE
+    assert "no process read its sensors" in (found.reason or "")
+
+
+def test_without_gpus_it_is_unknown_whether_they_are_alike() -> None:
+    found = RunData(profile=profile_of(HEAD + "[inventory]\nidentical_gpus = true\n"))
+
+    assert gate(found, "inventory-identical", "node").status is GateStatus.INCONCLUSIVE
+
+
 def test_a_machine_that_has_everything_passes() -> None:
     found = run_data(product_runs(GOOD), HAVE)
 
