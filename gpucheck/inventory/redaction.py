@@ -56,7 +56,7 @@ _VALUE_WORDS = frozenset(
 )  # fmt: skip
 REDACTED = "redacted"
 #: Fields of the drivers' readings in which names and paths can stand.
-_SENTENCES = frozenset({"message", "unavailable", "pci_unavailable", "library_path"})
+_SENTENCES = frozenset({"message", "unavailable", "pci_unavailable"})
 #: Words that mean something in lists of devices.
 _LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
@@ -235,15 +235,21 @@ class _Redactor:
 
     def everything(self, value: Any) -> Any:
         """Return a record of evidence with every text in it redacted."""
-
-        def redacted(text: str, _field: str) -> str:
-            return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), text))
-
-        return _walk(value, redacted)
+        return _walk(value, lambda text, _field: self._with_uuids(text))
 
     def sentences(self, value: Any) -> Any:
         """Return a driver's reading with its sentences and paths redacted; all else stays."""
-        return _walk(value, lambda text, field: self.text(text) if field in _SENTENCES else text)
+
+        def redacted(text: str, field: str) -> str:
+            if field == "library_path":  # evidence, which can name a GPU that nothing else names
+                return self._with_uuids(text)
+            return self.text(text) if field in _SENTENCES else text
+
+        return _walk(value, redacted)
+
+    def _with_uuids(self, text: str) -> str:
+        """Return a text without names and paths, and with a stand-in for each UUID in it."""
+        return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), text))
 
 
 def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any:

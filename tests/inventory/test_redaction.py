@@ -220,6 +220,8 @@ def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -
     [
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
         ("/usr/local/cuda-12.4/lib64/libcudart.so.12", None),
+        (f"/usr/lib/{A}/libcuda.so.1", f"/usr/lib/{ALIAS_A}/libcuda.so.1"),
+        (f"/usr/lib/{LOST}/libcuda.so.1", "/usr/lib/GPU-ffffffff-0001/libcuda.so.1"),
         ("/opt/anna/lib/libcuda.so.1", "(path)"),
         ("/usr/local/anna/lib/libcuda.so.1", "(path)"),
         ("~anna/lib/libcuda.so.1", "(path)"),
