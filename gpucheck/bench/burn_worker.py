@@ -53,13 +53,13 @@ def _load(product: StressProduct, name: str, send: Any) -> None:
     ready = {"name": name, "notes": product.notes, "check": to_plain(product.check)}
     send({"part": "ready", **ready})
     with wait_for_start(os.environ):
-        while product.check.failure is None and not _asked_to_stop():
+        while product.check.failure is None and not _must_stop():
             product.run_for(_SLICE_S)
             send({"part": "progress", "check": to_plain(product.check)})
     send({"part": "end", "check": to_plain(product.end())})
 
 
-def _asked_to_stop() -> bool:
+def _must_stop() -> bool:
     """Return whether a message or the end of input has arrived: both mean stop."""
     return bool(select.select([0], [], [], 0)[0])
 

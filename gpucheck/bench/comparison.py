@@ -144,14 +144,16 @@ def _sides_in_doubt(cpu: Measurement, gpu: Measurement) -> tuple[Doubt, ...]:
         )
         for side, row in (("cpu", cpu), ("gpu", gpu))
     ]
-    told = [f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c]
-    if not told:
+    sentences = [
+        f"the {side.upper()}'s time is in doubt ({', '.join(c)})" for side, c in slowed if c
+    ]
+    if not sentences:
         return ()
     codes = dict.fromkeys(code for _, found in slowed for code in found)
     return (
         Doubt(
             code=SIDE_IN_DOUBT,
-            message=" and ".join(told),
+            message=" and ".join(sentences),
             next="see the doubts of the rows, remove what slowed them down, and run it again",
             facts={"codes": ", ".join(codes)},
         ),

@@ -124,18 +124,18 @@ class _Planning:
         request = self._request
         chosen = _requested_kernels(request, self._kernels)
         check_numbers(request)
-        lacking: list[str] = []
+        too_few_gpus: list[str] = []
         found: list[Group] = []
         for kernel in chosen:
             kernel.validate(request)
             if kernel.gpus_needed > len(self._resources.gpus):
-                lacking.append(kernel.id)
+                too_few_gpus.append(kernel.id)
                 continue
             for dtype in self._dtypes_of(kernel):
                 group = self._group(kernel, dtype, request)
                 found.extend([] if group is None else [group])
-        if lacking:
-            self.notes.append(_lacking_note(lacking, self._kernels))
+        if too_few_gpus:
+            self.notes.append(_too_few_gpus_note(too_few_gpus, self._kernels))
         if not found:
             raise MissingError(
                 code="nothing-to-measure",
@@ -318,10 +318,10 @@ def _did_you_mean(name: str, kernels: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _lacking_note(lacking: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
+def _too_few_gpus_note(too_few_gpus: Sequence[str], kernels: Mapping[str, Kernel]) -> str:
     """Return a note on the kernels that need more GPUs than there are."""
     by_need: dict[int, list[str]] = {}
-    for name in lacking:
+    for name in too_few_gpus:
         by_need.setdefault(kernels[name].gpus_needed, []).append(name)
     said = [
         f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} "

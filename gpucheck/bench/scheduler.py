@@ -169,14 +169,16 @@ class _Run:
         """Return the states with a slice in this round, and set the slices' length."""
         active = [state for state in self.states if state.active]
         needs = affordable([need_of(state) for state in active], self._left_for_first_s())
-        lacking = {id(need.state) for need in needs if need.seconds > 0}
+        unfinished = {id(need.state) for need in needs if need.seconds > 0}
         if self._number < self._settings.rounds:
             self._slice_s = self._later_slice_s(needs)
         if self._left_s() <= 0:
-            return lacking
+            return unfinished
         kept = [need.state for need in needs]
         average_s = sum(state.spent_s for state in kept) / max(1, len(kept))
-        return lacking | {id(state) for state in kept if state.spent_s <= average_s + self._slice_s}
+        return unfinished | {
+            id(state) for state in kept if state.spent_s <= average_s + self._slice_s
+        }
 
     def count_energy(self, read_joules: ReadJoules) -> None:
         """Measure the energy of each GPU operation, one after the other."""
@@ -225,8 +227,8 @@ class _Run:
         return not begun and own.seconds <= self._settings.budget_s / len(self._groups)
 
     def _is_over(self, state: CaseState) -> bool:
-        lacking = need_of(state).seconds > 0
-        return (self._left_for_first_s() if lacking else self._left_s()) <= 0
+        unfinished = need_of(state).seconds > 0
+        return (self._left_for_first_s() if unfinished else self._left_s()) <= 0
 
     def _next_slice(self) -> Slice:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""Command line: parse, call the core, render, exit."""
+"""Command line: parse, call the feature, write its report, exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `gpucheck bench`."""
+"""`gpucheck bench`: measure the requested devices, and compare CPU and GPU."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def command(
     # The status line ends before the report is written: the two may share a terminal.
     with machine("detect", shared) as probes, status_line(shown=shared.verbosity >= 0) as tell:
         answer = detect(probes, request, tell)
-    return deliver("detect", shared, answer, probes.time(), told_in_table=True)
+    return deliver("detect", shared, answer, probes.time(), warnings_in_table=True)
 
 
 def _names(option: str, values: list[str] | None) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def deliver(
     answer: Answer,
     time: str,
     *,
-    told_in_table: bool = False,
+    warnings_in_table: bool = False,
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
@@ -173,7 +173,10 @@ def deliver(
         REQUESTS.raise_lost()
     REQUESTS.settle()
     return publish(
-        *(command, shared, answer, time), told_in_table=told_in_table, also=also, **view_changes
+        *(command, shared, answer, time),
+        warnings_in_table=warnings_in_table,
+        also=also,
+        **view_changes,
     )
 
 
@@ -183,13 +186,13 @@ def publish(
     answer: Answer,
     time: str,
     *,
-    told_in_table: bool = False,
+    warnings_in_table: bool = False,
     also: Callable[[Report], None] | None = None,
     **view_changes: Any,
 ) -> int:
     """Write the report of an answer and its messages, and return the exit code.
 
-    `told_in_table`: the table already shows the warnings, so they are not repeated.
+    `warnings_in_table`: the table already shows the warnings, so they are not repeated.
     `also` receives the report once it is on stdout.
     """
     report = wrap(command, answer, time=time, strict=shared.strict)
@@ -200,7 +203,7 @@ def publish(
     if also is not None:
         also(report)
     shown = shared.format == "table" and shared.output is None and report.result is not None
-    write_messages(report, quiet=(told_in_table and shown) or shared.verbosity < 0)
+    write_messages(report, quiet=(warnings_in_table and shown) or shared.verbosity < 0)
     return int(report.exit_code)
 
 

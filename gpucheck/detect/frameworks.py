@@ -182,10 +182,10 @@ def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
     builds = machine.builds
     if builds.builds is None:
         why = builds.unavailable or "the interpreter gave no answer"
-        asked = machine.request.framework == name or machine.request.python is not None
-        status = CheckStatus.UNKNOWN if asked else CheckStatus.SKIP
+        requested = machine.request.framework == name or machine.request.python is not None
+        status = CheckStatus.UNKNOWN if requested else CheckStatus.SKIP
         return _finding(
-            name, status, f"not checked: {why}", cause="interpreter-silent" if asked else None
+            name, status, f"not checked: {why}", cause="interpreter-silent" if requested else None
         )
     build = machine.build(name)
     if build is None:
@@ -456,12 +456,12 @@ def choose_wheel(machine: Machine, wheels: Sequence[Wheel]) -> tuple[str | None,
 
 def _left_out(left: Version, best: Wheel, own: Sequence[Version], runs: Sequence[Wheel]) -> str:
     """Return that a build lacks code for a GPU, and which other build has it."""
-    lack = f"it has no code for compute capability {show_capability(left)}"
+    gap = f"it has no code for compute capability {show_capability(left)}"
     other = next((wheel for wheel in runs if wheel.serves(left)), None)
     if other is None:
-        return f"{lack}, nor has any other build"
+        return f"{gap}, nor has any other build"
     lost = [show_capability(each) for each in own if best.serves(each) and not other.serves(each)]
-    return f"{lack}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
+    return f"{gap}: {other.name} has, but none for {', '.join(lost)}; no build serves both"
 
 
 def show_capability(capability: Version) -> str:

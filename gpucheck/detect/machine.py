@@ -169,10 +169,10 @@ class Machine:
     def after_launch(self) -> NvmlReading:
         """The GPUs that answered, as NVML reports them after a kernel has run; empty before."""
         # Only a launch by another check counts: a run without that check starts no kernel.
-        return self._asked_again if "launch" in vars(self) else NvmlReading()
+        return self._nvml_after_launch if "launch" in vars(self) else NvmlReading()
 
     @cached_property
-    def _asked_again(self) -> NvmlReading:
+    def _nvml_after_launch(self) -> NvmlReading:
         answered = tuple(gpu.index for gpu in self.nvml.gpus if gpu.failure is None)
         failed = self.nvml.failure or self.health.failure
         if failed or not answered or not self.launch.launches:

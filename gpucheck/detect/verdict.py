@@ -371,12 +371,12 @@ def _first(
     return next((f for f in findings if f.status is status and f.layer in layers), None)
 
 
-def exit_code_of(detection: Detection, framework_asked: str | None) -> ExitCode:
+def exit_code_of(detection: Detection, framework: str | None) -> ExitCode:
     """Return 0 usable, 1 anything failed, 3 unknown; for selected checks, 0 if all passed."""
     if detection.first_failure is not None:
         return ExitCode.BAD
-    asked = next((f for f in detection.checks if f.id == framework_asked), None)
-    if asked is not None and asked.status not in GOOD:
+    requested = next((f for f in detection.checks if f.id == framework), None)
+    if requested is not None and requested.status not in GOOD:
         return ExitCode.INCONCLUSIVE
     if detection.usable:
         return ExitCode.OK

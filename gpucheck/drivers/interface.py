@@ -31,7 +31,7 @@ class NvmlRequest(NamedTuple):
 
 
 class Probes(Protocol):
-    """The machine as the core sees it. A broken machine is a reading, never an exception."""
+    """The machine as the features see it. A broken machine is a reading, never an exception."""
 
     def time(self) -> str:
         """Return the time of the readings, UTC, as `2026-11-21T03:32:00Z`."""

@@ -339,9 +339,9 @@ def _matrix_parts(kinds: Kinds, gpus: Sequence[Gpu], view: View) -> Iterator[Ren
     """Return blocks of as many columns as fit, and one block with the location of the GPUs."""
     from rich.text import Text
 
-    room = max(1, view.width // COLUMN - 1)
-    for start in range(0, len(gpus), room):
-        block = _matrix(kinds, gpus, gpus[start : start + room], view)
+    most = max(1, view.width // COLUMN - 1)
+    for start in range(0, len(gpus), most):
+        block = _matrix(kinds, gpus, gpus[start : start + most], view)
         if block is not None:
             yield block
     places = _matrix(kinds, gpus, (), view, places=True)

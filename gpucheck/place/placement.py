@@ -249,11 +249,11 @@ def _check_answering(
     not name. Which GPU comes after the last known ordinal is unknown.
     """
     silent = [gpu for gpu in gpus if gpu.state is not GpuState.OK]
-    asked = spec.index or 0
+    wanted = spec.index or 0
     if found is not None or spec.kind != "GPU" or spec.uuid is not None or not silent:
         return
     known = {device.cuda_index for device in devices if device.cuda_index is not None}
-    if asked >= len(known) + len(silent):
+    if wanted >= len(known) + len(silent):
         return
     names = ", ".join(str(gpu.index) for gpu in silent)
     states = " and ".join(sorted({_SILENT[gpu.state] for gpu in silent}))
@@ -318,8 +318,8 @@ def _placed(
 
 def _reason(spec: DeviceSpec, what: str, devices: Sequence[CudaDevice], *, soft: bool) -> str:
     if soft:
-        asked = shown(spec.text if spec.uuid else spec.canonical)
-        return f"there is no {asked}; soft placement drops type and id, which leaves {what}"
+        wanted = shown(spec.text if spec.uuid else spec.canonical)
+        return f"there is no {wanted}; soft placement drops type and id, which leaves {what}"
     if spec.kind is None:
         return f"no type was given, and {what} is the best device"
     if spec.kind == "CPU":
@@ -370,7 +370,7 @@ def _no_such_device(
 
     On a machine without any GPU, a GPU is something missing and not a bad answer.
     """
-    asked = DeviceSpec(
+    wanted = DeviceSpec(
         text=spec.text, job="localhost", replica=0, task=0, kind=spec.kind, index=spec.index
     )
     remedy = [f"There {_existing(devices)}; ask for one that exists, or pass --soft."]
@@ -381,7 +381,7 @@ def _no_such_device(
         remedy.append(f"{count} hidden from CUDA{reason}; gpucheck list shows why.")
     fact = f"There is no {quoted(spec.text)} here"
     if spec.uuid is None:
-        fact += f": could not satisfy device specification {quoted(asked.canonical)}"
+        fact += f": could not satisfy device specification {quoted(wanted.canonical)}"
     needs_gpu = spec.kind == "GPU" or spec.uuid is not None
     kind = MissingError if needs_gpu and not gpus else BadAnswerError
     return kind(code="no-such-device", message=f"{fact}.", remedy=tuple(remedy))

@@ -105,7 +105,7 @@ class FakePool(WorkerPool):
         self.events.append("close")
 
 
-class FakeTelemeter:
+class FakeSensors:
     """Sensors that read what a script says for each look."""
 
     failure: str | None = None
@@ -151,15 +151,15 @@ def healthy(device: str) -> Iterator[Step]:
         yield {"products": 10 * turn}
 
 
-def cool() -> FakeTelemeter:
-    return FakeTelemeter(iter(()), temperature_slowdown_c=87)
+def cool() -> FakeSensors:
+    return FakeSensors(iter(()), temperature_slowdown_c=87)
 
 
 def burned(
     script: Script = healthy,
     *,
     devices: Sequence[str] = ("gpu:0", "gpu:1"),
-    telemeter: Any = None,
+    sensors: Any = None,
     seconds: float = 10.0,
     limit_c: float | None = None,
     report_progress: Callable[[BurnProgress], None] = lambda moment: None,
@@ -174,7 +174,7 @@ def burned(
         limit_c=limit_c,
         **more,
     )
-    sensors = telemeter or cool()
+    sensors = sensors or cool()
     sensors.clock = clock
     result = run_burn(plan, pool, sensors, clock, report_progress)
     assert pool.events[-2:] == ["stop", "close"], "something may be left running"
@@ -427,14 +427,14 @@ def test_variables_that_decide_about_arithmetic_are_told() -> None:
 # ------------------------------------------------------------------------------------ sensors
 
 
-def heating(*temperatures: float) -> FakeTelemeter:
-    return FakeTelemeter(
+def heating(*temperatures: float) -> FakeSensors:
+    return FakeSensors(
         iter([{"temperature_c": value} for value in temperatures]), temperature_slowdown_c=87
     )
 
 
 def test_the_cards_own_threshold_ends_it() -> None:
-    result, _ = burned(telemeter=heating(60, 70, 80, 86, 87, 95))
+    result, _ = burned(sensors=heating(60, 70, 80, 86, 87, 95))
 
     assert result.ended_by is BurnEnd.TEMPERATURE
     assert result.temperature_limit_c == 87
@@ -444,16 +444,16 @@ def test_the_cards_own_threshold_ends_it() -> None:
 
 
 def test_a_limit_that_is_given_ends_it_earlier() -> None:
-    result, _ = burned(telemeter=heating(60, 70, 80, 86), limit_c=70.0)
+    result, _ = burned(sensors=heating(60, 70, 80, 86), limit_c=70.0)
 
     assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 70.0)
 
 
 def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
-    telemeter = cool()
-    telemeter.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
+    sensors = cool()
+    sensors.refused = {"ecc_uncorrected": "not supported by this GPU (NVML 3)"}
 
-    result, _ = burned(telemeter=telemeter)
+    result, _ = burned(sensors=sensors)
 
     found = {gate.id: gate for gate in result.gates if gate.device == "gpu:0"}
     assert found["burn.ecc_uncorrected"].status is GateStatus.SKIP
@@ -462,20 +462,20 @@ def test_errors_that_a_card_does_not_count_are_no_pass() -> None:
 
 
 def test_throttling_that_a_card_does_not_tell_is_no_pass() -> None:
-    telemeter = cool()
-    telemeter.refused = {"reasons": "not supported by this GPU (NVML 3)"}
+    sensors = cool()
+    sensors.refused = {"reasons": "not supported by this GPU (NVML 3)"}
 
-    result, _ = burned(telemeter=telemeter)
+    result, _ = burned(sensors=sensors)
 
     (gate, _) = (gate for gate in result.gates if gate.id == "burn.throttling")
-    assert (gate.status, gate.reason) == (GateStatus.SKIP, telemeter.refused["reasons"])
+    assert (gate.status, gate.reason) == (GateStatus.SKIP, sensors.refused["reasons"])
     assert result.devices[0].clock_limits is None
 
 
 def test_a_card_without_a_threshold_has_ours() -> None:
-    telemeter = FakeTelemeter(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
+    sensors = FakeSensors(iter([{"temperature_c": 89.0}] * 4 + [{"temperature_c": 90.0}]))
 
-    result, _ = burned(telemeter=telemeter)
+    result, _ = burned(sensors=sensors)
 
     assert (result.ended_by, result.temperature_limit_c) == (BurnEnd.TEMPERATURE, 90.0)
 
@@ -486,7 +486,7 @@ def test_a_card_without_a_threshold_has_ours() -> None:
 )  # fmt: skip
 def test_throttling_has_its_class(bit: int, class_: GateClass) -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": float(bit | 0x4)}] * 50)
-    result, _ = burned(telemeter=FakeTelemeter(looks))
+    result, _ = burned(sensors=FakeSensors(looks))
 
     assert verdicts(result, GateStatus.FAIL)["gpu:0", "burn.throttling"] is class_
 
@@ -505,7 +505,7 @@ def test_the_burn_is_judged_by_shares_of_the_time_under_load(
 ) -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": float(mask)} for mask in masks + [0] * 90])
 
-    result, _ = burned(telemeter=FakeTelemeter(looks), seconds=20.0 if not share else 9.0)
+    result, _ = burned(sensors=FakeSensors(looks), seconds=20.0 if not share else 9.0)
 
     device = result.devices[0]
     assert device.clock_limits == pytest.approx({"software-thermal": share} if share else {}, 0.2)
@@ -516,17 +516,17 @@ def test_the_burn_is_judged_by_shares_of_the_time_under_load(
 def test_a_hardware_slowdown_alone_only_warns() -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": 8.0}] * 50)
 
-    result, _ = burned(telemeter=FakeTelemeter(looks))
+    result, _ = burned(sensors=FakeSensors(looks))
 
     assert code(result) is ExitCode.OK
     assert [gate.id for gate in result.gates if gate.warning] == ["burn.throttling"] * 2
 
 
 def test_the_drivers_own_count_needs_a_share_too() -> None:
-    telemeter = cool()
-    telemeter.counters = {"limited_ns": {"sw-thermal": 20_000_000}}
+    sensors = cool()
+    sensors.counters = {"limited_ns": {"sw-thermal": 20_000_000}}
     # 20 ms, all of them in the first look of all: before the load has settled.
-    assert code(burned(telemeter=telemeter)[0]) is ExitCode.OK
+    assert code(burned(sensors=sensors)[0]) is ExitCode.OK
 
 
 def test_what_was_not_read_is_not_called_calm() -> None:
@@ -539,8 +539,8 @@ def test_a_card_that_tells_its_margin_is_stopped_where_it_would_slow_down() -> N
     margins = iter([{"temperature_c": 95.0, "temperature_margin_c": float(m)} for m in (5, 3, 1)])
     cooler = iter([{"temperature_c": 95.0, "temperature_margin_c": 3.0}] * 100)
 
-    hot, _ = burned(telemeter=FakeTelemeter(_then(margins, 0.0)))
-    fine, _ = burned(telemeter=FakeTelemeter(cooler))
+    hot, _ = burned(sensors=FakeSensors(_then(margins, 0.0)))
+    fine, _ = burned(sensors=FakeSensors(cooler))
 
     assert (hot.ended_by, hot.temperature_limit_c) == (BurnEnd.TEMPERATURE, None)
     assert verdicts(hot, GateStatus.FAIL)["gpu:0", "burn.temperature"] is GateClass.THERMAL
@@ -555,7 +555,7 @@ def _then(first: Iterator[Mapping[str, float]], margin: float) -> Iterator[Mappi
 
 
 def test_each_of_different_cards_has_its_own_threshold() -> None:
-    result, _ = burned(telemeter=heating(*[60.0] * 50))
+    result, _ = burned(sensors=heating(*[60.0] * 50))
 
     assert [one.temperature_limit_c for one in result.devices] == [87.0, 87.0]
 
@@ -563,30 +563,30 @@ def test_each_of_different_cards_has_its_own_threshold() -> None:
 def test_a_power_cap_alone_is_normal() -> None:
     looks = iter([{"temperature_c": 60.0, "reasons": 4.0}] * 50)
 
-    assert code(burned(telemeter=FakeTelemeter(looks))[0]) is ExitCode.OK
+    assert code(burned(sensors=FakeSensors(looks))[0]) is ExitCode.OK
 
 
 def test_a_new_uncorrected_error_is_a_hardware_failure() -> None:
-    telemeter = cool()
-    telemeter.counters = {"ecc_uncorrected": 1, "ecc_corrected": 0}
+    sensors = cool()
+    sensors.counters = {"ecc_uncorrected": 1, "ecc_corrected": 0}
 
-    found = verdicts(burned(telemeter=telemeter)[0], GateStatus.FAIL)
+    found = verdicts(burned(sensors=sensors)[0], GateStatus.FAIL)
 
     assert found["gpu:0", "burn.ecc_uncorrected"] is GateClass.HARDWARE
 
 
 def test_a_corrected_error_is_only_a_warning() -> None:
-    telemeter = cool()
-    telemeter.counters = {"ecc_uncorrected": 0, "ecc_corrected": 3}
+    sensors = cool()
+    sensors.counters = {"ecc_uncorrected": 0, "ecc_corrected": 3}
 
-    result, _ = burned(telemeter=telemeter)
+    result, _ = burned(sensors=sensors)
 
     assert code(result) is ExitCode.OK
     assert [gate.id for gate in result.gates if gate.warning] == ["burn.ecc_corrected"] * 2
 
 
 def test_without_sensors_it_burns_and_says_so() -> None:
-    result, _ = burned(telemeter=NoSensors("the driver did not answer"))
+    result, _ = burned(sensors=NoSensors("the driver did not answer"))
 
     assert result.telemetry_unavailable == "the driver did not answer"
     assert result.temperature_limit_c is None
@@ -604,18 +604,18 @@ def test_an_interrupt_stops_everything_and_keeps_what_was_found(look: int) -> No
         if next(looks) == look:
             raise KeyboardInterrupt
 
-    telemeter = cool()
-    result, pool = burned(report_progress=tell, telemeter=telemeter)
+    sensors = cool()
+    result, pool = burned(report_progress=tell, sensors=sensors)
 
     assert result.ended_by is BurnEnd.INTERRUPTED
     assert code(result) is ExitCode.INTERRUPTED
-    assert telemeter.closed
+    assert sensors.closed
     assert pool.events[-1] == "close"
 
 
 def test_who_watches_sees_every_device() -> None:
     moments: list[BurnProgress] = []
-    burned(report_progress=moments.append, telemeter=heating(*[60.0] * 100))
+    burned(report_progress=moments.append, sensors=heating(*[60.0] * 100))
 
     glance = moments[10].devices[1]
     assert (glance.device, glance.state, glance.temperature_c) == ("gpu:1", "loaded", 60.0)

@@ -63,11 +63,11 @@ def test_quiet_leaves_the_verdicts() -> None:
 
 
 def test_verbose_has_every_verdict() -> None:
-    assert "pass burn.temperature" in shown(burned(telemeter=heating(50))[0], View(verbosity=1))
+    assert "pass burn.temperature" in shown(burned(sensors=heating(50))[0], View(verbosity=1))
 
 
 def test_the_temperature_limit_is_told() -> None:
-    assert "until the temperature limit" in shown(burned(telemeter=heating(50, 99))[0])
+    assert "until the temperature limit" in shown(burned(sensors=heating(50, 99))[0])
 
 
 def drawn(moment: BurnProgress, *, unicode: bool) -> str:

@@ -257,7 +257,7 @@ def test_notes_interrupt_and_the_missing_gpu_are_shown() -> None:
     assert "no GPU figures: CuPy is not installed" in text
 
 
-def test_quiet_leaves_out_doubts_and_surroundings() -> None:
+def test_quiet_leaves_out_doubts_and_the_run_environment() -> None:
     text = draw(result(replace(CPU, doubts=(BUSY,))), verbosity=-1)
 
     assert "other programs" not in text

@@ -43,7 +43,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Any:
-    """A chooser that takes the first cards that are not blocked."""
+    """A selector that takes the first cards that are not blocked."""
 
     def __init__(self, *cards: Target, count: int = 1) -> None:
         self.possible: Sequence[Target] = cards
@@ -75,18 +75,18 @@ def store(tmp_path: Path) -> ClaimStore:
 
 
 def take(
-    store: ClaimStore, chooser: Any, enclosing: frozenset[str] = NOBODY, **options: object
+    store: ClaimStore, selector: Any, enclosing: frozenset[str] = NOBODY, **options: object
 ) -> Lease:
     return Acquisition(
         store,
         ClaimOptions(**options),  # type: ignore[arg-type]
-        chooser,
+        selector,
         enclosing=enclosing,
     ).run()
 
 
 class Sleepy(Any):
-    """A chooser whose driver does not answer the first times."""
+    """A selector whose driver does not answer the first times."""
 
     silent = 3
 
@@ -98,10 +98,10 @@ class Sleepy(Any):
 
 class TestSlowDriver:
     def test_the_deadline_of_one_look_ends_no_waiting(self, store: ClaimStore) -> None:
-        chooser, told, slept = Sleepy(CARD), [], []
+        selector, told, slept = Sleepy(CARD), [], []
         options = ClaimOptions(wait=True)
 
-        lease = Acquisition(store, options, chooser, on_wait=told.append, sleep=slept.append).run()
+        lease = Acquisition(store, options, selector, on_wait=told.append, sleep=slept.append).run()
 
         assert [claim.uuid for claim in lease.claims] == ["GPU-1"]
         assert {waiting.reason for waiting in told} == {"It is slow."}
@@ -232,7 +232,7 @@ class Scripted:
 
 def wait_for(
     store: ClaimStore,
-    chooser: Any,
+    selector: Any,
     script: Scripted,
     heard: list[Waiting] | None = None,
     **options: object,
@@ -242,7 +242,7 @@ def wait_for(
     return Acquisition(
         store,
         ClaimOptions(**options),  # type: ignore[arg-type]
-        chooser,
+        selector,
         on_wait=listen,
         sleep=script.sleep,
         now_s=script.now_s,
@@ -314,22 +314,22 @@ class TestWaiting:
     def test_a_card_that_is_busy_without_a_claim_is_looked_at_again(
         self, store: ClaimStore
     ) -> None:
-        chooser = Any(CARD)
-        chooser.busy.add("GPU-1")
-        script, heard = Scripted(int, chooser.busy.clear), list[Waiting]()
-        mine = wait_for(store, chooser, script, heard)
+        selector = Any(CARD)
+        selector.busy.add("GPU-1")
+        script, heard = Scripted(int, selector.busy.clear), list[Waiting]()
+        mine = wait_for(store, selector, script, heard)
 
-        assert chooser.surveys == 3
+        assert selector.surveys == 3
         assert [(waiting.ahead, waiting.waited_s) for waiting in heard] == [(0, 0.0), (0, 2.0)]
         assert mine.claims[0].waited_s == script.time_s == 4.0
         mine.close()
 
     def test_waiting_without_claims(self) -> None:
-        chooser = Any(CARD)
-        chooser.busy.add("GPU-1")
-        script = Scripted(chooser.busy.clear)
+        selector = Any(CARD)
+        selector.busy.add("GPU-1")
+        script = Scripted(selector.busy.clear)
         lease = Acquisition(
-            None, ClaimOptions(wait=True), chooser, sleep=script.sleep, now_s=script.now_s
+            None, ClaimOptions(wait=True), selector, sleep=script.sleep, now_s=script.now_s
         ).run()
 
         assert lease.targets == [CARD]
@@ -355,11 +355,11 @@ class TestFirstComeFirstServed:
         with store.mutex() as locked:
             first = locked.enqueue(Holder())
         heard: list[Waiting] = []
-        chooser = Any(CARD)
-        mine = wait_for(store, chooser, Scripted(int, first.close), heard)
+        selector = Any(CARD)
+        mine = wait_for(store, selector, Scripted(int, first.close), heard)
 
         assert {waiting.ahead for waiting in heard} == {1}
-        assert chooser.surveys == 2
+        assert selector.surveys == 2
         mine.close()
 
     def test_a_ticket_for_another_gpu_blocks_nothing(self, store: ClaimStore) -> None:
@@ -390,18 +390,18 @@ class TestFirstComeFirstServed:
         monkeypatch.setattr(core_claims, "_SURVEYS_AT_ONCE", 1)
         with store.mutex() as locked:
             first = locked.enqueue(Holder())
-        chooser = Any(CARD)
+        selector = Any(CARD)
         surveys: list[int] = []
 
         def settle() -> None:
-            surveys.append(chooser.surveys)
+            surveys.append(selector.surveys)
             with store.mutex():
                 first.set_wants(frozenset({"GPU-2"}))
 
-        wait_for(store, chooser, Scripted(int, settle)).close()
+        wait_for(store, selector, Scripted(int, settle)).close()
 
         assert surveys == [0]
-        assert chooser.surveys == 1
+        assert selector.surveys == 1
         first.close()
 
     def test_a_timeout_before_the_first_look(

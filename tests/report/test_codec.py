@@ -21,7 +21,7 @@ from gpucheck.report.codec import DecodeError, from_plain, is_record, to_plain
 
 
 class Color(StrEnum):
-    """An enum as in the models."""
+    """An enum as in the documents."""
 
     RED = "red"
     BLUE = "blue"

@@ -350,7 +350,7 @@ class _Check:
         """Note everything that is wrong; units and peaks only for a known kernel."""
         self._expectation()
         self._tolerance()
-        self._company()
+        self._requirements()
         self._figure()
         if self._kernel_and_dtype():
             self._unit()
@@ -405,7 +405,7 @@ class _Check:
             message = f"warn_percent = {warn:g} is not below tolerance_percent = {tolerance:g}"
             self._add("warn_percent", "contradiction", message, "write a smaller number")
 
-    def _company(self) -> None:
+    def _requirements(self) -> None:
         """Check what a check needs from the machine and the run."""
         check, profile = self._check, self._profile
         if check.target is not profile.match.target:

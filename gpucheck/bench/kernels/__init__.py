@@ -1,4 +1,4 @@
-"""The registry of benchmark kernels: one file and one line each."""
+"""Registry of the benchmark kernels: one file and one line each."""
 
 from __future__ import annotations
 

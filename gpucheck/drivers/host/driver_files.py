@@ -271,8 +271,8 @@ def read_libraries(root: Path, environment: Mapping[str, str]) -> LibrariesReadi
 
 def _search_path(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
     # Empty and relative entries mean the current directory, which is not searched.
-    told = environment.get("LD_LIBRARY_PATH", "").split(":")
-    yield from (folder for folder in told if folder.startswith("/"))
+    listed = environment.get("LD_LIBRARY_PATH", "").split(":")
+    yield from (folder for folder in listed if folder.startswith("/"))
     for path in sorted((root / "etc/ld.so.conf.d").glob("*.conf")):
         lines = (read_text(path) or "").splitlines()
         yield from (line.strip() for line in lines if line.startswith("/"))

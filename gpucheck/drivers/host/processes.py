@@ -149,9 +149,9 @@ def memory_by_process(
     for gpu in gpus:
         for process in gpu.processes:
             sizes = found.setdefault(_device_of(gpu, process), {})
-            told = [sizes.get(process.pid), process.memory_used_bytes]
+            reported = [sizes.get(process.pid), process.memory_used_bytes]
             # A process in two of NVML's lists has its total in both.
-            sizes[process.pid] = max((size for size in told if size is not None), default=None)
+            sizes[process.pid] = max((size for size in reported if size is not None), default=None)
     return found
 
 

@@ -161,9 +161,9 @@ def take_failure(parts: list[dict[str, Any]]) -> ProbeFailure | None:
     """Remove the failure, with which an answer may end, from its documents and return it."""
     if not parts or parts[-1]["part"] != "failure":
         return None
-    told = parts.pop()
-    del told["part"]
-    return ProbeFailure(**told)
+    failure = parts.pop()
+    del failure["part"]
+    return ProbeFailure(**failure)
 
 
 def assemble(parts: Iterable[dict[str, Any]], failure: ProbeFailure | None) -> NvmlReading:

@@ -25,7 +25,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorBatch:
-    """The readings since the last window, and the counters at its end, by UUID."""
+    """Readings since the last batch, and the counters at its end, by UUID."""
 
     samples: Sequence[Sample] = ()
     counters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class NoSensors:
         return {}
 
     def window(self) -> SensorBatch:
-        """Return an empty window."""
+        """Return an empty batch."""
         return SensorBatch()
 
     def joules(self, uuid: str) -> float | None:

@@ -219,10 +219,10 @@ def plain(text: str) -> str:
 def together(error: str, lines: list[str]) -> str:
     """Return an error and as many of the log's last lines as fit, uncut."""
     kept: list[str] = []
-    room = MOST_CHARACTERS - len(error)
+    left = MOST_CHARACTERS - len(error)
     for line in reversed(lines):
-        room -= len(SEPARATOR) + len(line)
-        if room < 0:
+        left -= len(SEPARATOR) + len(line)
+        if left < 0:
             break
         kept.insert(0, line)
     # A single line that is too long is cut at its end.

@@ -104,13 +104,13 @@ class Loader:
     ) -> None:
         """List one object. The libraries that it opens by name are searched as if preloaded."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("LD_")}
-        told = {
+        ours = {
             "LD_TRACE_LOADED_OBJECTS": "1",
             "LD_LIBRARY_PATH": ":".join([*self.folders, *folders]),
             "LD_PRELOAD": " ".join(opened),
         }
         try:
-            code, listed, complaints = run([str(self.path), path], {**kept, **told, "LC_ALL": "C"})
+            code, listed, complaints = run([str(self.path), path], {**kept, **ours, "LC_ALL": "C"})
         except (OSError, subprocess.SubprocessError) as error:
             into.damaged.append(f"{os.path.basename(path)} could not be looked at: {error}")  # noqa: PTH119
             return

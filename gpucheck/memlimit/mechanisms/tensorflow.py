@@ -29,7 +29,7 @@ def _by_environment(inputs: PlanInput) -> Setting:
 
     It is one number for all GPUs, and TensorFlow ignores it where less than that is free.
     """
-    rooms = []
+    ranges = []
     for gpu in inputs.limits:
         if gpu.memory_free_bytes is None or gpu.allocator_limit_bytes is None:
             reason = "it is relative to the free memory, and a GPU's is unknown"
@@ -37,16 +37,16 @@ def _by_environment(inputs: PlanInput) -> Setting:
         free = gpu.memory_free_bytes // MIB
         least = free - gpu.allocator_limit_bytes // MIB
         if least > 0:
-            rooms.append(range(least, free + 1))
-    if not rooms:
+            ranges.append(range(least, free + 1))
+    if not ranges:
         return _set(inputs, None, "less than the limit is free, so there is nothing to leave")
     inherited = inputs.environment.get(TF_LEAVE_FREE)
     theirs = _number(inherited)
-    if theirs is not None and all(theirs in room for room in rooms):
+    if theirs is not None and all(theirs in fitting for fitting in ranges):
         reason = f"{TF_LEAVE_FREE} is already set and leaves as much, so it is kept"
         return _set(inputs, str(theirs), reason)
-    ours = max(room.start for room in rooms)
-    if not all(ours in room for room in rooms):
+    ours = max(fitting.start for fitting in ranges)
+    if not all(ours in fitting for fitting in ranges):
         return _set(inputs, None, "no single number leaves the right amount free on each GPU")
     if inherited:
         what = "leaves less" if theirs is not None and theirs < ours else "TensorFlow ignores here"
