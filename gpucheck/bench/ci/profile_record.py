@@ -246,7 +246,7 @@ def _toml(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items())
+        inner = ", ".join(f"{_toml(str(key))} = {_toml(one)}" for key, one in value.items())
         return f"{{ {inner} }}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(_toml(one) for one in value)}]"
