@@ -11,9 +11,19 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from gpucheck.bench.case import HOST_SPAN_S, Team, TeamCase, Work, cpu_label, row_parts
+from gpucheck.bench.case import (
+    HOST_SPAN_S,
+    CacheFit,
+    CpuCase,
+    Team,
+    TeamCase,
+    Work,
+    cpu_label,
+    row_parts,
+    thread_counts,
+)
 from gpucheck.bench.model import Verified
-from tests.fakes.bench import FLOAT32, label, order
+from tests.fakes.bench import FLOAT32, FakeBlas, FakeClock, FakeCpu, label, order
 
 WORK = Work(flops=0, bytes_moved=8, unit="B/s")
 
@@ -113,6 +123,49 @@ def test_where_a_sandbox_forbids_pinning_the_threads_still_run(
     team.close()
 
     assert sorted(done) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, (1,)), (2, (2, 1)), (64, (64, 1))])
+def test_all_threads_and_one_are_measured(cores: int, counts: tuple[int, ...]) -> None:
+    assert thread_counts(FakeCpu(cores=cores).facts()) == counts
+
+
+class Stepping(CpuCase):
+    """Takes a second for each operation."""
+
+    def step(self) -> None:
+        clock = self._order.clock
+        assert isinstance(clock, FakeClock)
+        clock.seconds += 1.0
+
+
+@pytest.mark.parametrize(("threads", "limit"), [(None, 1), (1, 1), (3, 3)])
+def test_a_case_on_the_processor_is_timed_under_its_threads(
+    threads: int | None, limit: int
+) -> None:
+    given = order((8, 8))
+    case = Stepping(given, replace(label("cpu"), threads=threads), WORK)
+
+    assert case.run(5) == 5.0
+    assert isinstance(given.blas, FakeBlas)
+    assert given.blas.limits == [limit]
+    assert (case.starved_share, case.sm_clock_mhz, case.loop_step) == (0.0, None, 1)
+    assert case.facts == {}
+
+
+@pytest.mark.parametrize("walks", [True, False])
+@pytest.mark.parametrize("cache_bytes", [None, 1024])
+def test_data_that_is_walked_may_fit_into_the_last_cache(
+    cache_bytes: int | None, *, walks: bool
+) -> None:
+    given = order((8, 8))
+    case = Stepping(
+        replace(given, cpu=replace(given.cpu, last_level_bytes=cache_bytes)), label("cpu"), WORK
+    )
+    case.walks_memory = walks
+
+    fits = CacheFit(walked_bytes=8, cache_bytes=1024, cache="last-level cache")
+    assert case.cache_fit == (fits if walks and cache_bytes else None)
 
 
 @pytest.mark.parametrize(("unit", "amount"), [("FLOP/s", 6), ("B/s", 8), ("image/s", 10)])

@@ -126,6 +126,17 @@ def test_the_first_check_looks_at_every_set_and_later_ones_at_the_last() -> None
     assert operation.verified == 1 + 3 + 1
 
 
+def test_a_single_set_is_checked_once() -> None:
+    gpu = FakeGpu(FakeClock(), l2_bytes=L2 // 4)
+    operation = Copying(gpu)
+    case = ResidentCase(gpu, operation)
+    case.prepare()
+    case.run(1)
+
+    assert case.check().ok
+    assert (operation.verified, turns(case, operation)) == (1, [0])
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_set_that_is_skipped_keeps_its_nan_and_fails_the_check(number: int) -> None:
     case, operation, _ = resident()

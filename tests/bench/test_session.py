@@ -392,6 +392,14 @@ def test_a_required_gpu_is_unknown_while_the_driver_does_not_answer() -> None:
     )
 
 
+def test_without_any_gpu_the_processors_figures_are_enough() -> None:
+    none = replace(result().environment, gpus=(), gpu_unavailable="CuPy is not installed")
+
+    answer = concluded(found(GOOD, environment=none))
+
+    assert (answer.exit_code, answer.error) == (ExitCode.OK, None)
+
+
 def test_a_busy_gpu_among_others_decides_nothing_and_hides_nothing() -> None:
     refused = replace(
         result().environment, gpus=(bench_gpu(),), gpu_unavailable="gpu:1: busy", gpu_silent=True

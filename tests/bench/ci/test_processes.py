@@ -318,6 +318,17 @@ def test_the_sensors_of_all_processes_are_joined() -> None:
     assert (gpu.energy_j, gpu.reading_count) == (150.0, 400)
 
 
+def test_a_gpu_that_no_process_could_read_keeps_its_reason() -> None:
+    unread = {"reading_count": 0, "unavailable": {"power_w": "not supported"}}
+
+    found = merged(runs_of({"gpu:0": [1e14, 1e14]}, readings=unread))
+
+    assert found is not None
+    assert found.telemetry is not None
+    (gpu,) = found.telemetry.gpus
+    assert (gpu.reading_count, gpu.unavailable) == (0, {"power_w": "not supported"})
+
+
 def test_every_processes_products_are_kept() -> None:
     check = Corruption(device="gpu:0", gpu_uuid=None, products=5)
     found = merged(runs_of({"gpu:0": [1e14, 1e14]}, corruption=(check,)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck.bench.ci import run as run_module
 from gpucheck.bench.ci.baseline import profile_key, row_series, saved_run
 from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.gates import series_of
@@ -39,6 +40,7 @@ from gpucheck.bench.workers import (
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
+from gpucheck.inventory.inventory import ListRequest
 from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
@@ -372,6 +374,28 @@ def test_the_topology_is_read_where_links_are_demanded(demand: str, reads: bool)
     examined(profile_of(f"{NODE}\n[inventory]\n{demand}\n"), Recording(readings=READING))
 
     assert {request.topology for request in requests} == {reads}
+
+
+@pytest.mark.parametrize(("hidden", "asked"), [(False, [False]), (True, [False, True])])
+def test_the_driver_is_asked_only_where_the_rules_leave_open_what_cuda_sees(
+    monkeypatch: pytest.MonkeyPatch, hidden: bool, asked: list[bool]
+) -> None:
+    requests: list[ListRequest] = []
+    known = inventory()
+
+    def take(request: ListRequest, _probes: object) -> Answer:
+        requests.append(request)
+        hides = hidden and not request.ask_driver
+        gpus = tuple(gpu._replace(cuda_index=None) if hides else gpu for gpu in known.gpus)
+        result = known._replace(gpus=gpus)
+        return Answer(result=result, exit_code=ExitCode.OK, host=Host())
+
+    monkeypatch.setattr(run_module, "take_inventory", take)
+
+    answer, _, _ = examined(ON_GPUS, FakeProbes(readings=READING))
+
+    assert [request.ask_driver for request in requests] == asked
+    assert answer.result is not None
 
 
 def test_gpus_that_no_program_sees_are_missing() -> None:
