@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.bench.burn_model import BurnRequest
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.bench_ci import (
     AgainstBaseline,
@@ -49,8 +50,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[KERNEL...]",
-            help="matmul, softmax, copy, triad, transfer, launch, train, batch, towers, p2p "
-            "[default: all].",
+            help=f"{', '.join(KERNELS)} [default: all].",
         ),
     ] = None,
     device: Annotated[

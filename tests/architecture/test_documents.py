@@ -20,6 +20,9 @@ LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^    \S.*\n?)+", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./-]+\.(?:py|md|cu|c|cpp)")
+#: What a step tells its reader to write: one file, or a second one after `and`.
+NEW_FILES = re.compile(r"\bWrite\s+`[^`]+`(?:\s+and\s+`[^`]+`)?")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 #: Where a shell's own words begin and end.
 CALL = re.compile(r"""(?:^|[\s"(/])gpucheck (?P<words>[^#;&)\n]*)""")
@@ -105,14 +108,14 @@ def test_links_lead_somewhere() -> None:
 
 
 def named_files(path: Path) -> set[str]:
-    spans = INLINE.findall(FENCED.sub("", text_of(path)))
-    return {span for span in spans if re.fullmatch(r"[\w./-]+\.(?:py|md|cu|c|cpp)", span)}
+    """Return the files that a document names, without those that its reader is to write."""
+    spans = INLINE.findall(NEW_FILES.sub("", FENCED.sub("", text_of(path))))
+    return {span for span in spans if FILE.fullmatch(span)}
 
 
 def test_files_that_are_named_exist() -> None:
     files = [f"/{name_of(each)}" for each in project_files()]
-    # CONTRIBUTING.md names the files that a reader is to write.
-    named = {path: named_files(path) for path in DOCUMENTS if path.name != "CONTRIBUTING.md"}
+    named = {path: named_files(path) for path in DOCUMENTS}
     known = {
         span
         for span in set().union(*named.values())
@@ -121,6 +124,14 @@ def test_files_that_are_named_exist() -> None:
 
     assert known
     assert offenders((path, each - known) for path, each in named.items()) == {}
+
+
+def test_files_to_be_written_are_new_ones_in_folders_that_exist() -> None:
+    sentences = NEW_FILES.findall(text_of(ROOT / "CONTRIBUTING.md"))
+    new = [ROOT / span for each in sentences for span in INLINE.findall(each) if "/" in span]
+
+    assert len(new) > 8
+    assert [path for path in new if path.exists() or not path.parent.is_dir()] == []
 
 
 def test_every_document_is_linked_from_the_readme() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
+from gpucheck.detect.frameworks import NAMES
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 #: What a command needs beside its options.
@@ -100,3 +101,9 @@ def test_help_names_every_kernel_and_format(gpucheck_command) -> None:
 
     assert f"[KERNEL...] {', '.join(KERNELS)} [default: all]" in shown
     assert f"--dtype LIST {', '.join(FORMATS)} [default: by kernel]" in shown
+
+
+def test_help_names_every_framework(gpucheck_command) -> None:
+    shown = " ".join(gpucheck_command("detect", "--help").stdout.split())
+
+    assert f"Fail if {', '.join(NAMES[:-1])} or {NAMES[-1]} cannot use a GPU." in shown

@@ -3,7 +3,7 @@
 A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
 `check(machine)`, which returns a finding, or a list of them if it is about several GPUs. Its
 docstring is its question. It looks at readings, never prints, and never raises for a broken
-machine. Its remedies are written for a plain host; advice.py adapts them to the machine at hand.
+machine. Its remedies are written for a plain host; remedies.py adapts them to the machine at hand.
 PCI, module and node evidence comes before NVML and CUDA, which may load modules.
 """
 
