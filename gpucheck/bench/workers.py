@@ -190,6 +190,8 @@ class WorkerPool:
         self._children: dict[str, Child] = {}
         self._leaving: list[Child] = []
         self._failed: list[tuple[str, WorkerAnswer]] = []
+        #: Devices whose process has sent a document that others must follow.
+        self._unfinished: set[str] = set()
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -251,9 +253,10 @@ class WorkerPool:
                     # It now releases its GPU, and with it the claim.
                     self._leaving.append(self._children.pop(device))
                     return
+                self._unfinished.add(device)
         except ChildDiedError as error:
             self.drop(device)
-            if error.how in _ENDED_WELL:
+            if error.how in _ENDED_WELL and device not in self._unfinished:
                 yield self.failure(device, WORKER_NO_DOCUMENT, "ended without a document")
             else:
                 yield self.failure(device, WORKER_DIED, error.how)

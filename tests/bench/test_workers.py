@@ -305,6 +305,8 @@ fcntl.flock(lock, fcntl.LOCK_SH)
 while not select.select([0], [], [], 0.02)[0]:
     if what == "die":
         os.kill(os.getpid(), 9)
+    if what == "desert":
+        sys.exit(0)
     say({"part": "progress"})
 if what == "deaf":
     time.sleep(600)
@@ -356,8 +358,11 @@ def test_a_pool_begins_when_it_is_released_and_ends_when_it_is_asked(
     assert children() == set()
 
 
-def test_a_worker_that_dies_under_load_is_a_failure(pool: WorkerPool) -> None:
-    pool.start(orders("die"))
+@pytest.mark.parametrize(
+    ("what", "how"), [("die", "was ended by SIGKILL"), ("desert", "ended with code 0")]
+)
+def test_a_worker_that_ends_under_load_is_a_failure(pool: WorkerPool, what: str, how: str) -> None:
+    pool.start(orders(what))
     heard(pool, "ready", 1)
     pool.begin()
     _, last = heard(pool, "never", 1)[-1]
@@ -365,7 +370,7 @@ def test_a_worker_that_dies_under_load_is_a_failure(pool: WorkerPool) -> None:
 
     assert last.failure is not None
     assert last.failure.code == WORKER_DIED
-    assert last.failure.message == "the process that loads gpu:0 was ended by SIGKILL"
+    assert last.failure.message == f"the process that loads gpu:0 {how}"
 
 
 def test_a_refusal_is_the_last_document(pool: WorkerPool) -> None:
