@@ -61,6 +61,8 @@ def _run(program: Program, pretend: Pretend, tmp_path: Path) -> Run:
             **pretend(machine),
             **cupy_environment(script, time="virtual"),
             "GPUCHECK_CLAIMS_DIR": str(tmp_path / "claims"),
+            # Workers run side by side; threads that spin would take each other's time.
+            "OPENBLAS_NUM_THREADS": "1",
         }
         ended = program("bench", "--profile", profile, "--json", env=environment, timeout_s=300)
         return ended.code, ended.document("bench")
