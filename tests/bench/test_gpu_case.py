@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from gpucheck.bench.case import CaseLabel, Work
-from gpucheck.bench.gpu_case import EndToEndCase, GpuTimer, ResidentCase, set_count
+from gpucheck.bench.gpu_case import (
+    EndToEndCase,
+    GpuTimer,
+    ResidentCase,
+    pinned_bytes,
+    set_count,
+)
 from gpucheck.bench.model import Scope, Verified
 from gpucheck.drivers.gpu import GpuArray, Span
 from tests.fakes.bench import RIGHT, WRONG, FakeArray, FakeClock, FakeGpu, label
@@ -90,6 +96,13 @@ def test_so_many_sets_that_the_l2_forgets_each_if_the_memory_allows_it(
     gpu = FakeGpu(FakeClock(), l2_bytes=l2_bytes, memory_free_bytes=free_bytes)
 
     assert set_count(set_bytes, gpu) == count
+
+
+@pytest.mark.parametrize(
+    ("size", "taken"), [(0, 512), (1, 512), (512, 512), (513, 1024), (1024, 1024), (1025, 2048)]
+)
+def test_page_locked_memory_comes_in_powers_of_two(size: int, taken: int) -> None:
+    assert pinned_bytes(size) == taken
 
 
 def test_batches_go_on_where_the_last_one_ended() -> None:

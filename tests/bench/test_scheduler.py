@@ -33,7 +33,7 @@ from gpucheck.bench.scheduler import (
     need_of,
     without_interval,
 )
-from gpucheck.drivers.gpu import Board
+from gpucheck.drivers.gpu import BenchGpu, Board
 from gpucheck.report.errors import InconclusiveError
 from tests.fakes.bench import FLOAT32, RIGHT, WRONG, FakeBlas, FakeCase, FakeClock, FakeGpu, label
 
@@ -152,6 +152,17 @@ def test_the_first_run_is_the_cold_one() -> None:
 
     assert record.cold_s == pytest.approx(2.0)
     assert max(record.samples_s) < 0.1
+
+
+def test_a_row_that_only_shows_a_limit_ends_once_it_can_have_an_interval() -> None:
+    clock = FakeClock()
+    case = FakeCase(noise(0.01, 0.005), clock)
+    record = CaseState(case=case, limit=True)
+
+    measure([CaseGroup(states=[record])], SETTINGS, clock, silent)
+
+    assert record.finished
+    assert len(record.rounds) == stats.FEWEST_FOR_INTERVAL
 
 
 def test_noise_that_never_settles_ends_with_the_budget_unconverged() -> None:
@@ -696,6 +707,7 @@ def expected_s(
     device: str = "cpu",
     dtype: str = "float32",
     scope: Scope = Scope.RESIDENT,
+    gpu: BenchGpu = GPU,
 ) -> float:
     named = replace(
         label(device), threads=threads, scope=scope, dtype=replace(FLOAT32, input=dtype)
@@ -703,7 +715,7 @@ def expected_s(
     case = FakeCase((), label=named)
     case.work = PRODUCT
     record = CaseState(case=case)
-    estimate_costs([record], HOST, [GPU])
+    estimate_costs([record], HOST, [gpu])
     assert record.expected_overhead_s > 0
     return record.expected_operation_s
 
@@ -720,6 +732,7 @@ def test_a_gpu_is_taken_to_do_half_of_its_sheet_and_a_link_its_bytes() -> None:
     assert expected_s(device="gpu:0") == pytest.approx(2 * 4096**3 / 25e12)
     moved = expected_s(device="gpu:0", scope=Scope.END_TO_END)
     assert moved == pytest.approx(PRODUCT.bytes_moved / 5e9)
+    assert expected_s(device="gpu:0", gpu=replace(GPU, board=None)) == 0.0
 
 
 def test_a_clock_that_stands_still_gives_no_rates_and_no_estimates() -> None:

@@ -112,7 +112,9 @@ def test_one_different_gpu_is_named() -> None:
     runs = [run for at in range(3) for run in product_runs(GOOD, f"gpu:{at}")]
     found = run_data(runs, HAVE, node=replace(odd, gpus=gpus))
 
-    assert "gpu:2 differs" in (gate(found, "inventory-identical", "node").reason or "")
+    only = gate(found, "inventory-identical", "node")
+    assert (only.status, only.class_, only.measured) == (GateStatus.FAIL, GateClass.CONFIG, 2)
+    assert (only.reason or "").startswith("gpu:2 differs")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,49 @@ def test_a_board_is_matched_by_its_id_or_by_its_name(match: str, status: GateSta
     assert (found.id, found.status) == ("match-board", status)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found", "status"),
+    [
+        ("false", None, GateStatus.PASS),  # a board without MIG does not report the mode
+        ("true", None, GateStatus.INCONCLUSIVE),
+        ("false", False, GateStatus.PASS),
+        ("true", False, GateStatus.FAIL),
+        ("true", True, GateStatus.PASS),
+    ],
+)
+def test_a_mig_mode_that_is_not_reported_is_off(
+    wanted: str, found: bool | None, status: GateStatus
+) -> None:
+    text = HEAD + f"[match]\nmig = {wanted}\n[stability]\nspread_percent = 5\n"
+    machine = node(1, mig=MigState(enabled=found))
+
+    (only,) = judge_machine(RunData(profile=profile_of(text), node=machine))
+
+    assert (only.id, only.status) == ("match-mig", status)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("ecc_mode", "inventory-ecc"), ("persistence_mode", "inventory-persistence")],
+)
+def test_a_mode_that_was_refused_has_the_drivers_reason(key: str, name: str) -> None:
+    unread = {key: None, "unavailable": {key: "not supported (NVML 3)"}}
+    found = run_data(product_runs(GOOD), HAVE, node=node(1, **unread))
+
+    assert "not supported (NVML 3)" in (gate(found, name).reason or "")
+
+
+@pytest.mark.parametrize(("count", "class_"), [(7, GateClass.HARDWARE), (9, GateClass.CONFIG)])
+def test_gpus_that_are_missing_blame_the_hardware_and_too_many_the_profile(
+    count: int, class_: GateClass
+) -> None:
+    text = HEAD + "[match]\ncount = 8\n[stability]\nspread_percent = 5\n"
+
+    (only,) = judge_machine(RunData(profile=profile_of(text), node=node(count)))
+
+    assert (only.status, only.class_, only.measured) == (GateStatus.FAIL, class_, count)
+
+
 def test_a_board_that_nobody_knows_is_undecided() -> None:
     text = HEAD + '[match]\npci_device_ids = ["2330"]\n[stability]\nspread_percent = 5\n'
     machine = node()
@@ -160,3 +205,4 @@ def test_a_board_that_nobody_knows_is_undecided() -> None:
     (found,) = judge_machine(RunData(profile=profile_of(text), node=unknown))
 
     assert found.status is GateStatus.INCONCLUSIVE
+    assert "NVIDIA H100 80GB HBM3 (no PCI device id)" in (found.reason or "")
