@@ -15,7 +15,7 @@ from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
 from gpucheck.bench.model import Doubt, Fact, Fill, Scope
 from gpucheck.bench.sampler import CaseState
-from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, GpuState, held_down
+from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
 
 #: Other programs' share of the processor, and the hypervisor's, that can bend a figure by 1 %.
 _OTHERS_PERCENT, _STEAL_PERCENT = 10.0, 2.0
@@ -74,7 +74,7 @@ class RowEnvironment:
     """
 
     host: HostState
-    gpu: GpuState | None = None
+    gpu: SensorSummary | None = None
     fill: Fill = Fill.NORMAL
     far: bool = False
     integrated: bool = False
@@ -183,7 +183,7 @@ def _power_capped(state: CaseState, environment: RowEnvironment) -> Doubt | None
     )
 
 
-def _limits(gpu: GpuState | None) -> dict[str, float]:
+def _limits(gpu: SensorSummary | None) -> dict[str, float]:
     """Return the reasons that held the clock down long enough, with their share of the time."""
     return {} if gpu is None else held_down(gpu)
 

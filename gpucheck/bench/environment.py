@@ -234,7 +234,7 @@ def parallel_efficiency(rooflines: Sequence[Roofline]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RunSpan:
     """Duration and budget of the run, the host's other load, and the load average at its start."""
 
     seconds: float
@@ -245,7 +245,7 @@ class Span:
 
 def environment_of(
     request: BenchRequest,
-    span: Span,
+    span: RunSpan,
     cpu: LinuxCpu,
     facts: CpuFacts,
     blas: Blas,

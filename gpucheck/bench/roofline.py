@@ -50,7 +50,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TableBoard:
     """Board of the table."""
 
     name: str
@@ -79,7 +79,7 @@ class Table:
 
     rates: Mapping[str, Mapping[str, float]]
     int8_on_cuda_cores: Mapping[str, float]
-    boards: Sequence[Entry]
+    boards: Sequence[TableBoard]
 
 
 @cache
@@ -87,7 +87,7 @@ def load_table() -> Table:
     """Read data/peaks.toml."""
     document: Mapping[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     boards = [
-        Entry(
+        TableBoard(
             **{
                 **board,
                 "bandwidth": Cell(**board["bandwidth"]),
@@ -124,7 +124,7 @@ def board_of(gpu: BenchGpu) -> Board | None:
     return _computed(gpu) if entry is None else board_from(entry)
 
 
-def _find(gpu: BenchGpu) -> Entry | None:
+def _find(gpu: BenchGpu) -> TableBoard | None:
     """Return the table's entry by PCI device id, or by exact name if no id is known."""
     boards = load_table().boards
     if gpu.pci_device_id is not None:
@@ -147,7 +147,7 @@ def flops_of_cuda_cores(gpu: BenchGpu, name: str) -> float | None:
     return single * ratio if single and ratio else None
 
 
-def board_from(entry: Entry) -> Board:
+def board_from(entry: TableBoard) -> Board:
     """Return the limits of a board of the table."""
     flops = {key: 1e12 * cell.value for key, cell in entry.tflops.items()}
     # A float64 product runs on the tensor cores where they support it.

@@ -17,7 +17,7 @@ from gpucheck.bench.doubts import RowEnvironment, doubts_about
 from gpucheck.bench.environment import (
     HostShare,
     RunEnvironment,
-    Span,
+    RunSpan,
     environment_of,
     unified_notes,
 )
@@ -54,7 +54,7 @@ from gpucheck.bench.scheduler import (
     measure_host_rates,
     without_interval,
 )
-from gpucheck.bench.telemetry import GpuState, Observer
+from gpucheck.bench.telemetry import Observer, SensorSummary
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
@@ -355,11 +355,11 @@ class _Bench:
             # The next group needs this memory, and the next round needs different memory.
             group_run.inputs.renew()
 
-    def _span(self, start_s: float, load: CpuLoad) -> Span:
+    def _span(self, start_s: float, load: CpuLoad) -> RunSpan:
         seconds = self._clock() - start_s
         host = HostShare(facts=self._facts)
         host.add(load, self._cpu.load(), seconds)
-        return Span(
+        return RunSpan(
             seconds=seconds,
             budget_s=self._plan.budget_s,
             host=host.state(),
@@ -477,7 +477,7 @@ def _described(gpu: BenchGpu, run_environment: RunEnvironment) -> BenchGpu:
     return replace(known, board=board_of(known))
 
 
-def _highest_clock(board: BenchGpu | None, gpu: GpuState | None) -> float | None:
+def _highest_clock(board: BenchGpu | None, gpu: SensorSummary | None) -> float | None:
     """Return the highest SM clock from NVML, else from CUDA; newer CUDA drivers lack it."""
     if gpu is not None and gpu.clock_sm_max_mhz:
         return gpu.clock_sm_max_mhz

@@ -60,7 +60,7 @@ _ERRORS = ("ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
+class SensorSummary:
     """Sensor readings of one GPU while a group, or one of its rows, was measured.
 
     `reasons` is the share of readings for each reason, `limited_share` the driver's count as a
@@ -79,7 +79,7 @@ class GpuState:
     clock_sm_max_mhz: float | None = None
 
 
-def held_down(gpu: GpuState) -> dict[str, float]:
+def held_down(gpu: SensorSummary) -> dict[str, float]:
     """Return the reasons that held the clock down long enough, with their share of the time."""
     seen = {name: share for name, share in gpu.reasons.items() if share >= LIMITED_READINGS}
     counted = {
@@ -178,16 +178,16 @@ class Observer:
 
     def state(
         self, uuid: str | None, slices_s: Sequence[tuple[float, float]], group: int
-    ) -> GpuState | None:
+    ) -> SensorSummary | None:
         """Return the readings of a group's row during these slices, None without sensors."""
         gpu = self._gpus.get(uuid or "")
         if uuid is None or gpu is None:
             claimed = self._claims.get(uuid or "")
-            return GpuState(claimed_by=claimed) if claimed else None
+            return SensorSummary(claimed_by=claimed) if claimed else None
         samples = samples_within(gpu.samples, slices_s)
         counted = gpu.groups.get(group, _Counted())
         seconds = max(counted.seconds, 1e-9)
-        return GpuState(
+        return SensorSummary(
             reading_count=len(samples),
             reasons=reason_shares(samples, gpu.facts),
             limited_share={name: value / seconds for name, value in counted.limited_s.items()},

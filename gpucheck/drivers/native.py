@@ -49,8 +49,8 @@ def take_over_output() -> Callable[[dict[str, Any]], None]:
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
-    def say(document: dict[str, Any]) -> None:
+    def write_answer(document: dict[str, Any]) -> None:
         out.write(json.dumps(document) + "\n")
         out.flush()
 
-    return say
+    return write_answer

@@ -13,7 +13,7 @@ from gpucheck.bench.case import CacheFit, Work
 from gpucheck.bench.doubts import HostState, RowEnvironment, doubts_about
 from gpucheck.bench.model import Fill, Scope
 from gpucheck.bench.sampler import CaseState
-from gpucheck.bench.telemetry import GpuState
+from gpucheck.bench.telemetry import SensorSummary
 from tests.fakes.bench import FakeCase, label
 
 IDLE = HostState(others_percent=0.0, steal_percent=0.0)
@@ -34,11 +34,11 @@ def noise(count: int = 40) -> list[float]:
 def codes(
     found: CaseState,
     host: HostState = IDLE,
-    gpu: GpuState | None = None,
+    gpu: SensorSummary | None = None,
     fill: Fill = Fill.NORMAL,
 ) -> list[str]:
-    around = RowEnvironment(host=host, gpu=gpu, fill=fill)
-    return [doubt.code for doubt in doubts_about(found, around)]
+    environment = RowEnvironment(host=host, gpu=gpu, fill=fill)
+    return [doubt.code for doubt in doubts_about(found, environment)]
 
 
 def on_gpu(kernel: str = "fake") -> CaseState:
@@ -250,28 +250,31 @@ def test_a_quota_that_is_used_up_is_doubted(percent: float, expected: list[str])
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (GpuState(reasons={"hardware-thermal": 0.5}), ["throttled"]),
-        (GpuState(reasons={"software-thermal": 0.04}), []),
-        (GpuState(limited_share={"software-thermal": 0.02}), ["throttled"]),
-        (GpuState(limited_share={"software-thermal": 0.005}), []),
-        (GpuState(reasons={"power-brake": 1.0, "power-cap": 1.0}), ["throttled", "power-capped"]),
-        (GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
-        (GpuState(reasons={"idle": 1.0, "display": 1.0, "sync-boost": 1.0}), []),
-        (GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
-        (GpuState(other_processes=(41,)), ["gpu-shared"]),
-        (GpuState(other_processes=(41, 42)), ["gpu-shared"]),
-        (GpuState(claimed_by="alice (job 7)"), ["gpu-claimed"]),
-        (GpuState(new_errors={"ecc_corrected": 2}), ["new-errors"]),
-        (GpuState(link=(4, 16), link_max=(4, 16)), []),
-        (GpuState(link=(1, 16), link_max=(4, 16)), []),
+        (SensorSummary(reasons={"hardware-thermal": 0.5}), ["throttled"]),
+        (SensorSummary(reasons={"software-thermal": 0.04}), []),
+        (SensorSummary(limited_share={"software-thermal": 0.02}), ["throttled"]),
+        (SensorSummary(limited_share={"software-thermal": 0.005}), []),
+        (
+            SensorSummary(reasons={"power-brake": 1.0, "power-cap": 1.0}),
+            ["throttled", "power-capped"],
+        ),
+        (SensorSummary(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (SensorSummary(reasons={"idle": 1.0, "display": 1.0, "sync-boost": 1.0}), []),
+        (SensorSummary(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+        (SensorSummary(other_processes=(41,)), ["gpu-shared"]),
+        (SensorSummary(other_processes=(41, 42)), ["gpu-shared"]),
+        (SensorSummary(claimed_by="alice (job 7)"), ["gpu-claimed"]),
+        (SensorSummary(new_errors={"ecc_corrected": 2}), ["new-errors"]),
+        (SensorSummary(link=(4, 16), link_max=(4, 16)), []),
+        (SensorSummary(link=(1, 16), link_max=(4, 16)), []),
     ],
 )
-def test_what_the_sensors_say_becomes_a_doubt(state: GpuState, expected: list[str]) -> None:
+def test_what_the_sensors_say_becomes_a_doubt(state: SensorSummary, expected: list[str]) -> None:
     assert codes(on_gpu(), gpu=state) == expected
 
 
 def test_two_reasons_at_once_are_both_named_with_their_share() -> None:
-    state = GpuState(reasons={"software-thermal": 0.25, "hardware-slowdown": 0.75})
+    state = SensorSummary(reasons={"software-thermal": 0.25, "hardware-slowdown": 0.75})
 
     (doubt,) = doubts_about(on_gpu(), RowEnvironment(host=IDLE, gpu=state))
 
@@ -281,7 +284,7 @@ def test_two_reasons_at_once_are_both_named_with_their_share() -> None:
 
 
 def test_a_narrow_link_matters_to_transfers() -> None:
-    state = GpuState(link=(3, 8), link_max=(4, 16))
+    state = SensorSummary(link=(3, 8), link_max=(4, 16))
 
     assert codes(on_gpu("transfer"), gpu=state) == ["pcie-narrow"]
     assert codes(on_gpu("matmul"), gpu=state) == []
@@ -309,7 +312,7 @@ def test_transfers_faster_than_the_link_are_doubted(
     moved.case.work = Work(flops=0, bytes_moved=int(bytes_per_s * seconds), unit="B/s")
 
     # An idle link trains down: what NVML names as the most counts as well.
-    state = GpuState(link=(1, 16) if link else None, link_max=link)
+    state = SensorSummary(link=(1, 16) if link else None, link_max=link)
     found = {doubt.code for doubt in doubts_about(moved, RowEnvironment(host=IDLE, gpu=state))}
 
     assert ("above-link" in found) is bool(expected)
@@ -325,7 +328,7 @@ def test_zeros_are_doubted() -> None:
 
 
 def test_every_doubt_has_a_remedy() -> None:
-    state = GpuState(
+    state = SensorSummary(
         reasons=dict.fromkeys(("hardware-thermal", "power-cap", "application-clocks"), 1.0),
         other_processes=(1,),
         new_errors={"pcie_replays": 1},
@@ -380,28 +383,28 @@ def test_rounds_that_agree_and_are_too_few_say_so() -> None:
     assert doubt.message == "its 4 rounds agree to ±0.0%, but are too few to be sure"
 
 
-def clock_doubts(clock_mhz: float, gpu: GpuState | None) -> list[str]:
+def clock_doubts(clock_mhz: float, gpu: SensorSummary | None) -> list[str]:
     found = on_gpu()
     found.sm_clocks_mhz = [clock_mhz] * 3
-    around = RowEnvironment(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
-    return [doubt.code for doubt in doubts_about(found, around)]
+    environment = RowEnvironment(host=IDLE, gpu=gpu, clock_max_mhz=1980.0)
+    return [doubt.code for doubt in doubts_about(found, environment)]
 
 
 @pytest.mark.parametrize(
     ("clock_mhz", "gpu", "expected"),
     [
         (1980.0, None, []),
-        (1600.0, GpuState(), []),
+        (1600.0, SensorSummary(), []),
         (1000.0, None, ["clock-low"]),
-        (1000.0, GpuState(), ["clock-low"]),
-        (1000.0, GpuState(reasons={"idle": 1.0}), ["clock-low"]),
-        (1000.0, GpuState(reasons={"power-cap": 1.0}), ["power-capped"]),
-        (1000.0, GpuState(reasons={"hardware-thermal": 1.0}), ["throttled"]),
-        (1000.0, GpuState(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
+        (1000.0, SensorSummary(), ["clock-low"]),
+        (1000.0, SensorSummary(reasons={"idle": 1.0}), ["clock-low"]),
+        (1000.0, SensorSummary(reasons={"power-cap": 1.0}), ["power-capped"]),
+        (1000.0, SensorSummary(reasons={"hardware-thermal": 1.0}), ["throttled"]),
+        (1000.0, SensorSummary(reasons={"application-clocks": 1.0}), ["clocks-locked"]),
     ],
 )
 def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
-    clock_mhz: float, gpu: GpuState | None, expected: list[str]
+    clock_mhz: float, gpu: SensorSummary | None, expected: list[str]
 ) -> None:
     assert clock_doubts(clock_mhz, gpu) == expected
 
@@ -409,19 +412,21 @@ def test_a_low_clock_is_doubted_where_the_driver_does_not_explain_it(
 def test_a_low_clock_names_both_clocks_and_the_drivers_reasons() -> None:
     found = on_gpu()
     found.sm_clocks_mhz = [1000.0]
-    around = RowEnvironment(host=IDLE, gpu=GpuState(reasons={"display": 1.0}), clock_max_mhz=1980.0)
+    environment = RowEnvironment(
+        host=IDLE, gpu=SensorSummary(reasons={"display": 1.0}), clock_max_mhz=1980.0
+    )
 
-    (doubt,) = doubts_about(found, around)
+    (doubt,) = doubts_about(found, environment)
 
     assert doubt.facts == {"sm_clock_mhz": 1000.0, "clock_sm_max_mhz": 1980.0}
     assert "names only display" in doubt.message
 
 
 def test_a_gpu_on_the_hosts_memory_has_no_narrow_link() -> None:
-    narrow = GpuState(link=(1, 4), link_max=(4, 16))
-    around = RowEnvironment(host=IDLE, gpu=narrow, integrated=True)
+    narrow = SensorSummary(link=(1, 4), link_max=(4, 16))
+    environment = RowEnvironment(host=IDLE, gpu=narrow, integrated=True)
 
-    assert doubts_about(on_gpu("transfer"), around) == ()
+    assert doubts_about(on_gpu("transfer"), environment) == ()
 
 
 @pytest.mark.parametrize(

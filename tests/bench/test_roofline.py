@@ -12,7 +12,7 @@ from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import (
     TENSOR_FORMATS,
     Cell,
-    Entry,
+    TableBoard,
     board_of,
     bytes_by_formula,
     flops_by_formula,
@@ -40,7 +40,7 @@ def assert_as_documented(cell: Cell, computed: float) -> None:
 
 
 @pytest.mark.parametrize("board", TABLE.boards, ids=lambda board: board.name)
-def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: Entry) -> None:
+def test_every_cell_agrees_with_the_formula_or_gives_its_deviation(board: TableBoard) -> None:
     for key, cell in board.tflops.items():
         rate = TABLE.rates[board.rates][key]
         clock_mhz = board.tensor_clock_mhz if key in TENSOR_FORMATS else board.clock_mhz

@@ -304,7 +304,7 @@ def test_both_sides_give_one_digest_for_the_same_bits() -> None:
     assert burned(first, clock).digest == burned(second, clock).digest
 
 
-# ------------------------------------------------------------------------------------- twins
+# -------------------------------------------------------------------------------------- peers
 
 
 def digests(*texts: str | None) -> list[Corruption]:

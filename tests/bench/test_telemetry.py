@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpucheck.bench.model import Extent, GpuTelemetry
 from gpucheck.bench.telemetry import (
     REASONS,
-    GpuState,
     Observer,
+    SensorSummary,
     best_link,
     extent,
     grown,
@@ -200,7 +200,7 @@ def test_what_held_the_clock_down_was_seen_or_counted_long_enough(
     def shares(value: float | None) -> dict[str, float]:
         return {} if value is None else {"power-brake": value}
 
-    state = GpuState(reasons=shares(seen), limited_share=shares(counted))
+    state = SensorSummary(reasons=shares(seen), limited_share=shares(counted))
 
     assert held_down(state) == shares(share)
 
@@ -351,7 +351,7 @@ def test_the_whole_run_has_each_sensor_in_the_documents_units() -> None:
 def test_a_row_has_the_readings_of_its_slices_and_the_counts_of_its_group() -> None:
     state = observed().state("GPU-0", [(1.5, 2.5)], 2)
 
-    assert state == GpuState(
+    assert state == SensorSummary(
         reading_count=1,
         reasons={},
         limited_share={"power-cap": 0.25},
@@ -371,13 +371,13 @@ def test_half_of_the_fastest_link_is_none(known: str) -> None:
     observer.start(["GPU-0"])
     observer.end_slices(1, 1.0)
 
-    assert observer.state("GPU-0", [], 1) == GpuState()
+    assert observer.state("GPU-0", [], 1) == SensorSummary()
 
 
 def test_a_group_without_slices_has_no_counts() -> None:
     state = observed().state("GPU-0", [], 3)
 
-    assert state == GpuState(
+    assert state == SensorSummary(
         link_max=(5, 8), claimed_by="held by process 9", clock_sm_max_mhz=1980.0
     )
 
@@ -386,7 +386,7 @@ def test_without_sensors_only_the_claim_is_known() -> None:
     silent = Observer(NoSensors("none"), own_pid=1, before={}, claims={"GPU-0": "held"})
     silent.start(["GPU-0"])
 
-    assert silent.state("GPU-0", [], 1) == GpuState(claimed_by="held")
+    assert silent.state("GPU-0", [], 1) == SensorSummary(claimed_by="held")
     assert silent.state("GPU-1", [], 1) is None
     assert silent.state(None, [], 1) is None
     assert silent.result().unavailable == "none"

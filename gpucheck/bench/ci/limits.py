@@ -10,7 +10,7 @@ from gpucheck.bench.ci.decision import limit_of
 from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
 from gpucheck.bench.model import Scope
-from gpucheck.bench.roofline import Entry, board_from, load_table
+from gpucheck.bench.roofline import TableBoard, board_from, load_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError
 
@@ -76,7 +76,7 @@ _MEMORY = "bytes_per_s"
 _LINKS = frozenset({"transfer", "p2p"})
 
 
-def matching_boards(match: Match) -> tuple[Entry, ...]:
+def matching_boards(match: Match) -> tuple[TableBoard, ...]:
     """Return the known boards that a profile is for; all of them if it names none."""
     return tuple(
         entry

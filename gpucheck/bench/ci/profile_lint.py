@@ -40,7 +40,7 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.model import BenchMode, Fill, Scope
 from gpucheck.bench.numerics import FORMATS
-from gpucheck.bench.roofline import Entry, load_table
+from gpucheck.bench.roofline import TableBoard, load_table
 from gpucheck.bench.telemetry import REASONS
 from gpucheck.drivers.gpu import Board
 
@@ -207,7 +207,7 @@ def _inventory(profile: Profile, problems: Problems) -> None:
 
 
 def _against_boards(
-    demands: InventoryDemands, boards: tuple[Entry, ...], problems: Problems
+    demands: InventoryDemands, boards: tuple[TableBoard, ...], problems: Problems
 ) -> None:
     """Note demands that no matching board meets, or that none can fail."""
     names = ", ".join(entry.name for entry in boards)
@@ -252,7 +252,7 @@ def _toothless(key: str, fact: str, problems: Problems) -> None:
     problems.add("cannot-fail", message, mend, table="inventory", key=key)
 
 
-def _memory_gib(entry: Entry, *, least: bool = False) -> float:
+def _memory_gib(entry: TableBoard, *, least: bool = False) -> float:
     """Return a board's memory by its name's number; some boards come with two sizes."""
     sizes = [float(part) for part in entry.memory_gb.split("/")]
     return min(sizes) if least else max(sizes)

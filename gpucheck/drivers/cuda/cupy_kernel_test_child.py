@@ -31,7 +31,7 @@ def run(cupy: Any, ordinal: int) -> dict[str, Any]:
             cupy.cuda.Stream.null.synchronize()
             times.append(time.perf_counter() - started)
             if len(times) == 1:
-                say({"stage": "compiled"})
+                write_answer({"stage": "compiled"})
         found = values.get()
     right = all(int(value) == 3 * (3 * x + 7) + 7 for x, value in enumerate(found))
     return {
@@ -48,7 +48,7 @@ def explain(error: BaseException) -> str:
     return " ".join(line.strip() for line in lines if line.strip())[:MOST_CHARACTERS]
 
 
-def say(document: dict[str, Any]) -> None:
+def write_answer(document: dict[str, Any]) -> None:
     """Write one line to the parent."""
     os.write(OUT, json.dumps(document).encode("ascii") + b"\n")
 
@@ -63,10 +63,10 @@ def main(ordinals: list[int]) -> None:
     try:
         import cupy
 
-        say({"stage": "imported"})
-        say({"launches": [run(cupy, ordinal) for ordinal in ordinals]})
+        write_answer({"stage": "imported"})
+        write_answer({"launches": [run(cupy, ordinal) for ordinal in ordinals]})
     except Exception as error:  # any exception of CuPy or its libraries
-        say({"error": explain(error)})
+        write_answer({"error": explain(error)})
 
 
 OUT = -1

@@ -132,5 +132,5 @@ def run_on_devices(every: bool) -> dict[str, Any]:
 
 def main(devices: str) -> None:
     """Print one JSON line; `devices` is `every` or `first`."""
-    say = take_over_output()
-    say({"through": "libcuda", **run_on_devices(devices == "every")})
+    write_answer = take_over_output()
+    write_answer({"through": "libcuda", **run_on_devices(devices == "every")})

@@ -93,5 +93,5 @@ def read() -> dict[str, Any]:
 
 def main() -> None:
     """Print one JSON line."""
-    say = take_over_output()
-    say({**read(), "library_path": loaded_library("libcuda.so")})
+    write_answer = take_over_output()
+    write_answer({**read(), "library_path": loaded_library("libcuda.so")})

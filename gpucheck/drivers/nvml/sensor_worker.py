@@ -234,7 +234,7 @@ class Watch:
             self._samples.append([now_s, one.uuid, one.read(READINGS)])
 
 
-def serve(watch: Watch, say: Any) -> None:
+def serve(watch: Watch, write_answer: Any) -> None:
     """Answer requests from standard input until it ends, reading sensors in between."""
     pending = b""
     while True:
@@ -245,7 +245,7 @@ def serve(watch: Watch, say: Any) -> None:
                 return
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
-                say(watch.answer(json.loads(line)))
+                write_answer(watch.answer(json.loads(line)))
         watch.tick(time.monotonic())
 
 
@@ -253,10 +253,10 @@ def main(binding_directory: str) -> None:
     """Serve one parent."""
     if binding_directory:  # an empty entry would be the current directory
         sys.path.append(binding_directory)
-    say = take_over_output()
+    write_answer = take_over_output()
     try:
         binding = open_nvml()
     except NvmlError as error:
-        say({"part": "failure", "message": error.reason()})
+        write_answer({"part": "failure", "message": error.reason()})
         return
-    serve(Watch(binding), say)
+    serve(Watch(binding), write_answer)

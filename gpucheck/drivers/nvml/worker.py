@@ -105,13 +105,13 @@ def main(binding_directory: str) -> None:
     """Answer requests from standard input until it ends."""
     if binding_directory:  # an empty entry would be the current directory
         sys.path.append(binding_directory)
-    say = take_over_output()
+    write_answer = take_over_output()
     try:
         session = Session(open_nvml())
     except NvmlError as error:
-        say({"part": "system", "library_path": loaded_library("libnvidia-ml.so")})
-        say({"part": "failure", **error.document()})
+        write_answer({"part": "system", "library_path": loaded_library("libnvidia-ml.so")})
+        write_answer({"part": "failure", **error.document()})
         return
     for line in sys.stdin:
         for document in session.answer(json.loads(line)):
-            say(document)
+            write_answer(document)

@@ -246,7 +246,7 @@ def main() -> None:
     log = Log()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
-    def say(document: dict[str, Any]) -> None:
+    def write_answer(document: dict[str, Any]) -> None:
         out.write(json.dumps(document) + "\n")
         out.flush()
 
@@ -256,10 +256,10 @@ def main() -> None:
     try:
         work = TESTS[name]()
     except BaseException as error:
-        say({**found, "error": explain(error)})
+        write_answer({**found, "error": explain(error)})
         return
     found["import_s"] = time.perf_counter() - started
-    say({"imported": True})
+    write_answer({"imported": True})
     sys.stdin.readline()
     started = time.perf_counter()
     try:
@@ -270,7 +270,7 @@ def main() -> None:
     if not found.get("computed"):
         raised = " ".join(plain(found.get("error") or "").split())
         found["error"] = together(raised, log.telling()) or None
-    say(found)
+    write_answer(found)
 
 
 if __name__ == "__main__":
