@@ -350,6 +350,22 @@ def test_an_operation_longer_than_the_budget_is_run_twice_and_the_next_not_at_al
     assert next_one.runs == []
 
 
+def test_a_row_gets_no_slice_after_another_has_used_up_the_time_in_the_same_round() -> None:
+    clock = FakeClock()
+    prepared = itertools.count(1)
+
+    def hang_the_third_time() -> None:
+        if next(prepared) == 3:
+            clock.seconds += 10 * SETTINGS.budget_s
+
+    hanging = FakeCase(noise(0.01, 0.005), clock, prepare=hang_the_third_time)
+    first, second = run(hanging, FakeCase(noise(0.01, 0.005, seed=2), clock), clock=clock)
+
+    assert (len(first.rounds), len(second.rounds)) == (3, 2)
+    assert first.finished
+    assert second.finished
+
+
 def test_a_slow_group_leaves_the_others_their_first_slice() -> None:
     clock = FakeClock()
     slow = CaseState(case=FakeCase(itertools.repeat(100.0), clock))
