@@ -38,6 +38,18 @@ def test_checks() -> None:
     )
 
 
+def test_every_check_and_format_has_a_test_file_of_its_name() -> None:
+    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.model import Layer
+
+    # The frameworks' checks share their judgement: tests/detect/test_frameworks.py.
+    checks = {check.ID for check in CHECKS if check.LAYER is not Layer.FRAMEWORK}
+    formats = ids_in(PACKAGE / "report" / "formats")
+
+    assert {f"test-{name}" for name in checks} <= ids_in(ROOT / "tests" / "detect" / "checks")
+    assert {f"test-{name}" for name in formats} <= ids_in(ROOT / "tests" / "report" / "formats")
+
+
 def test_checks_come_after_what_they_require() -> None:
     from gpucheck.detect.checks import CHECKS
 
