@@ -1,4 +1,4 @@
-"""CPU kernels compared with PyTorch's, in one process and alternating: a fair baseline for a GPU?
+"""Comparison of the CPU kernels with PyTorch's, in one process and alternating.
 
 It needs PyTorch (any CPU build) as well as gpucheck. It prints the ratio of the speeds, with its
 bar, for the float32 matrix product, and for a softmax at 4096 x 4096 and T = 0.7 against PyTorch's

@@ -1,8 +1,8 @@
-"""Hundreds of processes ask for one of eight cards at once, and some are killed: who got what?
+"""Stress test of claims: hundreds of processes ask for one of eight GPUs, and some are killed.
 
 Every process is a whole `gpucheck place --count 1 --wait -- COMMAND` on a pretended machine. The
-command locks a file of its own beside ours, an independent witness that nobody else has the card,
-and writes down when it was served. Processes that wait or hold are killed with SIGKILL at random.
+command also locks a file of its own, as independent proof that nobody else has the card, and
+writes down when it was served. Processes that wait or hold are killed with SIGKILL at random.
 
     python -m benchmarks.claims --processes 200 --rounds 20 --users 2
 """

@@ -1,4 +1,4 @@
-"""How often the 95 % interval of the median holds the true median, over thousands of runs.
+"""Coverage of the median's 95 % interval: how often it holds the true median.
 
 Each run is the real engine on a scripted stream of times: rounds, warm-up, samples, and its own
 rule of when to stop. Streams: normal, log-normal, heavy-tailed, rounds that differ, and

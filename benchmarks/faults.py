@@ -1,4 +1,4 @@
-"""A sweep: each NVML and CUDA function that a command calls fails, hangs, is missing, or dies.
+"""Fault sweep: each NVML and CUDA function that a command calls fails, hangs, is missing, or dies.
 
 Failing with every code is swept in one process: forked probe children read the broken machine, and
 the whole command line answers from what they said. Hanging, missing and dying are swept with real

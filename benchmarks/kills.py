@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP or SIGKILL to gpucheck alone, at random moments: what is left behind?
+"""Kill test: SIGTERM, SIGHUP or SIGKILL at random moments, and what gpucheck leaves behind.
 
 Every run is a whole command in a process group of its own, on a pretended machine whose driver is
 healthy or hangs. Afterwards no process of it may be there, nothing in TMPDIR, no draft and no half

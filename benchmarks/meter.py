@@ -1,4 +1,4 @@
-"""Runs one command and prints what it cost: wall seconds, CPU seconds, peak bytes, exit code.
+"""Meter of one command: wall seconds, CPU seconds, peak bytes, exit code.
 
 A file of its own, run by path in a bare interpreter, because a process starts with the peak memory
 of the one that started it: whatever this imports is the least that can be measured.

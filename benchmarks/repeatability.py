@@ -1,4 +1,4 @@
-"""Does a run say truly where the next run's median lies? Repeats `gpucheck bench` and counts.
+"""Repeatability of `gpucheck bench`: how often the next run's median lies in an interval.
 
 `repeat95_s` is to hold the median of another run 95 times in 100. `ci95_s` is how well a run knows
 its own median: of two runs that differ by nothing but noise, the median of one lies in that of the

@@ -1,4 +1,4 @@
-"""What starting gpucheck costs, in whole processes, beside other tools on the same pretended GPUs.
+"""Start-up cost of whole processes, and of other tools on the same pretended GPUs.
 
 Run it from the checkout: `.venv/bin/python -m benchmarks.startup`.
 """
