@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -91,6 +91,9 @@ class CommandServers:
 class CommandServer:
     """Calls of `python -m gpucheck`, one after the other, each in a session of its own."""
 
+    #: Processor time of all calls whose server lives: the system counts it for us only at its end.
+    uncounted_cpu_s: ClassVar[float] = 0.0
+
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
@@ -108,7 +111,9 @@ class CommandServer:
     def close(self) -> None:
         """End it."""
         self._ours.close()  # it ends when nobody is there to ask
+        before_s = sum(os.times()[2:4])
         self._process.wait(timeout=30)
+        CommandServer.uncounted_cpu_s -= sum(os.times()[2:4]) - before_s
 
     def run(
         self, request: Mapping[str, Any], stdin: bytes, timeout_s: float
@@ -132,8 +137,9 @@ class CommandServer:
                     os.killpg(pid, signal.SIGKILL)
                 raise
             finally:
-                code = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))["code"]
-        return code, stdout, stderr
+                ended = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))
+                CommandServer.uncounted_cpu_s += ended["cpu_s"]
+        return ended["code"], stdout, stderr
 
 
 def _read_all(descriptors: tuple[int, int], end: float) -> tuple[bytes, bytes]:
@@ -197,8 +203,10 @@ def wait_for_a_call(connection: socket.socket) -> None:
         for each in descriptors:
             os.close(each)
         connection.send(json.dumps({"pid": pid}).encode())
-        _, status = os.waitpid(pid, 0)
-        connection.send(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode())
+        _, status, usage = os.wait4(pid, 0)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        code = os.waitstatus_to_exitcode(status)
+        connection.send(json.dumps({"code": code, "cpu_s": cpu_s}).encode())
 
 
 def serve(descriptor: int) -> None:

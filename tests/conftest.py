@@ -20,7 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.command_server import CommandServers, can_serve
+from tests.command_server import CommandServer, CommandServers, can_serve
 from tests.sampling import THOROUGH
 
 #: All that a command under test inherits; CUDA_*, NO_COLOR, COLUMNS and the like must not leak in.
@@ -179,13 +179,17 @@ def c_compiler() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Note how much of a processor a test took, with the children that it waited for."""
-    before = os.times()
+    """Note how much of a processor a test took, with its children and its calls of the command."""
+    before_s = cpu_s()
     try:
         yield
     finally:
-        taken_s = sum(os.times()[:4]) - sum(before[:4])
-        item.user_properties.append(("cpu_s", round(taken_s, 2)))
+        item.user_properties.append(("cpu_s", round(cpu_s() - before_s, 2)))
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process, its children and the command servers' calls."""
+    return sum(os.times()[:4]) + CommandServer.uncounted_cpu_s
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
