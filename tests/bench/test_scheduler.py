@@ -110,6 +110,17 @@ def test_a_short_operation_is_repeated_until_the_clock_can_measure_it() -> None:
     assert stats.median(record.samples_s) == pytest.approx(3e-6, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("operation_s", "loops"), [(2e-3, 1), (9e-4, 2), (5e-4, 3), (2.1e-4, 6), (5e-5, 30)]
+)
+def test_a_sample_has_a_fifth_more_than_the_clock_needs(operation_s: float, loops: int) -> None:
+    clock = FakeClock()
+
+    (record,) = run(FakeCase(itertools.repeat(operation_s), clock), clock=clock)
+
+    assert record.loops == loops
+
+
 def test_a_kernel_that_does_half_of_its_loops_is_doubted() -> None:
     class Half(FakeCase):
         def run(self, loops: int) -> float:

@@ -130,7 +130,7 @@ def test_the_fastest_link_seen_counts() -> None:
     )
 
     assert best_link([idle, loaded, idle]) == (4, 8)
-    assert best_link([sample(power_mw=1.0)]) is None
+    assert best_link([sample(pcie_generation=4), sample(pcie_width=16)]) is None
 
 
 def test_an_extent_is_of_the_readings_that_there_are() -> None:
