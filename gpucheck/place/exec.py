@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,69 +64,76 @@ def exec_command(
     Raises:
         LaunchError: (or a subclass) the command cannot be started; this process is unchanged.
     """
-    path = prepare(command, environment)
-    with (
-        only_inheritable(keep_descriptors),
-        _default_dispositions(),
-        explain_failure(command[0], path),
-    ):
-        os.execve(path, list(command), dict(environment))
+    with only_inheritable(keep_descriptors), _default_dispositions():
+        start_first(
+            command, environment, lambda path: os.execve(path, list(command), dict(environment))
+        )
     raise AssertionError  # pragma: no cover - exec returns only by raising
 
 
 # --------------------------------------------------------------- the command's file, and failures
 
 
-def prepare(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the file of a command that is about to start, with our output flushed before its own.
+def start_first(
+    command: Sequence[str], environment: Mapping[str, str], start: Callable[[str], int]
+) -> int:
+    """Return what `start` returns for the first file of the command's name that can be started.
+
+    As in execvp, a file that exists but cannot be executed is skipped, and is the reason if no
+    later one can. What we have printed is flushed before, so that it comes first.
 
     Raises:
-        LaunchError: (or a subclass) there is no command, or no file of that name.
+        LaunchError: (or a subclass) there is no command, or none of its files can be started.
     """
     if not command:
         raise LaunchError(code="no-command", message="There is no command to run.")
-    path = _find_file(command[0], environment)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    return path
-
-
-def _find_file(name: str, environment: Mapping[str, str]) -> str:
-    """Return the file that a name means; one that cannot be executed only if no other is there."""
-    import shutil
-
+    name = command[0]
     if not name:
         raise CommandNotFoundError(
             code="command-not-found", message="The command to run is an empty string."
         )
-    if "/" in name:
-        return name
-    # An empty entry of PATH is the current directory.
-    search = os.pathsep.join(entry or "." for entry in os.get_exec_path(dict(environment)))
-    path = shutil.which(name, path=search) or shutil.which(name, os.F_OK, search)
-    if path is None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    failure: tuple[str, OSError] | None = None
+    for path in _candidates(name, environment):
+        try:
+            return start(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if "/" in name:
+                failure = (path, error)
+        except OSError as error:
+            # A directory of PATH that we may not search does not mean that the command was found.
+            if "/" in name or _exists(path):
+                failure = failure or (path, error)
+        except ValueError as error:
+            raise LaunchError(
+                code="bad-command",
+                message=f"{name!a} cannot be started: {error}.",
+                remedy=("Look for a NUL character, or a '=' in the name of a variable.",),
+            ) from error
+    if failure is None:
         raise CommandNotFoundError(
             code="command-not-found",
             message=f"The command {name!a} is not found in PATH.",
             remedy=("Check the spelling, or give the command with its path.",),
         )
-    return path
+    raise _launch_error(name, *failure)
 
 
-@contextlib.contextmanager
-def explain_failure(name: str, path: str) -> Iterator[None]:
-    """Turn what the system says of a file that it does not start into a LaunchError."""
+def _candidates(name: str, environment: Mapping[str, str]) -> list[str]:
+    if "/" in name:
+        return [name]
+    # An empty entry of PATH is the current directory.
+    return [f"{folder or '.'}/{name}" for folder in os.get_exec_path(dict(environment))]
+
+
+def _exists(path: str) -> bool:
     try:
-        yield
-    except OSError as error:
-        raise _launch_error(name, path, error) from None
-    except ValueError as error:
-        raise LaunchError(
-            code="bad-command",
-            message=f"{name!a} cannot be started: {error}.",
-            remedy=("Look for a NUL character, or a '=' in the name of a variable.",),
-        ) from error
+        Path(path).stat()
+    except OSError:
+        return False
+    return True
 
 
 def _launch_error(name: str, path: str, error: OSError) -> LaunchError:
@@ -143,7 +150,7 @@ def _launch_error(name: str, path: str, error: OSError) -> LaunchError:
             message=f"{path!a} cannot be executed: {reason}.",
             remedy=(_REMEDIES.get(error.errno or 0, _USUAL_REMEDY),),
         )
-    if Path(path).exists():
+    if _exists(path):
         return CommandNotFoundError(
             code="interpreter-not-found",
             message=f"{path!a} exists, but the interpreter or loader it names does not.",

@@ -14,10 +14,9 @@ from typing import NoReturn
 
 from gpucheck.place.exec import (
     IGNORED_BY_PYTHON,
-    explain_failure,
     only_inheritable,
     open_descriptors,
-    prepare,
+    start_first,
 )
 
 #: Signals that may be sent to us instead of to the command.
@@ -62,15 +61,18 @@ def supervise(
     Raises:
         LaunchError: (or a subclass) the command cannot be started.
     """
-    path = prepare(command, environment)
     with _taking_signals() as original_mask, _GroupSignalProbe() as probe:
-        with only_inheritable(keep_descriptors), explain_failure(command[0], path):
-            pid = os.posix_spawn(
-                path,
-                list(command),
-                dict(environment),
-                setsigmask=original_mask,
-                setsigdef=IGNORED_BY_PYTHON,
+        with only_inheritable(keep_descriptors):
+            pid = start_first(
+                command,
+                environment,
+                lambda path: os.posix_spawn(
+                    path,
+                    list(command),
+                    dict(environment),
+                    setsigmask=original_mask,
+                    setsigdef=IGNORED_BY_PYTHON,
+                ),
             )
         return _Supervision(pid, probe, on_tick, tick_s).run()
 

@@ -101,11 +101,19 @@ class TestBothWays:
 
         assert done.stdout == "found\n"
 
-    def test_a_file_that_cannot_run_is_passed_over_in_path(self, way: str, tmp_path: Path) -> None:
-        for name, mode in (("first", 0o644), ("second", 0o755)):
+    @pytest.mark.parametrize(
+        ("first", "mode"),
+        [("#!/bin/sh\necho first\n", 0o644), ("#!/no/such/interpreter\n", 0o755), ("", 0o755)],
+        ids=["no-permission", "no-interpreter", "no-program"],
+    )
+    def test_a_file_that_cannot_run_is_passed_over_in_path(
+        self, way: str, tmp_path: Path, first: str, mode: int
+    ) -> None:
+        second = "#!/bin/sh\necho second\n"
+        for name, text, its_mode in (("first", first, mode), ("second", second, 0o755)):
             (tmp_path / name).mkdir()
-            (tmp_path / name / "tool").write_text(f"#!/bin/sh\necho {name}\n")
-            (tmp_path / name / "tool").chmod(mode)
+            (tmp_path / name / "tool").write_text(text)
+            (tmp_path / name / "tool").chmod(its_mode)
         search = f"{tmp_path}/first:{tmp_path}/second:/usr/bin:/bin"
 
         assert finish(way, ["tool"], env=environment(PATH=search)).stdout == "second\n"
