@@ -883,3 +883,34 @@ def test_any_name_is_a_slot_or_none(name: str) -> None:
 @pytest.mark.parametrize("card", ["", "a b", "../x", "a/b", "x" * 300, "Gé"])
 def test_a_uuid_that_is_no_file_name_cannot_be_claimed(card: str) -> None:
     assert not Target(card=card).has_usable_name
+
+
+@pytest.mark.parametrize("instance", [None, "MIG-1", f"MIG-{UUID}/7/0"])
+def test_the_drivers_uuids_can_be_part_of_a_files_name(instance: str | None) -> None:
+    assert Target(card=UUID, instance=instance).has_usable_name
+    assert not Target(card=UUID, instance="MIG 1").has_usable_name
+
+
+def test_a_mutex_that_is_taken_is_waited_for(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, False, True])
+    monkeypatch.setattr(claim_store, "try_lock", lambda *_: next(answers))
+
+    with store.mutex():
+        assert next(answers, None) is None
+
+
+@pytest.mark.parametrize(("ahead_s", "counts"), [(599, True), (601, False)])
+def test_a_ticket_more_than_ten_minutes_ahead_was_never_drawn(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch, ahead_s: int, counts: bool
+) -> None:
+    now_ns = 10**15
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+    number = now_ns + ahead_s * 10**9
+    with store.mutex() as locked:
+        (store.directory / f"ticket-{number}.1.lock").write_text("")
+        place = locked.enqueue(ALICE)
+
+    assert place.ticket.number == (number + 1 if counts else now_ns)
+    place.close()
