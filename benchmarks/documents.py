@@ -120,6 +120,7 @@ VOLATILE = (
     (re.compile(r'"(time|since|started)": "[0-9T:.+Z-]+"'), r'"\1": "TIME"'),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "TIME"),
     (re.compile(r"\b[0-9.]+ (ms|µs|us)\b"), "DURATION"),
+    (re.compile(r"(errors a second(: |\", \"value\": \"))[0-9.]+"), r"\1RATE"),
     (re.compile(r'"([a-z_]+_s|load_\w+|pid)": [0-9.e-]+'), r'"\1": 0'),
     (re.compile(r'"(pid|starttime)": [0-9]+'), r'"\1": 0'),
 )
