@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpucheck.bench.model import Comparison, ComparisonSide, Doubt, DtypeSpec, Measurement, Scope
+from gpucheck.report.text import two_digits
 
 #: How many operations on the same data the amortised speed-up assumes.
 REUSE_COUNT = 10
@@ -210,12 +211,8 @@ def _times(factor: float, cpu: str = "") -> str:
         return f"as fast as the CPU{cpu}"
     than = f" than the CPU{cpu}" if cpu else ""
     if factor >= 1:
-        return f"{_digits(factor)} times faster{than}"
-    return f"{_digits(1 / factor)} times slower{than}"
-
-
-def _digits(factor: float) -> str:
-    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
+        return f"{two_digits(factor)} times faster{than}"
+    return f"{two_digits(1 / factor)} times slower{than}"
 
 
 def headline(comparisons: Sequence[Comparison]) -> str | None:
@@ -269,4 +266,4 @@ def _named(comparison: Comparison) -> str:
 
 
 def _factor(value: float) -> str:
-    return f"{value:.2g}" if value < 0.995 else _digits(value)
+    return f"{value:.2g}" if value < 0.995 else two_digits(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.bench.model import Comparison, Doubt, Measurement, Scope
-from gpucheck.report.text import duration, printable, rate
+from gpucheck.report.text import duration, printable, rate, two_digits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -185,7 +185,7 @@ class RowsRenderer:
         bar = Text(self._length(share * longest), style=style)
         if speed == best:
             return bar.append(" best", style="bold green") if worst < best else bar
-        return bar.append(f" 1/{_two_digits(best / speed)}" if speed > 0 else "", style="")
+        return bar.append(f" 1/{two_digits(best / speed)}" if speed > 0 else "", style="")
 
     def _length(self, length: float) -> str:
         """Return a bar of this length; its last character is partial where possible."""
@@ -380,14 +380,10 @@ def _why_empty(row: Measurement) -> str:
     return "interrupted before it was measured" if row.interrupted else "not measured"
 
 
-def _two_digits(factor: float) -> str:
-    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
-
-
 def _times(one: Comparison) -> str:
     factor = one.speedup_amortised or 0.0
     way = "faster" if factor >= 1 else "slower"
-    return f"{_two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
+    return f"{two_digits(factor if factor >= 1 or factor <= 0 else 1 / factor)} times {way}"
 
 
 def _number(value: str | float) -> str:

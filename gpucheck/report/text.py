@@ -86,6 +86,11 @@ def rate(value: float, unit: str) -> str:
     return _scaled(value, tuple((scale, f"{prefix}{short}") for scale, prefix in prefixes))
 
 
+def two_digits(factor: float) -> str:
+    """Return a positive factor with two significant digits: 1.84 -> "1.8", 184.2 -> "180"."""
+    return f"{factor:.1f}" if factor < 9.95 else f"{float(f'{factor:.2g}'):.0f}"
+
+
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     """Return the value in the largest unit of which it holds at least one, else in the smallest."""
     # 0.9995 and not 1: 999.7 would be shown as "1000" of the smaller unit.

@@ -15,6 +15,7 @@ from gpucheck.report.text import (
     printable,
     ranges,
     rate,
+    two_digits,
 )
 
 
@@ -166,3 +167,10 @@ def test_images_are_short() -> None:
 
 def test_exports_are_one_line_each() -> None:
     assert exports({"A": "1", "B": "x y"}) == "export A=1\nexport B='x y'\n"
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"), [(1.84, "1.8"), (9.94, "9.9"), (9.96, "10"), (18.4, "18"), (184.2, "180")]
+)
+def test_two_digits(factor: float, text: str) -> None:
+    assert two_digits(factor) == text
