@@ -39,7 +39,7 @@ from gpucheck.drivers.host.clock import Clock, monotonic_s
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.nvml.sensors import NoSensors, NvmlSensors, Sample, SensorBatch, SensorReader
 from gpucheck.drivers.readings import NvmlReading
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.place.claims import own_command
 from gpucheck.report.codec import DecodeError, from_plain
@@ -87,7 +87,7 @@ def burn_here(
     """
     devices = request.product.devices
     on_gpus = set(devices) != {"cpu"}
-    answer = take_inventory(ListRequest(ask_driver=on_gpus), probes)
+    answer = take_inventory(probes, ask_driver=on_gpus)
     gpus = answer.result.gpus if isinstance(answer.result, Inventory) and on_gpus else ()
     targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
     uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]

@@ -61,7 +61,8 @@ def _command(own: list[str], name: str | None, context: output.Context) -> Calla
 
         quick = parse_flags(own)
         if quick is not None:
-            return lambda: list_gpus(*quick)
+            shared, options = quick
+            return lambda: list_gpus(shared, **options)
     from gpucheck.cli.app import run
 
     if name is not None:

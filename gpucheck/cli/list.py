@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpucheck.cli.listing import ListOptions, list_gpus
+from gpucheck.cli.listing import list_gpus
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.shared import Shared
 
@@ -48,15 +48,15 @@ def command(
     shared: Shared,
 ) -> int:
     """List the GPUs: their numbers, state, users and links."""
-    options = ListOptions(
+    return list_gpus(
+        shared,
         visible=visible,
         processes=processes,
         topology=topology,
-        gpu=tuple(gpu or ()),
+        gpu=gpu,
         user=user,
-        select=tuple(select or ()),
+        select=select,
         sort=sort,
         ask_driver=ask_driver,
         watch=watch,
     )
-    return list_gpus(options, shared)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpucheck.cli.output import deliver, machine, wrap, write_messages
 from gpucheck.cli.shared import Shared, split_words
@@ -22,7 +22,6 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.inventory import (
-    ListRequest,
     judge_list,
     keep,
     of_user,
@@ -54,80 +53,71 @@ SHARED_FLAGS: dict[str, dict[str, Any]] = {
 SHORTEST_S = 0.1
 
 
-class ListOptions(NamedTuple):
-    """The options of `gpucheck list`, with their defaults."""
-
-    visible: bool = False
-    processes: bool = False
-    topology: bool = False
-    gpu: tuple[str, ...] = ()
-    user: str | None = None
-    select: tuple[str, ...] = ()
-    sort: str | None = None
-    ask_driver: bool = False
-    watch: float | None = None
-
-
-def parse_flags(words: Sequence[str]) -> tuple[ListOptions, Shared] | None:
+def parse_flags(words: Sequence[str]) -> tuple[Shared, dict[str, Any]] | None:
     """Return the options of a `list` with flags only, or None if the parser must read them."""
     if "GPUCHECK_CONFIG" in os.environ:
         return None
-    options, shared = ListOptions(), Shared()
+    shared, options = Shared(), dict[str, Any]()
     for word in words[1:]:
         if word in LIST_FLAGS:
-            options = options._replace(**LIST_FLAGS[word])
+            options |= LIST_FLAGS[word]
         elif word in SHARED_FLAGS:
             shared = shared._replace(**SHARED_FLAGS[word])
         else:
             return None
-    return options, shared
+    return shared, options
 
 
-def list_gpus(options: ListOptions, shared: Shared) -> int:
+def list_gpus(
+    shared: Shared,
+    *,
+    visible: bool = False,
+    processes: bool = False,
+    topology: bool = False,
+    gpu: Sequence[str] | None = None,
+    user: str | None = None,
+    select: Sequence[str] | None = None,
+    sort: str | None = None,
+    ask_driver: bool = False,
+    watch: float | None = None,
+) -> int:
     """Show the list and return the exit code.
 
     Raises:
         WrongUseError: an unknown field, GPU or format, or options that exclude each other.
     """
-    columns = _known(split_words(options.select), "--select") or None
+    columns = _known(split_words(select), "--select") or None
     if columns and shared.format == "json":
         message = "--select chooses columns of the table or CSV; the JSON document is always whole."
         raise WrongUseError(code="select-with-json", message=message)
-    order = None
-    if options.sort is not None:
-        (order,) = _known((options.sort.removeprefix("-"),), "--sort")
-    request = ListRequest(
-        ask_driver=options.ask_driver,
-        topology=options.topology,
-        process_utilization=options.processes or shared.format == "json",
-    )
+    order = None if sort is None else _known((sort.removeprefix("-"),), "--sort")[0]
 
     def read(probes: Probes) -> Answer:
-        return _choose(judge_list(take_inventory(request, probes)), options, order)
+        """List the GPUs as requested; an answer without GPUs stays as it is."""
+        answer = judge_list(
+            take_inventory(
+                probes,
+                ask_driver=ask_driver,
+                topology=topology,
+                process_utilization=processes or shared.format == "json",
+            )
+        )
+        inventory = answer.result
+        if not isinstance(inventory, Inventory) or not inventory.gpus:
+            return answer
+        inventory = of_user(select_gpus(inventory, split_words(gpu)), user)
+        if visible:
+            inventory = keep(inventory, lambda item: item.visible is not False)
+        if sort is not None and order is not None:
+            inventory = sort_gpus(inventory, COLUMNS[order].value, descending=sort.startswith("-"))
+        return answer._replace(result=inventory)
 
-    show: dict[str, Any] = {
-        "columns": columns,
-        "processes": options.processes or options.user is not None,
-    }
-    if options.watch is not None:
-        return _watch(read, shared, every_s=options.watch, show=show)
+    show: dict[str, Any] = {"columns": columns, "processes": processes or user is not None}
+    if watch is not None:
+        return _watch(read, shared, every_s=watch, show=show)
     with machine("list", shared) as probes:
         answer = read(probes)
     return deliver("list", shared, answer, probes.time(), **show)
-
-
-def _choose(answer: Answer, options: ListOptions, order: str | None) -> Answer:
-    """Filter and order the GPUs as requested; an answer without GPUs stays as it is."""
-    inventory = answer.result
-    if not isinstance(inventory, Inventory) or not inventory.gpus:
-        return answer
-    inventory = of_user(select_gpus(inventory, split_words(options.gpu)), options.user)
-    if options.visible:
-        inventory = keep(inventory, lambda item: item.visible is not False)
-    if order is not None and options.sort is not None:
-        value = COLUMNS[order].value
-        inventory = sort_gpus(inventory, value, descending=options.sort.startswith("-"))
-    return answer._replace(result=inventory)
 
 
 def _known(names: tuple[str, ...], option: str) -> tuple[str, ...]:
@@ -191,7 +181,13 @@ def _redraws(shared: Shared) -> bool:
 def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]]:
     """Redraw a table in place on a terminal; elsewhere write one report after another."""
     if not _redraws(shared):
-        yield lambda report, changes: _append(report, shared, changes)
+
+        def append(report: Report, changes: dict[str, Any]) -> None:
+            write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
+            if shared.format != "json":
+                write_messages(report, quiet=shared.verbosity < 0)
+
+        yield append
         return
     from rich.console import Console
     from rich.live import Live
@@ -216,9 +212,3 @@ def _screen(shared: Shared) -> Iterator[Callable[[Report, dict[str, Any]], None]
             live.update(Text.from_ansi(body, no_wrap=True, overflow="crop"), refresh=True)
 
         yield redraw
-
-
-def _append(report: Report, shared: Shared, changes: dict[str, Any]) -> None:
-    write_stdout(open_format(shared.format)(report, view_for(shared, **changes)))
-    if shared.format != "json":
-        write_messages(report, quiet=shared.verbosity < 0)

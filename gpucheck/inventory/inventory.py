@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import (
@@ -34,6 +33,7 @@ from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
+    GpucheckError,
     InconclusiveError,
     MissingError,
     WrongUseError,
@@ -58,24 +58,19 @@ _EXPLAINED = frozenset(
 )
 
 
-class ListRequest(NamedTuple):
-    """Parts of the inventory beyond the GPUs themselves.
+def take_inventory(
+    probes: Probes,
+    *,
+    ask_driver: bool = False,
+    topology: bool = False,
+    process_utilization: bool = False,
+) -> Answer:
+    """List the GPUs; without any the answer has exit code 4, with a hung driver 3.
 
     `ask_driver` starts CUDA; otherwise it starts only where the rules leave the numbers open.
     Commands that name a device for a program set it.
     """
-
-    ask_driver: bool = False
-    topology: bool = False
-    process_utilization: bool = False
-
-
-def take_inventory(request: ListRequest, probes: Probes) -> Answer:
-    """List the GPUs; without any the answer has exit code 4, with a hung driver 3."""
-    question = NvmlRequest(
-        topology=request.topology, process_utilization=request.process_utilization
-    )
-    reading = probes.nvml(question)
+    reading = probes.nvml(NvmlRequest(topology=topology, process_utilization=process_utilization))
     host = complete_host(probes.host(), reading)
     environment = probes.environment()
     rows = rows_of(reading)
@@ -83,23 +78,18 @@ def take_inventory(request: ListRequest, probes: Probes) -> Answer:
         rows,
         environment,
         probes,
-        ask_driver=request.ask_driver,
+        ask_driver=ask_driver,
         driver_version=reading.driver_version,
     )
     kernel = probes.kernel() if rows else KernelReading()
     identities = probes.identify({p.pid for row in rows for p in row.processes})
     split = any(is_mig(row) for row in rows)
     gpus = tuple(describe_gpu(row, visibility, kernel, identities, split=split) for row in rows)
-    topology = describe_topology(reading.topology, rows) if reading.topology else None
-    inventory = Inventory(gpus=gpus, visibility=visibility, topology=topology)
+    links = describe_topology(reading.topology, rows) if reading.topology else None
+    inventory = Inventory(gpus=gpus, visibility=visibility, topology=links)
+    notices = tuple(_notices(reading, inventory, environment, topology=topology))
     code, failure = _outcome(reading)
-    return Answer(
-        result=inventory,
-        exit_code=code,
-        host=host,
-        error=failure,
-        warnings=tuple(_notices(request, reading, inventory, environment)),
-    )
+    return Answer(result=inventory, exit_code=code, host=host, error=failure, warnings=notices)
 
 
 def judge_list(answer: Answer) -> Answer:
@@ -119,20 +109,27 @@ def judge_list(answer: Answer) -> Answer:
 def list_gpus(probes: Probes, *, ask_driver: bool = False) -> tuple[Gpu, ...]:
     """Return the GPUs, or raise if there are none.
 
-    `ask_driver` as in ListRequest.
+    `ask_driver` as in take_inventory.
 
     Raises:
         InconclusiveError: the driver did not answer.
         MissingError: there is no GPU, or no driver to list it.
     """
-    answer = take_inventory(ListRequest(ask_driver=ask_driver), probes)
-    failure = answer.error
-    if failure is not None:
-        undecided = answer.exit_code is ExitCode.INCONCLUSIVE
-        error = InconclusiveError if undecided else MissingError
-        raise failure.as_error(error)
+    answer = take_inventory(probes, ask_driver=ask_driver)
+    if answer.error is not None:
+        raise error_of(answer)
     inventory = answer.result
     return inventory.gpus if isinstance(inventory, Inventory) else ()
+
+
+def error_of(answer: Answer) -> GpucheckError:
+    """Return the error of an answer, of the class that its exit code has."""
+    kinds = {ExitCode.BAD: BadAnswerError, ExitCode.INCONCLUSIVE: InconclusiveError}
+    kind = kinds.get(answer.exit_code, MissingError)
+    failure = answer.error
+    if failure is None:
+        return kind(code="no-inventory", message="The GPUs cannot be listed.")
+    return failure.as_error(kind)
 
 
 def complete_host(host: Host, reading: NvmlReading) -> Host:
@@ -212,10 +209,11 @@ def nvml_failure(failure: ProbeFailure, rows: Iterable[GpuReading] = ()) -> Fail
 
 
 def _notices(
-    request: ListRequest,
     reading: NvmlReading,
     inventory: Inventory,
     environment: Mapping[str, str],
+    *,
+    topology: bool,
 ) -> list[Notice]:
     found = [
         _silent_notice(state, [gpu.index for gpu in inventory.gpus if gpu.state is state])
@@ -229,7 +227,7 @@ def _notices(
     elif question:
         message = f"CUDA's numbering follows the documented rules alone: {question}."
         found.append(Notice(code="cuda-driver-silent", message=message))
-    if request.topology and reading.gpus and reading.topology is None:
+    if topology and reading.gpus and reading.topology is None:
         found.append(Notice(code="topology-unknown", message="The topology was not read."))
     if inventory.visibility.disagreement or _EXPLAINED & environment.keys():
         # Imported only if needed: most machines set none of the variables.
@@ -296,7 +294,10 @@ def describe_gpu(
     """
     processes = _processes(row, identities)
     unavailable = _reasons(row, processes)
-    pci = _pci_device(row, kernel) or PciDeviceReading(pci_bus_id="", vendor_id="")
+    pci = next(
+        (each for each in kernel.pci_devices or () if each.pci_bus_id == row.pci_bus_id),
+        PciDeviceReading(pci_bus_id="", vendor_id=""),
+    )
     locality = {}
     for name in ("numa_node", "cpu_affinity"):
         by_kernel = getattr(pci, name)
@@ -387,13 +388,6 @@ def _not_in_kernel(row: GpuReading, kernel: KernelReading, pci: PciDeviceReading
     return "the kernel does not report it" if pci.pci_bus_id else "the kernel does not list the GPU"
 
 
-def _pci_device(row: GpuReading, kernel: KernelReading) -> PciDeviceReading | None:
-    for device in kernel.pci_devices or ():
-        if device.pci_bus_id == row.pci_bus_id:
-            return device
-    return None
-
-
 def _state(row: GpuReading) -> GpuState:
     if row.failure is not None and row.failure.code == "gpu-is-lost":
         return GpuState.LOST
@@ -465,13 +459,8 @@ def _processes(
     for process in row.processes:
         key = (process.pid, process.gpu_instance_id, process.compute_instance_id)
         merged.setdefault(key, []).append(process)
-    return tuple(
-        _process(row, readings, identities) for _, readings in sorted(merged.items(), key=_pid)
-    )
-
-
-def _pid(item: tuple[tuple[int, int | None, int | None], list[ProcessReading]]) -> int:
-    return item[0][0]
+    by_pid = sorted(merged.values(), key=lambda readings: readings[0].pid)
+    return tuple(_process(row, readings, identities) for readings in by_pid)
 
 
 def _process(
@@ -531,7 +520,14 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
         # As text: a number may have more digits than int() takes.
         found = [gpu for gpu in gpus if str(gpu.index) == (name.lstrip("0") or "0")]
     elif folded.startswith(("gpu-", "mig-")):
-        found = [gpu for gpu in gpus if any(u.casefold().startswith(folded) for u in _uuids(gpu))]
+        found = [
+            gpu
+            for gpu in gpus
+            if any(
+                uuid and uuid.casefold().startswith(folded)
+                for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig.instances))
+            )
+        ]
     elif _BUS_ID.fullmatch(name):
         domain, _, short = name.lower().rpartition(":")[0].rpartition(":")
         full = f"{int(domain or '0', 16):04x}:{short}:{name.lower().rpartition(':')[2]}"
@@ -544,10 +540,6 @@ def _named(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
         message = f"There is no GPU {name!r} here; the indices are {indices}."
         raise BadAnswerError(code="no-such-gpu", message=message)
     return found
-
-
-def _uuids(gpu: Gpu) -> list[str]:
-    return [uuid for uuid in (gpu.uuid, *(mig.uuid for mig in gpu.mig.instances)) if uuid]
 
 
 def of_user(inventory: Inventory, user: str | None) -> Inventory:

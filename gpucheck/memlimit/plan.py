@@ -12,7 +12,7 @@ from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.live import ROOT_VARIABLE
 from gpucheck.drivers.python.frameworks import FrameworksReading, read_frameworks
 from gpucheck.drivers.python.interpreters import Interpreter, command_interpreter, user_interpreter
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
 from gpucheck.memlimit.environment import hook_state
 from gpucheck.memlimit.ineffective_variables import warn_of_ineffective
@@ -47,7 +47,7 @@ def find_limit(options: LimitOptions, probes: Probes) -> Answer:
     Raises:
         GpucheckError: the amount, a GPU or a framework cannot be used.
     """
-    answer = take_inventory(ListRequest(ask_driver=True), probes)
+    answer = take_inventory(probes, ask_driver=True)
     if answer.error is not None or not isinstance(answer.result, Inventory):
         return answer._replace(result=None)
     plan = _plan_from_options(options, probes, answer, answer.result.gpus)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpucheck.drivers.interface import Probes
 from gpucheck.inventory.condition import Unfit, unfit
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import error_of, take_inventory
 from gpucheck.inventory.model import Gpu, GpuState, Inventory
 from gpucheck.place.claim_store import ClaimStore, Target
 from gpucheck.place.claims import (
@@ -50,8 +50,6 @@ from gpucheck.report.envelope import Answer, Failure, Notice
 from gpucheck.report.errors import (
     BadAnswerError,
     ExitCode,
-    GpucheckError,
-    InconclusiveError,
     MissingError,
     WrongUseError,
     check_argument,
@@ -132,14 +130,14 @@ class _Machine:
 
     def __init__(self, probes: Probes, *, topology: bool, close_after: bool) -> None:
         self._probes = probes
-        self._request = ListRequest(topology=topology)
+        self._topology = topology
         self._close_after = close_after
         self._answer = Answer(result=None)
 
     def look(self) -> Survey:
         """Survey the machine, or raise the error that stands in place of its inventory."""
         try:
-            answer = self._answer = take_inventory(self._request, self._probes)
+            answer = self._answer = take_inventory(self._probes, topology=self._topology)
             inventory = answer.result
             if not isinstance(inventory, Inventory):
                 raise error_of(answer)
@@ -272,7 +270,7 @@ def find_gpus(probes: Probes) -> FoundGpus:
 
     A machine without GPUs still has its CPU: the device string decides whether that is enough.
     """
-    answer = take_inventory(ListRequest(ask_driver=True), probes)
+    answer = take_inventory(probes, ask_driver=True)
     if answer.exit_code is ExitCode.INCONCLUSIVE or not isinstance(answer.result, Inventory):
         return FoundGpus(answer._replace(result=None), None)
     check_agreement(answer.result.visibility)
@@ -295,16 +293,6 @@ def _notices(
         message = f"Nothing is claimed, since {scheduler} allocated the GPUs (--claim claims them)."
         return (Notice(code="no-claim-in-allocation", message=message),)
     return ()
-
-
-def error_of(answer: Answer) -> GpucheckError:
-    """Return the error of an answer, of the class that its exit code has."""
-    kinds = {ExitCode.BAD: BadAnswerError, ExitCode.INCONCLUSIVE: InconclusiveError}
-    kind = kinds.get(answer.exit_code, MissingError)
-    failure = answer.error
-    if failure is None:
-        return kind(code="no-inventory", message="The GPUs cannot be listed.")
-    return failure.as_error(kind)
 
 
 # ---------------------------------------------------------------------------------- Python

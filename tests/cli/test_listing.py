@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import pytest
 
 from gpucheck.cli import output
 from gpucheck.cli.app import run
-from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, ListOptions, parse_flags
+from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, list_gpus, parse_flags
 from gpucheck.cli.shared import Shared
 
 FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
@@ -17,9 +18,13 @@ FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
 def parsed_by_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     seen: list[object] = []
 
-    def remember(options: ListOptions, shared: Shared) -> int:
-        seen.append((options, shared))
+    def remember(shared: Shared, **options: object) -> int:
+        given = {name: value for name, value in options.items() if value != defaults[name]}
+        seen.append((shared, given))
         return 0
+
+    parameters = inspect.signature(list_gpus).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
 
     monkeypatch.setattr("gpucheck.cli.list.list_gpus", remember)
     code = run(words, "list", output.Context(command="list", json=False))

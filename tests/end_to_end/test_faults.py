@@ -17,7 +17,7 @@ from gpucheck.drivers.child import Child, ChildDiedError
 from gpucheck.drivers.nvml.client import NvmlSession
 from gpucheck.drivers.nvml.start import WORKER, binding_directory
 from gpucheck.drivers.readings import CudaReading, GpuReading, NvmlReading
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import take_inventory
 from gpucheck.report.formats.json import document as as_document
 from tests.conftest import scrubbed_environment
 from tests.end_to_end.conftest import ForkServers, Pretend, Program
@@ -169,7 +169,7 @@ def nvml_functions(calls: Counter[tuple[str, str]]) -> list[str]:
 def listed(nvml: NvmlReading, cuda: CudaReading | None = None, **request: bool) -> Any:
     """Return the document that `list` makes of readings, through JSON."""
     probes = FakeProbes(readings=nvml) if cuda is None else FakeProbes(nvml, cuda_reading=cuda)
-    answer = take_inventory(ListRequest(topology=True, process_utilization=True, **request), probes)
+    answer = take_inventory(probes, topology=True, process_utilization=True, **request)
     report = output.wrap("list", answer, time=probes.time())
     return json.loads(json.dumps(as_document(report), allow_nan=False))
 

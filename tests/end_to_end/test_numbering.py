@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.drivers.live import LiveProbes
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import Gpu, Inventory
 from gpucheck.inventory.visibility import digits_of
 from gpucheck.place.device_strings import parse_device
@@ -48,8 +48,8 @@ def numbers(gpus: tuple[Gpu, ...]) -> dict[str, int]:
     return {uuid: number for uuid, number in stated.items() if uuid and number is not None}
 
 
-def inventory_of(request: ListRequest, probes: LiveProbes) -> Inventory:
-    found = take_inventory(request, probes).result
+def inventory_of(probes: LiveProbes, **request: bool) -> Inventory:
+    found = take_inventory(probes, **request).result
     assert isinstance(found, Inventory)
     return found
 
@@ -78,8 +78,8 @@ def test_every_command_states_the_same_numbers(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     probes = LiveProbes(deadline_s=10.0 if not any("hang" in str(f) for f in machine.faults) else 2)
     try:
-        plain = inventory_of(ListRequest(), probes)
-        sure = inventory_of(ListRequest(ask_driver=True), probes)
+        plain = inventory_of(probes)
+        sure = inventory_of(probes, ask_driver=True)
         cuda = probes.cuda()
     finally:
         probes.close()
@@ -109,8 +109,8 @@ def test_place_names_the_card_behind_a_lost_one(
         monkeypatch.setenv(key, value)
     probes = LiveProbes(deadline_s=10.0)
     try:
-        plain = inventory_of(ListRequest(), probes)
-        sure = inventory_of(ListRequest(ask_driver=True), probes)
+        plain = inventory_of(probes)
+        sure = inventory_of(probes, ask_driver=True)
     finally:
         probes.close()
 
@@ -132,7 +132,7 @@ def test_bus_order_decides_where_nvml_counts_otherwise(
         monkeypatch.setenv(key, value)
     probes = LiveProbes(deadline_s=10.0)
     try:
-        plain = inventory_of(ListRequest(), probes)
+        plain = inventory_of(probes)
     finally:
         probes.close()
 

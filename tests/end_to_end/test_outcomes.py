@@ -273,7 +273,7 @@ def test_every_value_of_a_snapshot_damaged_in_turn(
 ) -> None:
     """Whatever one value becomes: a listing, or one sentence that says what is wrong."""
     from gpucheck.drivers.recorded import RecordedProbes, read_snapshot
-    from gpucheck.inventory.inventory import ListRequest, take_inventory
+    from gpucheck.inventory.inventory import take_inventory
     from gpucheck.report.errors import WrongUseError
 
     document = recorded(program, pretend("a100-mig"))
@@ -298,7 +298,7 @@ def test_every_value_of_a_snapshot_damaged_in_turn(
                 assert "is damaged: result" in refusal
                 outcomes["refused"] += 1
                 continue
-            answer = take_inventory(ListRequest(ask_driver=True, topology=True), probes)
+            answer = take_inventory(probes, ask_driver=True, topology=True)
             assert answer.exit_code in (0, 3, 4), place
             outcomes["listed"] += 1
     assert min(outcomes.values()) > (200 if THOROUGH else 30)

@@ -20,7 +20,7 @@ from gpucheck.drivers.readings import (
     ProcessReading,
     TopologyReading,
 )
-from gpucheck.inventory.inventory import ListRequest, take_inventory
+from gpucheck.inventory.inventory import take_inventory
 from gpucheck.inventory.model import (
     DecidedBy,
     Gpu,
@@ -187,7 +187,7 @@ def list_report(probes: FakeProbes | None = None, **request: bool) -> Report:
     machine = probes or eventful_machine()
     if not request.get("topology"):
         machine.readings = machine.readings._replace(topology=None)
-    return wrap("list", take_inventory(ListRequest(**{"ask_driver": True, **request}), machine))
+    return wrap("list", take_inventory(machine, **{"ask_driver": True, **request}))
 
 
 # ------------------------------------------------------------------------------- any report

@@ -22,7 +22,6 @@ from gpucheck.drivers.readings import (
 )
 from gpucheck.inventory.columns import COLUMNS
 from gpucheck.inventory.inventory import (
-    ListRequest,
     judge_list,
     keep,
     list_gpus,
@@ -82,7 +81,7 @@ def found(answer: Answer) -> Inventory:
 
 
 def take(probes: FakeProbes, **request: bool) -> Inventory:
-    return found(take_inventory(ListRequest(**request), probes))
+    return found(take_inventory(probes, **request))
 
 
 def gpus_of(*rows: object, **probes: object) -> tuple[Gpu, ...]:
@@ -99,7 +98,7 @@ def codes(answer: Answer) -> list[str]:
 def test_a_healthy_machine() -> None:
     probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)))
 
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(probes)
 
     assert answer.exit_code is ExitCode.OK
     assert answer.error is None
@@ -167,7 +166,7 @@ def test_bus_order_needs_no_driver() -> None:
 
 
 def test_a_silent_driver_leaves_the_ordinals_open() -> None:
-    answer = take_inventory(ListRequest(), FakeProbes(readings=T4_A100))
+    answer = take_inventory(FakeProbes(readings=T4_A100))
 
     assert answer.exit_code is ExitCode.OK
     assert codes(answer) == ["cuda-order-unknown"]
@@ -198,7 +197,7 @@ def test_the_driver_is_asked_on_request() -> None:
 def test_a_driver_asked_in_vain_leaves_the_rules_and_says_so() -> None:
     probes = FakeProbes(readings=reading_of(gpu_reading(0)))
 
-    answer = take_inventory(ListRequest(ask_driver=True), probes)
+    answer = take_inventory(probes, ask_driver=True)
 
     assert found(answer).visibility.decided_by is DecidedBy.RULES
     assert found(answer).gpus[0].cuda_index == 0
@@ -242,7 +241,7 @@ def test_a_dropped_entry_is_a_warning() -> None:
         variables={"CUDA_VISIBLE_DEVICES": "1,7"},
     )
 
-    [warning] = take_inventory(ListRequest(), probes).warnings
+    [warning] = take_inventory(probes).warnings
 
     assert warning.code == "visible-devices-entry"
     assert "'7' is dropped: out of range: there are 2 GPUs" in warning.message
@@ -472,7 +471,7 @@ def test_topology_comes_on_request() -> None:
 def test_a_topology_that_was_not_read_is_a_warning() -> None:
     probes = FakeProbes(readings=reading_of(gpu_reading(0)))
 
-    assert codes(take_inventory(ListRequest(topology=True), probes)) == ["topology-unknown"]
+    assert codes(take_inventory(probes, topology=True)) == ["topology-unknown"]
 
 
 # ------------------------------------------------------------------------------ broken machines
@@ -480,7 +479,7 @@ def test_a_topology_that_was_not_read_is_a_warning() -> None:
 
 def test_a_lost_gpu_keeps_its_row() -> None:
     lost = gpu_reading(1, uuid=None, name=None, failure=LOST, unavailable={"name": LOST.message})
-    answer = take_inventory(ListRequest(), FakeProbes(readings=reading_of(gpu_reading(0), lost)))
+    answer = take_inventory(FakeProbes(readings=reading_of(gpu_reading(0), lost)))
 
     first, second = found(answer).gpus
 
@@ -514,7 +513,7 @@ def test_a_driver_that_hangs_on_the_way_leaves_rows_for_the_rest() -> None:
     readings = reading_of(gpu_reading(0), gpu_count=3, failure=HUNG)
     probes = FakeProbes(readings=readings)
 
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(probes)
 
     assert answer.exit_code is ExitCode.INCONCLUSIVE
     assert answer.error is not None
@@ -533,7 +532,7 @@ def test_a_driver_that_hangs_on_the_way_leaves_rows_for_the_rest() -> None:
 def test_silent_gpus_are_one_warning() -> None:
     readings = reading_of(gpu_reading(0), gpu_count=4, failure=HUNG)
 
-    first, *_ = take_inventory(ListRequest(), FakeProbes(readings=readings)).warnings
+    first, *_ = take_inventory(FakeProbes(readings=readings)).warnings
 
     assert first.code == "gpu-error"
     assert first.message.startswith("GPUs 1, 2, 3 do not answer; ")
@@ -544,7 +543,7 @@ def test_a_hung_driver_is_not_asked_again(*, ask_driver: bool) -> None:
     readings = reading_of(gpu_reading(0), gpu_count=2, failure=HUNG)
     probes = FakeProbes(readings=readings)
 
-    answer = take_inventory(ListRequest(ask_driver=ask_driver), probes)
+    answer = take_inventory(probes, ask_driver=ask_driver)
 
     assert "cuda" not in probes.asked
     assert (found(answer).visibility.open_question or "").endswith(
@@ -571,7 +570,7 @@ def test_every_failure_ends_in_an_empty_list_a_sentence_and_the_next_step(code: 
     failure = ProbeFailure(code=code, message="the reason", library_code=CODES.get(code))
     probes = FakeProbes(readings=NvmlReading(failure=failure))
 
-    answer = take_inventory(ListRequest(), probes)
+    answer = take_inventory(probes)
 
     expected = ExitCode.INCONCLUSIVE if code in UNDECIDED else ExitCode.MISSING
     assert answer.exit_code is expected
@@ -584,7 +583,7 @@ def test_every_failure_ends_in_an_empty_list_a_sentence_and_the_next_step(code: 
 
 
 def test_no_gpu_is_said_as_such() -> None:
-    answer = take_inventory(ListRequest(), FakeProbes(readings=reading_of()))
+    answer = take_inventory(FakeProbes(readings=reading_of()))
 
     assert answer.exit_code is ExitCode.MISSING
     assert answer.error is not None
@@ -614,14 +613,14 @@ def test_a_list_of_silent_gpus_is_a_bad_answer(
     broken: tuple[int, ...], expected: tuple[ExitCode, str | None]
 ) -> None:
     rows = (gpu_reading(at, failure=LOST if at in broken else None) for at in range(2))
-    answer = judge_list(take_inventory(ListRequest(), FakeProbes(readings=reading_of(*rows))))
+    answer = judge_list(take_inventory(FakeProbes(readings=reading_of(*rows))))
 
     assert (answer.exit_code, answer.error and answer.error.message) == expected
 
 
 def test_one_silent_gpu_is_a_bad_answer_too() -> None:
     readings = reading_of(gpu_reading(0, failure=LOST))
-    answer = judge_list(take_inventory(ListRequest(), FakeProbes(readings=readings)))
+    answer = judge_list(take_inventory(FakeProbes(readings=readings)))
 
     assert answer.error is not None
     assert answer.error.message == "The GPU does not answer: it fell off the bus."
@@ -629,7 +628,7 @@ def test_one_silent_gpu_is_a_bad_answer_too() -> None:
 
 
 def test_a_list_that_failed_keeps_its_failure() -> None:
-    failed = take_inventory(ListRequest(), FakeProbes(readings=NvmlReading(failure=HUNG)))
+    failed = take_inventory(FakeProbes(readings=NvmlReading(failure=HUNG)))
 
     assert judge_list(failed) is failed
 

@@ -39,7 +39,7 @@ from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices,
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest, Probes
 from gpucheck.drivers.readings import NvmlReading
-from gpucheck.inventory.inventory import ListRequest, complete_host, take_inventory
+from gpucheck.inventory.inventory import complete_host, take_inventory
 from gpucheck.inventory.model import Inventory
 from gpucheck.report.envelope import Answer, Failure, Host
 from gpucheck.report.errors import (
@@ -228,7 +228,7 @@ def run_request(
         GpucheckError: no process measured anything, for the reason that the first one gave.
     """
     on_gpus = set(request.devices) != {"cpu"}
-    found = take_inventory(ListRequest(ask_driver=on_gpus), probes).result
+    found = take_inventory(probes, ask_driver=on_gpus).result
     gpus = found.gpus if isinstance(found, Inventory) else ()
     benchmark = Benchmark(
         profile=plan_of(
@@ -269,12 +269,12 @@ def request_for(profile: Profile) -> BenchRequest:
 
 def _inventory(probes: Probes, *, topology: bool) -> Answer:
     """Return the GPUs, or the answer without a result that says why there are none."""
-    answer = take_inventory(ListRequest(topology=topology), probes)
+    answer = take_inventory(probes, topology=topology)
     if isinstance(answer.result, Inventory) and all(
         gpu.cuda_index is None for gpu in answer.result.gpus
     ):
         # The rules leave open what CUDA sees, so the driver is asked.
-        answer = take_inventory(ListRequest(topology=topology, ask_driver=True), probes)
+        answer = take_inventory(probes, topology=topology, ask_driver=True)
     return answer if answer.exit_code is ExitCode.OK else answer._replace(result=None)
 
 

@@ -40,7 +40,6 @@ from gpucheck.bench.workers import (
 from gpucheck.drivers.host.cpu import LinuxCpu
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import NvmlReading, ProbeFailure
-from gpucheck.inventory.inventory import ListRequest
 from gpucheck.inventory.model import DecidedBy, Gpu, Inventory, Topology, TopologyLink, Visibility
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Answer, Failure, Host
@@ -380,12 +379,12 @@ def test_the_topology_is_read_where_links_are_demanded(demand: str, reads: bool)
 def test_the_driver_is_asked_only_where_the_rules_leave_open_what_cuda_sees(
     monkeypatch: pytest.MonkeyPatch, hidden: bool, asked: list[bool]
 ) -> None:
-    requests: list[ListRequest] = []
+    requests: list[bool] = []
     known = inventory()
 
-    def take(request: ListRequest, _probes: object) -> Answer:
-        requests.append(request)
-        hides = hidden and not request.ask_driver
+    def take(_probes: object, *, topology: bool, ask_driver: bool = False) -> Answer:
+        requests.append(ask_driver)
+        hides = hidden and not ask_driver
         gpus = tuple(gpu._replace(cuda_index=None) if hides else gpu for gpu in known.gpus)
         result = known._replace(gpus=gpus)
         return Answer(result=result, exit_code=ExitCode.OK, host=Host())
@@ -394,7 +393,7 @@ def test_the_driver_is_asked_only_where_the_rules_leave_open_what_cuda_sees(
 
     answer, _, _ = examined(ON_GPUS, FakeProbes(readings=READING))
 
-    assert [request.ask_driver for request in requests] == asked
+    assert requests == asked
     assert answer.result is not None
 
 
