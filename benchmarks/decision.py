@@ -28,7 +28,7 @@ from gpucheck.bench.ci.decision import (
     decide,
     student_quantile,
 )
-from gpucheck.bench.ci.gate_model import GateStatus, Severity
+from gpucheck.bench.model import GateStatus, Severity
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "profiles.md"
 TOLERANCE_PERCENT = 5.0

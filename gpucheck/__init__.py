@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import ModuleType
 
-    from gpucheck.bench.ci.gate_model import (
-        Direction,
-        Gate,
-        GateClass,
-        GateStatus,
-        ProfileUse,
-        Severity,
-    )
     from gpucheck.bench.model import (
         BenchEnvironment,
         BenchMode,
@@ -29,14 +21,20 @@ if TYPE_CHECKING:
         ComparisonSide,
         Conclusion,
         Corruption,
+        Direction,
         Doubt,
         DtypeSpec,
         Extent,
+        Gate,
+        GateClass,
+        GateStatus,
         GpuTelemetry,
         Measurement,
+        ProfileUse,
         Roofline,
         SampleSummary,
         Scope,
+        Severity,
         Telemetry,
         Throughput,
         Verified,
@@ -138,16 +136,15 @@ __all__ = (
 _HOMES = {
     "gpucheck.memlimit.api": "LimitedMemory",
     "gpucheck.bench.model": (
-        "BenchEnvironment BenchMode BenchResult Comparison ComparisonSide "
-        "Conclusion Corruption Doubt DtypeSpec Extent GpuTelemetry Measurement Roofline "
-        "SampleSummary Scope Telemetry Throughput Verified"
+        "BenchEnvironment BenchMode BenchResult Comparison ComparisonSide Conclusion Corruption "
+        "Direction Doubt DtypeSpec Extent Gate GateClass GateStatus GpuTelemetry Measurement "
+        "ProfileUse Roofline SampleSummary Scope Severity Telemetry Throughput Verified"
     ),
     "gpucheck.inventory.model": "Gpu GpuProcess GpuState MigInstance MigState PcieLink",
     "gpucheck.drivers.gpu": "BenchGpu Board",
     "gpucheck.report.errors": (
         "BadAnswerError ExitCode GpucheckError InconclusiveError MissingError WrongUseError"
     ),
-    "gpucheck.bench.ci.gate_model": "Direction Gate GateClass GateStatus ProfileUse Severity",
     "gpucheck.memlimit.model": (
         "Culprit GpuMemoryLimit LimitedRun Mechanism MemoryLimit MemoryRequest Overhead RunGpu "
         "Software Strength Verification Way"

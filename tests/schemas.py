@@ -22,10 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpucheck.bench.burn_model import BurnResult
 from gpucheck.bench.ci.model import RunComparison, SavedRun
 from gpucheck.bench.ci.profile_model import ProfileResult
-from gpucheck.bench.model import BenchResult
+from gpucheck.bench.model import BenchResult, BurnResult
 from gpucheck.detect.model import Catalogue, Detection
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.model import Inventory

@@ -10,20 +10,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from gpucheck.bench.burn_gates import burn_gates, conclude_burn
-from gpucheck.bench.burn_model import (
+from gpucheck.bench.environment import memory_holders, variables_of
+from gpucheck.bench.model import (
+    BenchRequest,
     BurnDevice,
     BurnEnd,
-    BurnProgress,
-    BurnRequest,
     BurnResult,
-    DeviceProgress,
+    Corruption,
+    GpuTelemetry,
+    Telemetry,
 )
-from gpucheck.bench.environment import memory_holders, variables_of
-from gpucheck.bench.model import BenchRequest, Corruption, Telemetry
 from gpucheck.bench.plan import check_numbers
 from gpucheck.bench.session import hold_gpus
 from gpucheck.bench.telemetry import Observer, held_down
@@ -31,7 +32,6 @@ from gpucheck.bench.workers import (
     WORKER_SILENT,
     WorkerAnswer,
     WorkerDevice,
-    WorkerOrder,
     WorkerPool,
     select_worker_devices,
 )
@@ -55,6 +55,43 @@ _LOOK_S = 0.5
 _SETTLING_S = 2.0
 #: Group of the observer's slices under steady load, and of all others.
 _LOADED, _ELSE = 1, 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnRequest:
+    """Request of a burn: `product` with its size, seed, fill and devices, the time, and the limit.
+
+    `limit_c` None takes each card's own limit. With `require_gpu` the CPU is no substitute.
+    """
+
+    product: BenchRequest
+    seconds: float
+    limit_c: float | None = None
+    require_gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProgress:
+    """Device at one moment of a burn, for the live view; None for unknown values."""
+
+    device: str
+    state: str
+    products: int = 0
+    mismatches: int = 0
+    flops_per_s: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    clock_sm_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnProgress:
+    """Burn at one moment; `opening_s` counts while devices are opened, and is 0 afterwards."""
+
+    elapsed_s: float
+    asked_s: float
+    devices: tuple[DeviceProgress, ...]
+    opening_s: float = 0.0
 
 
 def check_burn(request: BurnRequest) -> None:
@@ -92,19 +129,16 @@ def burn_here(
     targets = select_worker_devices(devices, gpus, require_gpu=request.require_gpu)
     uuids = [worker.gpu_uuid for worker in targets if worker.gpu_uuid]
     reading = probes.nvml(NvmlRequest()) if uuids else NvmlReading()
-    plan = BurnPlan(
-        devices=targets,
-        request=request.product,
-        seconds=request.seconds,
-        limit_c=request.limit_c,
-        holders=memory_holders(probes, reading),
-        variables=variables_of(environment),
-    )
     sensors = NvmlSensors() if uuids else NoSensors("no GPU is under load")
+    holders = memory_holders(probes, reading)
     with hold_gpus(uuids, reading, environment, own_command(sys.orig_argv)) as claimed:
         for uuid, reason in claimed.others.items():
             raise _claimed(uuid, reason)
-        result = run_burn(plan, pool, sensors, monotonic_s, report_progress)
+        result = run_burn(
+            *(request, targets, pool, sensors, monotonic_s, report_progress),
+            holders=holders,
+            variables=variables_of(environment),
+        )
     return conclude_burn(result, answer.host)
 
 
@@ -122,30 +156,22 @@ def burn_pool() -> WorkerPool:
     return WorkerPool("gpucheck.bench.burn_worker", "loads")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnPlan:
-    """Devices, product and time of a burn; `limit_c` None takes each card's own threshold.
-
-    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
-    """
-
-    devices: tuple[WorkerDevice, ...]
-    request: BenchRequest
-    seconds: float
-    limit_c: float | None = None
-    holders: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
 def run_burn(
-    plan: BurnPlan,
+    request: BurnRequest,
+    devices: Sequence[WorkerDevice],
     pool: WorkerPool,
     sensors: SensorReader,
     clock: Clock,
     report_progress: Callable[[BurnProgress], None],
+    *,
+    holders: Mapping[str, str] = MappingProxyType({}),
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> BurnResult:
-    """Load the plan's devices and return the result; an interrupt is an ordinary end."""
-    burn = _RunningBurn(plan, pool, sensors, clock, report_progress)
+    """Load these devices and return the result; an interrupt is an ordinary end.
+
+    `holders` names the holders of a GPU's memory, by UUID; `variables` come from the environment.
+    """
+    burn = _RunningBurn(request, devices, pool, sensors, clock, report_progress, holders)
     try:
         burn.open()
         burn.load()
@@ -153,7 +179,7 @@ def run_burn(
         burn.ended_by = BurnEnd.INTERRUPTED
     finally:
         burn.stop()
-    return burn.result()
+    return burn.result(variables)
 
 
 class _RunningBurn:
@@ -161,19 +187,22 @@ class _RunningBurn:
 
     def __init__(
         self,
-        plan: BurnPlan,
+        request: BurnRequest,
+        devices: Sequence[WorkerDevice],
         pool: WorkerPool,
         sensors: SensorReader,
         clock: Clock,
         report_progress: Callable[[BurnProgress], None],
+        holders: Mapping[str, str],
     ) -> None:
-        self._plan = plan
+        self._request = request
         self._pool = pool
         self._sensors = _SensorCache(sensors)
         self._observer = Observer(self._sensors, own_pid=os.getpid(), before={}, claims={})
         self._clock = clock
         self._report_progress = report_progress
-        self._devices = {worker.device: _new(worker) for worker in plan.devices}
+        self._holders = holders
+        self._devices = {worker.device: _DeviceState(worker) for worker in devices}
         self._start_s = self._looked_s = clock()
         self._ended_s: float | None = None
         self._began = False
@@ -181,15 +210,20 @@ class _RunningBurn:
 
     def open(self) -> None:
         """Start the processes and wait until each is ready or has failed."""
-        request = self._plan.request
-        holders = self._plan.holders
-        self._pool.start(
-            [
-                worker_order(worker, request, holders.get(worker.gpu_uuid or ""))
-                for worker in self._plan.devices
-            ]
-        )
-        uuids = [worker.gpu_uuid for worker in self._plan.devices if worker.gpu_uuid]
+        product = self._request.product
+        workers = [device.worker for device in self._devices.values()]
+        orders = []
+        for worker in workers:
+            order = {
+                "device": worker.device,
+                "size": product.size,
+                "seed": product.seed,
+                "fill": product.fill.value,
+                "held": self._holders.get(worker.gpu_uuid or ""),
+            }
+            orders.append(replace(worker, arguments=(json.dumps(order),)))
+        self._pool.start(orders)
+        uuids = [worker.gpu_uuid for worker in workers if worker.gpu_uuid]
         if uuids:
             self._observer.start(uuids)
         end_s = self._clock() + _START_S
@@ -205,7 +239,7 @@ class _RunningBurn:
             device.state, device.last_answer_s = "loaded", self._start_s
         self._pool.begin()
         self._began = True
-        while self._elapsed_s() < self._plan.seconds:
+        while self._elapsed_s() < self._request.seconds:
             if not self._in_state("loaded"):
                 self.ended_by = BurnEnd.LOST
                 return
@@ -233,20 +267,13 @@ class _RunningBurn:
             self._pool.close()
             self._sensors.close()
 
-    def result(self) -> BurnResult:
+    def result(self, variables: Mapping[str, str]) -> BurnResult:
         """Return the result."""
         telemetry = self._observer.result()
-        devices = tuple(
-            replace(
-                _result(device, telemetry),
-                clock_limits=self._clock_limits(device, telemetry),
-                temperature_limit_c=self._limit_c(device),
-            )
-            for device in self._devices.values()
-        )
+        devices = tuple(self._device_result(one, telemetry) for one in self._devices.values())
         limits = [device.temperature_limit_c for device in devices]
         result = BurnResult(
-            asked_s=self._plan.seconds,
+            asked_s=self._request.seconds,
             duration_s=self._ended_s or 0.0,
             ended_by=self.ended_by,
             temperature_limit_c=min((limit for limit in limits if limit is not None), default=None),
@@ -254,17 +281,36 @@ class _RunningBurn:
             gates=(),
             telemetry_unavailable=telemetry.unavailable,
             notes=tuple(self._notes()),
-            variables=dict(self._plan.variables),
+            variables=dict(variables),
         )
         return replace(result, gates=tuple(burn_gates(result)))
 
-    def _clock_limits(self, device: _DeviceState, telemetry: Telemetry) -> dict[str, float] | None:
-        """Return what limited a GPU's clock under load, or None if it was not read."""
+    def _device_result(self, device: _DeviceState, telemetry: Telemetry) -> BurnDevice:
         uuid = device.worker.gpu_uuid
         sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
+        tenth = max(2, len(device.track) // 10)
+        return BurnDevice(
+            device=device.worker.device,
+            gpu_uuid=uuid,
+            name=device.name,
+            corruption=device.check,
+            flops_per_s=_pace(device, device.track),
+            first_flops_per_s=_pace(device, device.track[:tenth]),
+            last_flops_per_s=_pace(device, device.track[-tenth:]),
+            telemetry=sensors,
+            failure=device.failure,
+            exit_code=device.exit_code,
+            clock_limits=self._clock_limits(sensors),
+            temperature_limit_c=self._limit_c(device),
+        )
+
+    def _clock_limits(self, sensors: GpuTelemetry | None) -> dict[str, float] | None:
+        """Return what limited a GPU's clock under load, or None if it was not read."""
+        if sensors is None:
+            return None
         span_s = (self._start_s + _SETTLING_S, self._start_s + (self._ended_s or 0.0))
-        state = self._observer.state(uuid, [span_s], _LOADED)
-        if sensors is None or state is None or not state.reading_count:
+        state = self._observer.state(sensors.uuid, [span_s], _LOADED)
+        if state is None or not state.reading_count:
             return None
         if "reasons" in sensors.unavailable and not state.limited_share:
             return None
@@ -273,7 +319,7 @@ class _RunningBurn:
     def _notes(self) -> Iterator[str]:
         """Yield notes for the user on each device: who shares it, and its product."""
         for name, device in self._devices.items():
-            held = self._plan.holders.get(device.worker.gpu_uuid or "")
+            held = self._holders.get(device.worker.gpu_uuid or "")
             if held is not None:
                 yield f"{name} was shared: {held}"
             yield from (f"{name}: {note}" for note in device.notes)
@@ -347,8 +393,8 @@ class _RunningBurn:
         if uuid is None or uuid not in self._sensors.facts:
             return None
         own = self._sensors.facts[uuid].get("temperature_slowdown_c")
-        if self._plan.limit_c is not None:
-            return self._plan.limit_c
+        if self._request.limit_c is not None:
+            return self._request.limit_c
         if own:
             return float(own)
         return None if self._margin_c(device) is not None else TEMPERATURE_LIMIT_C
@@ -395,25 +441,25 @@ class _RunningBurn:
         loaded = any(device.state != "opening" for device in self._devices.values())
         return BurnProgress(
             elapsed_s=self._elapsed_s() if loaded else 0.0,
-            asked_s=self._plan.seconds,
+            asked_s=self._request.seconds,
             devices=tuple(devices),
             opening_s=0.0 if self._began else self._elapsed_s(),
         )
 
 
-@dataclass(slots=True, kw_only=True)
 class _DeviceState:
     """State of a device under load; `track` has (seconds since the start, products)."""
 
-    worker: WorkerDevice
-    check: Corruption
-    name: str | None = None
-    state: str = "opening"
-    failure: Failure | None = None
-    exit_code: int | None = None
-    notes: tuple[str, ...] = ()
-    last_answer_s: float = 0.0
-    track: list[tuple[float, int]] = field(default_factory=list)
+    def __init__(self, worker: WorkerDevice) -> None:
+        self.worker = worker
+        self.check = Corruption(device=worker.device, gpu_uuid=worker.gpu_uuid)
+        self.name: str | None = None
+        self.state = "opening"
+        self.failure: Failure | None = None
+        self.exit_code: int | None = None
+        self.notes: tuple[str, ...] = ()
+        self.last_answer_s = 0.0
+        self.track: list[tuple[float, int]] = []
 
     @property
     def is_running(self) -> bool:
@@ -452,41 +498,6 @@ class _SensorCache:
     def close(self) -> None:
         """Stop reading."""
         self._sensors.close()
-
-
-def worker_order(worker: WorkerDevice, request: BenchRequest, held: str | None) -> WorkerOrder:
-    """Return the order for one device; `held` names the holders of its memory."""
-    order = {
-        "device": worker.device,
-        "size": request.size,
-        "seed": request.seed,
-        "fill": request.fill.value,
-        "held": held,
-    }
-    return WorkerOrder(device=worker.device, arguments=(json.dumps(order),), cpus=worker.cpus)
-
-
-def _new(worker: WorkerDevice) -> _DeviceState:
-    check = Corruption(device=worker.device, gpu_uuid=worker.gpu_uuid)
-    return _DeviceState(worker=worker, check=check)
-
-
-def _result(device: _DeviceState, telemetry: Telemetry) -> BurnDevice:
-    uuid = device.worker.gpu_uuid
-    sensors = next((gpu for gpu in telemetry.gpus if gpu.uuid == uuid), None)
-    tenth = max(2, len(device.track) // 10)
-    return BurnDevice(
-        device=device.worker.device,
-        gpu_uuid=uuid,
-        name=device.name,
-        corruption=device.check,
-        flops_per_s=_pace(device, device.track),
-        first_flops_per_s=_pace(device, device.track[:tenth]),
-        last_flops_per_s=_pace(device, device.track[-tenth:]),
-        telemetry=sensors,
-        failure=device.failure,
-        exit_code=device.exit_code,
-    )
 
 
 def _pace(device: _DeviceState, track: Sequence[tuple[float, int]]) -> float | None:

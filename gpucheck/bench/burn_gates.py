@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnResult
 from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.bench.ci.gates import GATES, exit_status
-from gpucheck.bench.model import GpuTelemetry
+from gpucheck.bench.model import (
+    BurnDevice,
+    BurnEnd,
+    BurnResult,
+    Direction,
+    Gate,
+    GateClass,
+    GateStatus,
+    GpuTelemetry,
+    Severity,
+)
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.telemetry import HEAT, LIMITED_TIME, TROUBLE, is_clock_change
 from gpucheck.bench.workers import WORKER_SILENT

@@ -1,18 +1,16 @@
-"""`gpucheck bench --burn` on a terminal: the live table, and the final result."""
+"""Result of a burn on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.burn_model import BurnDevice, BurnEnd, BurnProgress, BurnResult
-from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
+from gpucheck.bench.model import BurnDevice, BurnEnd, BurnResult, Gate, GateStatus, Severity
 from gpucheck.report.envelope import Report
 from gpucheck.report.text import View, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
 _STYLES = {
     GateStatus.PASS: "green",
@@ -26,42 +24,6 @@ _ENDS = {
     BurnEnd.INTERRUPTED: "until it was interrupted",
     BurnEnd.LOST: "until no device was left",
 }
-
-
-def live_table(progress: BurnProgress, *, unicode: bool) -> Table:
-    """Return the state of every device at this moment."""
-    from rich.table import Table
-
-    left_s = max(0.0, progress.asked_s - progress.elapsed_s)
-    title = f"burn: {progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
-    if progress.opening_s:
-        title = (
-            f"burn: opening the devices for {progress.opening_s:.0f} s, then {progress.asked_s:g} s"
-        )
-    table = Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-        header_style="dim",
-        title=title,
-        title_justify="left",
-    )
-    for heading in ("DEVICE", "STATE", "SPEED", "PRODUCTS", "WRONG", "TEMP", "POWER", "SM CLOCK"):
-        table.add_column(heading, justify="left" if heading in ("DEVICE", "STATE") else "right")
-    nothing = "\N{EN DASH}" if unicode else "-"
-    for one in progress.devices:
-        table.add_row(
-            one.device,
-            one.state,
-            nothing if one.flops_per_s is None else rate(one.flops_per_s, "FLOP/s"),
-            str(one.products),
-            str(one.mismatches),
-            nothing if one.temperature_c is None else f"{one.temperature_c:.0f} C",
-            nothing if one.power_w is None else f"{one.power_w:.0f} W",
-            nothing if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz",
-            style="bold red" if one.mismatches or one.state == "failed" else "",
-        )
-    return table
 
 
 def build(report: Report, view: View) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Records of the bench document (bench/1): request, rows, comparisons, doubts.
+"""Records of the documents bench/1 and burn/1: request, rows, doubts, gates, devices.
 
 Times are seconds for one operation. A row keeps every sample, so that readers can recompute median,
 interval and summary. A missing figure is None; the row's `unavailable` or `error` has the reason.
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpucheck.bench.ci.gate_model import Gate, ProfileUse
 from gpucheck.drivers.gpu import BenchGpu
-from gpucheck.report.envelope import Failure
+from gpucheck.report.envelope import Evidence, Failure
 
 Fact = str | int | float
 
@@ -293,6 +292,83 @@ class Telemetry:
     unavailable: str | None = None
 
 
+class GateStatus(StrEnum):
+    """Verdict; `inconclusive` is neither good nor bad, `skip` does not apply to the device."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    SKIP = "skip"
+
+
+class GateClass(StrEnum):
+    """Where to look for the cause."""
+
+    HARDWARE = "hardware"
+    THERMAL = "thermal"
+    POWER_CAP = "power-cap"
+    CONFIG = "config"
+    SOFTWARE = "software"
+    ENVIRONMENT = "environment"
+    NOISE = "noise"
+
+
+class Direction(StrEnum):
+    """Good side of a limit."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Severity(StrEnum):
+    """Effect of a failing gate: exit code 1, or only a warning."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One verdict; `id` and `device` together are unique in a run.
+
+    `device` is `cpu`, `gpu:<cuda_index>` or `node`. `measured` and `limit` are in `unit`; None
+    means that there is no such number. `interval` is the 90 % interval of `measured`, `values` the
+    figure of each process behind it. `class_` is None for a pass. `warning` marks a pass beyond the
+    warn level. `repeat_helps` means that further processes may decide an undecided gate.
+    `reason` says why in one sentence, `next` what to do.
+    """
+
+    id: str
+    device: str
+    status: GateStatus
+    direction: Direction
+    unit: str
+    measured: float | None = None
+    limit: float | None = None
+    reason: str | None = None
+    class_: GateClass | None = None
+    severity: Severity = Severity.ERROR
+    warning: bool = False
+    repeat_helps: bool = False
+    gpu_uuid: str | None = None
+    interval: tuple[float, float] | None = None
+    values: tuple[float, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileUse:
+    """Profile that a run was judged by, and how many processes it took (bench's `profile`)."""
+
+    name: str
+    version: int
+    path: str
+    digest: str
+    processes: int
+    max_processes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEnvironment:
     """Run environment of the figures: processor, libraries, load, and reasons for missing parts.
@@ -380,3 +456,57 @@ class Corruption:
     shape: tuple[int, ...] = ()
     seconds: float = 0.0
     failure: Failure | None = None
+
+
+class BurnEnd(StrEnum):
+    """Reason why a burn ended."""
+
+    TIME = "time"
+    TEMPERATURE = "temperature"
+    INTERRUPTED = "interrupted"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnDevice:
+    """Result of one device under load.
+
+    `flops_per_s` covers all of the time, `first_flops_per_s` the first tenth and `last_flops_per_s`
+    the last: the difference is the loss to heat. `telemetry` is None for the CPU. `exit_code` comes
+    from a process that could not begin. `clock_limits` are the reasons that limited the clock for
+    long enough to matter, with their share of the time under load, from two seconds on; None if
+    they were not read. `temperature_limit_c` is the temperature at which it is stopped; None if its
+    margin decides, or nothing is read.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    name: str | None
+    corruption: Corruption
+    flops_per_s: float | None = None
+    first_flops_per_s: float | None = None
+    last_flops_per_s: float | None = None
+    telemetry: GpuTelemetry | None = None
+    failure: Failure | None = None
+    exit_code: int | None = None
+    clock_limits: dict[str, float] | None = None
+    temperature_limit_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnResult:
+    """Result of a burn: its duration, why it ended, its devices, and the gates.
+
+    `notes` are statements about the run, such as a reduced size. `variables` are the
+    environment variables that affect arithmetic, memory or threads.
+    """
+
+    asked_s: float
+    duration_s: float
+    ended_by: BurnEnd
+    temperature_limit_c: float | None
+    devices: tuple[BurnDevice, ...]
+    gates: tuple[Gate, ...]
+    telemetry_unavailable: str | None = None
+    notes: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)

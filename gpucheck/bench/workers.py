@@ -55,11 +55,15 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDevice:
-    """Device with its own processes, and the processors near it."""
+    """Device with a process of its own, the arguments of that process, and its CPUs.
+
+    The CPUs are those near the device; None leaves the process on the CPUs of its parent.
+    """
 
     device: str
     gpu_uuid: str | None = None
     cpus: frozenset[int] | None = None
+    arguments: tuple[str, ...] = ()
 
 
 def worker_devices(devices: Sequence[str], gpus: Sequence[Gpu]) -> tuple[WorkerDevice, ...]:
@@ -103,18 +107,6 @@ def select_worker_devices(
         remedy = ("Run: gpucheck detect", *instead)
         raise MissingError(code="no-gpu", message=message, remedy=remedy)
     return targets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOrder:
-    """Order for one process: its device, its arguments, and its CPUs.
-
-    `cpus` None leaves it on the CPUs of its parent.
-    """
-
-    device: str
-    arguments: tuple[str, ...]
-    cpus: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +190,7 @@ class WorkerPool:
         """Return the devices whose last document is still to come."""
         return tuple(self._children)
 
-    def start(self, orders: Sequence[WorkerOrder], *, sequential: bool = False) -> None:
+    def start(self, orders: Sequence[WorkerDevice], *, sequential: bool = False) -> None:
         """Start a process for each order, held back at the barrier.
 
         Signals are held back until each start is recorded.
@@ -311,7 +303,7 @@ class Workers:
         self._command = command
 
     def round(
-        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
+        self, orders: Sequence[WorkerDevice], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
         """Return one answer for each order, in parallel or one by one (`sequential`).
 

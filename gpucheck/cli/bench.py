@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucheck.bench.burn_model import BurnRequest
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import BenchMode, BenchRequest, Fill, SampleDetail
 from gpucheck.cli.bench_ci import (
@@ -150,10 +149,9 @@ def command(
             check_profile_options(request, **alone, burn=burn)
         if burn is not None:
             check_burn_options(request, **alone, save=save, baseline=baseline)
-            burning = BurnRequest(
-                product=request, seconds=burn, limit_c=burn_limit, require_gpu=require_gpu
+            return run_burn_command(
+                *(request, burn, burn_limit, shared, outlets), require_gpu=require_gpu
             )
-            return run_burn_command(burning, shared, outlets)
         saving = open_saving(
             save,
             update=update_baseline,

@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 
 from gpucheck.bench import burn
-from gpucheck.bench.burn import BurnPlan, burn_here, check_burn, run_burn
+from gpucheck.bench.burn import BurnProgress, BurnRequest, burn_here, check_burn, run_burn
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.burn_model import BurnEnd, BurnProgress, BurnRequest, BurnResult
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
-from gpucheck.bench.model import BenchRequest, Corruption
+from gpucheck.bench.model import (
+    BenchRequest,
+    BurnEnd,
+    BurnResult,
+    Corruption,
+    GateClass,
+    GateStatus,
+)
 from gpucheck.bench.session import Claims
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, WorkerPool, worker_devices
+from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, WorkerPool, worker_devices
 from gpucheck.drivers.nvml.sensors import NoSensors, Sample, SensorBatch
 from gpucheck.drivers.readings import CudaDeviceReading, CudaReading, ProcessReading
 from gpucheck.report.codec import to_plain
@@ -60,7 +65,7 @@ class FakePool(WorkerPool):
         self.events: list[str] = []
         self.told: dict[str, Mapping[str, Any]] = {}
 
-    def start(self, orders: Sequence[WorkerOrder], *, sequential: bool = False) -> None:
+    def start(self, orders: Sequence[WorkerDevice], *, sequential: bool = False) -> None:
         """Begin every device's script."""
         self.events.append("start")
         self._scripts = {order.device: self._script(order.device) for order in orders}
@@ -167,16 +172,11 @@ def burned(
 ) -> tuple[BurnResult, FakePool]:
     clock = FakeClock()
     pool = FakePool(clock, script)
-    plan = BurnPlan(
-        devices=worker_devices(devices, gpus(8)),
-        request=BenchRequest(),
-        seconds=seconds,
-        limit_c=limit_c,
-        **more,
-    )
+    request = BurnRequest(product=BenchRequest(), seconds=seconds, limit_c=limit_c)
     sensors = sensors or cool()
     sensors.clock = clock
-    result = run_burn(plan, pool, sensors, clock, report_progress)
+    workers = worker_devices(devices, gpus(8))
+    result = run_burn(request, workers, pool, sensors, clock, report_progress, **more)
     assert pool.events[-2:] == ["stop", "close"], "something may be left running"
     return result, pool
 

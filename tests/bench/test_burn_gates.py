@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.burn_gates import burn_gates
-from gpucheck.bench.burn_model import BurnResult
-from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
-from gpucheck.bench.model import Corruption, Extent, GpuTelemetry
+from gpucheck.bench.model import (
+    BurnResult,
+    Corruption,
+    Extent,
+    Gate,
+    GateClass,
+    GateStatus,
+    GpuTelemetry,
+)
 from gpucheck.bench.workers import WORKER_SILENT
 from gpucheck.report.envelope import Failure
 from tests.bench.test_burn import burned

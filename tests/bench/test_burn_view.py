@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gpucheck.bench.burn import BurnProgress, DeviceProgress
 from gpucheck.bench.burn_gates import conclude_burn
-from gpucheck.bench.burn_model import BurnProgress, BurnResult, DeviceProgress
-from gpucheck.bench.burn_view import live_table
-from gpucheck.bench.model import Corruption
+from gpucheck.bench.model import BurnResult, Corruption
+from gpucheck.cli.burning import live_table
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View

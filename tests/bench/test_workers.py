@@ -20,7 +20,7 @@ from gpucheck.bench.workers import (
     WORKER_SILENT,
     StartBarrier,
     WorkerAnswer,
-    WorkerOrder,
+    WorkerDevice,
     WorkerPool,
     Workers,
     wait_for_start,
@@ -72,9 +72,9 @@ def _command(tmp_path: Path) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerOrder]:
+def orders(*words: str, cpus: frozenset[int] | None = None) -> list[WorkerDevice]:
     return [
-        WorkerOrder(device=f"gpu:{place}", arguments=(word,), cpus=cpus)
+        WorkerDevice(device=f"gpu:{place}", arguments=(word,), cpus=cpus)
         for place, word in enumerate(words)
     ]
 
@@ -182,7 +182,7 @@ def test_one_that_has_answered_may_release_its_gpu(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     note = tmp_path / "note"
-    order = WorkerOrder(device="gpu:0", arguments=("leave", str(note)))
+    order = WorkerDevice(device="gpu:0", arguments=("leave", str(note)))
 
     Workers(command=command).round([order], sequential=False, deadline_s=30.0)
 
@@ -240,8 +240,8 @@ def test_a_request_to_stop_ends_the_workers(
             raise KeyboardInterrupt
 
     wanted = [
-        WorkerOrder(device="gpu:0", arguments=("good",)),
-        WorkerOrder(device="gpu:1", arguments=("pid", str(note))),
+        WorkerDevice(device="gpu:0", arguments=("good",)),
+        WorkerDevice(device="gpu:1", arguments=("pid", str(note))),
     ]
     workers = Workers(command=command, report_progress=interrupt)
     answers = workers.round(wanted, sequential=False, deadline_s=60)

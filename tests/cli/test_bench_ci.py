@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpucheck.bench.ci.baseline import read_saved_run, to_text
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.model import SavedRun
+from gpucheck.bench.model import GateClass, GateStatus
 from gpucheck.cli.bench_ci import Outlets, Saving, open_outlets, open_saving, run_with_profile
 from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Notice

@@ -15,7 +15,7 @@ from gpucheck.bench.model import (
     Telemetry,
     Verified,
 )
-from gpucheck.bench.workers import WorkerAnswer, WorkerOrder, worker_devices
+from gpucheck.bench.workers import WorkerAnswer, WorkerDevice, worker_devices
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure, Host
@@ -83,7 +83,7 @@ def document(
     }
 
 
-Script = Callable[[WorkerOrder, int, bool], WorkerAnswer | dict[str, Any]]
+Script = Callable[[WorkerDevice, int, bool], WorkerAnswer | dict[str, Any]]
 
 
 class FakeWorkers:
@@ -94,17 +94,17 @@ class FakeWorkers:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.rounds: list[tuple[tuple[WorkerOrder, ...], bool, float]] = []
+        self.rounds: list[tuple[tuple[WorkerDevice, ...], bool, float]] = []
         self._counts: dict[str, int] = {}
 
     def round(
-        self, orders: Sequence[WorkerOrder], *, sequential: bool, deadline_s: float
+        self, orders: Sequence[WorkerDevice], *, sequential: bool, deadline_s: float
     ) -> Sequence[WorkerAnswer]:
         """Return the script's answers."""
         self.rounds.append((tuple(orders), sequential, deadline_s))
         return [self._answer(order, sequential) for order in orders]
 
-    def _answer(self, order: WorkerOrder, sequential: bool) -> WorkerAnswer:
+    def _answer(self, order: WorkerDevice, sequential: bool) -> WorkerAnswer:
         number = self._counts.get(order.device, 0)
         self._counts[order.device] = number + 1
         found = self._script(order, number, sequential)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.bench.ci.gate_model import Gate
 from gpucheck.bench.ci.gates import exit_status, judge, series_of
 from gpucheck.bench.ci.model import Baseline, ProcessRun
 from gpucheck.bench.ci.profile_lint import lint_text
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
+from gpucheck.bench.model import Gate
 from gpucheck.inventory.model import Gpu, MigState, PcieLink
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import measurement, result_of, run_of, uuid_of

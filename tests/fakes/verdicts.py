@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus, Severity
-from gpucheck.bench.model import BenchResult
+from gpucheck.bench.model import BenchResult, Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Evidence, Failure, Host, Notice, Report, status_of
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import environment

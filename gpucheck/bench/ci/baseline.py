@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck import __version__
-from gpucheck.bench.ci.gate_model import Direction, ProfileUse
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
     Baseline,
@@ -24,7 +23,14 @@ from gpucheck.bench.ci.model import (
 from gpucheck.bench.ci.processes import BENCH_SCHEMA, read_document
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.run_data import doubts_of
-from gpucheck.bench.model import BenchEnvironment, GpuTelemetry, Measurement, Scope
+from gpucheck.bench.model import (
+    BenchEnvironment,
+    Direction,
+    GpuTelemetry,
+    Measurement,
+    ProfileUse,
+    Scope,
+)
 from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain

@@ -22,7 +22,6 @@ from gpucheck.bench.ci.decision import (
     limit_of,
 )
 from gpucheck.bench.ci.diagnosis import FURTHER_SESSIONS, class_of_failure, ruling
-from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
 from gpucheck.bench.ci.gates import Wording, exit_status
 from gpucheck.bench.ci.model import (
     CarriedDoubt,
@@ -34,7 +33,7 @@ from gpucheck.bench.ci.model import (
     Series,
 )
 from gpucheck.bench.ci.run_data import MetricValues, needs_host
-from gpucheck.bench.model import Doubt, Scope
+from gpucheck.bench.model import Direction, Doubt, GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Answer, Failure, Host, Notice
 from gpucheck.report.errors import ExitCode
 

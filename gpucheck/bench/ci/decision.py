@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
-from gpucheck.bench.ci.gate_model import Direction, GateStatus
+from gpucheck.bench.model import Direction, GateStatus
 
 #: Two processes show how far they differ, but hardly how far others would.
 FEWEST_PROCESSES = 3

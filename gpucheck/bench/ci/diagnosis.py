@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateClass, GateStatus
 from gpucheck.bench.ci.run_data import MetricValues, RunData
-from gpucheck.bench.model import Doubt
+from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure

@@ -7,9 +7,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from gpucheck.bench.ci.decision import limit_of
-from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.profile_model import Check, Limit, Match, Metric, Profile, Target
-from gpucheck.bench.model import Scope
+from gpucheck.bench.model import Direction, Scope
 from gpucheck.bench.roofline import TableBoard, board_from, load_table
 from gpucheck.drivers.gpu import Board
 from gpucheck.report.errors import WrongUseError

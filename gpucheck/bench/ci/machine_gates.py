@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpucheck.bench.ci.diagnosis import Diagnosis, at_least, at_most, exactly, holds, undecided
-from gpucheck.bench.ci.gate_model import Gate, GateClass
 from gpucheck.bench.ci.limits import fits_name
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.bench.ci.run_data import NodeGpu, RunData
+from gpucheck.bench.model import Gate, GateClass
 from gpucheck.report.envelope import Evidence
 
 _GIB = 1 << 30

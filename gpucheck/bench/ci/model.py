@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucheck.bench.ci.gate_model import Direction, GateClass, GateStatus
-from gpucheck.bench.model import BenchResult, Doubt
+from gpucheck.bench.model import BenchResult, Direction, Doubt, GateClass, GateStatus
 from gpucheck.report.envelope import Failure, Host
 
 

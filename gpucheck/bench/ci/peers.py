@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from gpucheck.bench import stats
 from gpucheck.bench.ci.decision import Decision, decide, holm, limit_of, student_tail, typical
 from gpucheck.bench.ci.diagnosis import Ruling, explained, ruling
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, Severity
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
 from gpucheck.bench.ci.run_data import MetricValues, RunData
+from gpucheck.bench.model import Direction, Gate, GateStatus, Severity
 
 #: Chance that any GPU of a healthy node is taken for a straggler that fails.
 _RISK = 0.005

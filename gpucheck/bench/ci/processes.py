@@ -28,7 +28,6 @@ from gpucheck.bench.workers import (
     WORKER_NO_DOCUMENT,
     WorkerAnswer,
     WorkerDevice,
-    WorkerOrder,
     Workers,
 )
 from gpucheck.report.codec import DecodeError, from_plain
@@ -108,13 +107,12 @@ def _round(
 ) -> Sequence[ProcessRun]:
     arguments = worker_arguments(request, plan.corruption_s)
     orders = [
-        WorkerOrder(
-            device=device.device,
+        replace(
+            device,
             arguments=(
                 *("bench", *arguments, "--device", device.device),
                 *("--budget", f"{plan.seconds:g}", *_AS_A_WORKER),
             ),
-            cpus=device.cpus,
         )
         for device in devices
     ]

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from gpucheck.bench.ci.gate_model import Severity
 from gpucheck.bench.ci.limits import default_unit, direction_of
 from gpucheck.bench.ci.profile_model import (
     Bounds,
@@ -34,7 +33,7 @@ from gpucheck.bench.ci.profile_model import (
     Stability,
     Target,
 )
-from gpucheck.bench.model import Fact
+from gpucheck.bench.model import Fact, Severity
 from gpucheck.bench.numerics import canonical
 from gpucheck.drivers.host.toml_file import Source, find_lines, parse_toml, read_text, shown
 

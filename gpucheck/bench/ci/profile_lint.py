@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from gpucheck import __version__
 from gpucheck.bench.ci.decision import FEWEST_PROCESSES
-from gpucheck.bench.ci.gate_model import Severity
 from gpucheck.bench.ci.limits import (
     OTHER,
     UNITS,
@@ -38,7 +37,7 @@ from gpucheck.bench.ci.profile_model import (
     Statistic,
     Target,
 )
-from gpucheck.bench.model import BenchMode, Fill, Scope
+from gpucheck.bench.model import BenchMode, Fill, Scope, Severity
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.roofline import TableBoard, load_table
 from gpucheck.bench.telemetry import REASONS

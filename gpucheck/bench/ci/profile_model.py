@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from gpucheck.bench.ci.gate_model import Direction, Severity
-from gpucheck.bench.model import BenchMode, Fact, Fill, Scope
+from gpucheck.bench.model import BenchMode, Direction, Fact, Fill, Scope, Severity
 
 
 class Key(NamedTuple):

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpucheck.bench.ci.gate_model import Severity
 from gpucheck.bench.ci.profile_lint import lint
 from gpucheck.bench.ci.profile_model import Problem, Profile, ProfileFile
+from gpucheck.bench.model import Severity
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
 #: The error code of a file that is not TOML.

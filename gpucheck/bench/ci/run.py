@@ -19,7 +19,6 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
 )
 from gpucheck.bench.ci.compare import compare_runs
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, ProfileUse
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
 from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
@@ -33,7 +32,15 @@ from gpucheck.bench.ci.profile_model import (
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
 from gpucheck.bench.ci.stability_gates import corruption_gates
-from gpucheck.bench.model import BenchEnvironment, BenchRequest, BenchResult
+from gpucheck.bench.model import (
+    BenchEnvironment,
+    BenchRequest,
+    BenchResult,
+    Direction,
+    Gate,
+    GateStatus,
+    ProfileUse,
+)
 from gpucheck.bench.plan import BUDGETS_S, check_device_names
 from gpucheck.bench.workers import WorkerDevice, Workers, select_worker_devices, worker_devices
 from gpucheck.drivers.host.cpu import LinuxCpu

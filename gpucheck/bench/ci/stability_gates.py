@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.bench.ci.diagnosis import Diagnosis, at_most, class_of_failure, leaves_open, undecided
-from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.bench.ci.run_data import RunData
-from gpucheck.bench.model import GpuTelemetry, Measurement
+from gpucheck.bench.model import Gate, GateClass, GateStatus, GpuTelemetry, Measurement
 from gpucheck.bench.sampler import off_by
 from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
 from gpucheck.bench.telemetry import is_clock_change, why_unread

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpucheck.bench.burn_model import BurnResult
-from gpucheck.bench.ci.gate_model import Gate, GateStatus, Severity
 from gpucheck.bench.ci.model import ComparedRow, RunComparison
-from gpucheck.bench.model import BenchResult, Corruption, Measurement
+from gpucheck.bench.model import (
+    BenchResult,
+    BurnResult,
+    Corruption,
+    Gate,
+    GateStatus,
+    Measurement,
+    Severity,
+)
 from gpucheck.report.verdicts import Kind, Verdict
 
 #: Units of rows, which are shown with a prefix.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus, ProfileUse, Severity
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
 from gpucheck.bench.ci.profile_model import (
     Limit,
@@ -17,6 +16,7 @@ from gpucheck.bench.ci.profile_model import (
     ProfileResult,
 )
 from gpucheck.bench.ci.verdicts import PLAIN_UNITS, in_own_unit, with_unit
+from gpucheck.bench.model import Direction, Gate, GateStatus, ProfileUse, Severity
 from gpucheck.report.envelope import Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.grid import Heading, Row, grid

@@ -25,10 +25,9 @@ from gpucheck.bench.ci.baseline import (
     saved_run,
     to_text,
 )
-from gpucheck.bench.ci.gate_model import Direction, ProfileUse
 from gpucheck.bench.ci.model import Fingerprint, SavedRun
 from gpucheck.bench.environment import VARIABLES
-from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.model import Direction, ProfileUse, Scope, Verified
 from gpucheck.report.codec import to_plain
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import WrongUseError

@@ -10,9 +10,8 @@ import pytest
 
 from gpucheck.bench.ci.baseline import row_series, saved_run
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.model import RunComparison, SavedRun
-from gpucheck.bench.model import Scope
+from gpucheck.bench.model import GateClass, GateStatus, Scope
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import doubt

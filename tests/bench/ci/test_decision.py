@@ -21,7 +21,7 @@ from benchmarks.decision import (
 )
 from gpucheck.bench.ci import decision
 from gpucheck.bench.ci.decision import decide, decide_between, limit_of
-from gpucheck.bench.ci.gate_model import Direction, GateStatus
+from gpucheck.bench.model import Direction, GateStatus
 
 GOOD = (1.0, 1.01, 0.99, 1.005, 0.995)
 FIGURES = st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=12)

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import exit_status, judge, series_of, settled, warnings
 from gpucheck.bench.ci.model import Baseline
 from gpucheck.bench.ci.profile_model import Profile
 from gpucheck.bench.ci.profiles import load_profile
 from gpucheck.bench.ci.run_data import RunData
-from gpucheck.bench.model import Scope, Verified
+from gpucheck.bench.model import GateClass, GateStatus, Scope, Verified
 from gpucheck.bench.roofline import board_of
 from gpucheck.bench.workers import WORKER_DIED, WORKER_LATE, WORKER_SILENT
 from gpucheck.drivers.gpu import BenchGpu

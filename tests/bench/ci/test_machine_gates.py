@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine
 from gpucheck.bench.ci.run_data import Node, RunData
+from gpucheck.bench.model import GateClass, GateStatus
 from gpucheck.inventory.model import MigState
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus, Severity
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.run_data import RunData
+from gpucheck.bench.model import GateClass, GateStatus, Severity
 from tests.fakes.bench_results import (
     measurement,
     product,

@@ -17,7 +17,6 @@ from gpucheck.bench.workers import (
     WORKER_NO_DOCUMENT,
     WorkerAnswer,
     WorkerDevice,
-    WorkerOrder,
     worker_devices,
 )
 from gpucheck.report.envelope import Failure
@@ -30,7 +29,7 @@ DIED = WorkerAnswer(failure=Failure(code=WORKER_DIED, message="the process was e
 STOPPED = WorkerAnswer(failure=Failure(code=WORKER_INTERRUPTED, message="it was interrupted"))
 
 
-def good(order: WorkerOrder, number: int, sequential: bool) -> dict[str, Any]:
+def good(order: WorkerDevice, number: int, sequential: bool) -> dict[str, Any]:
     return document(order.device, 7e14)
 
 
@@ -157,7 +156,7 @@ def test_never_more_than_the_most() -> None:
 
 
 def test_one_that_dies_costs_the_others_nothing() -> None:
-    def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
+    def script(order: WorkerDevice, number: int, sequential: bool) -> Any:
         return DIED if (order.device, number) == ("gpu:1", 0) else good(order, number, sequential)
 
     runs = collected(FakeWorkers(script), "gpu:0", "gpu:1", processes=2, max_processes=2)
@@ -178,7 +177,7 @@ def test_where_nobody_answers_it_is_not_tried_again() -> None:
 
 
 def test_an_interrupt_ends_it_and_keeps_what_is_there() -> None:
-    def script(order: WorkerOrder, number: int, sequential: bool) -> Any:
+    def script(order: WorkerDevice, number: int, sequential: bool) -> Any:
         return STOPPED if number == 2 else good(order, number, sequential)
 
     runs = collected(FakeWorkers(script), "gpu:0", processes=5, max_processes=5)

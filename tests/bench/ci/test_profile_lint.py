@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.gate_model import Severity
 from gpucheck.bench.ci.profile_lint import Findings, lint, lint_text
 from gpucheck.bench.ci.profile_model import Problem
+from gpucheck.bench.model import Severity
 from gpucheck.report.errors import WrongUseError
 from tests.architecture.house import ROOT
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck import __version__
-from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.model import (
     BASELINE_SCHEMA,
     Fingerprint,
@@ -21,6 +20,7 @@ from gpucheck.bench.ci.model import (
 from gpucheck.bench.ci.profile_lint import MOST_TOLERANCE_PERCENT, lint_text
 from gpucheck.bench.ci.profile_record import _toml, record_profile
 from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.bench.model import Direction
 from gpucheck.report.errors import WrongUseError
 
 BASE = load_profile("default")

@@ -12,7 +12,6 @@ import pytest
 
 from gpucheck.bench.ci import run as run_module
 from gpucheck.bench.ci.baseline import profile_key, row_series, saved_run
-from gpucheck.bench.ci.gate_model import Gate, GateClass, GateStatus
 from gpucheck.bench.ci.gates import series_of
 from gpucheck.bench.ci.model import Reference, SavedRun
 from gpucheck.bench.ci.processes import worker_arguments
@@ -28,7 +27,16 @@ from gpucheck.bench.ci.run import (
     wanted_devices,
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
-from gpucheck.bench.model import BenchMode, BenchRequest, BenchResult, Corruption, Verified
+from gpucheck.bench.model import (
+    BenchMode,
+    BenchRequest,
+    BenchResult,
+    Corruption,
+    Gate,
+    GateClass,
+    GateStatus,
+    Verified,
+)
 from gpucheck.bench.plan import BUDGETS_S
 from gpucheck.bench.workers import (
     WORKER_DIED,

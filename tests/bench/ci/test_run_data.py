@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gate_model import Direction
 from gpucheck.bench.ci.profile_model import Check, Expectation, Metric, Phase, Statistic, Target
 from gpucheck.bench.ci.run_data import metric_values, value_of
-from gpucheck.bench.model import Measurement, Scope
+from gpucheck.bench.model import Direction, Measurement, Scope
 from tests.fakes.bench_results import measurement, product, result_of, run_of
 
 COPY = Check(

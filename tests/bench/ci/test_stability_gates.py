@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
 from gpucheck.bench.ci.gates import judge
 from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run_data import RunData
-from gpucheck.bench.model import Corruption, Verified
+from gpucheck.bench.model import Corruption, GateClass, GateStatus, Verified
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors, uuid_of

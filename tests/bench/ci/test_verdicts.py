@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.bench.ci.gate_model import Direction, Gate, GateStatus
 from gpucheck.bench.ci.model import ComparedRow, ComparedRun, RunComparison
-from gpucheck.bench.model import Corruption
+from gpucheck.bench.model import Corruption, Direction, Gate, GateStatus
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.verdicts import Kind, verdicts_of

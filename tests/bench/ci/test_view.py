@@ -11,7 +11,11 @@ import pytest
 from rich.console import Console
 
 from gpucheck.bench.ci.compare import compare_runs, conclude_comparison
-from gpucheck.bench.ci.gate_model import (
+from gpucheck.bench.ci.limits import explain
+from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
+from gpucheck.bench.ci.profiles import load_profile
+from gpucheck.bench.ci.view import render_gates, render_profile
+from gpucheck.bench.model import (
     Direction,
     Gate,
     GateClass,
@@ -19,10 +23,6 @@ from gpucheck.bench.ci.gate_model import (
     ProfileUse,
     Severity,
 )
-from gpucheck.bench.ci.limits import explain
-from gpucheck.bench.ci.profile_model import Problem, ProfileAction, ProfileFile, ProfileResult
-from gpucheck.bench.ci.profiles import load_profile
-from gpucheck.bench.ci.view import render_gates, render_profile
 from gpucheck.report.envelope import Evidence, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus, Severity
+from gpucheck.bench.model import GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.github import MOST_ANNOTATIONS, render, workflow_commands

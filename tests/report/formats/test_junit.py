@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucheck.bench.ci.gate_model import GateClass, GateStatus
+from gpucheck.bench.model import GateClass, GateStatus
 from gpucheck.report.envelope import Failure, Notice, Report
 from gpucheck.report.errors import ExitCode
 from gpucheck.report.formats.junit import render
