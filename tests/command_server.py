@@ -34,8 +34,8 @@ READ_AT_START = (
     "_TYPER",
 )  # fmt: skip
 #: With a module path the program itself may load the pretended CuPy, and that the driver's
-#: libraries: a server is started with these.
-OF_A_SERVER = ("PYTHONPATH", "LD_LIBRARY_PATH")
+#: libraries: the dynamic loader reads where they are at the start of a server.
+OF_A_SERVER = "LD_LIBRARY_PATH"
 #: Each takes 60 MB.
 MOST_SERVERS = 4
 
@@ -51,7 +51,7 @@ class CommandServers:
     """A server for what needs no libraries of its own, and one for each of the last others."""
 
     def __init__(self) -> None:
-        self._servers: dict[tuple[str | None, ...], CommandServer] = {}
+        self._servers: dict[str | None, CommandServer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -73,13 +73,11 @@ class CommandServers:
 
         Raises subprocess.TimeoutExpired, after all processes of its session have been killed.
         """
-        given = {name: environment[name] for name in OF_A_SERVER if name in environment}
-        variables = given if "PYTHONPATH" in given else {}
-        key = tuple(map(variables.get, OF_A_SERVER))
-        server = self._servers.pop(key, None) or CommandServer(variables)
+        libraries = environment.get(OF_A_SERVER) if "PYTHONPATH" in environment else None
+        server = self._servers.pop(libraries, None) or CommandServer(libraries)
         if len(self._servers) == MOST_SERVERS:
             self._servers.pop(next(iter(self._servers))).close()
-        self._servers[key] = server
+        self._servers[libraries] = server
         request = {
             "words": [os.fspath(word) for word in words],
             "environment": dict(environment),
@@ -94,15 +92,16 @@ class CommandServer:
     #: Processor time of all calls whose server lives: the system counts it for us only at its end.
     uncounted_cpu_s: ClassVar[float] = 0.0
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(self, libraries: str | None) -> None:
+        self._cpu_s = 0.0
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-        given = variables.get("PYTHONPATH")
-        paths = [str(ROOT), *(given.split(os.pathsep) if given else [])]
+        if libraries is not None:
+            kept[OF_A_SERVER] = libraries
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
             cwd=ROOT,
-            env={**kept, "LANG": "C.UTF-8", **variables, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**kept, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
@@ -111,9 +110,8 @@ class CommandServer:
     def close(self) -> None:
         """End it."""
         self._ours.close()  # it ends when nobody is there to ask
-        before_s = sum(os.times()[2:4])
         self._process.wait(timeout=30)
-        CommandServer.uncounted_cpu_s -= sum(os.times()[2:4]) - before_s
+        CommandServer.uncounted_cpu_s -= self._cpu_s
 
     def run(
         self, request: Mapping[str, Any], stdin: bytes, timeout_s: float
@@ -138,6 +136,7 @@ class CommandServer:
                 raise
             finally:
                 ended = json.loads(self._ours.recv(LONGEST_MESSAGE_BYTES))
+                self._cpu_s += ended["cpu_s"]
                 CommandServer.uncounted_cpu_s += ended["cpu_s"]
         return ended["code"], stdout, stderr
 
@@ -185,8 +184,9 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     words = request["words"]
     sys.argv = [str(ROOT / "gpucheck" / "__main__.py"), *words]
     sys.orig_argv = [sys.executable, "-m", "gpucheck", *words]
+    given = request["environment"].get("PYTHONPATH")
     # The server's own are this checkout's folder, as where it began and as a module path.
-    sys.path[:2] = [request["cwd"]]
+    sys.path[:2] = [request["cwd"], *(given.split(os.pathsep) if given else [])]
 
 
 def wait_for_a_call(connection: socket.socket) -> None:

@@ -178,13 +178,24 @@ def c_compiler() -> str:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Note how much of a processor the fixtures took that were made for a test."""
+    yield from noting_cpu(item, "setup_cpu_s")
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Note how much of a processor a test took, with its children and its calls of the command."""
+    yield from noting_cpu(item, "cpu_s")
+
+
+def noting_cpu(item: pytest.Item, name: str) -> Iterator[None]:
+    """Keep the processor time of what is done meanwhile as a property of a test."""
     before_s = cpu_s()
     try:
         yield
     finally:
-        item.user_properties.append(("cpu_s", round(cpu_s() - before_s, 2)))
+        item.user_properties.append((name, round(cpu_s() - before_s, 3)))
 
 
 def cpu_s() -> float:
