@@ -1,11 +1,27 @@
-"""Snapshot of a machine, to be looked at elsewhere."""
+"""Snapshot of a machine, to be looked at elsewhere, and its redaction for strangers.
+
+In a redacted snapshot names become stand-ins, and the meaning stays. The same name gets the same
+stand-in everywhere. A UUID, and the unique, ambiguous or unknown beginning of one, stays just that,
+so the recorded CUDA_VISIBLE_DEVICES selects the same devices.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpucheck.drivers.evidence import SystemReading
 from gpucheck.drivers.interface import NvmlRequest, Probes
+from gpucheck.drivers.readings import (
+    CudaReading,
+    GpuReading,
+    NvmlReading,
+    ProcessIdentity,
+)
 from gpucheck.drivers.recorded import Snapshot
 from gpucheck.inventory.inventory import HUNG, complete_host, nvml_failure
-from gpucheck.inventory.redaction import redact
+from gpucheck.inventory.visibility import digits_of, gpu_uuid, looks_like_uuid
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode
 
@@ -51,3 +67,291 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
         message = f"The snapshot has no full GPU readings. {said}"
         notices = (Notice(code="no-gpu-readings", message=message),)
     return Answer(result=snapshot, exit_code=ExitCode.OK, host=snapshot.host, warnings=notices)
+
+
+# -------------------------------------------------------------------------------- redaction
+
+#: Variables whose values name devices.
+_DEVICE_LISTS = (VISIBLE, "NVIDIA_VISIBLE_DEVICES")
+#: Variables whose values are numbers, sizes and fixed words. All others can hold paths and names.
+_PLAIN = re.compile(
+    "CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|CUDA_MODULE_LOADING|CUPY_GPU_MEMORY_LIMIT"
+    "|COMPUTE_PROFILE|NSIGHT_CUDA_DEBUGGER|NUMBA_DISABLE_CUDA|NUMBA_ENABLE_CUDASIM|OPENCL_PROFILE"
+    "|PYTORCH_NVML_BASED_CUDA_CHECK|JAX_PLATFORMS|NVIDIA_DRIVER_CAPABILITIES|PYTORCH_(CUDA_)?ALLOC_CONF"
+    "|PYTORCH_NO_CUDA_MEMORY_CACHING|CUDA_MEMORY_LIMIT|CUDA_DEVICE_MEMORY_LIMIT(_[0-9]+)?"
+    "|SLURM_(GPUS|JOB_GPUS|STEP_GPUS)|TF_DEVICE_MIN_SYS_MEMORY_IN_MB|TF_FORCE_GPU_ALLOW_GROWTH"
+    "|TF_FORCE_UNIFIED_MEMORY|TF_GPU_ALLOCATOR|TF_GPU_MEMORY_FRACTION|TF_GPU_MEMORY_LIMIT"
+    "|TF_MEMORY_ALLOCATION|TF_PER_DEVICE_MEMORY_LIMIT_MB|PER_PROCESS_GPU_MEMORY_FRACTION"
+    "|per_process_gpu_memory_fraction|XLA_CLIENT_MEM_FRACTION|XLA_PYTHON_CLIENT_[A-Z_]+"
+)
+#: Parts of their values: numbers, sizes, ranges, and the words that these settings know.
+_VALUE_PARTS = re.compile(r"[\s,:;=<>\[\]]+")
+_VALUE_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[+-]?[0-9]{1,3})?(?:[kmgt]i?b?|b|%)?"
+    r"|[0-9]{1,4}-[0-9]{1,4}",
+    re.ASCII | re.I,
+)
+_VALUE_WORDS = frozenset(
+    {
+        "true", "false", "yes", "no", "on", "off", "default", "none", "all", "void",
+        "fastest_first", "pci_bus_id", "lazy", "eager", "compute", "utility", "graphics",
+        "video", "display", "compat32", "ngx", "cpu", "cuda", "gpu", "rocm", "tpu", "metal",
+        "bfc", "platform", "cuda_async", "cuda_malloc_async", "vmm", "backend", "native",
+        "cudamallocasync", "max_split_size_mb", "roundup_power2_divisions",
+        "garbage_collection_threshold", "expandable_segments", "per_process_memory_fraction",
+        "max_non_split_rounding_mb", "pinned_use_cuda_host_register",
+        "pinned_num_register_threads", "pinned_use_background_threads",
+        "pinned_reserve_segment_size_mb", "release_lock_on_cudamalloc",
+        "graph_capture_record_stream_reuse",
+    }
+)  # fmt: skip
+REDACTED = "redacted"
+#: Fields of the drivers' readings in which names and paths can stand.
+_SENTENCES = frozenset({"message", "unavailable", "pci_unavailable"})
+#: Words that mean something in lists of devices.
+_LIST_WORDS = frozenset({"", "all", "none", "void", "NoDevFiles"})
+_NUMBER = re.compile(r"(?P<number>[+-]?(?:0[xX][0-9a-fA-F]*|[0-9]+))(?P<rest>.*)", re.ASCII | re.S)
+_HARMLESS_REST = re.compile(r"[-:.0-9]*", re.ASCII)
+_LEGACY_MIG = re.compile(r"MIG-(?P<gpu>GPU-[^/]*)(?P<place>/[0-9]{1,4}/[0-9]{1,4})", re.ASCII)
+#: A path in a message, up to where the message goes on. System paths reveal nothing.
+_PATH = re.compile(
+    r"(?<![\w./-])/(?!(?:dev|etc|lib|lib64|proc|sys|usr(?!/local/(?!(?:bin|lib|lib64|cuda[-.0-9]*)\b)))\b)"
+    r"[^:'\"\n]+"
+    r"|~[\w.-]*/[^:'\"\n]*|\b[A-Za-z]:\\[^'\"\n]*|\\\\[\w.$-]+\\[^'\"\n]*"
+)
+#: Names in lines of the kernel log: processes that have ended, GPUs and boards.
+#: A process's name may hold spaces and commas: of what follows it only a known end stays.
+_LOGGED_PROCESS = re.compile(
+    r"\bname=.*?(?P<end>, (?:GPU has fallen off the bus|Ch(?:annel)? [0-9a-fA-Fx]{1,10})\.?)?$",
+    re.S,
+)
+_LOGGED_SERIAL = re.compile(r"(?i)(\bserial(?: number)?\b[:=\s]*)[^\s,;]+")
+#: Addresses of a network card, of the network and of people; a bus id has fewer colons.
+_LOGGED_ADDRESS = re.compile(
+    r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b"
+    r"|(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})(?![\w:.])"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){1,6}:(?:[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6})?(?![\w:])"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*"
+)
+_LOGGED_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+#: Shorter names occur in our own sentences.
+_SHORTEST_NAME = 3
+#: A UUID's beginning of this length tells the stand-ins apart.
+_BEGINNING = len("GPU-00000001")
+
+
+class _Aliases:
+    """Stand-ins for names, numbered by first appearance."""
+
+    def __init__(self, make: Callable[[int], str]) -> None:
+        self._make = make
+        self.known: dict[str, str] = {}
+
+    def of(self, name: str | None) -> str | None:
+        """Return the stand-in of a name; None stays None."""
+        return None if name is None else self.name(name)
+
+    def name(self, name: str) -> str:
+        """Return the stand-in of a name."""
+        return self.known.setdefault(name, self._make(len(self.known) + 1))
+
+
+def _uuid(number: int, version: int) -> str:
+    """Return a UUID's digits; GPUs and instances differ in them, as CUDA drops the kind."""
+    return f"{number:08x}-0000-{version}000-8000-{number:012x}"
+
+
+class _Redactor:
+    """All stand-ins of one recording."""
+
+    def __init__(self) -> None:
+        self.gpus = _Aliases(lambda number: f"GPU-{_uuid(number, 4)}")
+        self.migs = _Aliases(lambda number: f"MIG-{_uuid(number, 5)}")
+        self.serials = _Aliases(lambda number: f"serial-{number}")
+        self.users = _Aliases(lambda number: f"user-{number}")
+        self.processes = _Aliases(lambda number: f"process-{number}")
+        self.hosts = _Aliases(lambda number: "host")
+        self._unknown = _Aliases(lambda number: f"ffffffff-{number:04x}")
+        # The stand-ins begin with zeros, so these begin more than one of them.
+        self._ambiguous = _Aliases(lambda number: "0" * ((number - 1) % 8))
+        self._listed: set[str] = set()
+
+    # ------------------------------------------------------------------------------ readings
+
+    def nvml(self, reading: NvmlReading) -> NvmlReading:
+        gpus = tuple(self._gpu(gpu) for gpu in reading.gpus)
+        self._listed = {*self.gpus.known, *self.migs.known}
+        return reading._replace(gpus=gpus)
+
+    def _gpu(self, gpu: GpuReading) -> GpuReading:
+        return gpu._replace(
+            uuid=self.gpus.of(gpu.uuid),
+            serial=self.serials.of(gpu.serial),
+            # An instance's name is the card's model and the profile: nothing personal.
+            mig_instances=tuple(
+                instance._replace(uuid=self.migs.of(instance.uuid))
+                for instance in gpu.mig_instances
+            ),
+        )
+
+    def cuda(self, reading: CudaReading) -> CudaReading:
+        known = {digits_of(name): alias for name, alias in self._uuids().items()}
+
+        def alias(digits: str | None) -> str | None:
+            if digits is None:
+                return None
+            # A device that NVML could not name (a lost GPU) gets a stand-in of its own.
+            return digits_of(known.get(digits) or self.gpus.name(gpu_uuid(digits)))
+
+        devices = (each._replace(uuid_hex=alias(each.uuid_hex)) for each in reading.devices)
+        return reading._replace(devices=tuple(devices))
+
+    def process(self, process: ProcessIdentity) -> ProcessIdentity:
+        name = self.processes.of(process.name)
+        # A command line names files, projects and passwords: only its process stays.
+        command = process.command and (name or self.processes.name(process.command))
+        user = self.users.of(process.user)
+        return process._replace(name=name, user=user, command=command)
+
+    # ----------------------------------------------------------------------------- variables
+
+    def variable(self, name: str, value: str) -> str:
+        if name in _DEVICE_LISTS:
+            return ",".join(self._entry(entry) for entry in value.split(","))
+        known = _PLAIN.fullmatch(name) and all(map(_is_setting, _VALUE_PARTS.split(value)))
+        return value if known and self.text(value) == value else REDACTED
+
+    def _entry(self, entry: str) -> str:
+        """Replace a UUID or the beginning of one; ordinals and words of the grammar stay."""
+        text = entry.strip()
+        before, _, after = entry.partition(text) if text else (entry, "", "")
+        return f"{before}{self._device(text)}{after}"
+
+    def _device(self, text: str) -> str:
+        if looks_like_uuid(text):
+            return self._uuid(text)
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            return text if text in _LIST_WORDS else REDACTED
+        return text if _HARMLESS_REST.fullmatch(number["rest"]) else f"{number['number']}?"
+
+    def _uuid(self, text: str) -> str:
+        found = self._strict(text)
+        if found is not None:
+            return found
+        loose = self._strict(text[:4].upper() + text[4:].lower())
+        if loose is None:
+            return text[:4] + self._unknown.name(text)
+        # Right but for the case of its letters; the stand-in's only letters are these three.
+        return loose[:4].lower() + loose[4:]
+
+    def _strict(self, text: str) -> str | None:
+        """Return the stand-in of what these very letters name, or None if they name nothing."""
+        uuids = self._uuids()
+        if text in uuids:
+            return uuids[text]
+        legacy = _LEGACY_MIG.fullmatch(text)
+        if legacy is not None:
+            parent = self._strict(legacy["gpu"])
+            return None if parent is None else f"MIG-{parent}{legacy['place']}"
+        # The beginning of what CUDA alone names is unknown to the rules, and stays so.
+        matches = [uuid for uuid in self._listed if uuid.startswith(text)]
+        if len(matches) > 1:
+            return text[:4] + self._ambiguous.name(text)
+        return uuids[matches[0]][:_BEGINNING] if matches else None
+
+    def _uuids(self) -> dict[str, str]:
+        return {**self.gpus.known, **self.migs.known}
+
+    # ----------------------------------------------------------------------------- sentences
+
+    def text(self, text: str) -> str:
+        """Return a sentence without the names known so far, and without paths."""
+        tables = (self.users, self.hosts, self.serials, self.processes, self.gpus, self.migs)
+        names = {name: alias for table in tables for name, alias in table.known.items()}
+        long = sorted((name for name in names if len(name) >= _SHORTEST_NAME), key=len)
+        if long:
+            pattern = "|".join(re.escape(name) for name in reversed(long))
+            text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: names[found[0]], text)
+        return _PATH.sub("(path)", text)
+
+    def system(self, reading: SystemReading) -> SystemReading:
+        """Return the system's reading; kernel log lines can hold text of any driver or program."""
+        reading = self.everything(reading)
+        lines = reading.log.lines
+        if lines is None:
+            return reading
+        return reading._replace(log=reading.log._replace(lines=tuple(map(_redact_line, lines))))
+
+    def everything(self, value: Any) -> Any:
+        """Return a record of evidence with every text in it redacted."""
+        return _walk(value, lambda text, _field: self._with_uuids(text))
+
+    def sentences(self, value: Any) -> Any:
+        """Return a driver's reading with its sentences and paths redacted; all else stays."""
+
+        def redacted(text: str, field: str) -> str:
+            if field == "library_path":  # evidence, which can name a GPU that nothing else names
+                return self._with_uuids(text)
+            return self.text(text) if field in _SENTENCES else text
+
+        return _walk(value, redacted)
+
+    def _with_uuids(self, text: str) -> str:
+        """Return a text without names and paths, and with a stand-in for each UUID in it."""
+        return self.text(_LOGGED_UUID.sub(lambda found: self._uuid(found[0]), text))
+
+
+def _walk(value: Any, change: Callable[[str, str], str], field: str = "") -> Any:
+    """Return a reading with each text changed; `change` gets the text and the name of its field."""
+    if isinstance(value, str):
+        return change(value, field)
+    if isinstance(value, Mapping):
+        return {key: _walk(item, change, field) for key, item in value.items()}
+    if not isinstance(value, tuple):
+        return value
+    if not hasattr(value, "_fields"):
+        return tuple(_walk(item, change, field) for item in value)
+    pairs = zip(value, value._fields, strict=True)
+    return type(value)(*(_walk(item, change, name) for item, name in pairs))
+
+
+def _redact_line(line: str) -> str:
+    """Return a line of the kernel log without processes, serial numbers and addresses."""
+    line = _LOGGED_PROCESS.sub(lambda found: f"name={REDACTED}{found['end'] or ''}", line)
+    return _LOGGED_ADDRESS.sub("(address)", _LOGGED_SERIAL.sub(rf"\1{REDACTED}", line))
+
+
+def _is_setting(part: str) -> bool:
+    """Return whether a part of a value is a number or a word that settings know."""
+    return not part or part.lower() in _VALUE_WORDS or _VALUE_NUMBER.fullmatch(part) is not None
+
+
+def redact(snapshot: Snapshot) -> Snapshot:
+    """Replace serials, UUIDs, and host, user and process names, each consistently.
+
+    Indices, bus ids, models, sizes, loads and process ids stay. Variables that can hold anything
+    keep their name alone.
+    """
+    redactor = _Redactor()
+    nvml = redactor.nvml(snapshot.nvml) if snapshot.nvml else None
+    cuda = redactor.cuda(snapshot.cuda) if snapshot.cuda else None
+    unrestricted = snapshot.cuda_unrestricted and redactor.cuda(snapshot.cuda_unrestricted)
+    host = snapshot.host._replace(name=redactor.hosts.of(snapshot.host.name))
+    processes = tuple(redactor.process(process) for process in snapshot.processes)
+    return snapshot._replace(
+        host=host,
+        environment={
+            name: redactor.variable(name, value) for name, value in snapshot.environment.items()
+        },
+        kernel=redactor.sentences(snapshot.kernel),
+        nvml=redactor.sentences(nvml),
+        cuda=redactor.sentences(cuda),
+        processes=processes,
+        redacted=True,
+        system=snapshot.system and redactor.system(snapshot.system),
+        cuda_unrestricted=redactor.sentences(unrestricted),
+        health=redactor.everything(snapshot.health),
+        builds=redactor.everything(snapshot.builds),
+    )

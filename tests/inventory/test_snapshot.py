@@ -1,21 +1,39 @@
-"""What a recording holds, and what it fails to hold."""
+"""What a recording holds and fails to hold, and what strangers may see of it."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import re
+from collections.abc import Mapping
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucheck.drivers.evidence import (
+    BuildsReading,
+    KernelLogReading,
+    LibrariesReading,
+    LibraryReading,
+    SystemReading,
+)
 from gpucheck.drivers.interface import NvmlRequest
 from gpucheck.drivers.readings import (
+    CudaDeviceReading,
     CudaReading,
+    GpuReading,
     KernelReading,
+    MigReading,
     NvmlReading,
     ProbeFailure,
     ProcessIdentity,
     ProcessReading,
 )
 from gpucheck.drivers.recorded import RecordedProbes, Snapshot
-from gpucheck.inventory.snapshot import record, take_snapshot
+from gpucheck.inventory.snapshot import record, redact, take_snapshot
+from gpucheck.inventory.visibility import apply_rules, digits_of, join_driver
 from gpucheck.report.codec import from_plain, to_plain
+from gpucheck.report.envelope import Host
 from gpucheck.report.errors import ExitCode
 from tests.fakes.probes import FakeProbes, gpu_reading, reading_of
 
@@ -124,3 +142,409 @@ def test_redaction_covers_the_envelope() -> None:
     assert isinstance(answer.result, Snapshot)
     assert answer.result.redacted is True
     assert answer.host.name == answer.result.host.name == "host"
+
+
+# -------------------------------------------------------------------------------- redaction
+
+A = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
+B = "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293"
+M0 = "MIG-a1e3a6c4-1f35-5b0b-9a52-6f2f2bd2ec01"
+M1 = "MIG-b7c8e2de-5a42-54e0-8fd9-3b1b8b30d402"
+#: A GPU that CUDA names and NVML does not.
+LOST = "GPU-0b5c1d2e-3333-4444-5555-666677778888"
+ALIAS_A = "GPU-00000001-0000-4000-8000-000000000001"
+ALIAS_M0 = "MIG-00000001-0000-5000-8000-000000000001"
+
+SPLIT = (
+    gpu_reading(0, uuid=A, mig_enabled=False),
+    gpu_reading(
+        1,
+        uuid=B,
+        mig_enabled=True,
+        mig_instances=(
+            MigReading(uuid=M0, gpu_instance_id=1, compute_instance_id=0),
+            MigReading(uuid=M1, gpu_instance_id=2, compute_instance_id=0),
+        ),
+    ),
+)
+
+
+def snapshot(
+    *gpus: GpuReading, environment: Mapping[str, str] | None = None, **changes: object
+) -> Snapshot:
+    values: dict[str, object] = {
+        "time": "2026-01-02T03:04:05Z",
+        "host": Host(name="annas-box", os="Debian", kernel="6.1.0"),
+        "environment": environment or {},
+        "nvml": reading_of(*gpus),
+    }
+    return Snapshot(**(values | changes))  # type: ignore[arg-type]
+
+
+def cuda(*uuids: str) -> CudaReading:
+    devices = tuple(
+        CudaDeviceReading(ordinal=ordinal, uuid_hex=digits_of(uuid))
+        for ordinal, uuid in enumerate(uuids)
+    )
+    return CudaReading(device_count=len(devices), devices=devices)
+
+
+def gpus_of(found: Snapshot) -> tuple[GpuReading, ...]:
+    assert found.nvml is not None
+    return found.nvml.gpus
+
+
+def variable(text: str, *gpus: GpuReading, name: str = "CUDA_VISIBLE_DEVICES") -> str:
+    return redact(snapshot(*gpus, environment={name: text})).environment[name]
+
+
+# ------------------------------------------------------------------------------------- readings
+
+
+def test_names_become_stand_ins() -> None:
+    people = (
+        ProcessIdentity(pid=1, name="python", user="anna", command="python train.py --key s3cret"),
+        ProcessIdentity(pid=2, name="Xorg", user="root", command=None),
+        ProcessIdentity(pid=3, name="python", user="root", command="python"),
+        ProcessIdentity(pid=4, namespace="other"),
+        ProcessIdentity(pid=5, name=None, user="bert", command="/home/bert/x"),
+    )
+
+    found = redact(snapshot(*SPLIT, processes=people))
+
+    assert found.host == Host(name="host", os="Debian", kernel="6.1.0")
+    assert [(p.name, p.user, p.command) for p in found.processes] == [
+        ("process-1", "user-1", "process-1"),
+        ("process-2", "user-2", None),
+        ("process-1", "user-2", "process-1"),
+        (None, None, None),
+        (None, "user-3", "process-3"),
+    ]
+    assert [gpu.serial for gpu in gpus_of(found)] == ["serial-1", "serial-2"]
+
+
+def test_what_explains_stays() -> None:
+    found = redact(snapshot(*SPLIT))
+
+    for before, after in zip(SPLIT, gpus_of(found), strict=True):
+        assert after._replace(uuid="", serial="", mig_instances=()) == before._replace(
+            uuid="", serial="", mig_instances=()
+        )
+
+
+def test_nvml_and_cuda_agree_on_the_stand_ins() -> None:
+    found = redact(snapshot(*SPLIT, cuda=cuda(M1, A, LOST)))
+
+    assert found.cuda is not None
+    joined = join_driver(apply_rules(None, None, gpus_of(found)), found.cuda, gpus_of(found))
+
+    assert joined is not None
+    assert joined.visible == (
+        "MIG-00000002-0000-5000-8000-000000000002",
+        ALIAS_A,
+        "GPU-00000003-0000-4000-8000-000000000003",
+    )
+
+
+def test_what_was_not_recorded_stays_absent() -> None:
+    empty = Snapshot(time="t", host=Host(), environment={})
+
+    assert redact(empty) == empty._replace(redacted=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("libcuda.so.1: cannot open shared object file", None),
+        ("/sys/bus/pci/devices: Permission denied", None),
+        ("/dev/nvidia0 refused it", None),
+        ("could not be loaded: /home/anna m/libcuda.so.1: file too short",
+         "could not be loaded: (path): file too short"),
+        ("/mnt/anna/sys/bus: No such file", "(path): No such file"),
+        ("'/home/anna/venv/bin/python' is not there", "'(path)' is not there"),
+        ("anna may not do that on annas-box", "user-1 may not do that on host"),
+        ("nannas stay", None),
+    ],
+)  # fmt: skip
+def test_sentences_lose_names_and_paths(before: str, after: str | None) -> None:
+    failure = ProbeFailure(code="x", message=before)
+    gpu = gpu_reading(0, failure=failure, unavailable={"name": before})
+    mig = MigReading(unavailable={"name": before})
+    found = redact(
+        snapshot(
+            gpu._replace(mig_instances=(mig,)),
+            processes=(ProcessIdentity(pid=1, user="anna"),),
+            kernel=KernelReading(pci_unavailable=before),
+            cuda=CudaReading(failure=failure),
+        )
+    )
+
+    expected = before if after is None else after
+    [row] = gpus_of(found)
+    assert row.failure is not None
+    assert found.cuda is not None
+    assert found.cuda.failure is not None
+    assert found.kernel is not None
+    assert {
+        row.failure.message,
+        row.unavailable["name"],
+        row.mig_instances[0].unavailable["name"],
+        found.cuda.failure.message,
+        found.kernel.pci_unavailable,
+    } == {expected}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=train.py, GPU has fallen off the bus.",
+            "NVRM: Xid (PCI:0000:1a:00): 79, pid=9, name=redacted, GPU has fallen off the bus.",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=my train, annas data, Ch 00000008, intr 0",
+            "NVRM: Xid (PCI:0000:1a:00): 31, pid=9, name=redacted",
+        ),
+        ("NVRM: GPU serial 04711 at 0000:1a:00.0", "NVRM: GPU serial redacted at 0000:1a:00.0"),
+        (
+            "nvidia: anna@example.org 10.1.2.3 fe80::1:2 00:1b:44:11:3a:b7 at 12:34:56 v535.129.03",
+            "nvidia: (address) (address) (address) (address) at 12:34:56 v535.129.03",
+        ),
+        (f"NVRM: GPU at PCI:0000:1a:00: {A}", f"NVRM: GPU at PCI:0000:1a:00: {ALIAS_A}"),
+        (f"NVRM: GPU at PCI:0000:1b:00: {LOST}", "NVRM: GPU at PCI:0000:1b:00: GPU-ffffffff-0001"),
+        ("NVRM: GPU Board Serial Number: 04711", "NVRM: GPU Board Serial Number: redacted"),
+        ("/etc/modprobe.d/nv.conf: blacklist nvidia", None),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
+        ("/opt/anna/lib/libcuda.so.1", "(path)"),
+    ],
+)
+def test_lines_of_the_log_lose_names_and_paths(before: str, after: str | None) -> None:
+    system = SystemReading(log=KernelLogReading(lines=(before,)))
+
+    found = redact(snapshot(*SPLIT, system=system))
+
+    expected = before if after is None else after
+    assert found.system == SystemReading(log=KernelLogReading(lines=(expected,)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", None),
+        ("/usr/local/cuda-12.4/lib64/libcudart.so.12", None),
+        (f"/usr/lib/{A}/libcuda.so.1", f"/usr/lib/{ALIAS_A}/libcuda.so.1"),
+        (f"/usr/lib/{LOST}/libcuda.so.1", "/usr/lib/GPU-ffffffff-0001/libcuda.so.1"),
+        ("/opt/anna/lib/libcuda.so.1", "(path)"),
+        ("/usr/local/anna/lib/libcuda.so.1", "(path)"),
+        ("~anna/lib/libcuda.so.1", "(path)"),
+        ("~/lib/libcuda.so.1", "(path)"),
+        ("C:\\Users\\Anna\\nvcuda.dll", "(path)"),
+        ("\\\\server\\anna\\nvcuda.dll", "(path)"),
+    ],
+)
+def test_evidence_loses_paths(before: str, after: str | None) -> None:
+    reading = cuda(A)._replace(library_path=before)
+
+    found = redact(snapshot(*SPLIT, cuda_unrestricted=reading, cuda=reading))
+
+    assert found.cuda_unrestricted == found.cuda
+    assert found.cuda is not None
+    assert found.cuda.library_path == (before if after is None else after)
+
+
+def test_a_version_of_four_numbers_is_no_address() -> None:
+    builds = BuildsReading(python="/usr/bin/python3", python_version="12.4.5.8")
+
+    assert redact(snapshot(builds=builds)).builds == builds
+
+
+# ------------------------------------------------------------------------------------ variables
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("0,1", "0,1"),
+        (" 1 , +0", " 1 , +0"),
+        ("0x1f,010", "0x1f,010"),
+        ("0-2", "0-2"),
+        ("0:1", "0:1"),
+        ("1anna", "1?"),
+        ("all", "all"),
+        ("NoDevFiles", "NoDevFiles"),
+        ("anna", "redacted"),
+        ("/var/run/nvidia-container-devices", "redacted"),
+        (A, ALIAS_A),
+        (f"{A} , 1", f"{ALIAS_A} , 1"),
+        ("GPU-99", "GPU-00000001"),
+        ("GPU-9", "GPU-"),
+        ("GPU-9,GPU-", "GPU-,GPU-0"),
+        ("GPU-1,GPU-2,GPU-1", "GPU-ffffffff-0001,GPU-ffffffff-0002,GPU-ffffffff-0001"),
+        (A.upper(), ALIAS_A.replace("GPU", "gpu")),
+        ("gpu-99", "gpu-00000001"),
+        (M0, ALIAS_M0),
+        ("MIG-a", "MIG-00000001"),
+        (f"MIG-{B}/1/0", "MIG-GPU-00000002-0000-4000-8000-000000000002/1/0"),
+        ("MIG-GPU-9e/1/0", "MIG-GPU-00000002/1/0"),
+        ("MIG-1", "MIG-ffffffff-0001"),
+    ],
+)
+def test_lists_of_devices_keep_their_meaning(before: str, after: str) -> None:
+    assert variable(before, *SPLIT) == after
+    assert variable(before, *SPLIT, name="NVIDIA_VISIBLE_DEVICES") == after
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        ("CUPY_GPU_MEMORY_LIMIT", "30%"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".30"),
+        ("SLURM_JOB_GPUS", "0,3"),
+        ("SLURM_JOB_GPUS", "0-3"),
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync,roundup_power2_divisions:[256:1,>:2]"),
+        ("PYTORCH_ALLOC_CONF", "max_split_size_mb:512, garbage_collection_threshold:0.8"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
+        ("TF_GPU_MEMORY_LIMIT", "8192MiB"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "4g"),
+    ],
+)
+def test_settings_stay(name: str, value: str) -> None:
+    assert variable(value, name=name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LD_LIBRARY_PATH", "/home/anna/lib"),
+        ("CUDA_HOME", "/home/anna/cuda"),
+        ("CUDA_MPS_PIPE_DIRECTORY", "x"),
+        ("NVIDIA_REQUIRE_CUDA", "cuda>=12"),
+        ("SLURM_JOB_ID", "4711"),
+        ("XLA_FLAGS", "--xla_dump_to=/home/anna"),
+        ("CUDA_DEVICE_ORDER", "annas-box"),
+        ("JAX_PLATFORMS", "/home/anna/plugin.so"),
+        ("JAX_PLATFORMS", "cpu,anna"),
+        ("SLURM_JOB_GPUS", "annas-gpu"),
+        ("COMPUTE_PROFILE", "s3cret"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,anna:1"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "annas_allocator"),
+    ],
+)
+def test_other_values_go(name: str, value: str) -> None:
+    assert variable(value, name=name) == "redacted"
+
+
+# ----------------------------------------------------------------------------------- properties
+
+NAMES = st.from_regex(r"\Az[a-z0-9]{5,9}z\Z")
+DIGITS = st.text("89abcdef", min_size=32, max_size=32)
+UUIDS = DIGITS.map(lambda d: "-".join((d[:8], d[8:12], d[12:16], d[16:20], d[20:])))
+ENTRIES = (
+    "0", "1", "-1", "9", "00", "0x1", "", " ", "1 ", "none", "2foo", "GPU-", "GPU-8", "GPU-9a",
+    "gpu-9", "GPU-zz", "GPU-yy", "MIG-", "MIG-8", "MIG-zz",
+)  # fmt: skip
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[Snapshot, list[str]]:
+    """A recording full of names, and those names."""
+    secrets = draw(st.lists(NAMES, min_size=6, max_size=6, unique=True))
+    host, user, other, process, command, serial = secrets
+    uuids = draw(st.lists(UUIDS, min_size=4, max_size=4, unique=True))
+    gpu, second, mig, lost = f"GPU-{uuids[0]}", f"GPU-{uuids[1]}", f"MIG-{uuids[2]}", uuids[3]
+    split = draw(st.booleans())
+    instance = MigReading(uuid=mig, gpu_instance_id=1, compute_instance_id=0)
+    broken = f"could not read /home/{user}/{command}/x: refused to {other} on {host}"
+    failure = draw(st.sampled_from([None, ProbeFailure(code="gpu-is-lost", message=broken)]))
+    rows = (
+        gpu_reading(0, uuid=gpu, serial=serial, unavailable={"fan_percent": broken}),
+        gpu_reading(
+            1,
+            uuid=draw(st.sampled_from([second, None])),
+            mig_enabled=split,
+            mig_instances=(instance,) if split else (),
+            failure=failure,
+        ),
+    )
+    named = (gpu, second, mig, gpu[:9], second[:7], gpu.upper(), f"MIG-{second}/1/0", f" {gpu}")
+    listed = st.lists(st.sampled_from([*ENTRIES, *named, user, command]), max_size=5)
+    environment = {
+        "CUDA_VISIBLE_DEVICES": ",".join(draw(listed)),
+        "CUDA_DEVICE_ORDER": draw(st.sampled_from(["PCI_BUS_ID", user])),
+        "LD_LIBRARY_PATH": f"/home/{user}",
+        "XLA_FLAGS": command,
+        "TF_GPU_ALLOCATOR": other,
+    }
+    found = Snapshot(
+        time="2026-01-02T03:04:05Z",
+        host=Host(name=host),
+        environment=environment,
+        kernel=KernelReading(pci_unavailable=broken),
+        nvml=reading_of(*rows, failure=failure),
+        cuda=cuda(gpu, f"GPU-{lost}")._replace(library_path=f"/opt/{user}/libcuda.so.1"),
+        cuda_unrestricted=cuda(f"GPU-{lost}", gpu),
+        system=SystemReading(
+            libraries=LibrariesReading(
+                found=(LibraryReading(name="libcuda.so.1", path=f"/home/{user}/libcuda.so.1"),)
+            ),
+            log=KernelLogReading(
+                lines=(f"{host} kernel: NVRM: {gpu}, name={command}, serial number {serial}",)
+            ),
+        ),
+        builds=BuildsReading(python=f"/home/{user}/venv/bin/python"),
+        processes=(
+            ProcessIdentity(pid=1, name=process, user=user, command=f"{process} {command}"),
+            ProcessIdentity(pid=2, name=None, user=other, command=command),
+        ),
+    )
+    return found, [*secrets, *uuids, *(uuid.replace("-", "") for uuid in uuids)]
+
+
+@given(machines())
+def test_no_name_remains(machine: tuple[Snapshot, list[str]]) -> None:
+    found, secrets = machine
+
+    text = json.dumps(to_plain(redact(found)))
+
+    assert [secret for secret in secrets if secret in text.lower()] == []
+    assert not re.search(r"/home", text)
+
+
+@given(machines())
+def test_twice_is_once(machine: tuple[Snapshot, list[str]]) -> None:
+    once = redact(machine[0])
+
+    assert redact(once) == once
+
+
+def by_rules(found: Snapshot) -> tuple[str, ...] | None:
+    environment = found.environment
+    order = environment["CUDA_DEVICE_ORDER"]
+    return apply_rules(environment["CUDA_VISIBLE_DEVICES"], order, gpus_of(found)).visible
+
+
+def positions(found: Snapshot, visible: tuple[str, ...] | None) -> list[object] | None:
+    """Say which devices are visible without their names."""
+    places: dict[str | None, object] = {}
+    for gpu in gpus_of(found):
+        places[gpu.uuid] = gpu.index
+        places |= {each.uuid: (gpu.index, at) for at, each in enumerate(gpu.mig_instances)}
+    return None if visible is None else [places[uuid] for uuid in visible]
+
+
+@given(machines())
+def test_the_same_devices_are_visible(machine: tuple[Snapshot, list[str]]) -> None:
+    before, after = machine[0], redact(machine[0])
+
+    assert positions(after, by_rules(after)) == positions(before, by_rules(before))
+
+
+def test_a_reading_that_failed_keeps_its_code() -> None:
+    failure = ProbeFailure(code="timeout", message="it timed out", function="f", library_code=10)
+    found = snapshot(nvml=NvmlReading(failure=failure))
+
+    assert redact(found) == found._replace(host=found.host._replace(name="host"), redacted=True)
