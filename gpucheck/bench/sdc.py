@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
@@ -79,22 +79,19 @@ def stress_product(
         WrongUseError: the size or seed is invalid, or the size does not fit into memory.
         InconclusiveError: the host has no memory left.
     """
-    planned = plan_product(None if gpu is None else gpu.facts, request, cpu, held=held)
+    check, notes = plan_product(None if gpu is None else gpu.facts, request, cpu, held=held)
     order = CaseOrder(
         request=request,
-        shape=planned.shape,
-        dtype=planned.dtype,
+        shape=check.shape,
+        dtype=check.dtype,
         data=HostData(request.seed, request.fill),
         cpu=cpu,
         clock=clock,
         blas=blas,
         gpus=() if gpu is None else (gpu,),
     )
-    if gpu is None:
-        return StressProduct(CpuProduct(order), planned, clock, device="cpu")
-    device = f"gpu:{gpu.facts.cuda_index}"
-    product = GpuProduct(gpu, order)
-    return StressProduct(product, planned, clock, device=device, gpu_uuid=gpu.facts.uuid)
+    product = CpuProduct(order) if gpu is None else GpuProduct(gpu, order)
+    return StressProduct(product, check, clock, notes)
 
 
 def repeat_on_each(
@@ -121,30 +118,21 @@ def repeat_on_each(
 class StressProduct:
     """Repeated products on one device, for a given time or until the end of a burn.
 
-    `notes` tell the user about the choice of the product.
+    `check` is the planned one, `notes` tell the user about the choice of the product.
     """
 
     def __init__(
         self,
-        product: RepeatedProduct,
-        planned: PlannedProduct,
+        product: GpuProduct | CpuProduct,
+        check: Corruption,
         clock: Clock,
-        *,
-        device: str,
-        gpu_uuid: str | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self._product = product
         self._clock = clock
-        self._check = Corruption(
-            device=device,
-            gpu_uuid=gpu_uuid,
-            dtype=planned.dtype,
-            shape=planned.shape,
-            words=planned.shape[0] * planned.shape[2],
-            failure=planned.taken,
-        )
+        self._check = check
         self._batch = 1
-        self.notes = planned.notes
+        self.notes = notes
 
     @property
     def check(self) -> Corruption:
@@ -318,28 +306,16 @@ class _ProductKernel(KernelBase):
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedProduct:
-    """Product to repeat on one device; `taken` is set if others hold the memory for it.
-
-    `notes` tell the user about the choice.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-    taken: Failure | None = None
-
-
 def plan_product(
     gpu: BenchGpu | None,
     request: BenchRequest,
     cpu: CpuFacts,
     *,
     held: str | None = None,
-) -> PlannedProduct:
+) -> tuple[Corruption, tuple[str, ...]]:
     """Choose the product for a GPU, or for the CPU if `gpu` is None.
 
+    Return its check, which has a failure if others hold the memory for it, and notes for the user.
     `held` names the holders of the GPU's memory, if known.
 
     Raises:
@@ -357,12 +333,15 @@ def plan_product(
     product_request = BenchRequest(kernels=(product.id,), size=request.size, seed=request.seed)
     plan = make_plan(product_request, {product.id: product}, resources)
     (group,) = plan.groups
-    return PlannedProduct(
+    check = Corruption(
+        device="cpu" if gpu is None else f"gpu:{gpu.cuda_index}",
+        gpu_uuid=None if gpu is None else gpu.uuid,
         dtype=dtype,
         shape=group.shape,
-        notes=() if group.taken else plan.notes,
-        taken=next(iter(group.taken.values()), None),
+        words=group.shape[0] * group.shape[2],
+        failure=next(iter(group.taken.values()), None),
     )
+    return check, () if group.taken else plan.notes
 
 
 def heaviest_format(gpu: BenchGpu) -> str:
@@ -378,26 +357,6 @@ _THREADS = 256
 _BLOCKS_PER_SM = 8
 #: No index yet: any mismatch has a smaller one.
 _NOWHERE = 2**64 - 1
-
-
-class RepeatedProduct(Protocol):
-    """Repeated product on one device, each result compared with the first."""
-
-    def prepare(self) -> tuple[str, Verified]:
-        """Multiply for the first time; return the digest and the comparison with float64."""
-        ...
-
-    def repeat(self, count: int) -> None:
-        """Multiply and compare `count` times, and wait for the last one."""
-        ...
-
-    def differences(self) -> BitDifferences:
-        """Return the differences so far."""
-        ...
-
-    def release(self) -> None:
-        """Release the memory."""
-        ...
 
 
 class GpuProduct:

@@ -15,7 +15,6 @@ from gpucheck.bench.model import BenchRequest, Corruption
 from gpucheck.bench.sdc import (
     ELEMENTS,
     BitDifferences,
-    PlannedProduct,
     StressProduct,
     combined,
     compare_bits,
@@ -220,8 +219,8 @@ def test_a_clock_that_stands_does_not_keep_us_for_ever() -> None:
         def __call__(self) -> float:
             return 0.0
 
-    planned = PlannedProduct(dtype="float32", shape=(8, 8, 8))
-    found = StressProduct(_Silent(), planned, Standing(), device="cpu")
+    planned = Corruption(device="cpu", gpu_uuid=None, dtype="float32", shape=(8, 8, 8), words=64)
+    found = StressProduct(_Silent(), planned, Standing())
     found.run_for(1.0)
 
     assert found.check.products > 0
@@ -370,34 +369,33 @@ def test_the_heaviest_format_that_the_card_has(capability: str, name: str) -> No
 
 
 def test_an_empty_card_is_loaded_with_large_matrices() -> None:
-    planned = plan_product(card(), BenchRequest(), CPU)
+    planned, notes = plan_product(card(), BenchRequest(), CPU)
 
     assert (planned.dtype, planned.shape) == ("bfloat16", (8192, 8192, 8192))
-    assert planned.notes == ()
-    assert planned.taken is None
+    assert notes == ()
+    assert planned.failure is None
 
 
 def test_a_smaller_edge_for_a_nearly_full_card_is_said() -> None:
-    planned = plan_product(card(2**26), BenchRequest(), CPU)
+    planned, notes = plan_product(card(2**26), BenchRequest(), CPU)
 
     assert planned.shape == (2048, 2048, 2048)
-    assert planned.notes == (
-        "product: size 8192 does not fit into the free memory; measured at 2048",
-    )
+    assert notes == ("product: size 8192 does not fit into the free memory; measured at 2048",)
 
 
 def test_the_four_matrices_fit_into_what_is_planned_for_them() -> None:
-    (edge, *_) = plan_product(card(2**28), BenchRequest(), CPU).shape
+    planned, _ = plan_product(card(2**28), BenchRequest(), CPU)
+    edge = planned.shape[0]
 
     assert 4 * 2 * edge**2 <= 0.8 * 2**28 < 4 * 2 * (2 * edge) ** 2
 
 
 def test_a_full_card_is_named_with_who_fills_it() -> None:
-    planned = plan_product(card(0), BenchRequest(), CPU, held="process 7 holds 70.0 GiB")
+    planned, _ = plan_product(card(0), BenchRequest(), CPU, held="process 7 holds 70.0 GiB")
 
-    assert planned.taken is not None
-    assert planned.taken.code == "gpu-memory-taken"
-    assert planned.taken.message.endswith("process 7 holds 70.0 GiB")
+    assert planned.failure is not None
+    assert planned.failure.code == "gpu-memory-taken"
+    assert planned.failure.message.endswith("process 7 holds 70.0 GiB")
 
 
 def test_a_size_that_does_not_fit_is_refused_with_who_is_in_the_way() -> None:
@@ -420,8 +418,8 @@ def test_a_host_without_memory_cannot_check_anything() -> None:
 
 
 def test_the_processors_product_is_small_and_asked_for_ones_are_taken() -> None:
-    assert plan_product(None, BenchRequest(), CPU).shape == (1024, 1024, 1024)
-    assert plan_product(None, BenchRequest(size=96), CPU).shape == (96, 96, 96)
+    assert plan_product(None, BenchRequest(), CPU)[0].shape == (1024, 1024, 1024)
+    assert plan_product(None, BenchRequest(size=96), CPU)[0].shape == (96, 96, 96)
 
 
 FLOATS = {"float16": "f2", "float32": "f4", "float64": "f8"}
