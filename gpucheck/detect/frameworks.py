@@ -31,10 +31,11 @@ from gpucheck.drivers.evidence import BuildReading, BuildsReading, TrialReading
 from gpucheck.inventory.condition import Trouble
 from gpucheck.report.envelope import CheckStatus, Evidence
 
-#: The frameworks, and other names in use.
-NAMES = ("pytorch", "tensorflow", "jax", "cupy", "numba", "onnxruntime")
-ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
-
+LOOKS_AT = (
+    "whether the libraries that its packages recorded exist",
+    "its build against the driver's version and the GPUs' compute capabilities",
+    "with --deep or --framework: an import in a child process and an operation on the GPU",
+)
 RULES = (
     "warn: the installation is broken, is built for CPUs only, lacks libraries, needs a newer"
     " driver, or has no code for a GPU of this machine",
@@ -94,6 +95,7 @@ class Guide(NamedTuple):
     `wheels_at` is where builds with a local version (2.13.0+cu126) come from.
     """
 
+    name: str
     title: str
     gpu_build: str
     libraries: tuple[str, ...]
@@ -122,16 +124,32 @@ class Guide(NamedTuple):
         return tuple(step.format(**facts) for step in self.libraries)
 
 
-def about(*looks_at: str, why: str, sources: tuple[str, ...]) -> About:
-    """Describe a framework's check: what it looks at, and what all of them look at."""
-    common = (
-        "whether the libraries that its packages recorded exist",
-        "its build against the driver's version and the GPUs' compute capabilities",
-        "with --deep or --framework: an import in a child process and an operation on the GPU",
-    )
-    return About(
-        looks_at=(*looks_at, *common), why=why, rules=RULES, sources=sources, causes=CAUSES
-    )
+class FrameworkCheck:
+    """Check of one framework; its own `looks_at` stand before those that all frameworks share."""
+
+    LAYER = Layer.FRAMEWORK
+    REQUIRES: tuple[str, ...] = ()
+
+    def __init__(self, guide: Guide, *looks_at: str, why: str, sources: tuple[str, ...]) -> None:
+        self.__doc__ = f"Can {guide.title}, as it is installed, use the GPUs?"
+        self.ID = guide.name
+        self.ABOUT = About((*looks_at, *LOOKS_AT), why, RULES, sources, CAUSES)
+        self.guide = guide
+
+    def check(self, machine: Machine) -> Finding:
+        """Judge the build by its files, and by its smoke test if there was one."""
+        finding = _judge(machine, self.guide)
+        builds = machine.builds
+        by = named_by(builds)
+        looked_at = (
+            (Evidence("checked in", ", ".join(filter(None, (builds.python, by)))),)
+            if builds.python is not None and machine.build(self.ID) is not None
+            else ()
+        )
+        return finding._replace(
+            evidence=tuple(dict.fromkeys((*finding.evidence, *looked_at))),
+            remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
+        )
 
 
 def _finding(
@@ -144,22 +162,6 @@ def _finding(
 ) -> Finding:
     return make_finding(
         name, Layer.FRAMEWORK, status, summary, *evidence, remedy=remedy, cause=cause
-    )
-
-
-def judge(machine: Machine, name: str, guide: Guide) -> Finding:
-    """Judge one framework; its smoke test counts for more than its files."""
-    finding = _judge(machine, name, guide)
-    builds = machine.builds
-    by = named_by(builds)
-    looked_at = (
-        (Evidence("checked in", ", ".join(filter(None, (builds.python, by)))),)
-        if builds.python is not None and machine.build(name) is not None
-        else ()
-    )
-    return finding._replace(
-        evidence=tuple(dict.fromkeys((*finding.evidence, *looked_at))),
-        remedy=tuple(_in_that_python(builds, step) for step in finding.remedy),
     )
 
 
@@ -178,7 +180,9 @@ def _in_that_python(builds: BuildsReading, step: str) -> str:
     return re.sub(r"\bpip (?=install|uninstall)", lambda _: own, step)
 
 
-def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
+def _judge(machine: Machine, guide: Guide) -> Finding:
+    """Judge one framework; its smoke test counts for more than its files."""
+    name = guide.name
     builds = machine.builds
     if builds.builds is None:
         why = builds.unavailable or "the interpreter gave no answer"
@@ -189,7 +193,7 @@ def _judge(machine: Machine, name: str, guide: Guide) -> Finding:
         )
     build = machine.build(name)
     if build is None:
-        return _not_installed(machine, name, guide)
+        return _not_installed(machine, guide)
     shown = _title(guide, build)
     test = machine.smoke_tests.get(name)
     if test is not None and test.computed:
@@ -250,7 +254,8 @@ def _compiled_later(machine: Machine, build: BuildReading) -> str:
     )
 
 
-def _not_installed(machine: Machine, name: str, guide: Guide) -> Finding:
+def _not_installed(machine: Machine, guide: Guide) -> Finding:
+    name = guide.name
     where = machine.builds.python or "this Python"
     by = named_by(machine.builds)
     if machine.request.framework != name:
@@ -327,17 +332,13 @@ def _failed_test(
     if not problems:
         cause = "fails-on-the-gpu" if test.sees_gpu else "lists-no-gpu"
         summary = "it sees the GPU, but fails on it" if test.sees_gpu else "it lists no GPU"
-        problems = [Trouble(CheckStatus.WARN, summary, (), _last_resort(name), cause=cause)]
+        steps = (
+            f"Read the error of {name}, here and with its own logging turned on.",
+            "Check its environment: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
+        )
+        problems = [Trouble(CheckStatus.WARN, summary, (), steps, cause=cause)]
     first, *rest = problems
     return _unusable(machine, name, shown, [first._replace(evidence=(*first.evidence, own)), *rest])
-
-
-def _last_resort(name: str) -> tuple[str, ...]:
-    """Return the last remedies, if nothing else explains a failure."""
-    return (
-        f"Read the error of {name}, here and with its own logging turned on.",
-        "Check its environment: CUDA_VISIBLE_DEVICES, LD_LIBRARY_PATH.",
-    )
 
 
 # ------------------------------------------------------------------------------ reasons

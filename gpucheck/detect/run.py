@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpucheck.detect import frameworks
 from gpucheck.detect.checks import (
     CHECKS,
     Check,
     cuda_driver,
-    cupy,
     device_nodes,
+    frameworks,
     launch,
     nvml,
     visibility,
 )
+from gpucheck.detect.frameworks import describe
 from gpucheck.detect.machine import DetectRequest, Machine, ignore_progress
 from gpucheck.detect.model import Catalogue, CheckDescription, Finding, Framework, Layer
 from gpucheck.detect.remedies import adapt
@@ -95,7 +95,7 @@ def _judge(machine: Machine, findings: Sequence[Finding]) -> tuple[Finding, ...]
     # The files have been read already, by the check that failed.
     ran = any(f.id == launch.ID and f.status is not CheckStatus.SKIP for f in findings)
     # A smoke test of CuPy itself (--deep, --framework) says more.
-    through_cupy = ran and cupy.ID not in machine.tried
+    through_cupy = ran and frameworks.CUPY.ID not in machine.tried
     return judge(
         findings,
         has_control_node=signs and device_nodes.has_control_node(machine),
@@ -112,7 +112,7 @@ def _frameworks(machine: Machine, findings: Sequence[Finding]) -> tuple[Framewor
     ran = [launch.went_through(f) for f in findings if f.id == launch.ID and f.status in GOOD]
     return tuple(
         each._replace(sees_gpu=True) if each.name in ran else each
-        for each in (frameworks.describe(machine, found) if found else ())
+        for each in (describe(machine, found) if found else ())
     )
 
 

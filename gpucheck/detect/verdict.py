@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpucheck.detect import frameworks
 from gpucheck.detect.checks import (
     CHECKS,
     cuda_driver,
-    cupy,
     device_nodes,
+    frameworks,
     gpu_lost,
     kernel_module,
     launch,
@@ -21,6 +20,7 @@ from gpucheck.detect.checks import (
     uvm_node,
     xid,
 )
+from gpucheck.detect.frameworks import named_by
 from gpucheck.detect.machine import KERNEL_LOG
 from gpucheck.detect.model import Detection, Finding, Layer, LayerSummary, Verdict
 from gpucheck.drivers.evidence import BuildsReading
@@ -129,7 +129,10 @@ def judge(
     judged = [_consequence(chain.get(f.id, f), chain) for f in findings]
     proven = _proven_by_launch(judged, chain.get(launch.ID))
     if cupy_failure is not None:
-        proven = [cupy.after_launch(f, cupy_failure) if f.id == cupy.ID else f for f in proven]
+        proven = [
+            frameworks.after_launch(f, cupy_failure) if f.id == frameworks.CUPY.ID else f
+            for f in proven
+        ]
     return tuple(_hang_reported_once(_loss_reported_once(_without_uvm(proven))))
 
 
@@ -412,7 +415,7 @@ def _layer(layer: Layer, own: Sequence[Finding], looked_at: BuildsReading) -> La
     # The first check of a layer speaks for it; frameworks are all listed.
     summary = well[0]
     if layer is Layer.FRAMEWORK:
-        where = ", ".join(filter(None, (looked_at.python, frameworks.named_by(looked_at))))
+        where = ", ".join(filter(None, (looked_at.python, named_by(looked_at))))
         where = f" (in {where})" if where else ""
         summary = f"{'; '.join(well)}{where}"
     return LayerSummary(layer=layer, status=CheckStatus.OK, summary=summary)
@@ -423,7 +426,7 @@ def _no_framework(looked_at: BuildsReading) -> str:
     if looked_at.unavailable is not None:
         return f"not checked: {looked_at.unavailable}"
     where = looked_at.python or "this Python"
-    by = frameworks.named_by(looked_at)
+    by = named_by(looked_at)
     return f"none in {where} ({f'{by}; ' if by else ''}--python PATH selects another)"
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND
-from gpucheck.detect.frameworks import NAMES
+from gpucheck.detect.checks.frameworks import NAMES
 from tests.architecture.commands import COMMAND_NAMES, built_command
 
 #: What a command needs beside its options.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,24 +27,27 @@ def modules_with(function: str, layer: str) -> set[str]:
 
 
 def test_checks() -> None:
-    from gpucheck.detect.checks import CHECKS
+    from gpucheck.detect.checks import CHECKS, condition, frameworks
 
-    registered = {check.ID: check.__name__ for check in CHECKS}
+    modules = {check.ID: check.__name__ for check in CHECKS if isinstance(check, ModuleType)}
+    rows = {
+        check.ID
+        for table in (condition, frameworks)
+        for check in vars(table).values()
+        if isinstance(check, (condition.ConditionCheck, frameworks.FrameworkCheck))
+    }
 
-    assert len(registered) == len(CHECKS)
-    assert set(registered.values()) == modules_with("check", "detect/checks")
+    assert sorted(check.ID for check in CHECKS) == sorted([*modules, *rows])
+    assert set(modules.values()) == modules_with("check", "detect/checks")
     assert all(
         module == f"gpucheck.detect.checks.{name.replace('-', '_')}"
-        for name, module in registered.items()
+        for name, module in modules.items()
     )
 
 
 def test_every_check_and_format_has_a_test_file_of_its_name() -> None:
-    from gpucheck.detect.checks import CHECKS
-    from gpucheck.detect.model import Layer
-
     # The frameworks' checks share their judgement: tests/detect/test_frameworks.py.
-    checks = {check.ID for check in CHECKS if check.LAYER is not Layer.FRAMEWORK}
+    checks = ids_in(PACKAGE / "detect" / "checks") - {"frameworks"}
     formats = ids_in(PACKAGE / "report" / "formats")
 
     assert {f"test-{name}" for name in checks} <= ids_in(ROOT / "tests" / "detect" / "checks")
@@ -124,7 +128,7 @@ def keys_of(name: str, path: Path) -> set[str]:
 
 def test_frameworks_are_the_same_everywhere() -> None:
     from gpucheck.detect.checks import CHECKS
-    from gpucheck.detect.frameworks import NAMES
+    from gpucheck.detect.checks.frameworks import NAMES
     from gpucheck.detect.model import Layer
 
     python = PACKAGE / "drivers" / "python"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.detect.checks import pcie_width, row_remapping
+from gpucheck.detect.checks import pcie_width
+from gpucheck.detect.checks.condition import ROW_REMAPPING
 from gpucheck.detect.machine import Machine
 from gpucheck.drivers.evidence import HealthReading
 from gpucheck.drivers.readings import ProbeFailure
@@ -39,7 +40,7 @@ def test_each_bad_gpu_has_a_finding_with_its_uuid() -> None:
 def test_what_cannot_be_read_is_never_ok(reasons: dict[str, str], status: CheckStatus) -> None:
     gap = healthy(0, remapped_rows_failed=None, unavailable=reasons)
 
-    (found,) = pairs_of((gpu_reading(0), gap), check=row_remapping)
+    (found,) = pairs_of((gpu_reading(0), gap), check=ROW_REMAPPING)
 
     assert found.status is status
     assert reasons["remapped_rows_failed"] in found.summary
@@ -48,7 +49,7 @@ def test_what_cannot_be_read_is_never_ok(reasons: dict[str, str], status: CheckS
 def test_a_gap_on_one_gpu_does_not_hide_the_others() -> None:
     gap = healthy(0, remapped_rows_failed=None, unavailable=NOT_SUPPORTED)
 
-    (found,) = pairs_of((gpu_reading(0), gap), (gpu_reading(1), healthy(1)), check=row_remapping)
+    (found,) = pairs_of((gpu_reading(0), gap), (gpu_reading(1), healthy(1)), check=ROW_REMAPPING)
 
     assert found.summary == "no memory row is waiting to be replaced (1 GPU)"
 
@@ -74,7 +75,7 @@ def test_without_a_gpu_that_answers_nothing_is_judged() -> None:
 def test_a_gpu_that_could_not_be_read_is_named() -> None:
     gap = healthy(1, remapped_rows_failed=None, unavailable=DENIED)
 
-    (found,) = pairs_of((gpu_reading(0), healthy(0)), (gpu_reading(1), gap), check=row_remapping)
+    (found,) = pairs_of((gpu_reading(0), healthy(0)), (gpu_reading(1), gap), check=ROW_REMAPPING)
 
     assert found.status is CheckStatus.UNKNOWN
     assert found.summary == "not checked on GPU 1: no permission to read it (NVML 4)"
@@ -85,6 +86,6 @@ def test_what_came_before_the_driver_stopped_is_no_clean_bill() -> None:
     partial = HealthReading(gpus=(healthy(0),), failure=failure)
     probes = FakeProbes(readings=reading_of(gpu_reading(0), gpu_reading(1)), health_reading=partial)
 
-    (found,) = row_remapping.check(Machine(probes))
+    (found,) = ROW_REMAPPING.check(Machine(probes))
 
     assert (found.status, found.cause) == (CheckStatus.UNKNOWN, "driver-not-answering")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.detect import frameworks
-from gpucheck.detect.checks import cupy, jax, numba, onnxruntime, pytorch, tensorflow
+from gpucheck.detect.checks.frameworks import FRAMEWORKS, NAMES, PYTORCH
 from gpucheck.detect.machine import DetectRequest, Machine
 from gpucheck.detect.model import Detection, Finding
 from gpucheck.detect.run import detect
@@ -19,14 +19,14 @@ from gpucheck.report.envelope import CheckStatus
 from tests.fakes.probes import IN_DOCKER, FakeProbes, gpu_reading, reading_of
 
 DATA = Path(__file__).parents[1] / "data"
-CHECKS = {each.ID: each for each in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)}
+CHECKS = {each.ID: each for each in FRAMEWORKS}
 #: For CPUs only, and lacking a library: what every framework can be told to install.
-FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in frameworks.NAMES]
+FOR_CPUS = [BuildReading(name=name, version="1.0", gpu_build=False) for name in NAMES]
 LACKING = [
     BuildReading(
         name=name, version="1.0", cuda_build="12", gpu_build=True, missing_libraries=("libx.so",)
     )
-    for name in frameworks.NAMES
+    for name in NAMES
 ]
 
 
@@ -138,7 +138,7 @@ def test_the_build_serves_every_gpu_or_the_remark_says_which_not(
 ) -> None:
     where = machine(*capabilities, driver=driver)
 
-    assert frameworks.choose_wheel(where, pytorch.GUIDE.wheels) == (wheel, remark)
+    assert frameworks.choose_wheel(where, PYTORCH.guide.wheels) == (wheel, remark)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_nothing_is_guessed_of_what_could_not_be_read(where: Machine, build: Bui
     assert "whl/" not in steps
 
 
-@pytest.mark.parametrize("name", frameworks.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_steps_say_which_gpu_is_left_out(name: str) -> None:
     build = BuildReading(name=name, version="1.0", gpu_build=False)
     where = machine("5.0", "12.0")
@@ -285,10 +285,10 @@ def test_the_layer_names_the_python() -> None:
 
 def test_the_wheels_are_those_that_the_frameworks_publish() -> None:
     listed = {
-        check.__name__.rpartition(".")[2]: [
-            (wheel.name, wheel.cuda, wheel.oldest, wheel.newest) for wheel in check.GUIDE.wheels
+        check.ID: [
+            (wheel.name, wheel.cuda, wheel.oldest, wheel.newest) for wheel in check.guide.wheels
         ]
-        for check in (pytorch, tensorflow, jax, cupy, numba, onnxruntime)
+        for check in FRAMEWORKS
     }
 
     assert listed == {

@@ -171,9 +171,17 @@ def test_without_a_temperature_nothing_is_judged() -> None:
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_healthy_card_has_no_condition(name: str) -> None:
-    pages = {"retired_pages_double_bit": 0, "retired_pages_single_bit": 0}
+    below = {"retired_pages_double_bit": 32, "retired_pages_single_bit": 30,
+             "remapped_rows_uncorrected": 511}  # fmt: skip
 
-    assert condition(name, failure=DENIED, clock_event_reasons=0x113, **pages) is None
+    assert condition(name, failure=DENIED, clock_event_reasons=0x113, **below) is None
+
+
+def test_ecc_may_be_about_to_be_turned_on() -> None:
+    found = condition("ecc-errors", gpu={"ecc_mode": False}, ecc_mode_pending=True)
+
+    assert isinstance(found, Trouble)
+    assert found.summary == "ECC will be turned on at the next reset"
 
 
 @pytest.mark.parametrize("mode", [None, False])

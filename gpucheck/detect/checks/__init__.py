@@ -2,7 +2,8 @@
 
 A check is a module with ID, LAYER, REQUIRES (ids whose failure leaves it unreached), ABOUT and
 `check(machine)`, which returns a finding, or a list of them if it is about several GPUs. Its
-docstring is its question. It looks at readings, never prints, and never raises for a broken
+docstring is its question. Checks that differ only in data are rows of a table: condition.py,
+frameworks.py. A check looks at readings, never prints, and never raises for a broken
 machine. Its remedies are written for a plain host; remedies.py adapts them to the machine at hand.
 PCI, module and node evidence comes before NVML and CUDA, which may load modules.
 """
@@ -12,40 +13,29 @@ from __future__ import annotations
 from typing import Protocol
 
 from gpucheck.detect.checks import (
-    clock_throttling,
     compute_mode,
+    condition,
     cuda_driver,
-    cupy,
     device_nodes,
-    ecc_errors,
     environment,
     fabric,
     fan,
+    frameworks,
     gpu_count,
     gpu_lost,
     inforom,
-    jax,
     kernel_module,
     launch,
-    memory_repair,
     mig_mode,
-    numba,
     nvlink,
     nvlink_errors,
     nvml,
-    onnxruntime,
     pci_device,
     pcie_generation,
     pcie_replays,
     pcie_width,
     persistence_mode,
     power_limit,
-    pytorch,
-    recovery_action,
-    retired_pages,
-    row_remapping,
-    temperature,
-    tensorflow,
     throttled_time,
     toolkit_libraries,
     uvm_node,
@@ -59,7 +49,7 @@ from gpucheck.detect.model import About, Finding, Layer
 
 
 class Check(Protocol):
-    """Interface of a check's module."""
+    """Interface of a check: a module, or a row of a table if many are alike."""
 
     ID: str
     LAYER: Layer
@@ -84,23 +74,18 @@ CHECKS: tuple[Check, ...] = (
     visibility,
     variables,
     toolkit_libraries,
-    pytorch,
-    tensorflow,
-    jax,
-    cupy,
-    numba,
-    onnxruntime,
+    *frameworks.FRAMEWORKS,
     launch,
     gpu_lost,
     gpu_count,
-    recovery_action,
-    ecc_errors,
-    row_remapping,
-    retired_pages,
-    memory_repair,
-    clock_throttling,
+    condition.RECOVERY_ACTION,
+    condition.ECC_ERRORS,
+    condition.ROW_REMAPPING,
+    condition.RETIRED_PAGES,
+    condition.MEMORY_REPAIR,
+    condition.CLOCK_THROTTLING,
     throttled_time,
-    temperature,
+    condition.TEMPERATURE,
     fan,
     power_limit,
     pcie_width,

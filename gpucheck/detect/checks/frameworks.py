@@ -1,0 +1,183 @@
+"""Checks of the frameworks: can each, as it is installed, use the GPUs?
+
+Here stands what is special about each: its guide to a build for GPUs, and what its check looks at.
+"""
+
+from __future__ import annotations
+
+from gpucheck.detect.frameworks import FrameworkCheck, Guide, Wheel
+from gpucheck.detect.model import Finding
+from gpucheck.drivers.readings import ProbeFailure
+from gpucheck.report.envelope import CheckStatus, Evidence
+
+PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+PYTORCH = FrameworkCheck(
+    Guide(
+        name="pytorch",
+        title="PyTorch",
+        gpu_build="Install a build for GPUs{note}: {remove}pip install torch"
+        f" --index-url {PYTORCH_INDEX}{{wheel}}",
+        unchosen="Install a build for GPUs ({why}): https://pytorch.org/get-started/locally",
+        # What this build requires: another build may not fit.
+        libraries=(
+            "Install what it requires: pip install torch",
+            "If pip finds nothing missing: {again}",
+        ),
+        # Source: PyTorch's release matrix, issue 157517: which build has code for which GPUs.
+        wheels=(
+            Wheel("cu130", 13, (7, 5), (13, 0)),
+            Wheel("cu128", 12, (7, 5), (13, 0)),
+            Wheel("cu126", 12, (5, 0), (10, 0)),
+        ),
+        removes=("torch",),
+        wheels_at=PYTORCH_INDEX,
+    ),
+    "torch/version.py: `cuda`, null in builds for CPUs",
+    "what its shared objects would load, with the dynamic loader in list mode",
+    why="The default build for some systems and package managers is for CPUs only.",
+    sources=("PyTorch, Get Started: builds by CUDA version", "pytorch issue 30528"),
+)
+
+TENSORFLOW = FrameworkCheck(
+    Guide(
+        name="tensorflow",
+        title="TensorFlow",
+        gpu_build="Install a build for GPUs: {remove}pip install 'tensorflow[and-cuda]'",
+        libraries=(
+            "Install them with it: pip install 'tensorflow[and-cuda]{version}'",
+            "If they are installed: link them into tensorflow's folder, as its guide says.",
+        ),
+    ),
+    "tensorflow/python/platform/build_info.py: is_cuda_build, cuda_version, compute capabilities",
+    "the libraries that TensorFlow opens by name when it looks for GPUs, with the dynamic loader"
+    " in list mode",
+    why="TensorFlow warns `Cannot dlopen some GPU libraries`, names none, and uses the CPU.",
+    sources=("TensorFlow, tested build configurations", "TensorFlow issues 66987, 89272"),
+)
+
+JAX = FrameworkCheck(
+    Guide(
+        name="jax",
+        title="JAX",
+        gpu_build="Install the plugin{note}: pip install -U 'jax[{wheel}]'",
+        unchosen="Install the plugin, 'jax[cuda13]' or 'jax[cuda12]' ({why}).",
+        libraries=(
+            "Install them with the plugin: pip install -U 'jax[cuda{cuda}]'",
+            "Unset LD_LIBRARY_PATH, which may hide the right ones.",
+        ),
+        # Source: JAX, Installation: NVIDIA GPU. It compiles its kernels itself, for newer GPUs too.
+        wheels=(Wheel("cuda13", 13, (7, 5)), Wheel("cuda12", 12, (5, 2))),
+    ),
+    "the distributions jax-cuda12-plugin and jax-cuda13-plugin, and whether they match jaxlib"
+    " and their pjrt",
+    "the libraries that the plugin opens by name, with the dynamic loader in list mode, and in"
+    " NVIDIA's wheels",
+    why="Plain jax is for CPUs; a plugin without its libraries falls back to the CPU.",
+    sources=("JAX, Installation: NVIDIA GPU",),
+)
+
+CUPY = FrameworkCheck(
+    Guide(
+        name="cupy",
+        title="CuPy",
+        gpu_build="Install one package for GPUs{note}: {remove}pip install '{wheel}[ctk]'",
+        unchosen="Install cupy-cuda13x[ctk] or cupy-cuda12x[ctk], and no other cupy ({why}).",
+        libraries=(
+            "Install them: pip install 'cupy-cuda{cuda}x[ctk]'",
+            "Or set CUDA_PATH to a CUDA toolkit of that version.",
+        ),
+        # Source: CuPy, Installation. It compiles its kernels itself, for newer GPUs too.
+        wheels=(
+            Wheel("cupy-cuda13x", 13, (7, 5)),
+            Wheel("cupy-cuda12x", 12, (5, 0)),
+        ),
+    ),
+    "the distributions that provide CuPy, of which only one may be installed",
+    "NVRTC, cuBLAS and the headers of the CUDA that it is built for: from version 14 on with"
+    " cuda-pathfinder, as CuPy does, before with the dynamic loader",
+    why="CuPy compiles its kernels when they are first used: without NVRTC and headers none runs.",
+    sources=("CuPy, Installation", "CuPy's warning about several packages"),
+)
+
+NUMBA = FrameworkCheck(
+    Guide(
+        name="numba",
+        title="Numba",
+        gpu_build="Install Numba's CUDA target{note}: pip install 'numba-cuda[{wheel}]'",
+        unchosen="Install numba-cuda[cu13] or numba-cuda[cu12] ({why}).",
+        libraries=(
+            "Install them: pip install 'numba-cuda[cu{cuda}]'",
+            "Or set CUDA_HOME to a CUDA toolkit.",
+        ),
+        # Source: numba-cuda, Installation; CUDA 13's release notes. It compiles its kernels itself.
+        wheels=(Wheel("cu13", 13, (7, 5)), Wheel("cu12", 12, (5, 0))),
+    ),
+    "with numba-cuda: NVVM and NVRTC, found with cuda-pathfinder as numba-cuda does",
+    "otherwise libnvvm in CUDA_HOME, /usr/local/cuda and NVIDIA's wheels",
+    why="Numba compiles for GPUs with NVVM, and numba-cuda with NVRTC too; they come with a CUDA"
+    " toolkit or NVIDIA's wheels.",
+    sources=("Numba for CUDA GPUs, Installation", "numba -s"),
+)
+
+ONNXRUNTIME = FrameworkCheck(
+    Guide(
+        name="onnxruntime",
+        title="ONNX Runtime",
+        gpu_build="Install a build for GPUs: {remove}pip install {wheel}",
+        unchosen=(
+            "Install the release of onnxruntime-gpu for this driver's CUDA; the current one is for"
+            " CUDA 13 and compute capability 7.5 or newer ({why}):"
+            " https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html"
+        ),
+        libraries=("Install them: pip install 'onnxruntime-gpu[cuda,cudnn]'",),
+        # Source: onnxruntime-gpu 1.31 on PyPI (capi/build_and_package_info.py).
+        wheels=(Wheel("onnxruntime-gpu", 13, (7, 5)),),
+    ),
+    "what onnxruntime/capi/libonnxruntime_providers_cuda.so would load and open, including cuDNN"
+    " and cuFFT, with the dynamic loader in list mode",
+    "whether onnxruntime and onnxruntime-gpu are both installed",
+    why="Both packages write the same folder: the one installed last decides.",
+    sources=("ONNX Runtime, CUDA Execution Provider",),
+)
+
+#: In the order in which they are checked.
+FRAMEWORKS = (PYTORCH, TENSORFLOW, JAX, CUPY, NUMBA, ONNXRUNTIME)
+NAMES = tuple(check.ID for check in FRAMEWORKS)
+#: Other names in use.
+ALIASES = {"torch": "pytorch", "tf": "tensorflow", "onnx": "onnxruntime"}
+
+#: Remedies if CuPy could not run the kernel that libcuda ran, by the failure's code.
+OF_LAUNCH = {
+    "import-not-finished": (
+        "Find what takes the time: python -X importtime -c 'import cupy' (a cold or remote disk"
+        " takes minutes once)",
+    ),
+    "compile-not-finished": (
+        "Run it once more: CuPy caches what it has compiled (in ~/.cupy, or $CUPY_CACHE_DIR).",
+    ),
+}
+#: NVRTC's and CuPy's messages for a GPU that is newer than the compiler.
+GPU_TOO_NEW = ("--gpu-architecture", "unsupported gpu architecture", "arch=compute_")
+
+
+def after_launch(finding: Finding, failure: ProbeFailure) -> Finding:
+    """Return CuPy's finding after it could not run the kernel that libcuda ran.
+
+    A problem that its files already show says more, and stays.
+    """
+    if finding.status not in (CheckStatus.OK, CheckStatus.UNKNOWN):
+        return finding
+    remedy = OF_LAUNCH.get(
+        failure.code, ("See its error: python -c 'import cupy; print(cupy.arange(3) * 2)'",)
+    )
+    summary = f"{finding.summary}; {failure.message}"
+    if any(word in failure.message for word in GPU_TOO_NEW):
+        summary = f"{finding.summary}; its compiler does not know this newer GPU"
+        remedy = ("Install the build for the newest CUDA (currently cupy-cuda13x[ctk]).",)
+    return finding._replace(
+        status=CheckStatus.WARN,
+        summary=summary,
+        evidence=(*finding.evidence, Evidence("CuPy", failure.message)),
+        remedy=remedy,
+        cause=failure.code,
+    )

@@ -1,0 +1,45 @@
+"""Checks of the conditions: each reports its own; the rules: tests/inventory/test_condition.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpucheck.detect.checks import condition
+from gpucheck.report.envelope import CheckStatus
+from tests.detect.checks.healthy import judge
+
+PAGES = {"retired_pages_double_bit": 0, "retired_pages_single_bit": 0}
+
+
+@pytest.mark.parametrize(
+    ("check", "well", "changes", "status", "says"),
+    [
+        (condition.RECOVERY_ACTION, "the driver asks for no recovery",
+         {"recovery_action": 2}, "fail", "a reboot"),
+        (condition.ECC_ERRORS, "no uncorrected memory error",
+         {"ecc_uncorrected_volatile": 1}, "fail", "1 memory error could"),
+        (condition.ROW_REMAPPING, "no memory row is waiting to be replaced",
+         {"remapped_rows_pending": True}, "warn", "at the next reset"),
+        (condition.RETIRED_PAGES, "no memory page is waiting to be retired",
+         {"retired_pages_pending": True}, "warn", "at the next reset"),
+        (condition.MEMORY_REPAIR, "no memory repair is pending",
+         {"memory_unrepairable": True}, "fail", "cannot be repaired"),
+        (condition.CLOCK_THROTTLING, "no clock is throttled",
+         {"clock_event_reasons": 0x21}, "warn", "heat (software)"),
+        (condition.TEMPERATURE, "temperatures are below the cards' limits",
+         {"temperature_slowdown_c": 40}, "fail", "its slowdown temperature is 40 C"),
+    ],
+    ids=lambda value: getattr(value, "ID", None),
+)  # fmt: skip
+def test_a_condition_is_a_finding_of_its_check(
+    check: condition.ConditionCheck, well: str, changes: dict[str, object], status: str, says: str
+) -> None:
+    healthy = judge(check, health=PAGES)
+    found = judge(check, health={**PAGES, **changes})
+
+    assert (healthy.id, healthy.status, healthy.cause) == (check.ID, CheckStatus.OK, None)
+    assert healthy.summary.startswith(f"{well} (")
+    assert (found.id, found.status) == (check.ID, status)
+    assert says in found.summary
+    assert found.remedy
+    assert found.cause in check.ABOUT.causes or found.cause == "recovery-action-2"
