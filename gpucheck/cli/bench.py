@@ -1,11 +1,11 @@
-"""`gpucheck bench`: measure the requested devices, and compare CPU and GPU."""
+"""`gpucheck bench`: measure the requested devices, compare CPU and GPU, or load them fully."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,15 +30,18 @@ from gpucheck.cli.bench_ci import (
     repeat,
     run_with_profile,
 )
-from gpucheck.cli.burning import BurnLimit, BurnSeconds, run_burn_command
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine, now, publish
-from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.output import Shared, deliver, machine, now, publish, split_words
+from gpucheck.cli.terminal import is_watched, progress_bar, write_stderr, writes_unicode
 from gpucheck.drivers.interface import Probes
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import printable, rate
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpucheck.bench.burn import BurnProgress
     from gpucheck.bench.model import BenchResult
 
 
@@ -116,8 +119,22 @@ def command(
             show_default=False,
         ),
     ] = 0.0,
-    burn: BurnSeconds = None,
-    burn_limit: BurnLimit = None,
+    burn: Annotated[
+        float | None,
+        typer.Option(
+            "--burn",
+            metavar="SECONDS",
+            help="Load every chosen device for this long, and check its results.",
+        ),
+    ] = None,
+    burn_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--burn-limit",
+            metavar="CELSIUS",
+            help="Stop the burn at this temperature [default: the card's own slowdown, else 90].",
+        ),
+    ] = None,
     samples: Annotated[
         SampleDetail, typer.Option("--samples", help="Samples or a summary in the JSON document.")
     ] = SampleDetail.ALL,
@@ -149,9 +166,7 @@ def command(
             check_profile_options(request, **alone, burn=burn)
         if burn is not None:
             check_burn_options(request, **alone, save=save, baseline=baseline)
-            return run_burn_command(
-                *(request, burn, burn_limit, shared, outlets), require_gpu=require_gpu
-            )
+            return _run_burn(*(request, burn, burn_limit, shared, outlets), require_gpu=require_gpu)
         saving = open_saving(
             save,
             update=update_baseline,
@@ -227,7 +242,6 @@ def _measure(
     from gpucheck.bench.session import conclude, open_session
     from gpucheck.bench.workers import wait_for_start
     from gpucheck.cli.ctrl_c import end_on_second_ctrl_c
-    from gpucheck.cli.terminal import progress_bar
 
     with open_session(request, probes, os.environ) as session:
 
@@ -243,17 +257,10 @@ def _measure(
                 corruption_s=corruption_s,
                 progress=progress,
                 offer=offer,
-                announce=None if quiet else _announce,
+                # Before measuring begins: which rows the time is too short for.
+                announce=None if quiet else lambda note: write_stderr(f"note: {printable(note)}"),
             )
     return conclude(result, session.host, require_gpu=require_gpu)
-
-
-def _announce(note: str) -> None:
-    """Print a note, before measuring begins, on the rows that the time is too short for."""
-    from gpucheck.report.text import printable
-
-    sys.stderr.write(f"note: {printable(note)}\n")
-    sys.stderr.flush()
 
 
 def check_profile_options(request: BenchRequest, **more: object) -> None:
@@ -305,3 +312,88 @@ def _conflicting(request: BenchRequest, **more: object) -> list[str]:
         **{f"--{name.replace('_', '-')}": value for name, value in more.items()},
     }
     return [name for name, given in options.items() if given]
+
+
+# ------------------------------------------------------------------------------------ --burn
+
+
+def _run_burn(
+    product: BenchRequest,
+    seconds: float,
+    limit_c: float | None,
+    shared: Shared,
+    outlets: Outlets,
+    *,
+    require_gpu: bool,
+) -> int:
+    """Run a burn and report it.
+
+    Raises:
+        WrongUseError: the time, the temperature, the size or the seed is invalid.
+    """
+    from gpucheck.bench.burn import BurnRequest, burn_here, burn_pool, check_burn
+
+    request = BurnRequest(
+        product=product, seconds=seconds, limit_c=limit_c, require_gpu=require_gpu
+    )
+    check_burn(request)
+    formats = ("table", "json", "junit", "github")
+    with (
+        machine("burn", shared, formats) as probes,
+        _live_view(shown=shared.verbosity >= 0) as report_progress,
+    ):
+        answer = burn_here(request, probes, burn_pool(), os.environ, report_progress)
+    return deliver("burn", shared, answer, probes.time(), also=outlets.write)
+
+
+@contextmanager
+def _live_view(*, shown: bool) -> Iterator[Callable[[BurnProgress], None]]:
+    """Show a table that is redrawn while the block runs, if stderr is a terminal."""
+    if not (shown and is_watched()):
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    unicode = writes_unicode(console.encoding)
+    if os.environ.get("NO_COLOR"):
+        console.no_color = True
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield lambda progress: live.update(live_table(progress, unicode=unicode), refresh=True)
+
+
+def live_table(progress: BurnProgress, *, unicode: bool) -> Table:
+    """Return the state of every device at this moment."""
+    from rich.table import Table
+
+    left_s = max(0.0, progress.asked_s - progress.elapsed_s)
+    title = f"burn: {progress.elapsed_s:.0f} s of {progress.asked_s:g} s, {left_s:.0f} s left"
+    if progress.opening_s:
+        title = (
+            f"burn: opening the devices for {progress.opening_s:.0f} s, then {progress.asked_s:g} s"
+        )
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        header_style="dim",
+        title=title,
+        title_justify="left",
+    )
+    for heading in ("DEVICE", "STATE", "SPEED", "PRODUCTS", "WRONG", "TEMP", "POWER", "SM CLOCK"):
+        table.add_column(heading, justify="left" if heading in ("DEVICE", "STATE") else "right")
+    nothing = "\N{EN DASH}" if unicode else "-"
+    for one in progress.devices:
+        table.add_row(
+            one.device,
+            one.state,
+            nothing if one.flops_per_s is None else rate(one.flops_per_s, "FLOP/s"),
+            str(one.products),
+            str(one.mismatches),
+            nothing if one.temperature_c is None else f"{one.temperature_c:.0f} C",
+            nothing if one.power_w is None else f"{one.power_w:.0f} W",
+            nothing if one.clock_sm_mhz is None else f"{one.clock_sm_mhz:.0f} MHz",
+            style="bold red" if one.mismatches or one.state == "failed" else "",
+        )
+    return table

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucheck.bench.ci.model import Reference, SavedRun
-from gpucheck.cli.output import deliver, machine, now, wrap
+from gpucheck.cli.output import Shared, deliver, machine, now, split_words, wrap
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.terminal import status_line, write_stderr, write_workflow_command
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.report.envelope import Answer, Failure, Notice, Report

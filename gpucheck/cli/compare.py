@@ -9,8 +9,7 @@ import typer
 
 from gpucheck.cli.bench_ci import Github, Junit, open_outlets
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.report.errors import WrongUseError
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine
-from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.output import Shared, deliver, machine, split_words
 from gpucheck.cli.terminal import status_line
 from gpucheck.report.errors import WrongUseError
 

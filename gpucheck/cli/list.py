@@ -8,7 +8,7 @@ import typer
 
 from gpucheck.cli.listing import list_gpus
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.output import Shared
 
 
 @with_shared_options

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpucheck.cli.output import deliver, machine, wrap, write_messages
-from gpucheck.cli.shared import Shared, split_words
+from gpucheck.cli.output import Shared, deliver, machine, split_words, wrap, write_messages
 from gpucheck.cli.terminal import closed_pipe, view_for, write_stdout
 from gpucheck.drivers.interface import Probes
 from gpucheck.drivers.interrupts import REQUESTS

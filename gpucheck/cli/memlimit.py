@@ -11,14 +11,15 @@ import typer
 from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     Context,
+    Shared,
     check_runnable,
     deliver,
     machine,
     machine_for_child,
     refuse_recording,
     save,
+    split_words,
 )
-from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interrupts import REQUESTS
 from gpucheck.memlimit.model import LimitedRun, MemoryLimit, WatchAction

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.output import Answered
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.output import Answered, Shared
 from gpucheck.report.errors import WrongUseError
 
 

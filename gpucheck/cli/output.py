@@ -30,7 +30,6 @@ from gpucheck.report.text import View, printable
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from gpucheck.cli.shared import Shared
     from gpucheck.drivers.interface import Probes
 
 COMMAND_AFTER_DASHES = "To run it as a command, put -- before it."
@@ -50,12 +49,32 @@ class Context(NamedTuple):
     keep: frozenset[int] = frozenset()
 
 
+class Shared(NamedTuple):
+    """Values of the options that every command has."""
+
+    format: str = "table"
+    output: Path | None = None
+    recording: Path | None = None
+    deadline_s: float | None = None
+    strict: bool = False
+    verbosity: int = 0
+    #: Only its owner may read the file of --output.
+    private: bool = False
+
+
 class Answered(int):
     """Exit code of a command that has already reported everything.
 
     Typer gives a bare 130 for an interrupt while it parses the command line, which nobody has
     reported yet.
     """
+
+
+def split_words(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the words of options that may be given several times or with commas."""
+    return tuple(
+        word.strip() for value in values or () for word in value.split(",") if word.strip()
+    )
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:

@@ -14,14 +14,15 @@ from gpucheck.cli.options import with_shared_options
 from gpucheck.cli.output import (
     COMMAND_AFTER_DASHES,
     Context,
+    Shared,
     check_runnable,
     deliver,
     machine,
     machine_for_child,
     refuse_recording,
     save,
+    split_words,
 )
-from gpucheck.cli.shared import Shared, split_words
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.drivers.interface import Probes
 from gpucheck.place.model import MOST_SHARES, Candidate, PlacedDevice, Placement, name_together

@@ -10,9 +10,8 @@ import typer
 
 from gpucheck.bench.ci.profile_model import Limit, ProfileAction, ProfileFile, ProfileResult
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.report_file import check_writable, write_file
-from gpucheck.cli.shared import Shared
 from gpucheck.report.envelope import Answer, Failure
 from gpucheck.report.errors import ExitCode, GpucheckError, WrongUseError
 

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from gpucheck.cli.options import with_shared_options
-from gpucheck.cli.output import deliver, machine
+from gpucheck.cli.output import Shared, deliver, machine
 from gpucheck.cli.report_file import check_writable
-from gpucheck.cli.shared import Shared
 from gpucheck.cli.terminal import write_stderr
 from gpucheck.inventory.snapshot import take_snapshot
 from gpucheck.report.errors import ExitCode, WrongUseError

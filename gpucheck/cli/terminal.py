@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gpucheck.bench.scheduler import Progress
-    from gpucheck.cli.shared import Shared
+    from gpucheck.cli.output import Shared
 
 STDOUT = "standard output"
 #: Source: GitHub's and Azure's runner, ActionCommand.cs and CommandStringConvertor.cs.
@@ -104,14 +104,14 @@ def view_for(shared: Shared, **changes: Any) -> View:
     view = View(
         width=max(20, shutil.get_terminal_size((80, 24)).columns),
         color=color and not environment.get("NO_COLOR"),
-        unicode=to_file or _writes_unicode(stream),
+        unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
     )
     return view._replace(**changes)
 
 
-def _writes_unicode(stream: TextIO | None) -> bool:
-    encoding = stream.encoding if stream is not None else None
+def writes_unicode(encoding: str | None) -> bool:
+    """Return whether a stream of this encoding can hold every character."""
     return (encoding or "").lower().replace("-", "") == "utf8"
 
 
@@ -121,7 +121,7 @@ def _writes_unicode(stream: TextIO | None) -> bool:
 _BAR_WIDTH, _LABEL_WIDTH, _LEFT_WIDTH = 20, 20, 21
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Return whether stderr is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
@@ -129,7 +129,7 @@ def _is_watched() -> bool:
 @contextmanager
 def status_line(*, shown: bool) -> Iterator[Callable[[str], None]]:
     """Show a line that changes while the block runs; nothing if stderr is not a terminal."""
-    if not (shown and _is_watched()):
+    if not (shown and is_watched()):
         yield lambda _: None
         return
     from rich.console import Console
@@ -151,7 +151,7 @@ def _time_left(seconds: float) -> str:
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress]:
     """Show a bar while the block runs, or nothing if stderr is not a terminal."""
-    if not (shown and _is_watched()):
+    if not (shown and is_watched()):
         yield lambda *_: None
         return
     from rich.console import Console

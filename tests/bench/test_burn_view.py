@@ -12,7 +12,7 @@ from rich.console import Console
 from gpucheck.bench.burn import BurnProgress, DeviceProgress
 from gpucheck.bench.burn_gates import conclude_burn
 from gpucheck.bench.model import BurnResult, Corruption
-from gpucheck.cli.burning import live_table
+from gpucheck.cli.bench import live_table
 from gpucheck.report.envelope import Failure, Host
 from gpucheck.report.formats.table import render
 from gpucheck.report.text import View

@@ -12,7 +12,7 @@ from gpucheck.bench.ci.baseline import read_saved_run, to_text
 from gpucheck.bench.ci.model import SavedRun
 from gpucheck.bench.model import GateClass, GateStatus
 from gpucheck.cli.bench_ci import Outlets, Saving, open_outlets, open_saving, run_with_profile
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.output import Shared
 from gpucheck.report.envelope import Answer, Notice
 from gpucheck.report.errors import ExitCode, MissingError, WrongUseError
 from tests.bench.ci.test_baseline import saved

@@ -10,7 +10,7 @@ import pytest
 from gpucheck.cli import output
 from gpucheck.cli.app import run
 from gpucheck.cli.listing import LIST_FLAGS, SHARED_FLAGS, list_gpus, parse_flags
-from gpucheck.cli.shared import Shared
+from gpucheck.cli.output import Shared
 
 FLAGS = (*LIST_FLAGS, *SHARED_FLAGS)
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.cli.output import Context
+from gpucheck.cli.output import Context, Shared
 from gpucheck.cli.place import PlaceOptions, WaitReporter, check, explain
-from gpucheck.cli.shared import Shared
 from gpucheck.place.claims import Waiting
 from gpucheck.place.model import Candidate, PlacedDevice, Placement
 from gpucheck.report.envelope import Answer
