@@ -1,0 +1,121 @@
+"""Blocks of a report: what a view shows of its document, for each format to draw in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.text import View
+
+
+class Span(NamedTuple):
+    """Piece of a line in one style: "bold", "dim", "green", "yellow", "red", "cyan", or two."""
+
+    text: str
+    style: str = ""
+
+
+#: Text of a block; whatever it holds is escaped where it is drawn.
+Inline = str | tuple[Span, ...]
+
+
+class Head(NamedTuple):
+    """First line of a report: machine, card, driver; broken between facts only."""
+
+    facts: tuple[str, ...]
+
+
+class Line(NamedTuple):
+    """Prose, wrapped at words; further lines begin below its text.
+
+    `mark` or `lead` ("1.") stand before the text, `indent` is in columns.
+    """
+
+    text: Inline
+    mark: CheckStatus | None = None
+    lead: str = ""
+    indent: int = 0
+    style: str = ""
+
+
+class Command(NamedTuple):
+    """Command or text to copy, alone on its line and never broken."""
+
+    text: str
+    indent: int = 4
+
+
+class Gap(NamedTuple):
+    """Empty line, at most one between two blocks."""
+
+
+class Column(NamedTuple):
+    """Column of a table; its cells may be cut to `least` columns, or never if it is None."""
+
+    text: str
+    right: bool = False
+    least: int | None = None
+
+
+class Row(NamedTuple):
+    """Cells of a row, its style, and lines directly below it."""
+
+    cells: Sequence[Inline]
+    style: str = ""
+    below: tuple[Line, ...] = ()
+
+
+class Table(NamedTuple):
+    """Table; where it does not fit, each row becomes lines under its first `names` cells."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    gap: int = 2
+    names: int = 1
+    header: bool = True
+
+
+class Fitting(NamedTuple):
+    """The first of several tables that fits the width; the last is drawn as lines if none does."""
+
+    tables: tuple[Table, ...]
+
+
+Block = Head | Line | Command | Gap | Table | Fitting
+
+#: So many notes stand in a report; `-v` shows the others.
+MOST_NOTES = 3
+
+
+def plain(text: Inline) -> str:
+    """Return a text without its styles."""
+    return text if isinstance(text, str) else "".join(span.text for span in text)
+
+
+def head(report: Report, *facts: str | None) -> Head:
+    """Return the head line: the machine and its driver, then what the command adds."""
+    host = report.host
+    driver = host.driver_version and f"driver {host.driver_version}"
+    return Head(tuple(fact for fact in (host.name, driver, *facts) if fact))
+
+
+def remedies(steps: Sequence[str], *, indent: int = 4) -> Iterator[Block]:
+    """Yield steps to take, numbered if there are several; commands stand on lines of their own.
+
+    A step is a sentence; each further line of it is a command to copy.
+    """
+    for number, step in enumerate(steps, start=1):
+        lead = f"{number}." if len(steps) > 1 else "→"
+        sentence, *commands = step.split("\n")
+        yield Line(sentence, lead=lead, indent=indent)
+        yield from (Command(command, indent + len(lead) + 1) for command in commands)
+
+
+def limited(notes: Iterable[Line], view: View, *, most: int = MOST_NOTES) -> Iterator[Block]:
+    """Yield the first notes, and how many more there are; with `-v` all of them."""
+    found = list(notes)
+    shown = found if view.verbosity > 0 or len(found) <= most else found[:most]
+    yield from shown
+    if len(shown) < len(found):
+        yield Line(f"{len(found) - len(shown)} more: add -v", style="dim")

@@ -1,0 +1,54 @@
+"""Blocks: the head line, steps with their commands, and how many notes stand in a report."""
+
+from __future__ import annotations
+
+from gpucheck.report.blocks import Command, Head, Line, Span, head, limited, plain, remedies
+from gpucheck.report.envelope import Host, Report, Status
+from gpucheck.report.errors import ExitCode
+from gpucheck.report.text import View
+
+
+def report(host: Host) -> Report:
+    return Report(
+        command="list",
+        schema="gpucheck/list/1",
+        time="2026-01-01T00:00:00Z",
+        host=host,
+        exit_code=ExitCode.OK,
+        status=Status.OK,
+        error=None,
+        warnings=(),
+        result=None,
+    )
+
+
+def test_the_head_names_machine_and_driver_and_leaves_out_what_is_not_known() -> None:
+    known = report(Host(name="node7", driver_version="580.95.05"))
+
+    assert head(known, "8 GPUs", None, "") == Head(("node7", "driver 580.95.05", "8 GPUs"))
+    assert head(report(Host()), "8 GPUs") == Head(("8 GPUs",))
+
+
+def test_one_step_is_not_numbered() -> None:
+    assert list(remedies(["Reboot."])) == [Line("Reboot.", lead="→", indent=4)]
+
+
+def test_commands_of_a_step_stand_on_lines_of_their_own_below_its_sentence() -> None:
+    assert list(remedies(["Load it:\nsudo modprobe nvidia", "Reboot."], indent=2)) == [
+        Line("Load it:", lead="1.", indent=2),
+        Command("sudo modprobe nvidia", 5),
+        Line("Reboot.", lead="2.", indent=2),
+    ]
+
+
+def test_only_the_first_notes_are_shown_without_verbose() -> None:
+    notes = [Line(str(number)) for number in range(5)]
+
+    assert list(limited(notes, View())) == [*notes[:3], Line("2 more: add -v", style="dim")]
+    assert list(limited(notes, View(verbosity=1))) == notes
+    assert list(limited(notes[:3], View())) == notes[:3]
+
+
+def test_plain_text_of_spans() -> None:
+    assert plain("a") == plain((Span("a", "red"),)) == "a"
+    assert plain((Span("a", "red"), Span("b"))) == "ab"
