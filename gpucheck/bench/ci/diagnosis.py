@@ -1,4 +1,4 @@
-"""Diagnosis of a bad figure from what the run itself saw, and gates that carry a diagnosis.
+"""Diagnosis of a bad figure from what the run itself saw, and the ruling that rests on it.
 
 Causes outside the device come first: a GPU is called defective only if nothing else explains the
 figure. A slow processor is never called defective, because its neighbours, heat and clock cannot
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.run_data import MetricValues, RunData
-from gpucheck.bench.model import Direction, Doubt, Gate, GateClass, GateStatus
+from gpucheck.bench.ci.run_data import MetricValues
+from gpucheck.bench.model import Doubt, Gate, GateClass, GateStatus
 from gpucheck.bench.telemetry import HEAT
 from gpucheck.bench.workers import WORKER_INTERRUPTED, WORKER_SILENT
 from gpucheck.report.envelope import Evidence, Failure
@@ -273,89 +273,4 @@ def explained(gate: Gate, reason: str, diagnosis: Diagnosis) -> Gate:
         reason=reason,
         evidence=diagnosis.evidence,
         next=diagnosis.next,
-    )
-
-
-def at_least(
-    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
-) -> Gate:
-    """Return the gate of a number that may not be below its limit."""
-    return _held(data, name, device, (measured, limit, unit), Direction.HIGHER, bad)
-
-
-def at_most(
-    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
-) -> Gate:
-    """Return the gate of a number that may not be above its limit."""
-    return _held(data, name, device, (measured, limit, unit), Direction.LOWER, bad)
-
-
-def exactly(
-    data: RunData,
-    name: str,
-    device: str,
-    measured: float,
-    wanted: float,
-    unit: str,
-    bad: Diagnosis,
-) -> Gate:
-    """Return the gate of a number that must be another."""
-    hold = at_least if measured < wanted else at_most
-    return hold(data, name, device, measured, wanted, unit, bad)
-
-
-def holds(data: RunData, name: str, device: str, good: bool, bad: Diagnosis) -> Gate:
-    """Return the gate of a demand that is met or not."""
-    return at_least(data, name, device, float(good), 1.0, "match", bad)
-
-
-def _held(
-    data: RunData,
-    name: str,
-    device: str,
-    numbers: tuple[float, float, str],
-    direction: Direction,
-    bad: Diagnosis,
-) -> Gate:
-    measured, limit, unit = numbers
-    higher = direction is Direction.HIGHER
-    good = measured >= limit if higher else measured <= limit
-    gate = Gate(
-        id=name,
-        device=device,
-        gpu_uuid=data.uuid_of(device),
-        status=GateStatus.PASS if good else GateStatus.FAIL,
-        direction=direction,
-        unit=unit,
-        measured=float(measured),
-        limit=float(limit),
-    )
-    if good:
-        return gate
-    return replace(
-        gate, class_=bad.class_, reason=bad.sentence, evidence=bad.evidence, next=bad.next
-    )
-
-
-def undecided(
-    data: RunData,
-    name: str,
-    device: str,
-    reason: str,
-    unit: str = "",
-    *,
-    class_: GateClass = GateClass.SOFTWARE,
-    steps: tuple[str, ...] = (),
-) -> Gate:
-    """Return the gate of a demand for which nothing was read: never a pass."""
-    return Gate(
-        id=name,
-        device=device,
-        gpu_uuid=data.uuid_of(device),
-        status=GateStatus.INCONCLUSIVE,
-        direction=Direction.LOWER,
-        unit=unit,
-        reason=reason,
-        class_=class_,
-        next=steps or ("gpucheck detect",),
     )

@@ -22,12 +22,16 @@ from gpucheck.bench.ci.diagnosis import (
     ruling,
 )
 from gpucheck.bench.ci.limits import expected_of, is_computed, number
-from gpucheck.bench.ci.machine_gates import inventory_gates, match_gates
+from gpucheck.bench.ci.machine_gates import (
+    inventory_gates,
+    match_gates,
+    result_gates,
+    stability_gates,
+)
 from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
 from gpucheck.bench.ci.run_data import MetricValues, RunData, why_missing
-from gpucheck.bench.ci.stability_gates import result_gates, stability_gates
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode

@@ -1,20 +1,60 @@
-"""Gates on the machine: it is one the profile is for, and has what the profile demands."""
+"""Gates on the machine and on the run: what a profile demands besides its checks.
+
+The machine must be one that the profile is for, with the hardware that it demands. The processes
+must return right results, and the GPUs stay cool, unlimited and free of errors.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from gpucheck.bench.ci.diagnosis import Diagnosis, at_least, at_most, exactly, holds, undecided
+from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained, leaves_open
 from gpucheck.bench.ci.limits import fits_name
+from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.profile_model import Target
 from gpucheck.bench.ci.run_data import NodeGpu, RunData
-from gpucheck.bench.model import Gate, GateClass
-from gpucheck.report.envelope import Evidence
+from gpucheck.bench.model import (
+    Direction,
+    Gate,
+    GateClass,
+    GateStatus,
+    GpuTelemetry,
+    Measurement,
+)
+from gpucheck.bench.sampler import off_by
+from gpucheck.bench.sdc import corruption_sentence, deviating_digests, is_corrupt
+from gpucheck.bench.telemetry import is_clock_change, why_unread
+from gpucheck.bench.workers import WORKER_NO_DOCUMENT
+from gpucheck.report.envelope import Evidence, Failure
 
 _GIB = 1 << 30
 _NODE = "node"
 _SLOT = ("check the slot, the riser and the BIOS settings",)
+#: Where to look for each of the driver's throttle reasons.
+_OF_REASON = {
+    "software-thermal": GateClass.THERMAL,
+    "hardware-thermal": GateClass.THERMAL,
+    "hardware-slowdown": GateClass.THERMAL,
+    "power-cap": GateClass.POWER_CAP,
+    "power-brake": GateClass.POWER_CAP,
+    "board-limit": GateClass.POWER_CAP,
+    "application-clocks": GateClass.CONFIG,
+    "sync-boost": GateClass.CONFIG,
+    "display": GateClass.CONFIG,
+    "reliability": GateClass.HARDWARE,
+}
+_COOL = "check this card's fans, its airflow and the cards next to it"
+_STEPS = {
+    GateClass.THERMAL: (_COOL, "gpucheck detect --only health"),
+    GateClass.POWER_CAP: ("check the power supply and its cables", "nvidia-smi -q -d POWER"),
+    GateClass.CONFIG: ("see the clock settings: nvidia-smi -q -d CLOCK",),
+    GateClass.HARDWARE: ("gpucheck detect", "take the card out of service and report it"),
+}
+#: How a reading's reason ends if the GPU does not support it (NVML_ERROR_NOT_SUPPORTED).
+_NOT_SUPPORTED = "(NVML 3)"
+_SWAP = ("take the card out of service", "repeat the run with the same seed to be sure")
 
 
 def match_gates(data: RunData) -> Iterator[Gate]:
@@ -57,6 +97,38 @@ def inventory_gates(data: RunData) -> Iterator[Gate]:
         yield _identical(data)
 
 
+def result_gates(data: RunData) -> Iterator[Gate]:
+    """Yield whether each device's processes answered, and whether their results were correct."""
+    for device in data.devices:
+        runs = data.runs_of(device)
+        if runs:
+            yield _processes(data, device, runs)
+            yield from _results(data, device, runs)
+
+
+def stability_gates(data: RunData) -> Iterator[Gate]:
+    """Yield how steady each GPU was, for each demand of the profile."""
+    if data.profile.match.target is Target.CPU:
+        return
+    for device in data.devices:
+        if not data.runs_of(device):
+            continue
+        yield from _throttling(data, device)
+        yield from _sensors(data, device)
+        yield from _new_errors(data, device)
+        if data.profile.stability.corruption is not None:
+            yield _corruption(data, device)
+
+
+def corruption_gates(data: RunData) -> Iterator[Gate]:
+    """Yield whether repeated products had the same bits, for each device that repeated any."""
+    repeated = {one.device for one in data.corruption}
+    yield from (_corruption(data, device) for device in data.devices if device in repeated)
+
+
+# ---------------------------------------------------------------------------------- machine
+
+
 def name_of(gpu: NodeGpu) -> str:
     """Return what a GPU is called in gates: as CUDA numbers it, else by NVML's number."""
     return gpu.device or f"nvml:{gpu.gpu.index}"
@@ -69,7 +141,7 @@ def _count(data: RunData, wanted: int) -> Gate:
         sentence=f"{found} GPUs answer; the profile is for {wanted}",
         next=("gpucheck detect", "look for GPUs that fell off the bus: dmesg | grep -i xid"),
     )
-    return exactly(data, "match-count", _NODE, found, wanted, "GPUs", bad)
+    return _exactly(data, "match-count", _NODE, found, wanted, "GPUs", bad)
 
 
 def _board(data: RunData, gpu: NodeGpu) -> Gate:
@@ -82,13 +154,13 @@ def _board(data: RunData, gpu: NodeGpu) -> Gate:
     found = f"{gpu.gpu.name or 'a GPU without a name'} ({known_id or 'no PCI device id'})"
     if good is None:
         reason = f"{found} cannot be identified; the profile is for {wanted}"
-        return undecided(data, "match-board", name_of(gpu), reason)
+        return _undecided(data, "match-board", name_of(gpu), reason)
     bad = Diagnosis(
         class_=GateClass.CONFIG,
         sentence=f"it is {found}; the profile is for {wanted}",
         next=("choose another profile: gpucheck profile list", "or another --device"),
     )
-    return holds(data, "match-board", name_of(gpu), good, bad)
+    return _holds(data, "match-board", name_of(gpu), good, bad)
 
 
 def _flag(
@@ -101,7 +173,7 @@ def _flag(
     if found is None:
         key = "ecc_mode" if what == "ECC" else what.replace(" ", "_")
         why = gpu.gpu.unavailable.get(key, "the driver does not report it")
-        return undecided(data, name, device, f"{what} is unknown: {why}")
+        return _undecided(data, name, device, f"{what} is unknown: {why}")
     words = {True: "on", False: "off"}
     steps = {
         "ECC": f"nvidia-smi -e {int(wanted)} and a reboot (as root)",
@@ -113,7 +185,7 @@ def _flag(
         sentence=f"{what} is {words[found]}; the profile requires it {words[wanted]}",
         next=(steps[what],),
     )
-    return exactly(data, name, device, found, wanted, "on", bad)
+    return _exactly(data, name, device, found, wanted, "on", bad)
 
 
 def _driver(data: RunData, wanted: str) -> Gate:
@@ -121,25 +193,25 @@ def _driver(data: RunData, wanted: str) -> Gate:
 
     found = data.node.driver_version
     if found is None:
-        return undecided(data, "match-driver", _NODE, "the driver version is unknown")
+        return _undecided(data, "match-driver", _NODE, "the driver version is unknown")
     bad = Diagnosis(
         class_=GateClass.SOFTWARE,
         sentence=f"the driver is {found}; the profile needs {wanted} or newer",
         next=("install a newer driver",),
     )
-    return holds(data, "match-driver", _NODE, version_key(found) >= version_key(wanted), bad)
+    return _holds(data, "match-driver", _NODE, version_key(found) >= version_key(wanted), bad)
 
 
 def _memory(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     name, total = "inventory-memory", gpu.gpu.memory_total_bytes
     if total is None:
-        return undecided(data, name, name_of(gpu), "its memory size is unknown", "GiB")
+        return _undecided(data, name, name_of(gpu), "its memory size is unknown", "GiB")
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has less memory than the board should have",
         next=("gpucheck detect --only health", "compare with the other cards: gpucheck list"),
     )
-    return at_least(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad)
+    return _at_least(data, name, name_of(gpu), total / _GIB, wanted, "GiB", bad)
 
 
 def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
@@ -154,10 +226,10 @@ def _pcie(data: RunData, gpu: NodeGpu) -> Iterator[Gate]:
         known = [float(value) for value in seen if value is not None]
         if not known:
             why = data.why_no_telemetry(device)
-            yield undecided(data, name, device, f"the link was not read under load: {why}", unit)
+            yield _undecided(data, name, device, f"the link was not read under load: {why}", unit)
             continue
         bad = _slow_link(gpu, "under load, the PCIe link was slower than required")
-        yield at_least(data, name, device, max(known), wanted, unit, bad)
+        yield _at_least(data, name, device, max(known), wanted, unit, bad)
 
 
 def _slow_link(gpu: NodeGpu, reason: str) -> Diagnosis:
@@ -175,7 +247,7 @@ def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
     ]
     if not links or best.generation_max is None or best.width_max is None:
         why = data.why_no_telemetry(device) if not links else "its maximum is unknown"
-        return undecided(data, name, device, f"the link was not read under load: {why}", "%")
+        return _undecided(data, name, device, f"the link was not read under load: {why}", "%")
     # Each generation doubles the rate of a lane.
     generation, width = max(links, key=lambda link: link[1] * 2 ** link[0])
     reached = 100 * width * 2**generation / (best.width_max * 2**best.generation_max)
@@ -184,41 +256,44 @@ def _pcie_full(data: RunData, gpu: NodeGpu) -> Gate:
         f"under load, the PCIe link ran at generation {generation} x{width} instead of "
         f"{best.generation_max} x{best.width_max}",
     )
-    return at_least(data, name, device, reached, 100.0, "%", bad)
+    return _at_least(data, name, device, reached, 100.0, "%", bad)
 
 
 def _nvlink(data: RunData, gpu: NodeGpu, wanted: int) -> Gate:
     name = "inventory-nvlink"
     if gpu.nvlink_links is None:
         reason = "its connections to the other GPUs are unknown"
-        return undecided(data, name, name_of(gpu), reason, "links")
+        return _undecided(data, name, name_of(gpu), reason, "links")
     bad = Diagnosis(
         class_=GateClass.HARDWARE,
         sentence="it has too few NVLink connections to one of the other GPUs",
         next=("gpucheck list --topology", "nvidia-smi nvlink -s shows each link"),
     )
-    return at_least(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
+    return _at_least(data, name, name_of(gpu), gpu.nvlink_links, wanted, "links", bad)
 
 
 def _power_limit(data: RunData, gpu: NodeGpu, wanted: float) -> Gate:
     name, found = "inventory-power-limit", gpu.gpu.power_limit_w
     if found is None:
-        return undecided(data, name, name_of(gpu), "its power limit is unknown", "W")
+        return _undecided(data, name, name_of(gpu), "its power limit is unknown", "W")
     bad = Diagnosis(
         class_=GateClass.POWER_CAP,
         sentence="its power limit was lowered",
         next=(f"nvidia-smi -i {gpu.gpu.index} -pl {wanted:.0f} (as root)",),
     )
-    return at_least(data, name, name_of(gpu), found, wanted, "W", bad)
+    return _at_least(data, name, name_of(gpu), found, wanted, "W", bad)
 
 
 def _identical(data: RunData) -> Gate:
     """Return whether all GPUs are of one kind: board, memory, power limit and ECC."""
     name = "inventory-identical"
-    kind_of = {name_of(gpu): _kind(gpu) for gpu in data.node.gpus}
+    kind_of = {
+        name_of(one): (gpu.name, gpu.memory_total_bytes, gpu.power_limit_w, gpu.ecc_mode)
+        for one, gpu in ((one, one.gpu) for one in data.node.gpus)
+    }
     kinds = Counter(kind_of.values())
     if not kinds:
-        return undecided(data, name, _NODE, "no GPU answers", "kinds")
+        return _undecided(data, name, _NODE, "no GPU answers", "kinds")
     usual = kinds.most_common(1)[0][0]
     odd = ", ".join(device for device, kind in kind_of.items() if kind != usual)
     bad = Diagnosis(
@@ -226,9 +301,329 @@ def _identical(data: RunData) -> Gate:
         sentence=f"{odd} differs from the others in board, memory, power limit or ECC",
         next=("gpucheck list -v shows them side by side",),
     )
-    return at_most(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
+    return _at_most(data, name, _NODE, len(kinds), 1.0, "kinds", bad)
 
 
-def _kind(gpu: NodeGpu) -> tuple[object, ...]:
-    found = gpu.gpu
-    return (found.name, found.memory_total_bytes, found.power_limit_w, found.ecc_mode)
+# ---------------------------------------------------------------------------------- results
+
+
+def _processes(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
+    """Return whether every process returned a document, and none lost its GPU."""
+    failures = [failure for run in runs if (failure := _fatal(run)) is not None]
+    first = failures[0] if failures else Failure(code="", message="")
+    counts = Counter(failure.code for failure in failures)
+    bad = Diagnosis(
+        class_=class_of_failure(first),
+        sentence=first.message,
+        evidence=tuple(
+            Evidence(code, f"{count} of {len(runs)} processes") for code, count in counts.items()
+        ),
+        next=first.remedy or ("gpucheck detect",),
+    )
+    gate = _at_most(data, "processes", device, len(failures), 0, "failed", bad)
+    if failures and leaves_open(first):
+        return replace(gate, status=GateStatus.INCONCLUSIVE)
+    return gate
+
+
+def _fatal(run: ProcessRun) -> Failure | None:
+    """Return why a process returned nothing, or that it lost its GPU."""
+    if run.result is None:
+        return run.failure or Failure(code=WORKER_NO_DOCUMENT, message="it returned no document")
+    errors = [row.error for row in run.result.measurements if row.error is not None]
+    return next((error for error in errors if error.code == "gpu-lost"), None)
+
+
+def _results(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Iterator[Gate]:
+    rows = [
+        row
+        for run in runs
+        if run.result is not None
+        for row in run.result.measurements
+        if row.device == device and row.verified is not None
+    ]
+    if not rows:
+        yield _unchecked(data, device, runs)
+        return
+    wrong = [row for row in rows if row.verified is not None and not row.verified.ok]
+    broken = [row for row in wrong if row.verified is not None and row.verified.error is None]
+    yield _wrong(data, device, "results", [row for row in wrong if row not in broken], len(rows))
+    if data.profile.stability.not_finite is not None:
+        yield _wrong(data, device, "not-finite", broken, len(rows))
+
+
+def _unchecked(data: RunData, device: str, runs: Sequence[ProcessRun]) -> Gate:
+    """Return the gate of a device without checked results, with the rows' reason."""
+    reason = "no result was checked"
+    results = [run.result for run in runs if run.result is not None]
+    errors = [row.error for one in results for row in one.measurements if row.error is not None]
+    if not errors:
+        return _undecided(data, "results", device, reason, "wrong")
+    first = errors[0]
+    return _undecided(
+        *(data, "results", device, f"{reason}: {first.message}", "wrong"),
+        class_=class_of_failure(first),
+        steps=first.remedy,
+    )
+
+
+def _wrong(data: RunData, device: str, name: str, wrong: Sequence[Measurement], count: int) -> Gate:
+    bad = Diagnosis(
+        class_=GateClass.HARDWARE,
+        sentence=_first_wrong(wrong[0], count) if wrong else "",
+        evidence=tuple(
+            Evidence(f"{row.kernel} {row.variant}", row.error.message if row.error else "wrong")
+            for row in wrong[:5]
+        ),
+        next=_SWAP,
+    )
+    return _at_most(data, name, device, len(wrong), 0, "wrong", bad)
+
+
+def _first_wrong(row: Measurement, count: int) -> str:
+    what = f"{row.kernel} {row.variant}"
+    if row.verified is None or row.verified.error is None:
+        return f"{what} gave NaN or infinity ({count} results were checked)"
+    return f"{what}: {off_by(row.verified)} ({count} results were checked)"
+
+
+# ---------------------------------------------------------------------------------- sensors
+
+
+def _throttling(data: RunData, device: str) -> Iterator[Gate]:
+    """Yield the seconds of the worst process for each reason that the profile names."""
+    telemetry = data.telemetry_of(device)
+    for reason, most_s in data.profile.stability.throttle_s.items():
+        name = f"throttle-{reason}"
+        if not telemetry:
+            yield _undecided(data, name, device, data.why_no_telemetry(device), "s")
+            continue
+        class_ = _OF_REASON.get(reason, GateClass.HARDWARE)
+        seconds = max(_limited_s(gpu, reason) for gpu in telemetry)
+        bad = _hot(telemetry, class_, f"the driver held the clock down: {reason}")
+        gate = _at_most(data, name, device, seconds, most_s, "s", bad)
+        yield _if_read(gate, [why_unread(gpu, reason) for gpu in telemetry])
+
+
+def _if_read(gate: Gate, unread: Sequence[str | None]) -> Gate:
+    """Return a gate that passes only by what was read; what the GPU does not have is skipped."""
+    reason = next((one for one in unread if one is not None), None)
+    if reason is None or gate.status is not GateStatus.PASS:
+        return gate
+    if _NOT_SUPPORTED in reason:
+        return replace(gate, status=GateStatus.SKIP, measured=None, reason=reason)
+    return replace(
+        gate,
+        status=GateStatus.INCONCLUSIVE,
+        measured=None,
+        reason=f"it was not read: {reason}",
+        class_=GateClass.SOFTWARE,
+        next=("gpucheck detect",),
+    )
+
+
+def _hot(telemetry: Sequence[GpuTelemetry], class_: GateClass, reason: str) -> Diagnosis:
+    evidence = tuple(_heat_and_power(telemetry))
+    return Diagnosis(class_=class_, sentence=reason, evidence=evidence, next=_STEPS[class_])
+
+
+def _limited_s(gpu: GpuTelemetry, reason: str) -> float:
+    """Return the seconds that the driver counted, or those of the readings that showed it.
+
+    A hardware slowdown that stands alone is what a change of clocks looks like, and counts nothing.
+    """
+    if reason == "hardware-slowdown" and is_clock_change(gpu.reasons):
+        return 0.0
+    seen_s = gpu.reasons.get(reason, 0.0) * gpu.reading_count * gpu.period_s
+    return max(gpu.limited_s.get(reason, 0.0), seen_s)
+
+
+def _heat_and_power(telemetry: Sequence[GpuTelemetry]) -> Iterator[Evidence]:
+    hottest = max((one.temperature_c.high for one in telemetry if one.temperature_c), default=None)
+    if hottest is not None:
+        yield Evidence("temperature", f"{hottest:.0f} C at most")
+    drawn = max((one.power_w.high for one in telemetry if one.power_w), default=None)
+    limit = next((one.power_limit_w for one in telemetry if one.power_limit_w), None)
+    if drawn is not None:
+        of = f" of {limit:.0f} W" if limit is not None else ""
+        yield Evidence("power", f"{drawn:.0f} W at most{of}")
+
+
+def _sensors(data: RunData, device: str) -> Iterator[Gate]:
+    demands, telemetry = data.profile.stability, data.telemetry_of(device)
+    heat = [one.temperature_c.high for one in telemetry if one.temperature_c is not None]
+    clocks = [one.clock_sm_mhz for one in telemetry if one.clock_sm_mhz is not None]
+    drops = [100 * (1 - one.median / one.high) for one in clocks if one.high > 0]
+    hot = _hot(telemetry, GateClass.THERMAL, "it got hotter than allowed")
+    below = "under load, its clock fell too far below the highest reading"
+    slow = _hot(telemetry, _class_of_drop(telemetry), below)
+    for name, limit, values, unit, bad in (
+        ("temperature", demands.max_temperature_c, heat, "C", hot),
+        ("clock-drop", demands.max_clock_drop_percent, drops, "%", slow),
+    ):
+        if limit is None:
+            continue
+        if values:
+            yield _at_most(data, name, device, max(values), limit, unit, bad)
+        else:
+            yield _undecided(data, name, device, data.why_no_telemetry(device), unit)
+
+
+def _class_of_drop(telemetry: Sequence[GpuTelemetry]) -> GateClass:
+    """Return what the driver said held the clock down most of the time."""
+    shares: Counter[str] = Counter()
+    for gpu in telemetry:
+        shares.update({name: share for name, share in gpu.reasons.items() if name in _OF_REASON})
+    return _OF_REASON[shares.most_common(1)[0][0]] if shares else GateClass.HARDWARE
+
+
+def _new_errors(data: RunData, device: str) -> Iterator[Gate]:
+    demands, telemetry = data.profile.stability, data.telemetry_of(device)
+    grown: Counter[str] = Counter()
+    for gpu in telemetry:
+        grown.update(gpu.new_errors)
+    for name, counter, most in (
+        ("new-ecc-uncorrected", "ecc_uncorrected", demands.new_ecc_uncorrected),
+        ("new-ecc-corrected", "ecc_corrected", demands.new_ecc_corrected),
+        ("new-remapped-rows", "remapped_rows", demands.new_remapped_rows),
+        ("new-pcie-replays", "pcie_replays", demands.new_pcie_replays),
+    ):
+        if most is None:
+            continue
+        if not telemetry:
+            yield _undecided(data, name, device, data.why_no_telemetry(device), "errors")
+            continue
+        bad = Diagnosis(
+            class_=GateClass.HARDWARE,
+            sentence=f"the counter {counter.replace('_', ' ')} grew during the run",
+            next=("gpucheck detect --only health", "dmesg | grep -i xid"),
+        )
+        gate = _at_most(data, name, device, grown[counter], most, "errors", bad)
+        key = f"new_errors.{counter}"
+        yield _if_read(gate, [gpu.unavailable.get(key) for gpu in telemetry])
+
+
+# ---------------------------------------------------------------------------------- corruption
+
+
+def _corruption(data: RunData, device: str) -> Gate:
+    """Return whether repeated products were the same bits, here and on identical GPUs."""
+    own = [one for one in data.corruption if one.device == device]
+    compared = [one for one in own if one.products]
+    # The first product is checked against float64 even if nothing was repeated after it.
+    wrong = [one for one in own if is_corrupt(one)]
+    odd = deviating_digests(data.corruption, _boards(data)).get(device)
+    if not wrong and odd is None and all(one.failure is not None for one in compared):
+        none = Failure(code=WORKER_NO_DOCUMENT, message="no process compared any products")
+        why = next((one.failure for one in own if one.failure is not None), none)
+        return _undecided(
+            *(data, "corruption", device, why.message, "wrong numbers"),
+            class_=class_of_failure(why),
+            steps=why.remedy,
+        )
+    count = sum(one.mismatches + (one.reference_ok is False) for one in wrong) + (odd is not None)
+    bad = Diagnosis(
+        class_=GateClass.HARDWARE,
+        sentence=corruption_sentence(wrong[0]) if wrong else odd or "",
+        evidence=tuple(
+            Evidence(f"{one.dtype} {'x'.join(map(str, one.shape))}", f"{one.products} products")
+            for one in (wrong or compared)[:5]
+        ),
+        next=_SWAP,
+    )
+    most = data.profile.stability.corruption or 0
+    return _at_most(data, "corruption", device, count, most, "wrong numbers", bad)
+
+
+def _boards(data: RunData) -> dict[str, str]:
+    """Return which devices are identical: the same board with as many SMs."""
+    return {
+        run.device: f"{gpu.name}/{gpu.sm_count}"
+        for run in data.runs
+        if run.result is not None
+        for gpu in run.result.environment.gpus
+    }
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+def _at_least(
+    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
+) -> Gate:
+    """Return the gate of a number that may not be below its limit."""
+    return _held(data, name, device, (measured, limit, unit), Direction.HIGHER, bad)
+
+
+def _at_most(
+    data: RunData, name: str, device: str, measured: float, limit: float, unit: str, bad: Diagnosis
+) -> Gate:
+    """Return the gate of a number that may not be above its limit."""
+    return _held(data, name, device, (measured, limit, unit), Direction.LOWER, bad)
+
+
+def _exactly(
+    data: RunData,
+    name: str,
+    device: str,
+    measured: float,
+    wanted: float,
+    unit: str,
+    bad: Diagnosis,
+) -> Gate:
+    """Return the gate of a number that must be another."""
+    hold = _at_least if measured < wanted else _at_most
+    return hold(data, name, device, measured, wanted, unit, bad)
+
+
+def _holds(data: RunData, name: str, device: str, good: bool, bad: Diagnosis) -> Gate:
+    """Return the gate of a demand that is met or not."""
+    return _at_least(data, name, device, float(good), 1.0, "match", bad)
+
+
+def _held(
+    data: RunData,
+    name: str,
+    device: str,
+    numbers: tuple[float, float, str],
+    direction: Direction,
+    bad: Diagnosis,
+) -> Gate:
+    measured, limit, unit = numbers
+    higher = direction is Direction.HIGHER
+    good = measured >= limit if higher else measured <= limit
+    gate = Gate(
+        id=name,
+        device=device,
+        gpu_uuid=data.uuid_of(device),
+        status=GateStatus.PASS if good else GateStatus.FAIL,
+        direction=direction,
+        unit=unit,
+        measured=float(measured),
+        limit=float(limit),
+    )
+    return gate if good else explained(gate, bad.sentence, bad)
+
+
+def _undecided(
+    data: RunData,
+    name: str,
+    device: str,
+    reason: str,
+    unit: str = "",
+    *,
+    class_: GateClass = GateClass.SOFTWARE,
+    steps: tuple[str, ...] = (),
+) -> Gate:
+    """Return the gate of a demand for which nothing was read: never a pass."""
+    return Gate(
+        id=name,
+        device=device,
+        gpu_uuid=data.uuid_of(device),
+        status=GateStatus.INCONCLUSIVE,
+        direction=Direction.LOWER,
+        unit=unit,
+        reason=reason,
+        class_=class_,
+        next=steps or ("gpucheck detect",),
+    )

@@ -20,6 +20,7 @@ from gpucheck.bench.ci.baseline import (
 )
 from gpucheck.bench.ci.compare import compare_runs
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine, series_of, settled, warnings
+from gpucheck.bench.ci.machine_gates import corruption_gates
 from gpucheck.bench.ci.model import Baseline, ComparedRow, ProcessRun, Reference, SavedRun, Series
 from gpucheck.bench.ci.processes import collect, merged, was_interrupted
 from gpucheck.bench.ci.profile_model import (
@@ -31,7 +32,6 @@ from gpucheck.bench.ci.profile_model import (
     Target,
 )
 from gpucheck.bench.ci.run_data import Node, NodeGpu, RunData
-from gpucheck.bench.ci.stability_gates import corruption_gates
 from gpucheck.bench.model import (
     BenchEnvironment,
     BenchRequest,

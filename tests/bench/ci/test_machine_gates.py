@@ -1,19 +1,22 @@
-"""What a machine must be and have: each thing that is lacking fails its gate."""
+"""Gates on the machine and the run: each thing that is lacking, and each fault, fails its gate."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpucheck.bench.ci.gates import exit_status, judge, judge_machine
+from gpucheck.bench.ci.model import ProcessRun
 from gpucheck.bench.ci.run_data import Node, RunData
-from gpucheck.bench.model import GateClass, GateStatus
+from gpucheck.bench.model import Corruption, GateClass, GateStatus, Verified
 from gpucheck.inventory.model import MigState
+from gpucheck.report.envelope import Failure
 from gpucheck.report.errors import ExitCode
-from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors
-from tests.fakes.gates import GOOD, HAVE, HEAD, gate, node, profile_of, run_data
+from tests.fakes.bench_results import product, product_runs, result_of, run_of, sensors, uuid_of
+from tests.fakes.gates import GOOD, HAVE, HEAD, NODE, code, gate, node, profile_of, run_data
 
 
 @pytest.mark.parametrize(
@@ -206,3 +209,230 @@ def test_a_board_that_nobody_knows_is_undecided() -> None:
 
     assert found.status is GateStatus.INCONCLUSIVE
     assert "NVIDIA H100 80GB HBM3 (no PCI device id)" in (found.reason or "")
+
+
+@pytest.mark.parametrize(("error", "name"), [(0.5, "results"), (None, "not-finite")])
+def test_wrong_results_and_nan_are_hardware(error: float | None, name: str) -> None:
+    bad = Verified(error=error, bound=1e-5, ok=False, reference="float64")
+    wrong = product(700, median_s=None, verified=bad, error=Failure("wrong-result", "it is wrong"))
+    runs = [*product_runs(GOOD), run_of(result_of(wrong, telemetry=sensors()), 5, "gpu:0")]
+    found = run_data(runs)
+
+    assert (gate(found, name).status, gate(found, name).class_) == (
+        GateStatus.FAIL,
+        GateClass.HARDWARE,
+    )
+    assert code(found) is ExitCode.BAD
+
+
+CORRUPTION = "\n[stability]\ncorruption = 0\n"
+
+
+def corrupt(device: str = "gpu:0", **changes: Any) -> ProcessRun:
+    check = Corruption(
+        device=device, gpu_uuid=uuid_of(device), products=100, words=64, digest="aa",
+        reference_ok=True, dtype="bfloat16", shape=(8, 8, 8),
+    )  # fmt: skip
+    row = product(700, device)
+    found = result_of(row, telemetry=sensors(device), corruption=(replace(check, **changes),))
+    return run_of(found, 0, device)
+
+
+def corruption_facts(runs: Sequence[ProcessRun]) -> RunData:
+    text = NODE.replace("seconds = 5", "seconds = 5\ncorruption_seconds = 5") + CORRUPTION
+    count = len({run.device for run in runs})
+    return RunData(profile=profile_of(text), node=node(count), runs=runs)
+
+
+def test_equal_bits_pass() -> None:
+    assert gate(corruption_facts([corrupt()]), "corruption").status is GateStatus.PASS
+
+
+def test_one_flipped_bit_is_hardware_with_count_place_and_size() -> None:
+    found = corruption_facts([corrupt(mismatches=1, first_index=17, largest_ulp=4096)])
+
+    flipped = gate(found, "corruption")
+    assert (flipped.status, flipped.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+    assert flipped.measured == 1
+    for part in ("1 of 6400 numbers", "at index 17", "4096 ULP"):
+        assert part in (flipped.reason or "")
+
+
+def test_a_gpu_that_is_always_wrong_differs_from_its_twins() -> None:
+    found = corruption_facts([corrupt("gpu:0"), corrupt("gpu:1"), corrupt("gpu:2", digest="bb")])
+
+    assert gate(found, "corruption", "gpu:1").status is GateStatus.PASS
+    assert gate(found, "corruption", "gpu:2").class_ is GateClass.HARDWARE
+
+
+def test_of_two_different_twins_both_are_named() -> None:
+    found = corruption_facts([corrupt("gpu:0"), corrupt("gpu:1", digest="bb")])
+
+    reasons = [gate(found, "corruption", device).reason or "" for device in ("gpu:0", "gpu:1")]
+    assert all("the wrong one is unknown" in reason for reason in reasons)
+
+
+def test_a_gpu_whose_processes_compute_other_bits_is_hardware() -> None:
+    found = corruption_facts([corrupt(), corrupt(digest="bb"), corrupt()])
+
+    differing = gate(found, "corruption")
+    assert (differing.status, differing.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+    assert "its digest is bb, other processes have aa" in (differing.reason or "")
+
+
+def test_a_flipped_bit_counts_although_the_gpu_was_lost_afterwards() -> None:
+    lost = Failure("gpu-lost", "the GPU stopped answering")
+    found = corruption_facts([corrupt(mismatches=1, not_finite=1, failure=lost)])
+
+    assert gate(found, "corruption").status is GateStatus.FAIL
+    assert gate(found, "corruption").measured == 1
+
+
+def test_a_wrong_first_product_counts_though_nothing_was_repeated_after_it() -> None:
+    lost = Failure(code="gpu-lost", message="the GPU stopped answering")
+    found = corruption_facts([corrupt(products=0, reference_ok=False, failure=lost)])
+
+    wrong = gate(found, "corruption")
+
+    assert (wrong.status, wrong.class_) == (GateStatus.FAIL, GateClass.HARDWARE)
+    assert wrong.measured == 1
+
+
+def test_a_gpu_that_others_fill_is_undecided_for_its_environment() -> None:
+    taken = Failure("gpu-memory-taken", "the memory is taken", ("see who",))
+    found = corruption_facts([corrupt(products=0, digest=None, reference_ok=None, failure=taken)])
+
+    full = gate(found, "corruption")
+    assert (full.status, full.class_) == (GateStatus.INCONCLUSIVE, GateClass.ENVIRONMENT)
+    assert (full.reason, full.next) == ("the memory is taken", ("see who",))
+
+
+def test_products_that_were_never_compared_are_undecided() -> None:
+    found = corruption_facts(product_runs(GOOD))
+
+    assert gate(found, "corruption").status is GateStatus.INCONCLUSIVE
+
+
+# ---------------------------------------------------------------------------------- sensors
+
+
+CALM = """
+[stability]
+max_temperature_c = 80
+max_clock_drop_percent = 20
+new_ecc_uncorrected = 0
+new_pcie_replays = 10
+[stability.throttle_s]
+hardware-thermal = 0
+power-brake = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "class_"),
+    [
+        ({"limited_s": {"hardware-thermal": 0.2}}, "throttle-hardware-thermal", GateClass.THERMAL),
+        ({"reasons": {"power-brake": 0.5}}, "throttle-power-brake", GateClass.POWER_CAP),
+        ({"new_errors": {"ecc_uncorrected": 1}}, "new-ecc-uncorrected", GateClass.HARDWARE),
+        ({"new_errors": {"pcie_replays": 11}}, "new-pcie-replays", GateClass.HARDWARE),
+    ],
+    ids=["thermal", "brake", "ecc", "replay"],
+)
+def test_each_fault_of_the_sensors_fails_its_gate(
+    changes: dict[str, Any], name: str, class_: GateClass
+) -> None:
+    good = product_runs(GOOD)
+    bad = run_of(result_of(product(700), telemetry=sensors(**changes)), 5, "gpu:0")
+    found = run_data([*good, bad], CALM)
+
+    assert (gate(found, name).status, gate(found, name).class_) == (GateStatus.FAIL, class_)
+    assert {one.id for one in judge(found) if one.status is GateStatus.FAIL} == {name}
+    assert code(found) is ExitCode.BAD
+
+
+def test_calm_sensors_pass() -> None:
+    assert code(run_data(product_runs(GOOD), CALM)) is ExitCode.OK
+
+
+def test_heat_fails_even_if_the_speed_is_good() -> None:
+    from gpucheck.bench.model import Extent
+
+    hot = sensors(temperature_c=Extent(low=40, median=80, high=92))
+    runs = [run_of(result_of(product(700), telemetry=hot), at, "gpu:0") for at in range(5)]
+
+    assert gate(run_data(runs, CALM), "temperature").class_ is GateClass.THERMAL
+
+
+def test_sensors_that_said_nothing_are_no_pass() -> None:
+    runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
+    found = run_data(runs, CALM)
+
+    assert gate(found, "temperature").status is GateStatus.INCONCLUSIVE
+    assert code(found) is ExitCode.INCONCLUSIVE
+
+
+def test_error_counters_that_nobody_read_are_no_pass() -> None:
+    runs = [run_of(result_of(product(value)), at, "gpu:0") for at, value in enumerate(GOOD)]
+    found = run_data(runs, CALM)
+
+    for name in ("new-ecc-uncorrected", "new-pcie-replays"):
+        assert gate(found, name).status is GateStatus.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("not supported by this GPU (NVML 3)", GateStatus.SKIP),
+        ("the GPU is lost (NVML 15)", GateStatus.INCONCLUSIVE),
+    ],
+)
+def test_what_a_gpu_does_not_tell_is_no_pass(reason: str, status: GateStatus) -> None:
+    names = ("reasons", "limited_s.hardware-thermal", "new_errors.ecc_uncorrected")
+    silent = sensors(unavailable=dict.fromkeys(names, reason))
+    runs = [run_of(result_of(product(700), telemetry=silent), at, "gpu:0") for at in range(5)]
+    found = run_data(runs, CALM)
+
+    for name in ("throttle-hardware-thermal", "new-ecc-uncorrected"):
+        unread = gate(found, name)
+        assert (unread.status, unread.measured) == (status, None)
+        assert reason in (unread.reason or "")
+    # What the driver counts is known, though nothing was read in between.
+    assert gate(found, "throttle-power-brake").status is GateStatus.PASS
+    # And what was seen counts.
+    seen = replace(silent, new_errors={"ecc_uncorrected": 1})
+    runs[0] = run_of(result_of(product(700), telemetry=seen), 0, "gpu:0")
+    assert gate(run_data(runs, CALM), "new-ecc-uncorrected").status is GateStatus.FAIL
+
+
+SLOWDOWN = "\n[stability.throttle_s]\nhardware-slowdown = 0\n"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "status"),
+    [
+        ({"hardware-slowdown": 0.01}, GateStatus.PASS),
+        ({"hardware-slowdown": 0.01, "power-cap": 0.9}, GateStatus.PASS),
+        ({"hardware-slowdown": 0.01, "hardware-thermal": 0.01}, GateStatus.FAIL),
+        ({"hardware-slowdown": 0.5, "power-brake": 0.5}, GateStatus.FAIL),
+    ],
+)
+def test_a_slowdown_that_a_change_of_clocks_explains_fails_nothing(
+    reasons: dict[str, float], status: GateStatus
+) -> None:
+    runs = [
+        run_of(result_of(product(value), telemetry=sensors(reasons=reasons)), at, "gpu:0")
+        for at, value in enumerate(GOOD)
+    ]
+
+    assert gate(run_data(runs, SLOWDOWN), "throttle-hardware-slowdown").status is status
+
+
+def test_results_that_the_time_did_not_reach_are_noise_and_not_the_softwares() -> None:
+    why = Failure("no-time", "the time was over", ("give more time with --budget",))
+    row = product(700, median_s=None, verified=None, throughput=None, error=why)
+    runs = [run_of(result_of(row, telemetry=sensors()), at, "gpu:0") for at in range(5)]
+
+    unchecked = gate(run_data(runs), "results")
+
+    assert (unchecked.status, unchecked.class_) == (GateStatus.INCONCLUSIVE, GateClass.NOISE)
+    assert unchecked.next == why.remedy
