@@ -100,7 +100,7 @@ def _size(text: str, value: Fraction, unit: str) -> Amount:
     factor = BYTES_PER_UNIT.get(unit.lower())
     if factor is None:
         raise _refusal(
-            fact=f"'{unit}' in {_shown(text)} is not a unit of memory",
+            fact=f"'{unit}' in {text!a} is not a unit of memory",
             remedy="use %, K to T or KiB to TiB (powers of 1024), or KB to TB (of 1000)",
         )
     size_bytes = int(value * factor)
@@ -113,25 +113,18 @@ def _refusal_of_form(text: str) -> WrongUseError:
     """Return the error for text that is not a number with an optional unit."""
     lowered = text.lower()
     if _NOT_FINITE.fullmatch(lowered):
-        return _refusal(fact=f"{_shown(text)} is not a finite amount", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!a} is not a finite amount", remedy=EXAMPLES)
     if lowered.startswith("-"):
-        return _refusal(fact=f"{_shown(text)} is negative, and a limit is above 0", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!a} is negative, and a limit is above 0", remedy=EXAMPLES)
     if "," in text:
-        return _refusal(
-            fact=f"{_shown(text)} has a comma where decimals take a point", remedy=EXAMPLES
-        )
-    return _refusal(fact=f"{_shown(text)} is not an amount of memory", remedy=EXAMPLES)
+        return _refusal(fact=f"{text!a} has a comma where decimals take a point", remedy=EXAMPLES)
+    return _refusal(fact=f"{text!a} is not an amount of memory", remedy=EXAMPLES)
 
 
 def _refusal(*, fact: str, remedy: str) -> WrongUseError:
     joint = " " if fact.endswith("?") else "; "
     lead = remedy[0].upper() if joint == " " else remedy[0]
     return WrongUseError(code="bad-amount", message=f"{fact}{joint}{lead}{remedy[1:]}.")
-
-
-def _shown(text: str) -> str:
-    """Quote outside text with control and non-ASCII characters made visible."""
-    return ascii(text)
 
 
 def _plain(value: Fraction) -> str:

@@ -1,9 +1,13 @@
-"""Registry of the formats, which turn finished reports into text. No decisions, no I/O."""
+"""Registry of the formats, which turn finished reports into text, and of the views they show.
+
+There are no decisions here, and no I/O.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from gpucheck.report.text import Renderer
 
@@ -23,9 +27,31 @@ FORMATS = MappingProxyType(
     }
 )
 
+#: Document -> module of its view. `build(report, view)` returns the rich renderable of the table;
+#: `rows(report, view)` the heading and the rows of CSV; `LINES` has a function of the result for
+#: each format that is lines to copy.
+VIEWS = MappingProxyType(
+    {
+        "list": "gpucheck.inventory.view",
+        "detect": "gpucheck.detect.view",
+        "place": "gpucheck.place.view",
+        "claims": "gpucheck.place.view",
+        "bench": "gpucheck.bench.view",
+        "burn": "gpucheck.bench.burn_view",
+        "compare": "gpucheck.bench.ci.view",
+        "profile": "gpucheck.bench.ci.view",
+        "memlimit": "gpucheck.memlimit.view",
+    }
+)
+
 
 def open_format(name: str) -> Renderer:
     """Return the render function of a registered format."""
     module, _, function = FORMATS[name].partition(":")
     render: Renderer = getattr(import_module(f"gpucheck.report.formats.{module}"), function)
     return render
+
+
+def open_view(command: str) -> Any:
+    """Return the view module of a document."""
+    return import_module(VIEWS[command])

@@ -6,8 +6,8 @@ import csv
 import io
 
 from gpucheck.report.envelope import Report
+from gpucheck.report.formats import open_view
 from gpucheck.report.text import View, printable
-from gpucheck.report.views import open_view
 
 
 def render(report: Report, view: View) -> str:
@@ -27,9 +27,8 @@ def _cell(value: str | int | float | bool | None) -> str | int | float:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _as_text(printable(value)) if isinstance(value, str) else value
-
-
-def _as_text(text: str) -> str:
-    """Mark text that a spreadsheet would take for a formula with its own text mark."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    # A spreadsheet would take it for a formula; this is its own mark of a text.
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

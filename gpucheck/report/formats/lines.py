@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from gpucheck.report.envelope import Report
-from gpucheck.report.text import View
-from gpucheck.report.views import open_view
+from gpucheck.report.formats import open_view
+from gpucheck.report.text import Renderer, View
 
 
-def code(report: Report, view: View) -> str:
-    """Return lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`."""
-    return _lines("code", report)
+def _lines(name: str) -> Renderer:
+    """Return the format of this name; no result gives no text."""
+
+    def render(report: Report, view: View) -> str:
+        if report.result is None:
+            return ""
+        text: str = open_view(report.command).LINES[name](report.result)
+        return text
+
+    return render
 
 
-def uuid(report: Report, view: View) -> str:
-    """Return the GPUs as CUDA_VISIBLE_DEVICES takes them, with commas."""
-    return _lines("uuid", report)
-
-
-def index(report: Report, view: View) -> str:
-    """Return the GPUs by index, with the order that gives the indices meaning."""
-    return _lines("index", report)
-
-
-def shell(report: Report, view: View) -> str:
-    """Return `export` lines, for `eval "$(gpucheck … --format shell)"`."""
-    return _lines("shell", report)
-
-
-def _lines(name: str, report: Report) -> str:
-    """Return the text; no result gives no text."""
-    if report.result is None:
-        return ""
-    text: str = open_view(report.command).LINES[name](report.result)
-    return text
+#: Lines of Python, for `gpucheck memlimit 30% --code FRAMEWORK`.
+code = _lines("code")
+#: The GPUs as CUDA_VISIBLE_DEVICES takes them, with commas.
+uuid = _lines("uuid")
+#: The GPUs by index, with the order that gives the indices meaning.
+index = _lines("index")
+#: `export` lines, for `eval "$(gpucheck … --format shell)"`.
+shell = _lines("shell")

@@ -22,8 +22,8 @@ from gpucheck.report.blocks import (
 )
 from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import CheckStatus, Report
+from gpucheck.report.formats import open_view
 from gpucheck.report.text import View, printable
-from gpucheck.report.views import open_view
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucheck.cli.commands import COMMANDS
+from gpucheck.report.formats import VIEWS
 from gpucheck.report.formats.table import in_ascii, render
 from gpucheck.report.text import View
-from gpucheck.report.views import VIEWS
 from tests.fakes.reports import list_report
 from tests.report.formats.recorded import SNAPSHOTS
 
