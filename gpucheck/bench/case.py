@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from types import MappingProxyType
 
 from gpucheck.bench.model import (
     BenchMode,
@@ -19,7 +20,6 @@ from gpucheck.bench.model import (
     Verified,
 )
 from gpucheck.bench.numerics import HostData
-from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu, GpuDevice
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.clock import Clock
@@ -78,9 +78,7 @@ class CaseLabel:
         """
         shape = "x".join(str(edge) for edge in self.shape)
         own = ("-", "-")
-        return "/".join(
-            (self.kernel, self.variant, *own, format_of(self.dtype), shape, self.scope.value)
-        )
+        return "/".join((self.kernel, self.variant, *own, self.dtype.format, shape, self.scope))
 
     @property
     def text(self) -> str:
@@ -91,81 +89,66 @@ class CaseLabel:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheFit:
-    """Memory that the timed loop walks through, and the cache that could hold it."""
-
-    walked_bytes: int
-    cache_bytes: int
-    cache: str
-
-
-class Case(Protocol):
+class Case(ABC):
     """One kernel variant on one device at one shape, ready to measure.
 
     The engine calls `prepare`, `poison`, `run(1)`, `check`, then `run(loops)` many times, then
-    `check` again, and `release` in every case. A case never warms up, averages or prints.
+    `check` again, and `release` in every case. A case never warms up, averages or prints. `label`
+    is the identity of its row, and `work` is what one operation does.
     """
 
-    @property
-    def label(self) -> CaseLabel:
-        """Return the identity of this case's row."""
-        ...
-
-    @property
-    def work(self) -> Work:
-        """Return what one operation does."""
-        ...
+    label: CaseLabel
+    work: Work
 
     @property
     def shortest_span_s(self) -> float:
         """Return the shortest span that this case's clock measures accurately."""
-        ...
+        return HOST_SPAN_S
 
     @property
     def loop_step(self) -> int:
         """Return the number that a sample's operations should be a multiple of; 1 for any."""
-        ...
+        return 1
 
     @property
-    def cache_fit(self) -> CacheFit | None:
-        """Return the walked memory and the cache, if the cache matters."""
-        ...
+    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
+        """Return the memory that a run walks through and the device's last cache, if it matters."""
+        return None
 
     @property
     def starved_share(self) -> float:
         """Return the share of the runs in which the GPU may have waited for the host."""
-        ...
+        return 0.0
 
     @property
     def sm_clock_mhz(self) -> float | None:
         """Return the real SM clock during the last run; None if there is none."""
-        ...
+        return None
 
     @property
     def facts(self) -> Mapping[str, Fact]:
         """Return further results of the last check, with the unit in the key."""
-        ...
+        return {}
 
+    @abstractmethod
     def prepare(self) -> None:
         """Allocate inputs and outputs and fill the inputs."""
-        ...
 
+    @abstractmethod
     def poison(self) -> None:
         """Fill the outputs with NaN, so that an old result cannot pass."""
-        ...
 
+    @abstractmethod
     def run(self, loops: int) -> float:
         """Run the operation `loops` times and return the elapsed seconds for all of them."""
-        ...
 
+    @abstractmethod
     def check(self) -> Verified:
         """Compare the output of the last run with float64."""
-        ...
 
+    @abstractmethod
     def release(self) -> None:
         """Free the memory; may be called even if `prepare` failed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,104 +165,72 @@ class CaseOrder:
     gpus: Sequence[GpuDevice] = ()
 
 
-class Kernel(Protocol):
-    """One registered kernel: its shapes, its work, its memory, and its cases per device."""
+class Kernel(ABC):
+    """One registered kernel: its shapes, its work, its memory, and its cases per device.
 
-    @property
-    def id(self) -> str:
-        """Return the kernel's name, as on the command line and in the file name."""
-        ...
+    Most kernels take float32 only, and draw no conclusions. `id` is the name on the command line
+    and of the file. `dtypes` holds those of each mode; `full` has all that the kernel supports.
+    `sizes` holds the problem's size for each mode. `gpus_needed` is 0 if the processor can run it.
+    """
 
-    @property
-    def dtypes(self) -> Mapping[BenchMode, Sequence[str]]:
-        """Return the dtypes of each mode; `full` has all that the kernel supports."""
-        ...
+    id: str
+    dtypes: Mapping[BenchMode, Sequence[str]] = MappingProxyType(
+        dict.fromkeys(BenchMode, ("float32",))
+    )
+    sizes: Mapping[BenchMode, int]
+    gpus_needed: int = 0
+    #: Memory limits it on a GPU, so fast memory needs a larger size.
+    limited_by_memory = False
+    #: It only moves memory: its best row is the device's limit for others.
+    streams = False
+    #: It measures a link between memories, not the memory itself.
+    measures_link = False
+    #: It uses the BLAS on the processor.
+    uses_blas = False
+    #: Its rows with transfers move exactly the bytes that they count.
+    transfers_all = False
 
-    @property
-    def sizes(self) -> Mapping[BenchMode, int]:
-        """Return the problem's size for each mode."""
-        ...
-
-    @property
-    def gpus_needed(self) -> int:
-        """Return how many GPUs a row needs; 0 if the processor can run one."""
-        ...
-
-    def validate(self, request: BenchRequest) -> None:
+    def validate(self, request: BenchRequest) -> None:  # noqa: B027 - most accept every request
         """Raise WrongUseError for a request that this kernel cannot answer."""
-        ...
 
     def cpu_refusal(self, dtype: str) -> str | None:
         """Return why the processor is not measured in this dtype, or None."""
-        ...
+        return None
 
     def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
         """Return why this GPU is not measured in this dtype, or None."""
-        ...
+        return None
 
     def size_refusal(self, dtype: str, size: int) -> str | None:
         """Return why no GPU is measured at this size in this dtype, or None."""
-        ...
+        return None
 
     def shape(self, size: int) -> tuple[int, ...]:
-        """Return the shape for a problem of this size."""
-        ...
+        """Return the shape for a problem of this size: (rows, columns) of a square."""
+        return (size, size)
 
+    @abstractmethod
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return what one operation at this shape does."""
-        ...
 
+    @abstractmethod
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the host memory of all cases at this shape together, checks included."""
-        ...
 
+    @abstractmethod
     def device_bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         """Return the least GPU memory of all cases at this shape together."""
-        ...
 
     def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
         """Return the cases for the processor."""
-        ...
+        return ()
 
     def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
         """Return the cases for one GPU."""
-        ...
-
-    def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return the conclusions from the good rows of this kernel."""
-        ...
-
-
-class KernelBase:
-    """Defaults of most kernels: float32 only, processor included, no conclusions."""
-
-    gpus_needed = 0
-
-    def validate(self, request: BenchRequest) -> None:
-        """Accept every request."""
-
-    def cpu_refusal(self, dtype: str) -> str | None:
-        """Refuse nothing."""
-        return None
-
-    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        """Refuse nothing."""
-        return None
-
-    def size_refusal(self, dtype: str, size: int) -> str | None:
-        """Refuse nothing."""
-        return None
-
-    def shape(self, size: int) -> tuple[int, ...]:
-        """Return (rows, columns) for a square of edge `size`."""
-        return (size, size)
-
-    def cpu_cases(self, order: CaseOrder) -> Sequence[Case]:
-        """Return no cases."""
         return ()
 
     def conclude(self, rows: Sequence[Measurement]) -> Sequence[Conclusion]:
-        """Return no conclusions."""
+        """Return the conclusions from the good rows of this kernel."""
         return ()
 
 
@@ -288,16 +239,12 @@ def thread_counts(cpu: CpuFacts) -> tuple[int, ...]:
     return (cpu.threads, 1) if cpu.threads > 1 else (1,)
 
 
-class CpuCase:
+class CpuCase(Case):
     """Case on the processor; a kernel adds `step` (or a team), `poison` and `check`.
 
     `walks_memory`: memory limits the speed, so it matters whether the data fits into the cache.
     """
 
-    shortest_span_s = HOST_SPAN_S
-    starved_share = 0.0
-    sm_clock_mhz: float | None = None
-    loop_step = 1
     walks_memory = True
 
     def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
@@ -307,23 +254,16 @@ class CpuCase:
         self.work = work
 
     @property
-    def cache_fit(self) -> CacheFit | None:
-        """Return the walked memory and the last-level cache, if its size is known."""
+    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes of an operation and of the last-level cache, if its size is known."""
         cache_bytes = self._order.cpu.last_level_bytes
         if cache_bytes is None or not self.walks_memory:
             return None
-        return CacheFit(
-            walked_bytes=self.work.bytes_moved, cache_bytes=cache_bytes, cache="last-level cache"
-        )
+        return self.work.bytes_moved, cache_bytes
 
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """Return no further facts."""
-        return {}
-
+    @abstractmethod
     def step(self) -> None:
         """Do the operation once."""
-        raise NotImplementedError
 
     def run(self, loops: int) -> float:
         """Do the operation `loops` times with this case's threads; return the elapsed seconds."""
@@ -384,11 +324,12 @@ def _take_cpus(shares: list[frozenset[int]]) -> None:
 class TeamCase(CpuCase):
     """Case whose rows a team of threads shares; `prepare` calls `gather` with its parts."""
 
-    def __init__(self, order: CaseOrder, label: CaseLabel, work: Work) -> None:
-        super().__init__(order, label, work)
-        span_s = min(_SPAN_FOR_A_THREAD_S * self._threads, _LONGEST_SPAN_S)
-        self.shortest_span_s = max(HOST_SPAN_S, span_s)
-        self._team: Team | None = None
+    _team: Team | None = None
+
+    @property
+    def shortest_span_s(self) -> float:
+        """Return a span that handing the work to the threads adds little to."""
+        return max(HOST_SPAN_S, min(_SPAN_FOR_A_THREAD_S * self._threads, _LONGEST_SPAN_S))
 
     def gather(self, work: Callable[..., None], parts: Sequence[tuple[object, ...]]) -> None:
         """Start the threads."""

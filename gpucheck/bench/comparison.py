@@ -261,8 +261,7 @@ def _range(here: Sequence[Comparison], speedup: Callable[[Comparison], float]) -
 
 
 def _named(comparison: Comparison) -> str:
-    mode = comparison.dtype.math_mode
-    return f"{comparison.kernel} {'tf32' if mode == 'tf32' else comparison.dtype.input}"
+    return f"{comparison.kernel} {comparison.dtype.format}"
 
 
 def _factor(value: float) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gpucheck.bench import stats
 from gpucheck.bench.environment import HostState
 from gpucheck.bench.gpu_case import ROTATION_IN_L2
+from gpucheck.bench.kernels import BLAS_USERS, WHOLE_TRANSFERS
 from gpucheck.bench.model import Doubt, Fact, Fill, Scope
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.telemetry import LIMITED_READINGS, TROUBLE, SensorSummary, held_down
@@ -25,8 +26,6 @@ _OTHERS_CORES = 0.5
 _QUOTA_PERCENT = 5.0
 #: The energy counter moves ten times a second; over this long that is 2 %.
 _ENERGY_STEP_S, _ENERGY_WINDOW_S = 0.1, 4.9
-#: Kernels that use the BLAS on the processor.
-_BY_BLAS = frozenset({"matmul", "batch", "train", "towers"})
 #: Below this share of its highest clock, something holds a GPU down.
 _LOW_CLOCK = 0.8
 #: Transfers per second on a lane, and the share of bits that are data: 8b/10b, 128b/130b from
@@ -39,8 +38,6 @@ _PCIE = {
     5: (32e9, 128 / 130),
     6: (64e9, 242 / 256),
 }
-#: Kernels whose end-to-end rows move exactly the bytes that they count.
-_WHOLE_TRANSFERS = ("transfer", "matmul", "softmax")
 #: With fewer samples than this the interval is wide in any case.
 _FEWEST = 10
 #: Rounds shorter than this many correlation lengths are not independent of each other. Converged
@@ -146,15 +143,19 @@ def _throttled(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 
 def _cache_resident(state: CaseState, _: RowEnvironment) -> Doubt | None:
-    fit = state.case.cache_fit
-    if fit is None or fit.walked_bytes >= ROTATION_IN_L2 * fit.cache_bytes:
+    known = state.case.walked_and_cache_bytes
+    if known is None:
         return None
-    code = "l2-resident" if fit.cache == "L2" else "cache-resident"
+    walked_bytes, cache_bytes = known
+    if walked_bytes >= ROTATION_IN_L2 * cache_bytes:
+        return None
+    on_cpu = state.case.label.device == "cpu"
+    cache = "last-level cache" if on_cpu else "L2"
     return Doubt(
-        code=code,
-        message=f"the data may stay in the {fit.cache}, so this may not be the speed of the memory",
+        code="cache-resident" if on_cpu else "l2-resident",
+        message=f"the data may stay in the {cache}, so this may not be the speed of the memory",
         next="choose a larger --size to measure the memory",
-        facts={"walked_bytes": fit.walked_bytes, "cache_bytes": fit.cache_bytes},
+        facts={"walked_bytes": walked_bytes, "cache_bytes": cache_bytes},
     )
 
 
@@ -312,7 +313,7 @@ def _above_link(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     """Doubt transfers that are faster than the link: PCIe's rate on the wire, without protocol."""
     label, gpu = state.case.label, environment.gpu
     crossing = label.kernel == "transfer" or label.scope is Scope.END_TO_END
-    if not crossing or label.kernel not in _WHOLE_TRANSFERS or gpu is None:
+    if not crossing or label.kernel not in WHOLE_TRANSFERS or gpu is None:
         return None
     links = [link for link in (gpu.link, gpu.link_max) if link is not None]
     if not links or environment.integrated or environment.chip_to_chip:
@@ -395,7 +396,7 @@ def _quota(state: CaseState, environment: RowEnvironment) -> Doubt | None:
 
 def _blas_older(state: CaseState, environment: RowEnvironment) -> Doubt | None:
     label = state.case.label
-    if environment.old_blas is None or label.device != "cpu" or label.kernel not in _BY_BLAS:
+    if environment.old_blas is None or label.device != "cpu" or label.kernel not in BLAS_USERS:
         return None
     return Doubt(
         code="blas-older-than-cpu",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.case import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseLabel, CaseOrder, Work
+from gpucheck.bench.case import EVENT_SPAN_S, Case, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import DtypeSpec, Fact, Scope, Verified
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 from gpucheck.drivers.host.clock import Clock
@@ -24,49 +25,34 @@ _MOST_SETS = 256
 _MOST_MEMORY = 0.5
 
 
-class GpuOperation(Protocol):
-    """GPU operation of a kernel; the cases below add buffers and timing."""
+class GpuOperation(ABC):
+    """GPU operation of a kernel; the cases below add buffers and timing.
 
-    @property
-    def label(self) -> CaseLabel:
-        """Return the label of the resident case's row."""
-        ...
+    `label` is that of the resident case's row, and `work` is what one operation does. The output
+    has `output_shape`, and NumPy calls its stored type `output_storage`. With `captured` a batch is
+    replayed as a CUDA graph; CuPy refuses to capture cuBLAS.
+    """
 
-    @property
-    def work(self) -> Work:
-        """Return what one operation does."""
-        ...
+    label: CaseLabel
+    work: Work
+    output_shape: tuple[int, ...]
+    output_storage: str = "float32"
+    captured: bool = False
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Return the output's shape."""
-        ...
-
-    @property
-    def output_storage(self) -> str:
-        """Return NumPy's name for the type in which the output is stored."""
-        ...
-
-    @property
-    def captured(self) -> bool:
-        """Return whether a batch is replayed as a CUDA graph; CuPy refuses to capture cuBLAS."""
-        ...
-
+    @abstractmethod
     def inputs(self) -> Sequence[HostArray]:
         """Return the inputs on the host, as they are stored."""
-        ...
 
-    def compile(self) -> None:
+    def compile(self) -> None:  # noqa: B027 - libraries need no compiling
         """Compile what the operation launches."""
-        ...
 
+    @abstractmethod
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one operation."""
-        ...
 
+    @abstractmethod
     def verify(self, out: HostArray) -> Verified:
         """Compare an output with float64."""
-        ...
 
 
 def set_count(set_bytes: int, gpu: GpuDevice) -> int:
@@ -128,18 +114,33 @@ class GpuTimer:
         self._graphs.clear()
 
 
-class ResidentCase:
+class EventCase(Case):
+    """Base of the cases that CUDA events time."""
+
+    def __init__(self, gpu: GpuDevice) -> None:
+        self._gpu = gpu
+        self._timer = GpuTimer(gpu)
+
+    @property
+    def shortest_span_s(self) -> float:
+        """Return the shortest span between two events."""
+        return EVENT_SPAN_S
+
+    @property
+    def starved_share(self) -> float:
+        """Return the share of the spans in which the GPU may have waited for the host."""
+        return self._timer.starved_share
+
+
+class ResidentCase(EventCase):
     """Case on data in GPU memory, timed by CUDA events around a batch.
 
     The batch rotates through several sets of buffers, so that no input is in the L2 cache.
     """
 
-    shortest_span_s = EVENT_SPAN_S
-
     def __init__(self, gpu: GpuDevice, operation: GpuOperation) -> None:
-        self._gpu = gpu
+        super().__init__(gpu)
         self._operation = operation
-        self._timer = GpuTimer(gpu)
         self._sets: list[tuple[tuple[GpuArray, ...], GpuArray]] = []
         self._turn = 0
         self._all_checked = False
@@ -160,15 +161,9 @@ class ResidentCase:
         return set_count(self.work.bytes_moved, self._gpu)
 
     @property
-    def cache_fit(self) -> CacheFit | None:
+    def walked_and_cache_bytes(self) -> tuple[int, int] | None:
         """Return the rotation's size and the L2's."""
-        walked = self.sets * self.work.bytes_moved
-        return CacheFit(walked_bytes=walked, cache_bytes=self._gpu.facts.l2_bytes, cache="L2")
-
-    @property
-    def starved_share(self) -> float:
-        """Return the share of the spans in which the GPU may have waited for the host."""
-        return self._timer.starved_share
+        return self.sets * self.work.bytes_moved, self._gpu.facts.l2_bytes
 
     @property
     def sm_clock_mhz(self) -> float | None:
@@ -234,16 +229,11 @@ class ResidentCase:
         self._gpu.release()
 
 
-class EndToEndCase:
+class EndToEndCase(Case):
     """Case that sends its inputs from pinned memory and fetches its output into it.
 
     The host's clock times it until the output has arrived: that is what a program waits for.
     """
-
-    shortest_span_s = HOST_SPAN_S
-    starved_share = 0.0
-    sm_clock_mhz: float | None = None
-    loop_step = 1
 
     def __init__(self, gpu: GpuDevice, operation: GpuOperation, clock: Clock) -> None:
         self._gpu = gpu
@@ -255,16 +245,6 @@ class EndToEndCase:
         self._device_out: GpuArray | None = None
         self.label = replace(operation.label, scope=Scope.END_TO_END)
         self.work = operation.work
-
-    @property
-    def cache_fit(self) -> CacheFit | None:
-        """Return None: transfers limit the speed."""
-        return None
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """Return no further facts."""
-        return {}
 
     def prepare(self) -> None:
         """Fill the pinned inputs and allocate both outputs."""

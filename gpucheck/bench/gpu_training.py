@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from gpucheck.bench.case import EVENT_SPAN_S, HOST_SPAN_S, CacheFit, CaseOrder
-from gpucheck.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.bench.case import Case, CaseOrder
+from gpucheck.bench.gpu_case import EventCase, gpu_label
 from gpucheck.bench.model import Fact, Scope, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.bench.training import (
@@ -42,18 +42,8 @@ class _Batch:
     size: int
 
 
-class _Arithmetic(Protocol):
-    """Arithmetic of a batch's gradient."""
-
-    def enqueue(
-        self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
-    ) -> None:
-        """Enqueue out = scale X' G, or out += scale X' G, with G = softmax(X W) - targets."""
-        ...
-
-
 class _Fused:
-    """Two launches of train.cu, without a library: a graph can replay any number of steps."""
+    """Gradient in two launches of train.cu, without a library: a graph can replay any steps."""
 
     def __init__(self, gpu: GpuDevice) -> None:
         source = _source()
@@ -63,7 +53,7 @@ class _Fused:
     def enqueue(
         self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
     ) -> None:
-        """Enqueue both."""
+        """Enqueue out = scale X' G, or out += scale X' G, with G = softmax(X W) - targets."""
         import numpy as np
 
         rows = np.int64(batch.size)
@@ -74,7 +64,7 @@ class _Fused:
 
 
 class _Cublas:
-    """Two cuBLAS products around a kernel of train.cu; CuPy does not capture cuBLAS."""
+    """Gradient in two cuBLAS products and a kernel of train.cu; CuPy does not capture cuBLAS."""
 
     def __init__(self, gpu: GpuDevice) -> None:
         self._gpu = gpu
@@ -83,7 +73,7 @@ class _Cublas:
     def enqueue(
         self, batch: _Batch, weights: GpuArray, out: GpuArray, scale: float, *, added: bool
     ) -> None:
-        """Enqueue all three; the second product adds the result itself."""
+        """Enqueue the same; the second product adds the result itself."""
         import numpy as np
 
         self._gpu.multiply(batch.images, weights, batch.errors)
@@ -111,7 +101,7 @@ class Tower:
     ) -> None:
         self.gpu = gpu
         self.part = plan.batch // plan.towers
-        self.arithmetic: _Arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
+        self.arithmetic = _Fused(gpu) if fused else _Cublas(gpu)
         # Towers of one GPU may run at the same time, so each has its own place for its errors.
         self.errors = gpu.allocate((self.part * len(numbers), CLASSES))
         self.batches = [
@@ -168,13 +158,8 @@ class Tower:
         self._merge(-(-WEIGHTS // _BLOCK), _BLOCK, arguments)
 
 
-class _GpuTraining:
-    """Base of the cases on one GPU and on several."""
-
-    starved_share = 0.0
-    sm_clock_mhz: float | None = None
-    loop_step = 1
-    cache_fit: CacheFit | None = None
+class _GpuTraining(Case):
+    """Base of the cases on one GPU and on several; the host's clock times most of them."""
 
     def __init__(
         self,
@@ -236,9 +221,18 @@ class _GpuTraining:
             tower.gpu.send(zeros, tower.weights)
             tower.gpu.synchronize()
 
+    @abstractmethod
     def step(self) -> None:
         """Enqueue one step."""
-        raise NotImplementedError
+
+    def run(self, loops: int) -> float:
+        """Train `loops` steps and return the time until the last GPU has finished."""
+        for gpu in self._gpus:
+            gpu.synchronize()
+        start_s = self._order.clock()
+        for _ in range(loops):
+            self.step()
+        return self._order.clock() - start_s
 
     def check(self) -> Verified:
         """Compare the weights after a few steps from zero with float64."""
@@ -258,13 +252,11 @@ class _GpuTraining:
             gpu.release()
 
 
-class GpuTraining(_GpuTraining):
+class GpuTraining(EventCase, _GpuTraining):
     """Steps on one GPU that holds all data, with a stream for each tower, timed by events.
 
     Fused steps are replayed as one graph: the host does nothing between two steps.
     """
-
-    shortest_span_s = EVENT_SPAN_S
 
     def __init__(
         self,
@@ -275,16 +267,11 @@ class GpuTraining(_GpuTraining):
         *,
         fused: bool = False,
     ) -> None:
-        super().__init__(order, plan, [gpu], variant, fused=fused)
-        self._timer = GpuTimer(gpu)
+        EventCase.__init__(self, gpu)
+        _GpuTraining.__init__(self, order, plan, [gpu], variant, fused=fused)
 
     @property
-    def starved_share(self) -> float:  # type: ignore[override]
-        """Return the share of the spans in which the GPU may have waited for the host."""
-        return self._timer.starved_share
-
-    @property
-    def sm_clock_mhz(self) -> float | None:  # type: ignore[override]
+    def sm_clock_mhz(self) -> float | None:
         """Return the measured SM clock of the last run."""
         return self._timer.sm_clock_mhz
 
@@ -294,7 +281,7 @@ class GpuTraining(_GpuTraining):
         return {**super().facts, "launched_as": "graph" if self._fused else "stream"}
 
     @property
-    def loop_step(self) -> int:  # type: ignore[override]
+    def loop_step(self) -> int:
         """Return the number of batches if a graph replays the steps, so that one graph will do."""
         if not self._fused:
             return 1
@@ -342,8 +329,6 @@ class CopiedTraining(_GpuTraining):
     so the loss against `GpuTraining` comes from the data transfers.
     """
 
-    shortest_span_s = HOST_SPAN_S
-
     def __init__(self, order: CaseOrder, plan: TrainingPlan, gpu: GpuDevice, variant: str) -> None:
         super().__init__(order, plan, [gpu], variant, fused=True)
         self.label = replace(self.label, scope=Scope.END_TO_END)
@@ -363,22 +348,12 @@ class CopiedTraining(_GpuTraining):
         tower.step(0, self._scale)
         tower.gpu.synchronize()
 
-    def run(self, loops: int) -> float:
-        """Train `loops` steps and return the time until the last has finished."""
-        self._gpus[0].synchronize()
-        start_s = self._order.clock()
-        for _ in range(loops):
-            self.step()
-        return self._order.clock() - start_s
-
 
 class MultiGpuTraining(_GpuTraining):
     """Steps on several GPUs, each a tower, timed by the host until the last has finished.
 
     One GPU is timed in the same way, as the reference for several.
     """
-
-    shortest_span_s = HOST_SPAN_S
 
     @property
     def facts(self) -> Mapping[str, Fact]:
@@ -401,15 +376,6 @@ class MultiGpuTraining(_GpuTraining):
             tower.gpu.copy_from(lead.gpu, lead.weights, tower.weights)
         for tower in others:
             tower.gpu.synchronize()
-
-    def run(self, loops: int) -> float:
-        """Train `loops` steps and return the time until the last GPU has finished."""
-        for tower in self._towers:
-            tower.gpu.synchronize()
-        start_s = self._order.clock()
-        for _ in range(loops):
-            self.step()
-        return self._order.clock() - start_s
 
 
 def _source() -> str:

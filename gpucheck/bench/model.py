@@ -78,6 +78,11 @@ class DtypeSpec:
     output: str
     math_mode: str
 
+    @property
+    def format(self) -> str:
+        """Return the name of the input format; tf32 is float32 in memory."""
+        return "tf32" if self.math_mode == "tf32" else self.input
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:

@@ -37,9 +37,8 @@ _HOST_SHARE, _GPU_SHARE = 0.5, 0.8
 #: A GPU whose free memory holds less than this part of the size is left out, since it would shrink
 #: the size for the others too.
 _LEAST_PART = 1 / 16
-#: Kernels that move a GPU's memory, and the shortest useful time of their operations: a graph takes
-#: about a microsecond to start the next one.
-_OF_MEMORY, _LEAST_OPERATION_S = frozenset({"copy", "triad", "softmax"}), 100e-6
+#: Shortest useful operation where memory limits it: a graph takes a microsecond to start the next.
+_LEAST_OPERATION_S = 100e-6
 #: Largest edge (2 GiB) of the copy that shows a processor's limit; it must exceed the caches.
 _LARGEST_LIMIT = 16384
 #: Error of a row whose GPU has too little free memory.
@@ -523,7 +522,7 @@ def long_enough(kernel: Kernel, dtype: str, mode: BenchMode, gpus: Sequence[Benc
     bandwidth. The quick mode has no time for that; the default mode stops at the full mode's edge.
     """
     edge, most = kernel.sizes[mode], kernel.sizes[BenchMode.FULL]
-    if kernel.id not in _OF_MEMORY or mode is BenchMode.QUICK:
+    if not kernel.limited_by_memory or mode is BenchMode.QUICK:
         return edge
     if mode is BenchMode.FULL:
         most *= 2

@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpucheck.bench.model import DtypeSpec, Measurement, Roofline, Scope
+from gpucheck.bench.kernels import LINKS, STREAMS
+from gpucheck.bench.model import Measurement, Roofline, Scope
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 TABLE = Path(__file__).parents[1] / "data" / "peaks.toml"
@@ -28,12 +29,8 @@ TENSOR_FORMATS = frozenset({"tf32", "float16", "bfloat16", "float8", "int8"})
 #: PCI device ids of TU116 and TU117, compute capability 7.5 without tensor cores. Ids: names of
 #: NVIDIA's open kernel modules (g_nv_name_released.h); the chips: techpowerup's review of GTX 1660.
 _WITHOUT_TENSOR_CORES = (range(0x1F80, 0x2000), range(0x2180, 0x2200))
-#: Kernels that only move memory.
-_STREAMS = ("copy", "triad")
 #: Reason for a missing limit although a copy was measured.
 _CACHED = "the copies of this run may have stayed in a cache: choose a larger --size"
-#: Kernels that measure a link between memories, not the memory itself.
-_LINKS = frozenset({"transfer", "p2p"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +98,6 @@ def load_table() -> Table:
         int8_on_cuda_cores=document["int8_on_cuda_cores"],
         boards=boards,
     )
-
-
-def format_of(dtype: DtypeSpec) -> str:
-    """Return the format name of a row's precision: tf32 is float32 in memory."""
-    return "tf32" if dtype.math_mode == "tf32" else dtype.input
 
 
 def flops_by_formula(sm_count: int, clock_mhz: float, rate: float) -> float:
@@ -220,7 +212,7 @@ def rooflines_of(rows: Sequence[Measurement]) -> tuple[Roofline, ...]:
     The fastest of all samples counts, as in STREAM: a speed reached once is possible.
     """
     good = [row for row in rows if _is_good(row)]
-    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in _STREAMS)
+    places = dict.fromkeys((row.device, row.threads) for row in good if row.kernel in STREAMS)
     places |= dict.fromkeys(
         (row.device, row.threads) for row in good if row.kernel == "matmul" and row.device == "cpu"
     )
@@ -234,11 +226,11 @@ def _is_good(row: Measurement) -> bool:
 
 def _roofline(rows: Sequence[Measurement], device: str, threads: int | None) -> Roofline:
     here = [row for row in rows if (row.device, row.threads) == (device, threads)]
-    copies = [row for row in here if row.kernel in _STREAMS and not in_cache(row)]
+    copies = [row for row in here if row.kernel in STREAMS and not in_cache(row)]
     # A small copy shows the cost of its launch, not the speed of the memory.
     largest = max((math.prod(row.shape) for row in copies), default=0)
     copies = [row for row in copies if math.prod(row.shape) == largest]
-    cached = any(row.kernel in _STREAMS for row in here) and not copies
+    cached = any(row.kernel in STREAMS for row in here) and not copies
     # The other kernels compute in float32.
     products = [row for row in here if row.kernel == "matmul" and row.dtype.math_mode == "fp32"]
     return Roofline(
@@ -258,7 +250,7 @@ def in_cache(row: Measurement) -> bool:
 
 def _fastest(row: Measurement) -> float:
     """Return the throughput of a row's fastest sample, in its bytes or operations."""
-    amount = row.bytes_moved if row.kernel in _STREAMS else row.flops
+    amount = row.bytes_moved if row.kernel in STREAMS else row.flops
     return (amount or 0) / row.summary.min_s if row.summary is not None else 0.0
 
 
@@ -301,7 +293,7 @@ def _against_copy(row: Measurement, roofline: Roofline | None) -> Measurement:
         row = replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
     if copy is None or row.throughput is None:
         return row
-    if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in _LINKS:
+    if row.throughput.unit != "B/s" or row.scope is not Scope.RESIDENT or row.kernel in LINKS:
         reason = "memory does not limit its speed"
         return replace(row, unavailable=row.unavailable | {"percent_of_copy": reason})
     limits = row.limits | {"copy": "the best copy or triad of this run"}
@@ -334,10 +326,10 @@ def _against_product(row: Measurement, roofline: Roofline | None) -> Measurement
 
 def _against_board(row: Measurement, board: Board | None) -> Measurement:
     """Return the row with its percentage of the board's peak, at the nominal and the real clock."""
-    if row.scope is not Scope.RESIDENT or row.kernel in _LINKS or row.throughput is None:
+    if row.scope is not Scope.RESIDENT or row.kernel in LINKS or row.throughput is None:
         reason = "transfers limit its speed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
-    peak, name = _peak(row, board), format_of(row.dtype)
+    peak, name = _peak(row, board), row.dtype.format
     if board is None or peak is None or row.median_s is None:
         reason = "the board is not in the table, and its peak in this format cannot be computed"
         return replace(row, unavailable=row.unavailable | {"percent_of_peak": reason})
@@ -362,7 +354,7 @@ def _peak(row: Measurement, board: Board | None) -> float | None:
         return None
     if row.throughput.unit == "B/s":
         return board.bytes_per_s
-    return board.high_flops_per_s.get(format_of(row.dtype)) if row.flops else None
+    return board.high_flops_per_s.get(row.dtype.format) if row.flops else None
 
 
 def _named(board: Board, dtype: str, *, by_memory: bool) -> str:

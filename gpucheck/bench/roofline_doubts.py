@@ -8,7 +8,7 @@ match the format.
 from __future__ import annotations
 
 from gpucheck.bench.model import Doubt, Fact, Measurement, Scope
-from gpucheck.bench.roofline import TENSOR_FORMATS, flops_of_cuda_cores, format_of, in_cache
+from gpucheck.bench.roofline import TENSOR_FORMATS, flops_of_cuda_cores, in_cache
 from gpucheck.drivers.gpu import BenchGpu, Board
 
 #: Margin between measurement and datasheet: beyond it something else is wrong.
@@ -76,7 +76,7 @@ def _uncertain_peak(row: Measurement, gpu: BenchGpu | None) -> Doubt | None:
     if gpu is None or gpu.board is None or row.percent_of_peak is None:
         return None
     by_memory = row.throughput is not None and row.throughput.unit == "B/s"
-    unsure = gpu.board.uncertainty.get("bytes_per_s" if by_memory else format_of(row.dtype))
+    unsure = gpu.board.uncertainty.get("bytes_per_s" if by_memory else row.dtype.format)
     if unsure is None:
         return None
     return Doubt(
@@ -113,7 +113,7 @@ def _tensor_cores_unused(row: Measurement, gpu: BenchGpu | None) -> Doubt | None
     """Doubt a rate that CUDA cores could reach where tensor cores should be clearly faster."""
     if gpu is None or gpu.board is None or row.kernel != "matmul":
         return None
-    name, board = format_of(row.dtype), gpu.board
+    name, board = row.dtype.format, gpu.board
     if name not in TENSOR_FORMATS or row.scope is not Scope.RESIDENT:
         return None
     if not row.flops or not row.median_s or any(doubt.code in _EXPLAINED for doubt in row.doubts):

@@ -103,8 +103,7 @@ class RowsRenderer:
         parts = []
         if first.shape and all(row.shape == first.shape for row in rows):
             parts.append(_size(first.shape, self._signs.times))
-        math_mode = first.dtype.math_mode
-        parts.append("tf32" if math_mode == "tf32" else first.dtype.input)
+        parts.append(first.dtype.format)
         parts.extend(
             f"{name} {value}"
             for name, value in first.parameters.items()

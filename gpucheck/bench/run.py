@@ -21,6 +21,7 @@ from gpucheck.bench.environment import (
     environment_of,
     unified_notes,
 )
+from gpucheck.bench.kernels import KERNELS
 from gpucheck.bench.model import (
     BenchRequest,
     BenchResult,
@@ -77,7 +78,7 @@ def run_bench(
     gpus: OpenedGpus,
     progress: Progress,
     run_environment: RunEnvironment | None = None,
-    kernels: Mapping[str, Kernel] | None = None,
+    kernels: Mapping[str, Kernel] = KERNELS,
     offer: Callable[[Callable[[], BenchResult]], None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> BenchResult:
@@ -93,10 +94,6 @@ def run_bench(
         WrongUseError: the request is invalid or does not fit into memory.
         MissingError: nothing that it names is on this machine.
     """
-    if kernels is None:
-        from gpucheck.bench.kernels import KERNELS
-
-        kernels = KERNELS
     run_environment = run_environment or RunEnvironment()
     bench = _Bench(request, clock, cpu, blas, gpus, progress, run_environment, kernels)
     if offer is not None:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from gpucheck.bench import stats
 from gpucheck.bench.case import CaseLabel, Work
+from gpucheck.bench.kernels import LINKS
 from gpucheck.bench.model import Scope
-from gpucheck.bench.roofline import format_of
 from gpucheck.bench.sampler import CaseState, ReadJoules, Sampler, Slice
 from gpucheck.bench.stats import FEWEST_FOR_INTERVAL
 from gpucheck.drivers.gpu import BenchGpu
@@ -417,8 +417,7 @@ def named(states: Sequence[CaseState]) -> str:
     """Return the names of the first few rows and the number of the rest."""
     labels = [state.case.label for state in states[:_MOST_NAMED]]
     names = [
-        f"{label.kernel} {format_of(label.dtype)} {label.variant} on {label.device}"
-        for label in labels
+        f"{label.kernel} {label.dtype.format} {label.variant} on {label.device}" for label in labels
     ]
     rest = len(states) - len(names)
     return ", ".join(names) + (f" and {rest} more" if rest else "")
@@ -500,13 +499,13 @@ def _on_host(label: CaseLabel, work: Work, host: HostRates) -> float:
 def _on_gpu(label: CaseLabel, work: Work, gpu: BenchGpu | None) -> float:
     """Return the time at half of the datasheet's rates, 0 for rates it does not give."""
     moved_s = work.bytes_moved / _LINK_BYTES_PER_S
-    if label.scope is Scope.END_TO_END or label.kernel in ("transfer", "p2p"):
+    if label.scope is Scope.END_TO_END or label.kernel in LINKS:
         return moved_s
     board = gpu.board if gpu is not None else None
     if board is None:
         return 0.0
     times = [0.0]
-    flops_per_s = board.flops_per_s.get(format_of(label.dtype))
+    flops_per_s = board.flops_per_s.get(label.dtype.format)
     if flops_per_s:
         times.append(work.flops / (_GPU_SHARE * flops_per_s))
     if board.bytes_per_s:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.case import CaseOrder, Kernel, Work
 from gpucheck.bench.kernels.matmul import Matmul, draw_inputs, missing_format, verify_product
 from gpucheck.bench.model import BenchMode, BenchRequest, Corruption, Verified
 from gpucheck.bench.numerics import FORMATS, STORAGES, HostData
@@ -272,16 +272,14 @@ _GPU_EDGE, _CPU_EDGE = 8192, 1024
 # ------------------------------------------------------------------------------ planning
 
 
-class _ProductKernel(KernelBase):
+class _ProductKernel(Kernel):
     """Product as `make_plan` sees it: one format, one size for every mode, no rows."""
 
     id = "product"
 
     def __init__(self, dtype: str, edge: int) -> None:
-        self.dtypes: Mapping[BenchMode, Sequence[str]] = MappingProxyType(
-            dict.fromkeys(BenchMode, (dtype,))
-        )
-        self.sizes: Mapping[BenchMode, int] = MappingProxyType(dict.fromkeys(BenchMode, edge))
+        self.dtypes = dict.fromkeys(BenchMode, (dtype,))
+        self.sizes = dict.fromkeys(BenchMode, edge)
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Return (m, k, n) for square matrices of edge `size`."""
@@ -300,10 +298,6 @@ class _ProductKernel(KernelBase):
         m, k, n = shape
         factors = FORMATS[dtype].itemsize * (m * k + k * n)
         return 2 * self.work(shape, dtype).bytes_moved - factors
-
-    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> Sequence[Case]:
-        """Return no case: this product is not timed."""
-        return ()
 
 
 def plan_product(

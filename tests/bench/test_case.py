@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gpucheck.bench.case import (
     HOST_SPAN_S,
-    CacheFit,
     CpuCase,
     Team,
     TeamCase,
@@ -135,6 +134,14 @@ def test_all_threads_and_one_are_measured(cores: int, counts: tuple[int, ...]) -
 class Stepping(CpuCase):
     """Takes a second for each operation."""
 
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    poison = release = prepare
+
+    def check(self) -> Verified:
+        raise NotImplementedError
+
     def step(self) -> None:
         clock = self._order.clock
         assert isinstance(clock, FakeClock)
@@ -166,8 +173,7 @@ def test_data_that_is_walked_may_fit_into_the_last_cache(
     )
     case.walks_memory = walks
 
-    fits = CacheFit(walked_bytes=8, cache_bytes=1024, cache="last-level cache")
-    assert case.cache_fit == (fits if walks and cache_bytes else None)
+    assert case.walked_and_cache_bytes == ((8, 1024) if walks and cache_bytes else None)
 
 
 @pytest.mark.parametrize(("unit", "amount"), [("FLOP/s", 6), ("B/s", 8), ("image/s", 10)])

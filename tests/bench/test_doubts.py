@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucheck.bench import doubts, stats
-from gpucheck.bench.case import CacheFit, Work
+from gpucheck.bench.case import Work
 from gpucheck.bench.doubts import HostState, RowEnvironment, doubts_about
 from gpucheck.bench.model import Fill, Scope
 from gpucheck.bench.sampler import CaseState
@@ -164,15 +164,14 @@ def test_a_few_outliers_are_no_second_mode() -> None:
     assert codes(record(samples)) == []
 
 
-@pytest.mark.parametrize(
-    ("cache", "code"), [("L2", "l2-resident"), ("last-level cache", "cache-resident")]
-)
-def test_data_that_fits_the_cache_is_doubted(cache: str, code: str) -> None:
+@pytest.mark.parametrize(("device", "code"), [("gpu:0", "l2-resident"), ("cpu", "cache-resident")])
+def test_data_that_fits_the_cache_is_doubted(device: str, code: str) -> None:
     found = record(noise())
-    found.case.cache_fit = CacheFit(walked_bytes=299, cache_bytes=100, cache=cache)  # type: ignore[misc]
+    found.case.label = label(device)
+    found.case.walked_and_cache_bytes = (299, 100)  # type: ignore[misc]
     assert codes(found) == [code]
 
-    found.case.cache_fit = CacheFit(walked_bytes=300, cache_bytes=100, cache=cache)  # type: ignore[misc]
+    found.case.walked_and_cache_bytes = (300, 100)  # type: ignore[misc]
     assert codes(found) == []
 
 

@@ -11,6 +11,7 @@ import pytest
 from gpucheck.bench.case import CaseLabel, Work
 from gpucheck.bench.gpu_case import (
     EndToEndCase,
+    GpuOperation,
     GpuTimer,
     ResidentCase,
     pinned_bytes,
@@ -29,12 +30,11 @@ L2 = 2**20
 OPERATION_S = 1e-4
 
 
-class Copying:
+class Copying(GpuOperation):
     """Copies its input; writes down the output of each operation, and skips those of `skipped`."""
 
     work = Work(flops=0, bytes_moved=L2, unit="B/s")
     output_shape = (4,)
-    output_storage = "float32"
 
     def __init__(self, gpu: FakeGpu, *, captured: bool = False) -> None:
         self._gpu = gpu
@@ -114,8 +114,7 @@ def test_batches_go_on_where_the_last_one_ended() -> None:
     assert turns(case, operation) == [1, 2, 0, 1, 2, 0, 1]
     assert (case.loop_step, case.facts) == (1, {"launched_as": "stream"})
     assert case.sm_clock_mhz == 1500.0
-    assert case.cache_fit is not None
-    assert (case.cache_fit.walked_bytes, case.cache_fit.cache_bytes) == (3 * L2, L2)
+    assert case.walked_and_cache_bytes == (3 * L2, L2)
 
 
 def test_a_batch_is_captured_once_and_replayed() -> None:
@@ -212,7 +211,7 @@ def test_a_whole_trip_is_timed_until_the_output_has_arrived() -> None:
 
     assert case.check().ok
     assert case.label.scope is Scope.END_TO_END
-    assert (case.cache_fit, case.facts, len(operation.outputs)) == (None, {}, 5)
+    assert (case.walked_and_cache_bytes, case.facts, len(operation.outputs)) == (None, {}, 5)
     case.release()
     assert gpu.released == 1
     assert (case._host, case._device, case._host_out, case._device_out) == ([], [], None, None)

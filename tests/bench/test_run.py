@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -24,7 +24,7 @@ from gpucheck.bench.model import (
 )
 from gpucheck.bench.run import alternating, run_bench
 from gpucheck.bench.sampler import CaseState
-from gpucheck.drivers.gpu import BenchGpu, GpuDevice, OpenedGpus
+from gpucheck.drivers.gpu import OpenedGpus
 from gpucheck.drivers.host.blas import Blas
 from gpucheck.drivers.host.cpu import CpuLoad, LinuxCpu
 from gpucheck.drivers.nvml.sensors import Sample, SensorBatch
@@ -37,31 +37,17 @@ NO_GPU = OpenedGpus(unavailable="CuPy is not installed, so no GPU can be measure
 
 
 @dataclass
-class FakeKernel:
+class FakeKernel(Kernel):
     """A kernel whose cases are scripted."""
 
     clock: FakeClock
     id: str = "fake"
     step: float | BaseException = 0.02
     gpus_needed: int = 0
-    dtypes: MappingProxyType[BenchMode, tuple[str, ...]] = field(
-        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
-    )
-    sizes: MappingProxyType[BenchMode, int] = field(
-        default_factory=lambda: MappingProxyType(dict.fromkeys(BenchMode, 8))
-    )
+    sizes = MappingProxyType(dict.fromkeys(BenchMode, 8))
 
     def validate(self, request: BenchRequest) -> None:
         assert request.seed >= 0
-
-    def cpu_refusal(self, dtype: str) -> str | None:
-        return None
-
-    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        return None
-
-    def size_refusal(self, dtype: str, size: int) -> str | None:
-        return None
 
     def shape(self, size: int) -> tuple[int, ...]:
         return (size,)
@@ -85,9 +71,6 @@ class FakeKernel:
         named = replace(label(), kernel=self.id)
         return [FakeCase(itertools.repeat(self.step), self.clock, label=named)]
 
-    def gpu_cases(self, order: CaseOrder, gpu: GpuDevice) -> list[Case]:
-        return []
-
 
 def run(
     request: BenchRequest,
@@ -95,7 +78,7 @@ def run(
     clock: FakeClock | None = None,
     gpus: OpenedGpus = NO_GPU,
     cpu: FakeCpu | None = None,
-    kernels: dict[str, Kernel] | None = None,
+    kernels: Mapping[str, Kernel] = KERNELS,
 ) -> tuple[BenchResult, list[tuple[str, float, float]]]:
     told: list[tuple[str, float, float]] = []
     result = run_bench(

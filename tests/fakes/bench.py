@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucheck.bench.case import CacheFit, CaseLabel, CaseOrder, Work
+from gpucheck.bench.case import Case, CaseLabel, CaseOrder, Work
 from gpucheck.bench.model import BenchRequest, DtypeSpec, Fact, Verified
 from gpucheck.bench.numerics import FORMATS, HostData, decode, encode
 from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction, Product, Span
@@ -90,7 +90,7 @@ def label(device: str = "cpu", variant: str = "scripted") -> CaseLabel:
     return CaseLabel(kernel="fake", variant=variant, device=device, shape=(8,), dtype=FLOAT32)
 
 
-class FakeCase:
+class FakeCase(Case):
     """A case that takes the scripted seconds for one operation, one after the other.
 
     An exception in the script is raised at its place. `checks` are the answers of `check`; the last
@@ -102,7 +102,7 @@ class FakeCase:
     starved_share = 0.0
     sm_clock_mhz: float | None = None
     loop_step = 1
-    cache_fit: CacheFit | None = None
+    walked_and_cache_bytes: tuple[int, int] | None = None
     facts: Mapping[str, Fact] = MappingProxyType({})
 
     def __init__(

@@ -31,7 +31,6 @@ from gpucheck.bench.model import (
     ProfileUse,
     Scope,
 )
-from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.host.files import MOST_JSON_BYTES, read_file
 from gpucheck.report.codec import DecodeError, from_plain, to_plain
 from gpucheck.report.envelope import Failure, Host
@@ -147,7 +146,7 @@ TOLERANCE_PERCENT = 5.0
 def row_id(row: Measurement) -> str:
     """Return a row's name, the same in every run: kernel, variant, format, shape and the rest."""
     shape = "x".join(str(edge) for edge in row.shape)
-    parts = [row.kernel, row.variant, format_of(row.dtype), shape]
+    parts = [row.kernel, row.variant, row.dtype.format, shape]
     if row.scope is not Scope.RESIDENT:
         parts.append(row.scope.value)
     if row.threads is not None:

@@ -11,7 +11,6 @@ from gpucheck.bench.ci.limits import scale_of
 from gpucheck.bench.ci.model import Baseline, CarriedDoubt, ProcessRun
 from gpucheck.bench.ci.profile_model import Check, Metric, Phase, Profile, Statistic, Target
 from gpucheck.bench.model import Corruption, Doubt, GpuTelemetry, Measurement, Scope
-from gpucheck.bench.roofline import format_of
 from gpucheck.drivers.gpu import BenchGpu
 from gpucheck.inventory.model import Gpu
 from gpucheck.report.envelope import Failure
@@ -188,7 +187,7 @@ def fits(check: Check, row: Measurement) -> bool:
     """Return whether a row is one that a check is about."""
     demanded = {**row.parameters, **check.parameters}
     return (
-        (row.kernel, format_of(row.dtype), row.scope) == (check.kernel, check.dtype, check.scope)
+        (row.kernel, row.dtype.format, row.scope) == (check.kernel, check.dtype, check.scope)
         and check.variant in (None, row.variant)
         and demanded == row.parameters
     )
@@ -255,7 +254,7 @@ def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
         if run.result is None and run.failure is not None:
             found[run.failure] = None
         for row in run.result.measurements if run.result is not None else ():
-            if row.kernel == check.kernel and format_of(row.dtype) == check.dtype and row.error:
+            if row.kernel == check.kernel and row.dtype.format == check.dtype and row.error:
                 found[row.error] = None
     return list(found)
 

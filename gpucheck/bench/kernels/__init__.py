@@ -26,3 +26,8 @@ KERNELS: dict[str, Kernel] = {
     "towers": Towers(),
     "p2p": PeerToPeer(),
 }
+#: Kernels by what their rows show; `Kernel` describes each.
+STREAMS, LINKS, BLAS_USERS, WHOLE_TRANSFERS = (
+    frozenset(name for name, kernel in KERNELS.items() if getattr(kernel, trait))
+    for trait in ("streams", "measures_link", "uses_blas", "transfers_all")
+)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining
-from gpucheck.bench.kernels.train import DATA_BYTES
-from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
+from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
+from gpucheck.bench.model import BenchMode, Conclusion, Measurement
 from gpucheck.bench.training import (
     INPUTS,
     CpuTraining,
     TrainingPlan,
-    check_data_file,
     step_memory_bytes,
-    step_work,
 )
 from gpucheck.drivers.gpu import GpuDevice
 
@@ -28,31 +26,14 @@ KNEE_SHARE = 0.9
 _FACTORS = {BenchMode.QUICK: 16, BenchMode.DEFAULT: 8, BenchMode.FULL: 2}
 
 
-class Batch(KernelBase):
+class Batch(TrainingKernel):
     """The kernel `batch`."""
 
     id = "batch"
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     #: Powers of the modes' factors.
     sizes = MappingProxyType(
         {BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 16384}
     )
-
-    def validate(self, request: BenchRequest) -> None:
-        """Refuse a data file that cannot be used.
-
-        Raises:
-            WrongUseError: it cannot be read, or is not MNIST.
-        """
-        check_data_file(request)
-
-    def shape(self, size: int) -> tuple[int, ...]:
-        """Return the largest batch."""
-        return (size,)
-
-    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
-        """Return a step's work."""
-        return step_work(shape[0])
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return a data set for each batch size, the reference's float64, and a step's arrays."""

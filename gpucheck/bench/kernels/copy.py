@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.bench.case import (
     Case,
     CaseOrder,
-    KernelBase,
+    Kernel,
     TeamCase,
     Work,
     cpu_label,
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.gpu_case import ResidentCase, gpu_label
+from gpucheck.bench.gpu_case import GpuOperation, ResidentCase, gpu_label
 from gpucheck.bench.model import BenchMode, Verified
 from gpucheck.bench.numerics import FORMATS, fresh_array
 from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
@@ -38,11 +38,12 @@ TILE = MappingProxyType({"BLOCK": BLOCK, "UNROLL": UNROLL})
 _FLOAT32 = FORMATS["float32"].spec
 
 
-class Copy(KernelBase):
+class Copy(Kernel):
     """The kernel `copy`."""
 
     id = "copy"
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    limited_by_memory = True
+    streams = True
     #: 64 MiB: more than four times the last-level cache of most processors.
     sizes = MappingProxyType({BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
@@ -109,11 +110,10 @@ class CpuCopy(TeamCase):
         super().release()
 
 
-class _GpuCopy:
+class _GpuCopy(GpuOperation):
     """Base of the GPU copies: label, input and check."""
 
     captured = True
-    output_storage = "float32"
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice, variant: str) -> None:
         self._order = order
@@ -137,9 +137,6 @@ class DriverCopy(_GpuCopy):
     def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
         super().__init__(order, gpu, "memcpy")
 
-    def compile(self) -> None:
-        """Do nothing: the driver provides the copy."""
-
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one copy."""
         self._gpu.copy(inputs[0], out)
@@ -150,20 +147,37 @@ class KernelCopy(_GpuCopy):
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
         super().__init__(order, gpu, "kernel")
+        self._stream = StreamKernel(gpu, "copy")
+
+    def compile(self) -> None:
+        """Compile the kernel."""
+        self._stream.compile()
+
+    def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
+        """Enqueue one launch."""
+        self._stream.enqueue((*inputs, out), self.output_shape)
+
+
+class StreamKernel:
+    """One of stream.cu's kernels on one GPU; a thread moves packs of numbers."""
+
+    def __init__(self, gpu: GpuDevice, name: str) -> None:
+        self._gpu = gpu
+        self._name = name
         self._function: GpuFunction | None = None
 
     def compile(self) -> None:
         """Compile the kernel for this GPU, once."""
         if self._function is None:
-            self._function = self._gpu.compile(stream_source(), "copy", TILE)
+            self._function = self._gpu.compile(stream_source(), self._name, TILE)
 
-    def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
-        """Enqueue one launch; `compile` comes first."""
+    def enqueue(self, arguments: tuple[object, ...], shape: tuple[int, ...]) -> None:
+        """Enqueue one launch on arrays of this shape; `compile` comes first."""
         import numpy as np
 
         assert self._function is not None
-        packs = self.output_shape[0] * self.output_shape[1] // PACK
-        self._function(grid_for(packs), BLOCK, (inputs[0], out, np.int64(packs)))
+        packs = math.prod(shape) // PACK
+        self._function(grid_for(packs), BLOCK, (*arguments, np.int64(packs)))
 
 
 def grid_for(packs: int) -> int:

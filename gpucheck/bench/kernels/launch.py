@@ -7,12 +7,12 @@ program that launches short kernels in a loop. `graph` replays the same launches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from gpucheck.bench.case import HOST_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
 from gpucheck.bench.gpu_case import gpu_label
-from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.model import BenchMode, Conclusion, Measurement, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuDevice
 
@@ -20,12 +20,11 @@ from gpucheck.drivers.gpu import GpuDevice
 _LAUNCHES_IN_A_GRAPH = 100
 
 
-class Launch(KernelBase):
+class Launch(Kernel):
     """The kernel `launch`."""
 
     id = "launch"
     gpus_needed = 1
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     sizes = MappingProxyType(dict.fromkeys(BenchMode, 1))
 
     def shape(self, size: int) -> tuple[int, ...]:
@@ -69,14 +68,8 @@ class Launch(KernelBase):
         return found
 
 
-class LaunchCase:
+class LaunchCase(Case):
     """Empty kernels, launched in one of three ways and timed by the host until all have run."""
-
-    shortest_span_s = HOST_SPAN_S
-    starved_share = 0.0
-    sm_clock_mhz: float | None = None
-    loop_step = 1
-    cache_fit: CacheFit | None = None
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice, way: str) -> None:
         self._order = order
@@ -86,11 +79,6 @@ class LaunchCase:
         self._done = 0
         self.label = gpu_label(order, "launch", way, gpu, FORMATS["float32"].spec)
         self.work = Launch().work((), "float32")
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """Return no facts."""
-        return {}
 
     def prepare(self) -> None:
         """Compile, and capture the graph."""

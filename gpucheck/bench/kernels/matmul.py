@@ -13,8 +13,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.case import Case, CaseOrder, CpuCase, KernelBase, Work, cpu_label, thread_counts
-from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
+from gpucheck.bench.case import Case, CaseOrder, CpuCase, Kernel, Work, cpu_label, thread_counts
+from gpucheck.bench.gpu_case import (
+    EndToEndCase,
+    GpuOperation,
+    ResidentCase,
+    gpu_label,
+    pinned_bytes,
+)
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
@@ -58,10 +64,12 @@ _FAST_UNTIL = (10, 0)
 FAST_ACCUMULATION = "float32 (fast)"
 
 
-class Matmul(KernelBase):
+class Matmul(Kernel):
     """The kernel `matmul`."""
 
     id = "matmul"
+    uses_blas = True
+    transfers_all = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32", "bfloat16"),
@@ -229,13 +237,11 @@ class CpuMatmul(CpuCase):
         self._out = self._left = self._right = np.empty((0, 0), dtype=np.float32)
 
 
-class GpuMatmul:
+class GpuMatmul(GpuOperation):
     """cuBLAS matrix product in one format, for the GPU cases.
 
     `fast_accumulation` keeps float8's sums in the tensor cores to the end, where they lose bits.
     """
-
-    captured = False
 
     def __init__(
         self,
@@ -256,6 +262,7 @@ class GpuMatmul:
         self._product = product_of(
             form, right_transposed=transposed, fast_accumulation=fast_accumulation
         )
+        self.output_shape = (order.shape[0], order.shape[2])
         self.output_storage = STORAGES[form.output]
         self.work = Matmul().work(order.shape, order.dtype)
         spec = replace(form.spec, accumulate=FAST_ACCUMULATION) if fast_accumulation else form.spec
@@ -269,15 +276,6 @@ class GpuMatmul:
     def inputs(self) -> tuple[HostArray, ...]:
         """Return A and B on the host, as they are stored."""
         return draw_inputs(self._order, transposed=self._transposed)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Return C's shape."""
-        m, _, n = self._order.shape
-        return (m, n)
-
-    def compile(self) -> None:
-        """Do nothing: cuBLAS is already compiled."""
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue one product."""

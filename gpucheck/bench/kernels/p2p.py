@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from gpucheck.bench.case import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.gpu_case import GpuTimer, gpu_label
+from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
+from gpucheck.bench.gpu_case import EventCase, gpu_label
 from gpucheck.bench.kernels.copy import verify_copy
 from gpucheck.bench.model import BenchMode, Fact, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 
-class PeerToPeer(KernelBase):
+class PeerToPeer(Kernel):
     """The kernel `p2p`."""
 
     id = "p2p"
+    measures_link = True
     gpus_needed = 2
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     sizes = MappingProxyType({BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
@@ -43,30 +43,19 @@ class PeerToPeer(KernelBase):
         return [PeerCase(order, gpu, peer) for peer in others]
 
 
-class PeerCase:
+class PeerCase(EventCase):
     """Copies from a peer's memory into this GPU's, timed by this GPU's events."""
 
-    shortest_span_s = EVENT_SPAN_S
-    loop_step = 1
-    cache_fit: CacheFit | None = None
-    sm_clock_mhz: float | None = None
-
     def __init__(self, order: CaseOrder, gpu: GpuDevice, peer: GpuDevice) -> None:
+        super().__init__(gpu)
         self._order = order
-        self._gpu = gpu
         self._peer = peer
-        self._timer = GpuTimer(gpu)
         self._arrays: list[GpuArray] = []
         self._direct = False
         origin = f"from-gpu:{peer.facts.cuda_index}"
         label = gpu_label(order, "p2p", origin, gpu, FORMATS["float32"].spec)
         self.label = replace(label, parameters={"peer": f"gpu:{peer.facts.cuda_index}"})
         self.work = PeerToPeer().work(order.shape, "float32")
-
-    @property
-    def starved_share(self) -> float:
-        """Return the share of the spans in which the GPU may have waited for the host."""
-        return self._timer.starved_share
 
     @property
     def facts(self) -> Mapping[str, Fact]:

@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpucheck.bench.case import (
     Case,
     CaseOrder,
-    KernelBase,
+    Kernel,
     TeamCase,
     Work,
     cpu_label,
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.gpu_case import EndToEndCase, ResidentCase, gpu_label, pinned_bytes
+from gpucheck.bench.gpu_case import (
+    EndToEndCase,
+    GpuOperation,
+    ResidentCase,
+    gpu_label,
+    pinned_bytes,
+)
 from gpucheck.bench.model import BenchMode, BenchRequest, Verified
 from gpucheck.bench.numerics import (
     FORMATS,
@@ -38,7 +44,7 @@ from gpucheck.bench.numerics import (
     sums_over_columns,
 )
 from gpucheck.drivers.cupy.errors import CLUSTER_NOT_PLACED
-from gpucheck.drivers.gpu import BenchGpu, GpuArray, GpuDevice, GpuFunction
+from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
 from gpucheck.drivers.host.clock import Clock
 from gpucheck.report.errors import GpucheckError, WrongUseError
 
@@ -60,10 +66,12 @@ _FLOAT16_HALF_STEP = 2.0**-25
 _SUMMED_ROWS = 64
 
 
-class Softmax(KernelBase):
+class Softmax(Kernel):
     """The kernel `softmax`."""
 
     id = "softmax"
+    limited_by_memory = True
+    transfers_all = True
     dtypes = MappingProxyType(
         {
             BenchMode.QUICK: ("float32",),
@@ -92,10 +100,6 @@ class Softmax(KernelBase):
         if dtype == "float32":
             return None
         return f"NumPy converts each {dtype} number by itself, which is no fair comparison"
-
-    def gpu_refusal(self, dtype: str, gpu: BenchGpu) -> str | None:
-        """Refuse nothing: the kernel handles 16-bit formats as bits on every GPU."""
-        return None
 
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return 5 operations for each element, and its bytes twice."""
@@ -204,7 +208,7 @@ class BlockedSoftmax(_CpuSoftmax):
         self.gather(softmax_rows, parts)
 
 
-class _GpuSoftmax:
+class _GpuSoftmax(GpuOperation):
     """Base of the GPU versions: label, input and check."""
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice, variant: str) -> None:
@@ -294,13 +298,8 @@ class GpuSoftmax(_GpuSoftmax):
 class LibrarySoftmax(_GpuSoftmax):
     """Softmax in CuPy's array operations, as most people write it; shows what fusing gains."""
 
-    captured = False
-
     def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
         super().__init__(order, gpu, "naive")
-
-    def compile(self) -> None:
-        """Do nothing: CuPy compiles its kernels at first use."""
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
         """Enqueue CuPy's kernels."""

@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work
+from gpucheck.bench.case import Case, CaseOrder
 from gpucheck.bench.gpu_training import GpuTraining, MultiGpuTraining
-from gpucheck.bench.kernels.train import DATA_BYTES
+from gpucheck.bench.kernels.train import DATA_BYTES, TrainingKernel
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.bench.training import (
     INPUTS,
     CpuTraining,
     TrainingPlan,
-    check_data_file,
     step_memory_bytes,
-    step_work,
 )
 from gpucheck.drivers.gpu import GpuDevice
 from gpucheck.report.errors import WrongUseError
@@ -30,11 +28,10 @@ from gpucheck.report.errors import WrongUseError
 _MOST_TOWERS = 64
 
 
-class Towers(KernelBase):
+class Towers(TrainingKernel):
     """The kernel `towers`."""
 
     id = "towers"
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     sizes = MappingProxyType({BenchMode.QUICK: 512, BenchMode.DEFAULT: 1024, BenchMode.FULL: 4096})
 
     def validate(self, request: BenchRequest) -> None:
@@ -43,21 +40,13 @@ class Towers(KernelBase):
         Raises:
             WrongUseError: fewer than two, more than any machine has GPUs for, or an unusable file.
         """
-        check_data_file(request)
+        super().validate(request)
         if not 2 <= request.towers <= _MOST_TOWERS:
             raise WrongUseError(
                 code="bad-towers",
                 message=f"Towers must be 2 to {_MOST_TOWERS}, not {request.towers}.",
                 remedy=("Give the number to simulate, for example --towers 4.",),
             )
-
-    def shape(self, size: int) -> tuple[int, ...]:
-        """Return one tower's batch."""
-        return (size,)
-
-    def work(self, shape: tuple[int, ...], dtype: str) -> Work:
-        """Return the work of one tower's step."""
-        return step_work(shape[0])
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return two data sets, the reference's float64, and a step's arrays."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gpucheck.bench.case import Case, CaseOrder, KernelBase, Work, thread_counts
+from gpucheck.bench.case import Case, CaseOrder, Kernel, Work, thread_counts
 from gpucheck.bench.gpu_training import CopiedTraining, GpuTraining
 from gpucheck.bench.model import BenchMode, BenchRequest, Conclusion, Measurement
 from gpucheck.bench.training import (
@@ -27,12 +27,10 @@ from gpucheck.drivers.gpu import GpuDevice
 DATA_BYTES = 4 * INPUTS * 70_000
 
 
-class Train(KernelBase):
-    """The kernel `train`."""
+class TrainingKernel(Kernel):
+    """Base of the kernels that train: their size is the batch."""
 
-    id = "train"
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
-    sizes = MappingProxyType(dict.fromkeys(BenchMode, 100))
+    uses_blas = True
 
     def validate(self, request: BenchRequest) -> None:
         """Refuse a data file that cannot be used.
@@ -49,6 +47,13 @@ class Train(KernelBase):
     def work(self, shape: tuple[int, ...], dtype: str) -> Work:
         """Return a step's work."""
         return step_work(shape[0])
+
+
+class Train(TrainingKernel):
+    """The kernel `train`."""
+
+    id = "train"
+    sizes = MappingProxyType(dict.fromkeys(BenchMode, 100))
 
     def host_bytes(self, shape: tuple[int, ...], dtype: str, gpu_count: int) -> int:
         """Return the data twice, the batches in float64, and a step's arrays."""

@@ -7,15 +7,15 @@ each way. For each direction, sizes from 4 KiB up are fitted to latency + bytes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.bench.case import EVENT_SPAN_S, CacheFit, Case, CaseOrder, KernelBase, Work
-from gpucheck.bench.gpu_case import GpuTimer, gpu_label, pinned_bytes
+from gpucheck.bench.case import Case, CaseOrder, Kernel, Work
+from gpucheck.bench.gpu_case import EventCase, gpu_label, pinned_bytes
 from gpucheck.bench.kernels.copy import verify_copy
-from gpucheck.bench.model import BenchMode, Conclusion, Fact, Measurement, Verified
+from gpucheck.bench.model import BenchMode, Conclusion, Measurement, Verified
 from gpucheck.bench.numerics import FORMATS
 from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
@@ -30,12 +30,13 @@ _SWEEP_FACTORS = {BenchMode.QUICK: 0, BenchMode.DEFAULT: 16, BenchMode.FULL: 4}
 _WAYS = ("to-gpu", "from-gpu", "both-ways")
 
 
-class Transfer(KernelBase):
+class Transfer(Kernel):
     """The kernel `transfer`."""
 
     id = "transfer"
+    measures_link = True
+    transfers_all = True
     gpus_needed = 1
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
     #: 64 MiB, and 256 MiB for `full`.
     sizes = MappingProxyType({BenchMode.QUICK: 4096, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
@@ -121,12 +122,8 @@ def _fitted(device: str, way: str, points: Sequence[tuple[float, float]]) -> Seq
     )
 
 
-class TransferCase:
+class TransferCase(EventCase):
     """Copies in one direction, or in both at once, timed by events behind the blocking kernel."""
-
-    shortest_span_s = EVENT_SPAN_S
-    loop_step = 1
-    cache_fit: CacheFit | None = None
 
     def __init__(
         self,
@@ -137,12 +134,11 @@ class TransferCase:
         *,
         pageable: bool = False,
     ) -> None:
+        super().__init__(gpu)
         self._order = order
-        self._gpu = gpu
         self._way = way
         self._shape = shape
         self._pageable = pageable
-        self._timer = GpuTimer(gpu)
         self._host: list[HostArray] = []
         self._device: list[GpuArray] = []
         variant = f"{way}-{'pageable' if pageable else 'pinned'}"
@@ -153,21 +149,6 @@ class TransferCase:
             bytes_moved=4 * math.prod(shape) * (2 if way == "both-ways" else 1),
             unit="B/s",
         )
-
-    @property
-    def starved_share(self) -> float:
-        """Return the share of the spans in which the GPU may have waited for the host."""
-        return self._timer.starved_share
-
-    @property
-    def sm_clock_mhz(self) -> float | None:
-        """Return None: copies do not depend on the SM clock."""
-        return None
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """Return no facts."""
-        return {}
 
     def prepare(self) -> None:
         """Fill a host array and a GPU array, and allocate a target of each kind."""

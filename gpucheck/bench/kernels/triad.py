@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.bench.case import (
     Case,
     CaseOrder,
-    KernelBase,
+    Kernel,
     TeamCase,
     Work,
     cpu_label,
     row_parts,
     thread_counts,
 )
-from gpucheck.bench.gpu_case import ResidentCase, gpu_label
-from gpucheck.bench.kernels.copy import BLOCK, PACK, TILE, grid_for, packed, stream_source
+from gpucheck.bench.gpu_case import GpuOperation, ResidentCase, gpu_label
+from gpucheck.bench.kernels.copy import StreamKernel, packed
 from gpucheck.bench.model import BenchMode, Verified
 from gpucheck.bench.numerics import FORMATS, fresh_array
-from gpucheck.drivers.gpu import GpuArray, GpuDevice, GpuFunction
+from gpucheck.drivers.gpu import GpuArray, GpuDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,11 +42,12 @@ _PIECE = 32768
 _CHECKED_ROWS = 32
 
 
-class Triad(KernelBase):
+class Triad(Kernel):
     """The kernel `triad`."""
 
     id = "triad"
-    dtypes = MappingProxyType(dict.fromkeys(BenchMode, ("float32",)))
+    limited_by_memory = True
+    streams = True
     #: `quick` stays small, so that drawing the data leaves time for its rounds.
     sizes = MappingProxyType({BenchMode.QUICK: 3072, BenchMode.DEFAULT: 4096, BenchMode.FULL: 8192})
 
@@ -121,16 +122,14 @@ def triad(scaled: HostArray, added: HostArray, out: HostArray) -> None:
         np.add(piece, added[low : low + _PIECE], out=piece)
 
 
-class GpuTriad:
+class GpuTriad(GpuOperation):
     """The kernel `triad` of stream.cu."""
 
     captured = True
-    output_storage = "float32"
 
     def __init__(self, order: CaseOrder, gpu: GpuDevice) -> None:
         self._order = order
-        self._gpu = gpu
-        self._function: GpuFunction | None = None
+        self._stream = StreamKernel(gpu, "triad")
         self.output_shape = order.shape
         self.work = Triad().work(order.shape, "float32")
         self.label = gpu_label(order, "triad", "kernel", gpu, _FORM.spec)
@@ -140,18 +139,14 @@ class GpuTriad:
         return draw_sources(self._order)
 
     def compile(self) -> None:
-        """Compile the kernel for this GPU, once."""
-        if self._function is None:
-            self._function = self._gpu.compile(stream_source(), "triad", TILE)
+        """Compile the kernel."""
+        self._stream.compile()
 
     def enqueue(self, inputs: Sequence[GpuArray], out: GpuArray) -> None:
-        """Enqueue one launch; `compile` comes first."""
+        """Enqueue one launch."""
         import numpy as np
 
-        assert self._function is not None
-        packs = self.output_shape[0] * self.output_shape[1] // PACK
-        arguments = (*inputs, out, np.float32(FACTOR), np.int64(packs))
-        self._function(grid_for(packs), BLOCK, arguments)
+        self._stream.enqueue((*inputs, out, np.float32(FACTOR)), self.output_shape)
 
     def verify(self, out: HostArray) -> Verified:
         """Compare an output with float64."""

@@ -247,8 +247,7 @@ def test_gpu_cases_rotate_through_three_times_the_l2() -> None:
     assert case.check().ok
     assert gpu.captured == 0  # CuPy does not capture cuBLAS
     assert case.sm_clock_mhz == 1500.0
-    assert case.cache_fit is not None
-    assert case.cache_fit.walked_bytes == 3 * gpu.facts.l2_bytes
+    assert case.walked_and_cache_bytes == (3 * gpu.facts.l2_bytes, gpu.facts.l2_bytes)
 
 
 def test_little_gpu_memory_shortens_the_rotation_and_says_so() -> None:
@@ -257,8 +256,7 @@ def test_little_gpu_memory_shortens_the_rotation_and_says_so() -> None:
     gpu = FakeGpu(clock, l2_bytes=10 * set_bytes, memory_free_bytes=4 * set_bytes)
     case = Matmul().gpu_cases(order((64, 64, 64), clock=clock), gpu)[0]
 
-    assert case.cache_fit is not None
-    assert case.cache_fit.walked_bytes == 2 * set_bytes
+    assert case.walked_and_cache_bytes == (2 * set_bytes, gpu.facts.l2_bytes)
 
 
 def test_tf32_is_labelled_and_judged_by_its_own_bound() -> None:
