@@ -129,19 +129,16 @@ class LiveProbes:
 
     def health(self) -> HealthReading:
         """Read through NVML what only detect needs."""
-        if self._session is None:
-            self._session = NvmlSession()
-        reading = self._session.read_health(deadline_s=self.patience_s())
-        if reading.failure is not None:
-            self.close()
-        self._note_hang(reading.failure)
-        return reading
+        return self._health(None)
 
     def condition(self, gpus: Sequence[int]) -> HealthReading:
         """Read through NVML whether these GPUs are fit for work."""
+        return self._health(gpus)
+
+    def _health(self, gpus: Sequence[int] | None) -> HealthReading:
         if self._session is None:
             self._session = NvmlSession()
-        reading = self._session.read_condition(gpus, deadline_s=self.patience_s())
+        reading = self._session.read_health(gpus, deadline_s=self.patience_s())
         if reading.failure is not None:
             self.close()
         self._note_hang(reading.failure)
@@ -157,7 +154,7 @@ class LiveProbes:
         self, names: Sequence[str], python: str | None, report_progress: Callable[[str], None]
     ) -> tuple[TrialReading, ...]:
         """Import frameworks in children."""
-        from gpucheck.drivers.python.framework_test import run_framework_tests
+        from gpucheck.drivers.python.frameworks import run_framework_tests
 
         patience_s = self.patience_s()
         trials = run_framework_tests(
@@ -176,7 +173,7 @@ class LiveProbes:
         report_progress: Callable[[str], None],
     ) -> LaunchReading:
         """Run a kernel in a child."""
-        from gpucheck.drivers.cuda.kernel_test import run_kernel
+        from gpucheck.drivers.cuda.client import run_kernel
 
         reading = run_kernel(
             python,

@@ -8,7 +8,7 @@ from gpucheck.detect.checks import CHECKS
 from gpucheck.detect.model import Detection, Finding, Layer, Verdict
 from gpucheck.detect.run import detect
 from gpucheck.detect.verdict import conclude, is_health_unknown
-from gpucheck.drivers.cuda import binding as cuda_binding
+from gpucheck.drivers.cuda.worker import REASONS
 from gpucheck.drivers.evidence import (
     BuildReading,
     BuildsReading,
@@ -275,7 +275,7 @@ def test_files_are_looked_at_before_any_library_is_called() -> None:
 
 NVML_CODES = {slug: number for number, (slug, _) in nvml_binding.REASONS.items()}
 NVML_OURS = ("nvml-child-died", "binding-missing", "binding-too-old", "unlisted", "not-recorded")
-CUDA_CODES = {slug: number for number, (slug, _) in cuda_binding.REASONS.items()}
+CUDA_CODES = {slug: number for number, (slug, _) in REASONS.items()}
 CUDA_OURS = ("cuda-child-died", "library-not-found", "function-not-found", "error", "not-recorded")
 
 
@@ -391,7 +391,7 @@ def test_other_errors_outweigh_an_empty_bus_only_beside_a_control_node(number: i
 
 @pytest.mark.parametrize("number", [803, 804])
 def test_a_mismatch_that_cuda_finds_is_of_a_running_driver(number: int) -> None:
-    slug = cuda_binding.REASONS[number][0]
+    slug = REASONS[number][0]
 
     found = sandboxed(MASKED, NO_NVML, cuda_fails(slug, number), nodes=ONLY_CONTROL)
 

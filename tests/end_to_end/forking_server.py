@@ -15,7 +15,6 @@ import traceback
 # Before the forks, so that it is paid for once. The library is loaded after, in each of them.
 import pynvml  # noqa: F401
 
-from gpucheck.drivers.cuda import kernel_test_worker
 from gpucheck.drivers.cuda import worker as cuda_worker
 from gpucheck.drivers.nvml import worker as nvml_worker
 
@@ -31,7 +30,7 @@ def run_child(request: dict) -> None:
         cuda_worker.main()
         return
     if request["child"] == "launch":
-        kernel_test_worker.main("every")
+        cuda_worker.main("every")
         return
     sys.stdin = io.StringIO(json.dumps(request["question"]) + "\n")
     nvml_worker.main("")

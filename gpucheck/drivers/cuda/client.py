@@ -1,14 +1,32 @@
-"""Client of the libcuda child: one question, one fresh process, one deadline."""
+"""Client of the children that call libcuda: the devices that a program sees, and the self-test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from gpucheck.drivers.child import Child, ChildDiedError, ChildSilentError
+from gpucheck.drivers.evidence import LaunchedReading, LaunchReading
 from gpucheck.drivers.readings import CudaReading, ProbeFailure
-from gpucheck.report.codec import from_plain
+from gpucheck.report.codec import DecodeError, from_plain
 
 WORKER = "gpucheck.drivers.cuda.worker"
+CUPY_SCRIPT = str(Path(__file__).with_name("cupy_kernel_test_child.py"))
+#: For CuPy's first three kernels, which take 2 s each where two processors are busy.
+COMPILE_S = 60.0
+#: The code and the text of a timeout, by the last stage that CuPy finished.
+LATE = {
+    None: ("import-not-finished", "it was still being imported after"),
+    "imported": (
+        "compile-not-finished",
+        "it had not compiled and run a kernel after",
+    ),
+    "compiled": ("fails-on-the-gpu", "it did not finish a kernel that it had compiled within"),
+}
+#: After these the driver is not used again.
+UNDECIDED = frozenset({"driver-not-answering", "launch-died"})
 
 
 def read_cuda(*, deadline_s: float, environment: Mapping[str, str] | None = None) -> CudaReading:
@@ -23,6 +41,112 @@ def read_cuda(*, deadline_s: float, environment: Mapping[str, str] | None = None
     except ChildDiedError as error:
         message = f"the process that asks the CUDA driver {error.how}"
         return CudaReading(failure=ProbeFailure(code="cuda-child-died", message=message))
+    finally:
+        if child is not None:
+            child.close()
+
+
+# ------------------------------------------------------------------------------- kernel self-test
+
+
+def run_kernel(
+    python: str | None,
+    environment: Mapping[str, str],
+    *,
+    through_cupy: bool,
+    every_gpu: bool,
+    deadline_s: float,
+    report_progress: Callable[[str], None],
+) -> LaunchReading:
+    """Run a kernel on the first GPU that can, or on each; then run it there through CuPy.
+
+    `deadline_s` bounds the driver's part. If CuPy runs the kernel where libcuda could not (a
+    driver without its compiler, say), the GPU passes all the same. A late or failing CuPy never
+    counts against the driver: it has a child of its own with its own deadlines, because its import
+    reads hundreds of files, and it compiles its first kernels.
+    """
+    reading = _through_libcuda(environment, every_gpu, deadline_s)
+    failure = reading.failure
+    if not through_cupy or (failure is not None and failure.code in UNDECIDED):
+        return reading
+    right = [launch.ordinal for launch in reading.launches if launch.right]
+    report_progress("running a kernel through CuPy")
+    launches, said = _through_cupy(python, environment, right or [0], deadline_s, report_progress)
+    if said is None and not all(launch.right for launch in launches):
+        said = ProbeFailure(code="fails-on-the-gpu", message="the result of its kernel is wrong")
+    if said is not None:
+        return reading._replace(cupy_failure=said)
+    if right:
+        return reading._replace(through="cupy")
+    return LaunchReading(
+        through="cupy", launches=launches, libcuda_failure=failure or _first_failure(reading)
+    )
+
+
+def _first_failure(reading: LaunchReading) -> ProbeFailure | None:
+    wrong = ProbeFailure(code="wrong-result", message="the result is wrong")
+    return next((launch.failure or wrong for launch in reading.launches), None)
+
+
+def _through_libcuda(
+    environment: Mapping[str, str], every_gpu: bool, deadline_s: float
+) -> LaunchReading:
+    child = None
+    try:
+        child = Child(WORKER, "every" if every_gpu else "first", environment=environment)
+        return from_plain(LaunchReading, next(child.documents(deadline_s)))
+    except ChildSilentError:
+        message = f"the kernel was not run within {deadline_s:g} s"
+        return LaunchReading(failure=ProbeFailure(code="driver-not-answering", message=message))
+    except (ChildDiedError, DecodeError) as error:
+        message = f"the process that runs the kernel {error}"
+        return LaunchReading(failure=ProbeFailure(code="launch-died", message=message))
+    finally:
+        if child is not None:
+            child.close()
+
+
+def _through_cupy(
+    python: str | None,
+    environment: Mapping[str, str],
+    ordinals: Sequence[int],
+    deadline_s: float,
+    report_progress: Callable[[str], None],
+) -> tuple[tuple[LaunchedReading, ...], ProbeFailure | None]:
+    """Return the result on these devices, and why CuPy failed if it did."""
+    from gpucheck.drivers.python.frameworks import IMPORT_S
+    from gpucheck.drivers.python.interpreters import user_environment
+
+    patience_s = {None: IMPORT_S, "imported": COMPILE_S, "compiled": deadline_s}
+    child = None
+    stage: str | None = None
+    words = [str(ordinal) for ordinal in ordinals]
+    waiting = len(words)
+    try:
+        child = Child(
+            CUPY_SCRIPT,
+            *words,
+            interpreter=(python or sys.executable,),
+            environment=user_environment(environment),
+        )
+        report_progress("importing CuPy")
+        while True:
+            answer: dict[str, Any] = next(child.documents(patience_s[stage]))
+            if "launches" in answer:
+                return from_plain(LaunchReading, answer).launches, None
+            if "error" in answer:
+                return (), ProbeFailure(code="fails-on-the-gpu", message=str(answer["error"]))
+            waiting -= answer["stage"] == "compiled"
+            # For a further device it may have to compile again.
+            stage = "imported" if waiting else "compiled"
+            report_progress("running a kernel through CuPy")
+    except ChildSilentError as error:
+        code, missed = LATE[stage]
+        message = f"{missed} {error.deadline_s:g} s"
+        return (), ProbeFailure(code=code, message=message)
+    except (ChildDiedError, DecodeError, KeyError) as error:
+        message = f"the process that runs CuPy {error}"
+        return (), ProbeFailure(code="trial-died", message=message)
     finally:
         if child is not None:
             child.close()

@@ -68,14 +68,10 @@ class NvmlSession:
             failure = _given_up(hung, deadline_s, None if reached else failure)
         return assemble(parts, failure)
 
-    def read_health(self, *, deadline_s: float) -> HealthReading:
-        """Read the health of every GPU."""
-        request = {"health": True, "sample_s": SAMPLE_S}
-        return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
-
-    def read_condition(self, gpus: Sequence[int], *, deadline_s: float) -> HealthReading:
-        """Read only what decides whether these GPUs are fit for work."""
-        request = {"health": True, "gpus": list(gpus)}
+    def read_health(self, gpus: Sequence[int] | None = None, *, deadline_s: float) -> HealthReading:
+        """Read the health of every GPU, or only what decides whether `gpus` are fit for work."""
+        part = {"sample_s": SAMPLE_S} if gpus is None else {"gpus": list(gpus)}
+        request = {"health": True, **part}
         return assemble_health(*self._ask(request, time.monotonic() + deadline_s, deadline_s))
 
     def _ask(

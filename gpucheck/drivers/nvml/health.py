@@ -13,7 +13,7 @@ from gpucheck.drivers.nvml.binding import (
     error_of,
     field_value,
 )
-from gpucheck.drivers.nvml.fields import OVER, FieldReader
+from gpucheck.drivers.nvml.gpu import OVER, FieldReader
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpucheck.drivers.nvml.binding import Binding
-    from gpucheck.drivers.nvml.fields import Values
+    from gpucheck.drivers.nvml.gpu import Values
 
 #: Counters of the time spent with lowered clocks, in ns. Source: nvml.h (NVML_FI_DEV_*).
 SLOWDOWN_FIELDS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.drivers.nvml.binding import MOST_LINKS, NO_SUCH_LINK, NvmlError, kernel_bus_id
-from gpucheck.drivers.nvml.fields import UNREADABLE, unreadable
+from gpucheck.drivers.nvml.gpu import UNREADABLE, unreadable
 
 TYPE_CHECKING = False  # the name that type checkers know, without the import of typing
 if TYPE_CHECKING:

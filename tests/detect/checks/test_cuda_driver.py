@@ -7,7 +7,7 @@ import pytest
 from gpucheck.detect.checks.cuda_driver import COMPAT, MPS_CODES, REMEDIES, check
 from gpucheck.detect.machine import Machine
 from gpucheck.detect.model import Finding
-from gpucheck.drivers.cuda.binding import REASONS
+from gpucheck.drivers.cuda.worker import REASONS
 from gpucheck.drivers.evidence import (
     GpuHealthReading,
     HealthReading,

@@ -10,12 +10,14 @@ import pytest
 
 from gpucheck.drivers.evidence import LibrariesReading, NodeOpening
 from gpucheck.drivers.host.driver_files import (
+    SECURE_BOOT,
     library_kind,
     open_nodes,
     read_libraries,
     read_module,
     read_mps,
     read_nodes,
+    read_platform,
     read_system,
 )
 from tests.conftest import drop_root_rights
@@ -52,10 +54,10 @@ def test_an_empty_root_has_no_pci_devices(tmp_path: Path) -> None:
 KERNEL = "6.8.0-71-generic"
 
 
-def put(root: Path, path: str, text: str = "") -> None:
+def put(root: Path, path: str, content: str | bytes = "") -> None:
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+    target.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def test_a_machine_that_lacks_nothing(tmp_path: Path) -> None:
@@ -321,3 +323,50 @@ def test_a_daemon_that_cannot_be_seen_is_not_known(tmp_path: Path, pid: str) -> 
     daemon(tmp_path, "tmp/nvidia-mps", pid=pid)
 
     assert read_mps({}, tmp_path).running is None
+
+
+# ---------------------------------------------------------------------------------------- platform
+
+
+def test_an_empty_root_is_nothing_in_particular(tmp_path: Path) -> None:
+    found = read_platform(tmp_path)
+
+    assert (found.dxg, found.tegra, found.hypervisor, found.secure_boot) == (
+        False, None, None, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\0", False), (b"", None), (b"\x01", None)],
+)
+def test_secure_boot(tmp_path: Path, content: bytes, expected: bool | None) -> None:
+    put(tmp_path, SECURE_BOOT, content)
+
+    assert read_platform(tmp_path).secure_boot is expected
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu hypervisor", True), ("fpu", False)])
+def test_hypervisor(tmp_path: Path, flags: str, *, expected: bool) -> None:
+    put(tmp_path, "proc/cpuinfo", f"processor\t: 0\nflags\t\t: {flags}\n\n".encode())
+
+    assert read_platform(tmp_path).hypervisor is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "told"),
+    [
+        ("etc/nv_tegra_release", b"# R36 (release)\nmore\n", "# R36 (release)"),
+        ("proc/device-tree/compatible", b"nvidia,p3737\0nvidia,tegra234\0", "nvidia,tegra234"),
+    ],
+)
+def test_jetson(tmp_path: Path, path: str, content: bytes, told: str) -> None:
+    put(tmp_path, path, content)
+
+    assert read_platform(tmp_path).tegra == told
+
+
+def test_only_words_about_gpus_are_kept_of_the_command_line(tmp_path: Path) -> None:
+    put(tmp_path, "proc/cmdline", b"root=/dev/sda1 secret=x nokaslr modprobe.blacklist=nvidia\n")
+
+    assert read_platform(tmp_path).boot_parameters == ("nokaslr", "modprobe.blacklist=nvidia")

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.drivers.python.frameworks import read_frameworks
+from gpucheck.drivers.evidence import TrialReading
+from gpucheck.drivers.python import frameworks
+from gpucheck.drivers.python.frameworks import read_frameworks, run_framework_tests
 from gpucheck.drivers.python.interpreters import Interpreter
+from gpucheck.drivers.readings import ProbeFailure
 
 STAND_INS = Path(__file__).parents[2] / "data" / "frameworks"
 
@@ -93,3 +96,149 @@ def test_builds_for_cpus_are_told_by_their_packages(
     bare = Interpreter(path=sys.executable, bare=True)
 
     assert read_frameworks(bare, {"PYTHONPATH": str(tmp_path)}).for_cpus == found
+
+
+# ------------------------------------------------------------------------------------- smoke tests
+
+
+def fake(folder: Path, module: str, text: str) -> dict[str, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{module}.py").write_text(text)
+    return {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"}
+
+
+def attempt(
+    environment: dict[str, str], *names: str, deadline_s: float = 20
+) -> dict[str, TrialReading]:
+    said: list[str] = []
+    found = run_framework_tests(
+        names, sys.executable, environment, deadline_s=deadline_s, report_progress=said.append
+    )
+    assert all(any(name in line for line in said) for name in names)
+    return {trial.name: trial for trial in found}
+
+
+def test_an_import_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+    environment = fake(tmp_path, "torch", "raise OSError('libcudart.so.12: cannot open')\n")
+
+    found = attempt(environment, "pytorch")["pytorch"]
+
+    assert (found.sees_gpu, found.error) == (False, "OSError: libcudart.so.12: cannot open")
+
+
+def test_a_crash_is_a_failure_of_that_one_alone(tmp_path: Path) -> None:
+    environment = fake(tmp_path, "torch", "import os; os.abort()\n")
+    fake(tmp_path, "jax", "raise ImportError('none')\n")
+
+    found = attempt(environment, "pytorch", "jax")
+
+    assert found["pytorch"].failure is not None
+    assert "SIGABRT" in found["pytorch"].failure.message
+    assert found["jax"].error == "ImportError: none"
+
+
+def test_an_import_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frameworks, "IMPORT_S", 0.5)
+    environment = fake(tmp_path, "torch", "import time; time.sleep(600)\n")
+
+    found = attempt(environment, "pytorch", deadline_s=0.5)["pytorch"]
+
+    assert found.failure is not None
+    assert found.failure.code == "import-not-finished"
+
+
+LOUD = """
+import os, sys
+RED = "\\x1b[1;31m"
+for number in range(40):
+    os.write(2, f"{RED}cuda line {number} of forty, in colour\\x1b[m\\n".encode())
+class cuda:
+    @staticmethod
+    def is_available(): return False
+    @staticmethod
+    def init(): raise RuntimeError(RED + "no driver")
+    @staticmethod
+    def get_arch_list(): return []
+class version: cuda = None
+__version__ = "1"
+"""
+
+
+def test_what_it_says_is_plain_and_cut_between_lines(tmp_path: Path) -> None:
+    found = attempt(fake(tmp_path, "torch", LOUD), "pytorch")["pytorch"]
+
+    assert found.error is not None
+    first, *lines = found.error.split(" | ")
+    assert first == "RuntimeError: no driver"
+    assert lines[-1] == "cuda line 39 of forty, in colour"
+    assert len(lines) > 20
+    assert {line.partition("line ")[0] for line in lines} == {"cuda "}
+    assert len(found.error) <= 1000
+
+
+ONNX_RUNTIME = """
+told = []
+def preload_dlls(): told.append("preloaded")
+def get_available_providers(): return told or ["CPUExecutionProvider"]
+__version__ = "1"
+"""
+
+
+def test_onnxruntime_is_told_to_look_into_nvidia_s_wheels(tmp_path: Path) -> None:
+    fake(tmp_path, "numpy", "")
+    environment = fake(tmp_path, "onnxruntime", ONNX_RUNTIME)
+
+    found = attempt(environment, "onnxruntime")["onnxruntime"]
+
+    assert found.error == "this build offers only preloaded"
+
+
+STUCK = """
+import time
+__version__ = "1"
+def devices(): time.sleep(600)
+class cuda:
+    class runtime:
+        runtimeGetVersion = staticmethod(devices)
+"""
+
+
+def test_work_that_never_ends_leaves_less_time_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frameworks, "IMPORT_S", 4.0)
+    environment = fake(tmp_path, "jax", STUCK)
+    fake(tmp_path, "cupy", STUCK)
+
+    found = attempt(environment, "jax", "cupy", deadline_s=2)
+
+    assert {name: trial.failure for name, trial in found.items()} == {
+        "jax": ProbeFailure(
+            code="driver-not-answering", message="jax did not finish its work on the GPU within 4 s"
+        ),
+        "cupy": ProbeFailure(
+            code="driver-not-answering",
+            message="cupy did not finish its work on the GPU within 1 s",
+        ),
+    }
+
+
+def test_what_a_framework_logs_about_gpus_is_kept(tmp_path: Path) -> None:
+    text = """
+import os
+os.write(2, b"plain chatter\\nCannot dlopen some GPU libraries: libcudnn.so.9\\n")
+os.write(1, b"noise on standard output\\n")
+__version__ = "1"
+def devices(): raise RuntimeError("no gpu")
+"""
+    found = attempt(fake(tmp_path, "jax", text), "jax")["jax"]
+
+    assert found.error is not None
+    assert "libcudnn.so.9" in found.error
+    assert "chatter" not in found.error
+
+
+def test_memory_is_not_taken_in_advance(tmp_path: Path) -> None:
+    text = "import os\nraise SystemExit(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])\n"
+
+    assert attempt(fake(tmp_path, "jax", text), "jax")["jax"].error == "SystemExit: false"
