@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from gpucheck import __version__
 from gpucheck.cli import output
 from gpucheck.cli.commands import COMMANDS, RUNS_A_COMMAND, Command
+from gpucheck.cli.options import show_examples
 from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import ExitCode
 
@@ -32,7 +33,9 @@ def _root(
     ctx: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", "-V", callback=_show_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
     config: Annotated[
         Path | None,
@@ -43,6 +46,15 @@ def _root(
             help="Take defaults of options from this TOML file.",
         ),
     ] = None,
+    list_examples: Annotated[
+        bool,
+        typer.Option(
+            "--list-examples",
+            callback=show_examples,
+            is_eager=True,
+            help="List the recorded examples for --from, to try gpucheck without a GPU.",
+        ),
+    ] = False,
 ) -> None:
     """Diagnose and benchmark NVIDIA GPUs: usable? which one? how fast? how much memory?"""
     if config is not None:

@@ -50,7 +50,8 @@ def _table(
 
 def _options(command: Any) -> dict[str, str]:
     """Return `{"ask-driver": "ask_driver"}` for every option of a command."""
-    names = (name for name in command.__annotations__ if name not in ("return", "ctx"))
+    never = ("return", "ctx", "config", "list_examples")
+    names = (name for name in command.__annotations__ if name not in never)
     return {name.strip("_").replace("_", "-"): name for name in names}
 
 

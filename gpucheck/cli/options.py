@@ -11,8 +11,57 @@ from typing import Annotated, Any
 import typer
 
 from gpucheck.cli.commands import COMMANDS
-from gpucheck.cli.output import Answered, Shared
+from gpucheck.cli.examples import find_recording, list_examples
+from gpucheck.cli.output import Answered, Context, Shared
+from gpucheck.cli.terminal import write_stdout
 from gpucheck.report.errors import WrongUseError
+
+
+def show_examples(ctx: typer.Context, value: bool) -> None:
+    """Print the examples and end."""
+    if not value:
+        return
+    if isinstance(ctx.obj, Context) and ctx.obj.json:
+        message = "--list-examples is for people: it has no JSON document."
+        raise WrongUseError(code="no-document", message=message)
+    write_stdout(list_examples())
+    raise typer.Exit
+
+
+def take_defaults(ctx: typer.Context, value: Path | None) -> None:
+    """Take the defaults of this command's options from a file: --config after the command."""
+    if value is None:
+        return
+    from gpucheck.cli.config import read_defaults
+
+    defaults: Any = read_defaults(value, COMMANDS)
+    for word in ctx.command_path.split()[1:]:
+        defaults = defaults.get(word, {})
+    ctx.default_map = defaults
+
+
+def _early(
+    list_examples: Annotated[
+        bool,
+        typer.Option(
+            "--list-examples",
+            callback=show_examples,
+            is_eager=True,
+            help="List the examples for --from and exit.",
+        ),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            callback=take_defaults,
+            is_eager=True,
+            help="Take defaults of options from this TOML file.",
+        ),
+    ] = None,
+) -> None:
+    """Declare the options whose callbacks act before any other option is read."""
 
 
 def _shared(
@@ -23,8 +72,12 @@ def _shared(
         typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file."),
     ] = None,
     from_: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Answer from a snapshot, not this machine."),
+        str | None,  # a path would take the ./ off a file called ./example:NAME
+        typer.Option(
+            "--from",
+            metavar="FILE|example:NAME",
+            help="Answer from a snapshot or an example (--list-examples), not this machine.",
+        ),
     ] = None,
     deadline: Annotated[
         float | None,
@@ -53,10 +106,12 @@ def _shared(
             code="bad-deadline",
             message=f"--deadline takes seconds above 0, not {deadline:g}.",
         )
+    recording, example = (None, None) if from_ is None else find_recording(from_)
     return Shared(
         format="json" if json else format_,
         output=output,
-        recording=from_,
+        recording=recording,
+        example=example,
         deadline_s=deadline,
         strict=strict,
         verbosity=-1 if quiet else verbose,
@@ -64,12 +119,13 @@ def _shared(
 
 
 _SHARED_PARAMETERS = inspect.signature(_shared, eval_str=True).parameters
+_EARLY_PARAMETERS = inspect.signature(_early, eval_str=True).parameters
 
 #: They refuse --from and say why, so their --help does not offer it.
 _WITHOUT_SNAPSHOT = frozenset({"bench", "compare", "profile"})
 _HIDDEN_FROM = _SHARED_PARAMETERS["from_"].replace(
     annotation=Annotated[
-        Path | None,
+        str | None,
         typer.Option("--from", metavar="FILE", help="A snapshot cannot be used here.", hidden=True),
     ]
 )
@@ -93,6 +149,8 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(function)
     def command(**values: Any) -> int:
+        for name in _EARLY_PARAMETERS:
+            values.pop(name, None)
         shared = _shared(**{name: values.pop(name) for name in _SHARED_PARAMETERS})
         try:
             return Answered(function(**values, shared=shared))
@@ -101,9 +159,10 @@ def with_shared_options(function: Callable[..., int]) -> Callable[..., int]:
             raise typer.Abort from None
 
     # Typer reads both: the parameters from the signature, their types from the annotations.
-    shared_by_name = dict(_SHARED_PARAMETERS) | {"format_": _format_option(formats)}
+    shared_by_name = {**_SHARED_PARAMETERS, **_EARLY_PARAMETERS, "format_": _format_option(formats)}
     if name in _WITHOUT_SNAPSHOT:
         shared_by_name["from_"] = _HIDDEN_FROM
+        del shared_by_name["list_examples"]
     parameters = [*own, *shared_by_name.values()]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
     command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]

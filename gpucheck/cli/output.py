@@ -25,7 +25,7 @@ from gpucheck.report.errors import (
     WrongUseError,
 )
 from gpucheck.report.formats import FORMATS, open_format
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, example_mark, printable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -55,6 +55,8 @@ class Shared(NamedTuple):
     format: str = "table"
     output: Path | None = None
     recording: Path | None = None
+    #: Name of the recording if it is one of those that come with the program.
+    example: str | None = None
     deadline_s: float | None = None
     strict: bool = False
     verbosity: int = 0
@@ -132,6 +134,12 @@ def write_messages(report: Report, *, quiet: bool = False) -> None:
         write_warnings(report.warnings)
 
 
+def _mark_example(shared: Shared) -> None:
+    """Say that an example answers, where no table says it."""
+    if shared.example is not None and shared.verbosity >= 0:
+        write_stderr(f"gpucheck: {example_mark(shared.example)}")
+
+
 def write_failure(failure: Failure) -> None:
     """Write an error and its remedies."""
     write_stderr(f"gpucheck: {printable(failure.message)}")
@@ -172,6 +180,7 @@ def machine(command: str, shared: Shared, formats: Sequence[str] | None = None) 
         yield probes
     except GpucheckError as error:
         error.host = probes.host()  # the machine that was read: with --from another one
+        _mark_example(shared)
         raise
     finally:
         probes.close()
@@ -222,6 +231,8 @@ def publish(
     if also is not None:
         also(report)
     shown = shared.format == "table" and shared.output is None and report.result is not None
+    if not shown:
+        _mark_example(shared)
     write_messages(report, quiet=(warnings_in_table and shown) or shared.verbosity < 0)
     return int(report.exit_code)
 

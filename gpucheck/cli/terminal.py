@@ -106,6 +106,7 @@ def view_for(shared: Shared, **changes: Any) -> View:
         color=color and not environment.get("NO_COLOR"),
         unicode=to_file or writes_unicode(None if stream is None else stream.encoding),
         verbosity=shared.verbosity,
+        example=shared.example,
     )
     return view._replace(**changes)
 

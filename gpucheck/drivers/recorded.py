@@ -100,8 +100,8 @@ class RecordedProbes:
         return self._snapshot.time
 
     def host(self) -> Host:
-        """Return the recorded host."""
-        return self._snapshot.host
+        """Return the recorded host, marked as recorded."""
+        return self._snapshot.host._replace(recorded=True)
 
     def environment(self) -> Mapping[str, str]:
         """Return the recorded variables."""

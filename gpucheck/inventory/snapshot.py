@@ -42,7 +42,8 @@ def record(probes: Probes) -> Snapshot:
     pids = {process.pid for gpu in nvml.gpus for process in gpu.processes}
     return Snapshot(
         time=probes.time(),
-        host=complete_host(probes.host(), nvml),
+        # The file is a recording by its schema; who reads it marks the answers.
+        host=complete_host(probes.host(), nvml)._replace(recorded=False),
         environment=environment,
         kernel=kernel,
         nvml=nvml,
@@ -66,7 +67,8 @@ def take_snapshot(probes: Probes, *, redacted: bool) -> Answer:
         said = nvml_failure(nvml.failure, nvml.gpus).message
         message = f"The snapshot has no full GPU readings. {said}"
         notices = (Notice(code="no-gpu-readings", message=message),)
-    return Answer(result=snapshot, exit_code=ExitCode.OK, host=snapshot.host, warnings=notices)
+    host = snapshot.host._replace(recorded=probes.host().recorded)
+    return Answer(result=snapshot, exit_code=ExitCode.OK, host=host, warnings=notices)
 
 
 # -------------------------------------------------------------------------------- redaction

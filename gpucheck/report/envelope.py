@@ -42,7 +42,10 @@ class Status(StrEnum):
 
 
 class Host(NamedTuple):
-    """Machine of a report; null where it could not be read or was not recorded."""
+    """Machine of a report; null where it could not be read or was not recorded.
+
+    `recorded`: the answer is that of a snapshot (--from), not of this machine.
+    """
 
     name: str | None = None
     os: str | None = None
@@ -51,6 +54,7 @@ class Host(NamedTuple):
     container: str | None = None
     driver_version: str | None = None
     cuda_driver_version: str | None = None
+    recorded: bool = False
 
 
 class Failure(NamedTuple):

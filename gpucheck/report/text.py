@@ -11,6 +11,8 @@ from gpucheck.report.envelope import Report
 class View(NamedTuple):
     """Display settings of a report. Nothing here changes the results.
 
+    `example` is the name of the recording that the report answers from, if it is one of ours.
+
     `width` is in columns; `color` and `unicode` say what the terminal can show; `verbosity` is -1
     (quiet), 0 or more; `columns` chooses and orders the columns of a list, None means by width.
     """
@@ -22,6 +24,7 @@ class View(NamedTuple):
     columns: tuple[str, ...] | None = None
     processes: bool = False
     header: bool = True
+    example: str | None = None
 
 
 Renderer = Callable[[Report, View], str]
@@ -34,6 +37,11 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in environment.items())
 
 
+def example_mark(name: str) -> str:
+    """Return the line that marks an answer from an example recording."""
+    return f"{name}: recorded example, not this machine"
+
+
 def printable(text: str) -> str:
     """Return outside text with control characters visible, so that no name controls a terminal."""
     return "".join(
@@ -42,6 +50,23 @@ def printable(text: str) -> str:
     )
 
 
+def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str:
+    """Return "Did you mean 'x'?" for a word close to known ones, else an empty text.
+
+    Every message about an unknown name asks by this function.
+    """
+    import difflib  # only a mistake needs it
+
+    by_lower = {name.lower().replace("_", "-"): name for name in known}
+    lower = word.lower().replace("_", "-")
+    near = [name for name in by_lower if len(lower) > 2 and lower in name]
+    near = near or difflib.get_close_matches(lower, by_lower, most, _LEAST_SIMILARITY)
+    return (
+        f"Did you mean {' or '.join(repr(by_lower[name]) for name in near[:most])}?" if near else ""
+    )
+
+
+_LEAST_SIMILARITY = 0.55
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -22,7 +22,7 @@ PROFILES = sorted((ROOT / "configs" / "bench").glob("*.toml"))
 #: Read by CI systems, and by tests/architecture/test_ci_configs.py.
 EXAMPLES = sorted((ROOT / "configs" / "ci").glob("*"))
 #: Said once, at the head of default.toml.
-OF_EVERY_TABLE = {"deadline", "from", "output"}
+OF_EVERY_TABLE = {"config", "deadline", "from", "list-examples", "output"}
 #: What a command needs beside its options.
 ANYTHING = {"compare": ["a", "b"], "memlimit": ["30%"], "profile": ["list"]}
 

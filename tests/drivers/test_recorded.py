@@ -61,7 +61,7 @@ def test_answers_are_those_of_the_snapshot(tmp_path: Path) -> None:
     probes = open_probes(write(tmp_path, document(to_plain(SNAPSHOT))))
 
     assert probes.time() == SNAPSHOT.time
-    assert probes.host() == SNAPSHOT.host
+    assert probes.host() == SNAPSHOT.host._replace(recorded=True)
     assert probes.environment() == {"CUDA_VISIBLE_DEVICES": ""}
     assert probes.kernel() == SNAPSHOT.kernel
     assert probes.cuda() == SNAPSHOT.cuda

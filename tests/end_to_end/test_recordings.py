@@ -22,7 +22,8 @@ ARGUMENTS = ("--json", "--topology", "--processes")
 
 def without_time(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document without what differs between two looks at the same machine."""
-    return {key: value for key, value in document.items() if key != "time"}
+    host = {**document["host"], "recorded": None}
+    return {key: value for key, value in document.items() if key != "time"} | {"host": host}
 
 
 def take(program: Program, env: dict[str, str], file: Path, *arguments: str) -> Any:

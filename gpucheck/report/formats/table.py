@@ -23,7 +23,7 @@ from gpucheck.report.blocks import (
 from gpucheck.report.codec import is_record
 from gpucheck.report.envelope import CheckStatus, Report
 from gpucheck.report.formats import open_view
-from gpucheck.report.text import View, printable
+from gpucheck.report.text import View, example_mark, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -51,6 +51,11 @@ def render(report: Report, view: View) -> str:
     """Return the report as terminal text; a failure without a result gives no text at all."""
     if report.result is None:
         return ""
+    mark = "" if view.example is None else f"{example_mark(view.example)}\n"
+    return mark + _text(report, view)
+
+
+def _text(report: Report, view: View) -> str:
     feature = open_view(report.command)
     if hasattr(feature, "blocks"):
         return as_text(draw(feature.blocks(report, view), view), view)

@@ -1,0 +1,68 @@
+"""Example recordings that come with the program: what `--from example:NAME` answers from.
+
+Each is the document of `gpucheck snapshot` on a simulated machine; tests/fakes/examples.py makes
+them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+from gpucheck.report.errors import WrongUseError
+from gpucheck.report.text import did_you_mean
+
+PREFIX = "example:"
+FOLDER = Path(__file__).parent.parent / "data" / "examples"
+
+#: Name -> what it shows. A file NAME.json of the folder has the recording.
+EXAMPLES = MappingProxyType(
+    {
+        "h100x8": "healthy node: eight H100, five of them in use",
+        "geforce": "healthy desktop: one GeForce RTX 4090 with a display",
+        "mig": "healthy node: an A100 in three MIG devices, and a whole one",
+        "lost-gpu": "one of four A100 fell off the bus",
+        "nouveau": "no usable GPU: nouveau holds it instead of the NVIDIA driver",
+        "version-mismatch": "no usable GPU: the driver was upgraded, the old module still runs",
+    }
+)
+
+
+def find_recording(text: str) -> tuple[Path, str | None]:
+    """Return the file of a value of --from, and the example's name if it is one.
+
+    Raises:
+        WrongUseError: there is no example of that name.
+    """
+    if not text.startswith(PREFIX):
+        return Path(text), None
+    name = text.removeprefix(PREFIX)
+    if name in EXAMPLES:
+        return FOLDER / f"{name}.json", name
+    asked = did_you_mean(name, EXAMPLES)
+    fact = f"There is no example {name[:40]!a}." if name else f"{PREFIX} needs a name."
+    raise WrongUseError(
+        code="unknown-example",
+        message=f"{fact} {asked}".strip(),
+        remedy=(
+            *(f"{PREFIX}{known}: {shows}" for known, shows in EXAMPLES.items()),
+            f"For a file of that name write ./{PREFIX}{name[:40]}",
+        ),
+    )
+
+
+def list_examples() -> str:
+    """Return the examples as lines of text, and what to do with them."""
+    width = max(map(len, EXAMPLES))
+    lines = (f"  {PREFIX}{name:{width}}  {shows}" for name, shows in EXAMPLES.items())
+    first = next(iter(EXAMPLES))
+    return "\n".join(
+        (
+            "Examples for --from, recorded on simulated machines, to try gpucheck without a GPU:",
+            *lines,
+            "For instance:",
+            f"  gpucheck list --from {PREFIX}{first}",
+            f"  gpucheck detect --from {PREFIX}lost-gpu",
+            "",
+        )
+    )
