@@ -52,10 +52,10 @@ def render(report: Report, view: View) -> str:
     if report.result is None:
         return ""
     mark = "" if view.example is None else f"{example_mark(view.example)}\n"
-    return mark + _text(report, view)
+    return mark + _shown(report, view)
 
 
-def _text(report: Report, view: View) -> str:
+def _shown(report: Report, view: View) -> str:
     feature = open_view(report.command)
     if hasattr(feature, "blocks"):
         return as_text(draw(feature.blocks(report, view), view), view)
