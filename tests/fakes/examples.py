@@ -31,7 +31,7 @@ SOURCES: Mapping[str, tuple[str, str]] = {
 #: What the machine that runs this would put into the recording.
 TIME = "2026-01-02T03:04:05Z"
 PYTHON = "3.12.3"
-BUILDS = {
+BUILDS: Mapping[str, Any] = {
     "python": "/usr/bin/python3",
     "python_version": PYTHON,
     "builds": [],
