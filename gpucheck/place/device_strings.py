@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gpucheck.report.errors import WrongUseError
 
@@ -28,16 +27,6 @@ _UUID = re.compile(r"(?:GPU|MIG)-(?:GPU-)?(?P<digits>[0-9A-Fa-f]*)[0-9A-Fa-f/-]*
 _LEAST_DIGITS = 4
 
 
-class DeviceGrammar(StrEnum):
-    """Grammar that a device string follows."""
-
-    TENSORFLOW = "tensorflow"
-    PYTORCH = "pytorch"
-    THEANO = "theano"
-    INDEX = "index"
-    UUID = "uuid"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """A parsed device string; what it leaves open is null.
@@ -47,7 +36,6 @@ class DeviceSpec:
     """
 
     text: str
-    grammar: DeviceGrammar = DeviceGrammar.TENSORFLOW
     job: str | None = None
     replica: int | None = None
     task: int | None = None
@@ -77,74 +65,61 @@ def parse_device(text: str) -> DeviceSpec:
     if len(text) > _LONGEST_TEXT:
         raise malformed(fact=f"The device string is longer than {_LONGEST_TEXT} characters.")
     if _INDEX.fullmatch(text):
-        return _gpu_spec(text, DeviceGrammar.INDEX, text)
+        return _gpu_spec(text, text)
     if (found := _PYTORCH.fullmatch(text)) is not None:
-        return _gpu_spec(text, DeviceGrammar.PYTORCH, found[1])
+        return _gpu_spec(text, found[1])
     if (found := _THEANO.fullmatch(text)) is not None:
-        return _gpu_spec(text, DeviceGrammar.THEANO, found[1] or found[2])
+        return _gpu_spec(text, found[1] or found[2])
     if (found := _UUID.fullmatch(text)) is not None:
         if len(found["digits"]) < _LEAST_DIGITS:
             raise malformed(
                 fact=f"{quoted(text)} is too short for a UUID.",
                 remedy=f"Write at least {_LEAST_DIGITS} of its digits, or /gpu:0, cuda:0 or 0.",
             )
-        return DeviceSpec(text=text, grammar=DeviceGrammar.UUID, kind="GPU", uuid=text)
-    return _parse_tensorflow(text)
+        return DeviceSpec(text=text, kind="GPU", uuid=text)
+    return parse_tensorflow(text)
 
 
-def _gpu_spec(text: str, grammar: DeviceGrammar, digits: str | None) -> DeviceSpec:
-    index = None if digits is None else int(digits)
-    return DeviceSpec(text=text, grammar=grammar, kind="GPU", index=index)
+def _gpu_spec(text: str, digits: str | None) -> DeviceSpec:
+    return DeviceSpec(text=text, kind="GPU", index=None if digits is None else int(digits))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Parts:
-    """Parts of a TensorFlow string that have been read so far."""
+def parse_tensorflow(text: str) -> DeviceSpec:
+    """Parse a device string by TensorFlow's grammar alone.
 
-    job: str | None = None
-    replica: str | None = None
-    task: str | None = None
+    Raises:
+        WrongUseError: TensorFlow refuses it.
+    """
+    words: dict[str, str] = {}
     kind: str | None = None
     index: int | None = None
-
-
-def _parse_tensorflow(text: str) -> DeviceSpec:
-    parts = _Parts()
     for component in text.split("/"):
         match component.split(":"):
             case ["", *_]:
                 continue
-            case ["job", job]:
-                parts.job = job
-            case ["replica", number]:
-                parts.replica = number
-            case ["task", number]:
-                parts.task = number
-            case ["device", kind, index]:
-                _set_device(parts, text, kind, index)
-            case [kind, *rest] if len(rest) <= 1 and kind.upper() in SHORT_TYPES:
-                _set_device(parts, text, kind, rest[0] if rest else "*")
+            case ["job" | "replica" | "task" as key, value]:
+                words[key] = value
+                continue
+            case ["device", given, number]:
+                pass
+            case [given, *rest] if len(rest) <= 1 and given.upper() in SHORT_TYPES:
+                number = rest[0] if rest else "*"
             case [attribute, *_]:
                 raise _unknown_attribute(text, attribute)
-    return DeviceSpec(
-        text=text,
-        job=parts.job,
-        # Converted last, as TensorFlow does: of several only the last has to be a number.
-        replica=None if parts.replica is None else _integer(text, parts.replica),
-        task=None if parts.task is None else _integer(text, parts.task),
-        kind=parts.kind,
-        index=parts.index,
+        if kind is not None:
+            raise malformed(
+                fact="Multiple device types are not allowed while parsing the device spec: "
+                f"{shown(text)}."
+            )
+        kind = given.upper() if given.upper() in SHORT_TYPES else given
+        index = None if number == "*" else _integer(text, number)
+    # Converted last, as TensorFlow does: of several only the last has to be a number.
+    replica, task = (
+        _integer(text, words[key]) if key in words else None for key in ("replica", "task")
     )
-
-
-def _set_device(parts: _Parts, text: str, kind: str, index: str) -> None:
-    if parts.kind is not None:
-        raise malformed(
-            fact="Multiple device types are not allowed while parsing the device spec: "
-            f"{shown(text)}."
-        )
-    parts.kind = kind.upper() if kind.upper() in SHORT_TYPES else kind
-    parts.index = None if index == "*" else _integer(text, index)
+    return DeviceSpec(
+        text=text, job=words.get("job"), replica=replica, task=task, kind=kind, index=index
+    )
 
 
 def _integer(text: str, number: str) -> int:

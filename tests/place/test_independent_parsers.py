@@ -15,13 +15,14 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpucheck.inventory.visibility import apply_rules
-from gpucheck.place.device_strings import DeviceGrammar, parse_device
+from gpucheck.place.device_strings import parse_device, parse_tensorflow
 from gpucheck.report.errors import WrongUseError
 from tests.fakes.probes import gpu_reading
 
@@ -116,10 +117,15 @@ def is_foreign(text: str) -> bool:
     Known difference 1: `cuda:0`, `cuda0`, `gpu0`, `gpu,0` and `0` are PyTorch's, Theano's and
     CuPy's names; people use them, and TensorFlow has no other meaning for them.
     """
+    return is_taken(parse_device, text) and not is_taken(parse_tensorflow, text)
+
+
+def is_taken(parse: Callable[[str], object], text: str) -> bool:
     try:
-        return parse_device(text).grammar is not DeviceGrammar.TENSORFLOW
+        parse(text)
     except WrongUseError:
         return False
+    return True
 
 
 def test_device_strings_mean_what_they_mean_to_tensorflow() -> None:
