@@ -28,7 +28,7 @@ from gpucheck.place.claim_store import (
     claims_directory,
 )
 from gpucheck.place.lock_files import user_name
-from gpucheck.place.model import Claim, Holder
+from gpucheck.place.model import Claim, Holder, already_waiting
 from gpucheck.report.envelope import Answer
 from gpucheck.report.errors import BadAnswerError, InconclusiveError
 
@@ -159,8 +159,7 @@ class NamedSelector:
         """Return the error that says which are blocked, and by whom."""
         reasons = [f"{uuid}: {reason}" for uuid, reason in self.blocked.items()]
         if not reasons:
-            many = "another process is" if self.behind == 1 else f"{self.behind} others are"
-            reasons = [f"{many} already waiting for it"]
+            reasons = [already_waiting(self.behind)]
         return BadAnswerError(
             code="gpu-claimed",
             message=f"The GPU is not available: {'; '.join(reasons)}.",
@@ -280,9 +279,7 @@ class Acquisition:
 
     def _choose_and_take(self, locked: LockedStore) -> Lease | None:
         vacancies = self._look(locked)
-        blocked = {
-            uuid: vacancy.reason for uuid, vacancy in vacancies.items() if vacancy.slot is None
-        }
+        blocked = {uuid: found for uuid, found in vacancies.items() if isinstance(found, str)}
         lost: dict[str, str] = {}
         while True:
             targets = self._selector.choose(blocked | lost, behind=len(self._ahead))
@@ -312,7 +309,7 @@ class Acquisition:
         if self._position is not None:
             self._position.close()
 
-    def _look(self, locked: LockedStore) -> dict[str, Vacancy]:
+    def _look(self, locked: LockedStore) -> dict[str, Slot | str]:
         """Return the vacancy on each possible target, and note the tickets ahead of us."""
         held = locked.held()
         vacancies = {
@@ -331,10 +328,10 @@ class Acquisition:
             # A ticket without wants may want the same, and is ahead of us if we wait too.
             if (position is not None if ticket.wants is None else ticket.wants & wants)
         ]
-        self._vacant = sum(vacancy.slot is not None for vacancy in vacancies.values())
+        self._vacant = sum(isinstance(found, Slot) for found in vacancies.values())
         return vacancies
 
-    def _wants(self, vacancies: Mapping[str, Vacancy]) -> frozenset[str]:
+    def _wants(self, vacancies: Mapping[str, Slot | str]) -> frozenset[str]:
         """Return what we queue for: the GPUs, or places inside the claims that enclose us."""
         if self._position is not None and self._position.ticket.wants is not None:
             return self._position.ticket.wants
@@ -347,7 +344,7 @@ class Acquisition:
         self,
         locked: LockedStore,
         targets: Sequence[Target],
-        vacancies: Mapping[str, Vacancy],
+        vacancies: Mapping[str, Slot | str],
         lost: dict[str, str],
     ) -> Lease | None:
         """Take all of them or none; what another process has locked is lost for this attempt."""
@@ -359,8 +356,8 @@ class Acquisition:
         claims = []
         try:
             for target in targets:
-                slot = vacancies[target.uuid].slot
-                assert slot is not None, "a blocked target was chosen"
+                slot = vacancies[target.uuid]
+                assert isinstance(slot, Slot), "a blocked target was chosen"
                 lock = locked.take(slot, holder, claim_id)
                 if lock is None:
                     lost[target.uuid] = "another process has just taken it"
@@ -485,36 +482,28 @@ def enclosing_ids(environment: Mapping[str, str]) -> frozenset[str]:
     return frozenset(filter(None, environment.get(IDS_VARIABLE, "").split(",")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vacancy:
-    """Vacancy on a target: the slot to take, or why there is none."""
-
-    slot: Slot | None = None
-    reason: str = ""
-
-
 def vacancy_on(
     target: Target, held: Sequence[HeldSlot], *, share: int, enclosing: frozenset[str]
-) -> Vacancy:
-    """Return the vacancy on a target for a claim that accepts `share` claims on it.
+) -> Slot | str:
+    """Return the slot for a claim that accepts `share` claims on a target, or why there is none.
 
     The smallest share among all of them is the limit. A whole GPU excludes its MIG instances, and
     the other way round. The claims in `enclosing` are our own if we own their records: the ids
     alone prove nothing, since everybody can read them.
     """
     if not target.has_usable_name:
-        return Vacancy(reason="its UUID cannot be read, so it cannot be claimed")
+        return "its UUID cannot be read, so it cannot be claimed"
     on_gpu = [item for item in held if item.slot.target.card == target.card]
     strange = next((item for item in on_gpu if item.problem), None)
     if strange is not None:
-        return Vacancy(reason=strange.obstacle)
+        return strange.obstacle
     ours = _enclosing_steps(target, on_gpu, enclosing)
     if not ours:
         for item in on_gpu:
             other = item.slot.target
             if other != target and None in (other.instance, target.instance):
                 what = "one of its MIG instances" if target.instance is None else "the whole GPU"
-                return Vacancy(reason=f"{what} is held by {item.holder.described}")
+                return f"{what} is held by {item.holder.described}"
     taken = {
         item.slot.steps[len(ours)]: item
         for item in on_gpu
@@ -524,10 +513,10 @@ def vacancy_on(
     }
     limit = min([share, *(step.share for step in taken)])
     if len(taken) >= limit:
-        return Vacancy(reason=_held_by(taken))
+        return f"held by {', '.join(sorted({item.holder.described for item in taken.values()}))}"
     used = {step.slot for step in taken}
     number = next(number for number in range(share) if number not in used)
-    return Vacancy(slot=Slot(target=target, steps=(*ours, Step(slot=number, share=share))))
+    return Slot(target=target, steps=(*ours, Step(slot=number, share=share)))
 
 
 def _enclosing_steps(
@@ -543,11 +532,6 @@ def _enclosing_steps(
         and item.user_id == os.geteuid()
     ]
     return max(ours, key=len, default=())
-
-
-def _held_by(taken: Mapping[Step, HeldSlot]) -> str:
-    people = sorted({item.holder.described for item in taken.values()})
-    return f"held by {', '.join(people)}"
 
 
 # ---------------------------------------------------------------------------------- the store

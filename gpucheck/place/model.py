@@ -182,7 +182,7 @@ class Placement:
     advice: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------------------------- names in short
+# ---------------------------------------------------------------------------------- in words
 
 
 def name_together(candidates: Sequence[Candidate]) -> str:
@@ -196,3 +196,9 @@ def name_together(candidates: Sequence[Candidate]) -> str:
             others.append(item.uuid if item.index is None else f"{item.index} ({item.uuid})")
     names = ([ranges(cards)] if cards else []) + others
     return f"GPU{'s' if len(candidates) > 1 else ''} {', '.join(names)}"
+
+
+def already_waiting(others: int) -> str:
+    """Return the reason against a GPU that others queue for."""
+    who = "another process is" if others == 1 else f"{others} others are"
+    return f"{who} already waiting for it"

@@ -50,7 +50,7 @@ def visible_devices(gpus: Sequence[Gpu]) -> tuple[CudaDevice, ...]:
         InconclusiveError: there are GPUs, but which of them are visible is unknown.
     """
     devices = [device for gpu in gpus for device in _devices_of(gpu)]
-    if not devices and any(gpu.visible is None or _instance_is_open(gpu) for gpu in gpus):
+    if not devices and any(_is_open(gpu) for gpu in gpus):
         raise _order_unknown(gpus)
     last = len(devices)
     return tuple(
@@ -88,8 +88,9 @@ def _devices_of(gpu: Gpu) -> list[CudaDevice]:
     ]
 
 
-def _instance_is_open(gpu: Gpu) -> bool:
-    return bool(gpu.visible and gpu.mig.enabled and gpu.mig.instances)
+def _is_open(gpu: Gpu) -> bool:
+    """Return whether CUDA may see this GPU, or an instance of it, under an unknown number."""
+    return gpu.visible is None or bool(gpu.visible and gpu.mig.enabled and gpu.mig.instances)
 
 
 def _order_unknown(gpus: Sequence[Gpu]) -> InconclusiveError:
@@ -296,7 +297,7 @@ def _placed(
             kind="CPU",
             soft=soft,
             reason=_reason(spec, "the CPU", devices, soft=soft),
-            names=_cpu_names(),
+            names={"tensorflow": "/device:CPU:0", "pytorch": "cpu", "theano": "cpu", "jax": "cpu"},
         )
     ordinal = found.cuda_index or 0
     what = f"CUDA device {ordinal}"
@@ -352,15 +353,6 @@ def gpu_names(ordinal: int, index: int | None, uuid: str | None) -> dict[str, st
         "cuda-visible-devices": uuid or None,
     }
     return {library: name for library, name in names.items() if name is not None}
-
-
-def _cpu_names() -> dict[str, str]:
-    return {
-        "tensorflow": "/device:CPU:0",
-        "pytorch": "cpu",
-        "theano": "cpu",
-        "jax": "cpu",
-    }
 
 
 def _no_such_device(

@@ -16,7 +16,7 @@ from gpucheck.inventory.inventory import select_gpus
 from gpucheck.inventory.model import Gpu, GpuState, Inventory, MigInstance, Topology, Visibility
 from gpucheck.inventory.visibility import ONE_MIG, SEVERAL_MIG_DRIVER, shows_one_instance
 from gpucheck.place.claim_store import Target
-from gpucheck.place.model import MOST_SHARES, Candidate, name_together
+from gpucheck.place.model import MOST_SHARES, Candidate, already_waiting, name_together
 from gpucheck.report.envelope import Notice
 from gpucheck.report.errors import BadAnswerError, WrongUseError
 from gpucheck.report.units import Amount
@@ -289,7 +289,7 @@ class GpuSelector:
             self._unfit.get(item.uuid)
             or blocked.get(item.uuid)
             or _too_busy(item, self.request, self.own_pids)
-            or _queued(behind)
+            or (already_waiting(behind) if behind else None)
         )
         last = self._last.get(item.gpu.index)
         shown = reason or _described(item) + (f"; a last resort: {last}" if last else "")
@@ -425,14 +425,6 @@ def _too_busy(
     if others and request.share == 1 and request.min_free is None and most is None:
         return f"{_processes(others)} {_UNCLAIMED}"
     return None
-
-
-def _queued(behind: int) -> str | None:
-    if behind == 0:
-        return None
-    return (
-        f"{'another process is' if behind == 1 else f'{behind} others are'} already waiting for it"
-    )
 
 
 def _processes(pids: frozenset[int]) -> str:
