@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from gpucheck.bench import stats
-from gpucheck.bench.blas_kernels import older_than_cpu
 from gpucheck.bench.case import Case, CaseOrder, Kernel
 from gpucheck.bench.comparison import compare, headline
 from gpucheck.bench.doubts import RowEnvironment, doubts_about
@@ -19,6 +18,7 @@ from gpucheck.bench.environment import (
     RunEnvironment,
     RunSpan,
     environment_of,
+    older_than_cpu,
     unified_notes,
 )
 from gpucheck.bench.kernels import KERNELS
@@ -42,8 +42,12 @@ from gpucheck.bench.plan import (
     make_plan,
     select_devices,
 )
-from gpucheck.bench.roofline import board_of, rooflines_of, with_percentages
-from gpucheck.bench.roofline_doubts import doubts_about_roofline
+from gpucheck.bench.roofline import (
+    board_of,
+    doubts_about_roofline,
+    rooflines_of,
+    with_percentages,
+)
 from gpucheck.bench.sampler import CaseState
 from gpucheck.bench.scheduler import (
     CaseGroup,
