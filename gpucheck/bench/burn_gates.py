@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure
+from gpucheck.bench.ci.diagnosis import Diagnosis, class_of_failure, explained
 from gpucheck.bench.ci.gates import GATES, exit_status
 from gpucheck.bench.model import (
     BurnDevice,
@@ -71,11 +71,7 @@ def _gate(
         measured=measured,
         limit=limit,
     )
-    if bad is None:
-        return gate
-    return replace(
-        gate, class_=bad.class_, reason=bad.sentence, evidence=bad.evidence, next=bad.next
-    )
+    return gate if bad is None else explained(gate, bad.sentence, bad)
 
 
 def _skipped(gate: Gate, reason: str) -> Gate:

@@ -138,7 +138,6 @@ def saved(
     """Return a baseline of such a run."""
     return Baseline(
         path="a.json",
-        time="",
         series=series_of(cpu_run_data(values, None)),
         differences=differences or {},
     )

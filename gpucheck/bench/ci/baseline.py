@@ -351,7 +351,7 @@ def baseline_against(
         if forbidding:
             found[device] = forbidding
         series.extend(renamed(saved.series, counterpart, device))
-    return Baseline(path=str(path), time=saved.time, series=tuple(series), differences=found)
+    return Baseline(path=str(path), series=tuple(series), differences=found)
 
 
 def counterpart_of(

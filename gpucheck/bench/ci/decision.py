@@ -89,6 +89,17 @@ def limit_of(expected: float, tolerance_percent: float, direction: Direction) ->
     return expected * (1 - share if direction is Direction.HIGHER else 1 + share)
 
 
+def worse_percent(ratio: float, direction: Direction) -> float:
+    """Return how much worse than expected a ratio is, in percent; negative if better."""
+    change = 100 * (ratio - 1)
+    return -change if direction is Direction.HIGHER else change
+
+
+def finite(interval: tuple[float, float]) -> tuple[float, float] | None:
+    """Return an interval, None if it has no end."""
+    return interval if all(map(math.isfinite, interval)) else None
+
+
 def decide(
     values: Sequence[float],
     expected: Sequence[float],

@@ -7,7 +7,7 @@ be seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
@@ -29,6 +29,7 @@ _BY_REPETITION = frozenset({GateClass.NOISE, GateClass.ENVIRONMENT, GateClass.TH
 NOISE = frozenset(
     {"unconverged", "too-few-samples", "bimodal", "autocorrelated", "rounds-differ", "drifting"}
 )
+_CONFIG = frozenset({"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
 #: Share of the processes in which a cause must be seen to explain the figure of all.
 _MOST = 0.5
 #: A power limit below this share of the board's default counts as lowered.
@@ -87,26 +88,18 @@ def ruling(
     so it is undecided. If they disturbed every process, repeating does not help.
     """
     if status is GateStatus.FAIL:
-        disturbed = _environment(figures)
+        disturbed = _blame(figures, GateClass.ENVIRONMENT, ENVIRONMENT)
         if disturbed is None:
-            return Ruling(status=status, diagnosis=diagnose(figures, limit, peers))
+            return Ruling(status=status, diagnosis=_diagnose(figures, limit, peers))
         found = disturbed
     else:
         found = _of_doubts(figures)
-    helps = bool(figures.values) and found.class_ in _BY_REPETITION
-    return Ruling(
-        status=GateStatus.INCONCLUSIVE,
-        diagnosis=found,
-        repeat_helps=helps and not _always_disturbed(figures),
-    )
-
-
-def _always_disturbed(figures: MetricValues) -> bool:
-    """Return whether the same doubt blames others in every process."""
-    return any(
+    always_disturbed = any(
         one.doubt.code in ENVIRONMENT and one.processes >= len(figures.values)
         for one in figures.doubts
     )
+    helps = bool(figures.values) and found.class_ in _BY_REPETITION and not always_disturbed
+    return Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=found, repeat_helps=helps)
 
 
 def class_of_failure(failure: Failure) -> GateClass:
@@ -119,13 +112,15 @@ def leaves_open(failure: Failure) -> bool:
     return failure.code in _OPEN or class_of_failure(failure) is GateClass.ENVIRONMENT
 
 
-def diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues] = ()) -> Diagnosis:
-    """Return why a figure is worse than its limit; `peers` are the same check on other GPUs."""
-    for find in (_environment, _errors, _throttled, _config):
-        found = find(figures)
-        if found is not None:
-            return found
-    if (found := _power_cap(figures, limit, peers)) is not None:
+def _diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues]) -> Diagnosis:
+    """Return why an undisturbed figure is worse than its limit; `peers` are other GPUs."""
+    found = (
+        _blame(figures, GateClass.HARDWARE, {"new-errors"}, share=0.0)
+        or _throttled(figures)
+        or _blame(figures, GateClass.CONFIG, _CONFIG)
+        or _power_cap(figures, limit, peers)
+    )
+    if found is not None:
         return found
     if figures.device == "cpu":
         return Diagnosis(
@@ -147,13 +142,13 @@ def diagnose(figures: MetricValues, limit: float, peers: Sequence[MetricValues] 
 
 def _of_doubts(figures: MetricValues) -> Diagnosis:
     """Return why a figure is too uncertain to decide."""
-    disturbed = _with_codes(figures, ENVIRONMENT, share=0.0)
-    if disturbed is not None:
-        return _blamed(GateClass.ENVIRONMENT, disturbed, figures)
-    for find in (_throttled, _config):
-        found = find(figures)
-        if found is not None:
-            return found
+    found = (
+        _blame(figures, GateClass.ENVIRONMENT, ENVIRONMENT, share=0.0)
+        or _throttled(figures)
+        or _blame(figures, GateClass.CONFIG, _CONFIG)
+    )
+    if found is not None:
+        return found
     noisy = _with_codes(figures, NOISE, share=0.0)
     sentence = "the results vary too much between processes"
     return Diagnosis(
@@ -167,14 +162,12 @@ def _of_doubts(figures: MetricValues) -> Diagnosis:
     )
 
 
-def _environment(figures: MetricValues) -> Diagnosis | None:
-    doubt = _with_codes(figures, ENVIRONMENT)
-    return None if doubt is None else _blamed(GateClass.ENVIRONMENT, doubt, figures)
-
-
-def _errors(figures: MetricValues) -> Diagnosis | None:
-    doubt = _with_codes(figures, {"new-errors"}, share=0.0)
-    return None if doubt is None else _blamed(GateClass.HARDWARE, doubt, figures)
+def _blame(
+    figures: MetricValues, class_: GateClass, codes: Collection[str], *, share: float = _MOST
+) -> Diagnosis | None:
+    """Return the diagnosis by the most common of these doubts, if enough processes have it."""
+    doubt = _with_codes(figures, codes, share=share)
+    return None if doubt is None else _blamed(class_, doubt, figures)
 
 
 def _throttled(figures: MetricValues) -> Diagnosis | None:
@@ -184,11 +177,6 @@ def _throttled(figures: MetricValues) -> Diagnosis | None:
     reasons = {name.removesuffix("_share") for name in doubt.facts}
     by_heat = not reasons or bool(reasons & HEAT)
     return _blamed(GateClass.THERMAL if by_heat else GateClass.POWER_CAP, doubt, figures)
-
-
-def _config(figures: MetricValues) -> Diagnosis | None:
-    doubt = _with_codes(figures, {"clocks-locked", "pcie-narrow", "blas-older-than-cpu"})
-    return None if doubt is None else _blamed(GateClass.CONFIG, doubt, figures)
 
 
 def _power_cap(
@@ -229,7 +217,7 @@ def _reference_clock(figures: MetricValues, peers: Sequence[MetricValues]) -> fl
 
 
 def _with_codes(
-    figures: MetricValues, codes: frozenset[str] | set[str], *, share: float = _MOST
+    figures: MetricValues, codes: Collection[str], *, share: float = _MOST
 ) -> Doubt | None:
     """Return the most common of these doubts, if at least a share of the processes have it."""
     found = next((one for one in figures.doubts if one.doubt.code in codes), None)

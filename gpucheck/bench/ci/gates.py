@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.decision import Decision, corrected, decide, limit_of
+from gpucheck.bench.ci.decision import Decision, corrected, decide, finite, limit_of, worse_percent
 from gpucheck.bench.ci.diagnosis import (
     FURTHER_SESSIONS,
     Diagnosis,
@@ -31,7 +31,7 @@ from gpucheck.bench.ci.machine_gates import (
 from gpucheck.bench.ci.model import Baseline, ComparedRow, Series
 from gpucheck.bench.ci.peers import peer_gates
 from gpucheck.bench.ci.profile_model import Aggregate, Check, MissingPolicy
-from gpucheck.bench.ci.run_data import MetricValues, RunData, why_missing
+from gpucheck.bench.ci.run_data import MetricValues, RunData
 from gpucheck.bench.model import Direction, Gate, GateClass, GateStatus, Severity
 from gpucheck.report.envelope import Failure, Notice
 from gpucheck.report.errors import ExitCode
@@ -211,6 +211,8 @@ class _Judging:
         self._figures = figures
         self._data = data
         self._peers = peers
+        #: Whether the figure is compared with a run of one session.
+        self._is_of_one_session = False
 
     def outcome(self) -> Decision | Gate:
         """Return the decision on the figure, or the gate of a device without one."""
@@ -223,6 +225,7 @@ class _Judging:
             if isinstance(found, Gate):
                 return found
             expected, sessions = found.values, found.sessions
+            self._is_of_one_session = len(sessions) < 2
         else:
             board = figures.gpu.board if figures.gpu is not None else None
             number_expected = expected_of(check, board)
@@ -237,18 +240,17 @@ class _Judging:
             figures.values, expected, check.tolerance_percent, check.direction, sessions=sessions
         )
 
-    def gate(self, outcome: Decision | Gate) -> Gate:
-        """Return the verdict."""
-        return outcome if isinstance(outcome, Gate) else self._judged(outcome)
-
-    def _judged(self, decision: Decision) -> Gate:
+    def gate(self, decision: Decision | Gate) -> Gate:
+        """Return the verdict on an outcome."""
+        if isinstance(decision, Gate):
+            return decision
         check, status = self.check, decision.status
         limit = limit_of(decision.expected, check.tolerance_percent, check.direction)
         gate = replace(
             self._plain(status, None),
             measured=decision.measured,
             limit=limit,
-            interval=_finite(decision.measured_interval),
+            interval=finite(decision.measured_interval),
         )
         if status is GateStatus.PASS:
             return self._passed(gate, decision)
@@ -263,19 +265,12 @@ class _Judging:
             found = Ruling(status=GateStatus.INCONCLUSIVE, diagnosis=_UNKNOWN)
         gate = replace(gate, status=found.status, repeat_helps=found.repeat_helps)
         gate = explained(gate, f"{shortfall}: {found.diagnosis.sentence}", found.diagnosis)
-        if gate.status is GateStatus.FAIL and self._is_of_one_session():
+        if gate.status is GateStatus.FAIL and self._is_of_one_session:
             return replace(gate, next=(*gate.next, FURTHER_SESSIONS))
         return gate
 
-    def _is_of_one_session(self) -> bool:
-        """Return whether the figure is compared with a run of one session."""
-        if not self.check.expectation.baseline:
-            return False
-        found = self._from_baseline(self._data.baseline)
-        return isinstance(found, Series) and len(found.sessions) < 2
-
     def _passed(self, gate: Gate, decision: Decision) -> Gate:
-        check, worse = self.check, _worse_percent(decision, self.check.direction)
+        check, worse = self.check, worse_percent(decision.ratio, self.check.direction)
         if check.warn_percent is not None and worse > check.warn_percent:
             reason = (
                 f"{worse:.1f} % worse than expected; the warning level is {check.warn_percent:g} %"
@@ -286,18 +281,27 @@ class _Judging:
         return gate
 
     def _missing(self) -> Gate:
-        check, found = self.check, why_missing(self.check, self._figures)
-        if found.unsupported:
-            return self._without_figure(check.on_unsupported, found.reason, GateClass.CONFIG, ())
-        failure = found.failure
-        if failure is None:
-            return self._without_figure(
-                check.on_missing, found.reason, GateClass.SOFTWARE, found.next
+        """Return the gate of a device without a figure, with the reason."""
+        from gpucheck.bench.kernels import KERNELS
+
+        check, figures = self.check, self._figures
+        if figures.gpu is not None:
+            refusal = KERNELS[check.kernel].gpu_refusal(check.dtype, figures.gpu)
+            if refusal is not None:
+                return self._without_figure(check.on_unsupported, refusal, GateClass.CONFIG, ())
+        if not figures.failures:
+            what = " ".join(filter(None, (check.kernel, check.dtype, check.variant)))
+            reason = f"no process measured {what} on {figures.device}"
+            steps = (
+                "run it again with -v and look at the rows",
+                "gpucheck profile explain shows the checks",
             )
+            return self._without_figure(check.on_missing, reason, GateClass.SOFTWARE, steps)
+        first = figures.failures[0]
         gate = self._without_figure(
-            check.on_missing, found.reason, class_of_failure(failure), found.next
+            check.on_missing, first.message, class_of_failure(first), first.remedy
         )
-        if gate.status is GateStatus.FAIL and leaves_open(failure):
+        if gate.status is GateStatus.FAIL and leaves_open(first):
             return replace(gate, status=GateStatus.INCONCLUSIVE)
         return gate
 
@@ -348,12 +352,6 @@ class _Judging:
         )
 
 
-def _worse_percent(decision: Decision, direction: Direction) -> float:
-    """Return how much worse than expected, in percent; negative if better."""
-    change = 100 * (decision.ratio - 1)
-    return -change if direction is Direction.HIGHER else change
-
-
 def _surely_better(decision: Decision, check: Check) -> bool:
     """Return whether the whole interval is better by more than the tolerance."""
     low, high = decision.interval
@@ -371,7 +369,3 @@ def _shortfall(decision: Decision) -> str:
     if not math.isfinite(low) or not math.isfinite(high):
         return f"{against}, from one process"
     return f"{against} ({low:+.1f} to {high:+.1f} %)"
-
-
-def _finite(interval: tuple[float, float]) -> tuple[float, float] | None:
-    return interval if all(math.isfinite(bound) for bound in interval) else None

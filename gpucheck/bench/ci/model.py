@@ -68,7 +68,6 @@ class Baseline:
     """
 
     path: str
-    time: str
     series: tuple[Series, ...]
     differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -16,7 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpucheck.bench import stats
-from gpucheck.bench.ci.decision import Decision, decide, holm, limit_of, student_tail, typical
+from gpucheck.bench.ci.decision import (
+    Decision,
+    decide,
+    finite,
+    holm,
+    limit_of,
+    student_tail,
+    typical,
+    worse_percent,
+)
 from gpucheck.bench.ci.diagnosis import Ruling, explained, ruling
 from gpucheck.bench.ci.profile_model import Aggregate, Check, Target
 from gpucheck.bench.ci.run_data import MetricValues, RunData
@@ -48,8 +57,7 @@ class _Held:
     @property
     def below_percent(self) -> float:
         """Return how much worse than the median of the others it is."""
-        change = 100 * (self.decision.ratio - 1)
-        return -change if self.check.direction is Direction.HIGHER else change
+        return worse_percent(self.decision.ratio, self.check.direction)
 
 
 def peer_gates(data: RunData) -> Iterator[Gate]:
@@ -151,9 +159,7 @@ def _straggler(
     fails: bool,
 ) -> Gate:
     decision = worst.decision
-    bounds = [100 * (bound - 1) for bound in decision.interval]
-    if worst.check.direction is Direction.HIGHER:
-        bounds = [-bounds[1], -bounds[0]]
+    low, high = sorted(worse_percent(end, worst.check.direction) for end in decision.interval)
     gate = Gate(
         id="straggler",
         device=device,
@@ -163,7 +169,7 @@ def _straggler(
         unit="%",
         measured=worst.below_percent,
         limit=tolerance,
-        interval=(bounds[0], bounds[1]) if all(map(math.isfinite, bounds)) else None,
+        interval=finite((low, high)),
     )
     if worst.below_percent <= tolerance:
         blurred = next((one for one in ones if _is_blurred(one, tolerance)), None)
@@ -171,7 +177,8 @@ def _straggler(
             return gate
         text = f"the noise in {blurred.check.id} hides a difference of {tolerance:g} %"
         return _ruled(gate, text, ruling(GateStatus.INCONCLUSIVE, blurred.own, 0.0))
-    found = ruling(GateStatus.FAIL, worst.own, _limit(worst, tolerance), worst.others)
+    limit = limit_of(decision.expected, tolerance, worst.check.direction)
+    found = ruling(GateStatus.FAIL, worst.own, limit, worst.others)
     text = _text(worst, ones, tolerance)
     if not fails:
         gate = replace(gate, severity=Severity.WARN)
@@ -183,10 +190,6 @@ def _is_blurred(held: _Held, tolerance: float) -> bool:
     """Return whether the noise is too large to see a GPU that lags by twice the tolerance."""
     low, high = held.decision.interval
     return not high < low * (1 - tolerance / 100) ** -2
-
-
-def _limit(held: _Held, tolerance: float) -> float:
-    return limit_of(held.decision.expected, tolerance, held.check.direction)
 
 
 def _text(worst: _Held, ones: Sequence[_Held], tolerance: float) -> str:

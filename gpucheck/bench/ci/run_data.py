@@ -257,36 +257,3 @@ def _failures(check: Check, runs: Sequence[ProcessRun]) -> list[Failure]:
             if row.kernel == check.kernel and row.dtype.format == check.dtype and row.error:
                 found[row.error] = None
     return list(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotMeasured:
-    """Why a device has no figure; `unsupported` says that it never could."""
-
-    reason: str
-    unsupported: bool = False
-    failure: Failure | None = None
-    next: tuple[str, ...] = field(default_factory=tuple)
-
-
-def why_missing(check: Check, figures: MetricValues) -> NotMeasured:
-    """Return why a check has no figure on a device."""
-    from gpucheck.bench.kernels import KERNELS
-
-    if figures.gpu is not None:
-        refusal = KERNELS[check.kernel].gpu_refusal(check.dtype, figures.gpu)
-        if refusal is not None:
-            return NotMeasured(reason=refusal, unsupported=True)
-    if figures.failures:
-        first = figures.failures[0]
-        return NotMeasured(reason=first.message, failure=first, next=first.remedy)
-    if figures.rows:
-        return NotMeasured(reason=f"no row has the figure {check.fact or check.phase}")
-    what = " ".join(filter(None, (check.kernel, check.dtype, check.variant)))
-    return NotMeasured(
-        reason=f"no process measured {what} on {figures.device}",
-        next=(
-            "run it again with -v and look at the rows",
-            "gpucheck profile explain shows the checks",
-        ),
-    )

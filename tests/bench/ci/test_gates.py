@@ -359,7 +359,7 @@ def test_a_fingerprint_that_differs_elsewhere_does_not_matter() -> None:
 
 
 def test_a_baseline_without_this_check_is_no_pass() -> None:
-    empty = Baseline(path="a.json", time="", series=())
+    empty = Baseline(path="a.json", series=())
 
     assert gate(cpu_run_data(GOOD, empty), "copy", "cpu").status is GateStatus.FAIL
 
@@ -421,7 +421,7 @@ def test_a_computed_peak_can_be_reached() -> None:
 def test_a_baseline_fails_a_board_whose_peak_is_computed() -> None:
     text = NODE.replace('value = 700\nunit = "TFLOP/s"', 'unit = "TFLOP/s"\nbaseline = true')
     profile = profile_of(text.replace('pci_device_ids = ["2330"]', ""))
-    before = Baseline(path="a.json", time="", series=series_of(on_a_computed_board(500.0, profile)))
+    before = Baseline(path="a.json", series=series_of(on_a_computed_board(500.0, profile)))
 
     slow = gate(on_a_computed_board(400.0, profile, before), "matmul")
 
